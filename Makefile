@@ -1,0 +1,53 @@
+# CMake is the single truth (CMakeLists.txt); this only forwards to it.
+#     make            configure and build in build/
+#     make demo       install what is missing, build, run `shoal demo`
+#     make test       install what is missing, build and test every configuration
+#     make bench      timings against OpenBLAS, on a quiet machine
+#     make fuzz       fuzz the parsers with clang, FUZZ_SECONDS=60 each
+#     make install    into PREFIX=/usr/local (DESTDIR is honoured)
+#     make format, make clean
+BUILD = build
+PREFIX = /usr/local
+FUZZ_SECONDS = 60
+JOBS = $(shell nproc 2>/dev/null || echo 2)
+MAKEFLAGS += --no-print-directory
+
+.PHONY: all demo test bench fuzz install format clean
+.NOTPARALLEL:
+
+all:
+	@cmake -S . -B $(BUILD)
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo:
+	@tools/install-deps program
+	@cmake -S . -B $(BUILD) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target shoal_program
+	@$(BUILD)/shoal demo
+
+test:
+	@tools/install-deps program tests --optional clang arm blas
+	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
+
+bench:
+	@tools/install-deps program blas
+	@cmake -S . -B $(BUILD) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+	@cmake --build $(BUILD) --target bench
+
+fuzz:
+	@tools/install-deps program clang
+	@tools/install-deps fuzz
+	@cmake -S . -B $(BUILD)/fuzz -DCMAKE_C_COMPILER=clang -DSHOAL_FUZZ=ON \
+		-DSHOAL_FUZZ_SECONDS=$(FUZZ_SECONDS)
+	@cmake --build $(BUILD)/fuzz -j $(JOBS)
+	@cmake --build $(BUILD)/fuzz --target fuzz_run
+
+install: all
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format:
+	@find include src cli tests bench -name '*.[ch]' | xargs clang-format -i
+
+clean:
+	@rm -rf $(BUILD)

@@ -1,0 +1,15 @@
+# What is needed from outside. The library itself needs a C library and OpenMP only.
+find_package(OpenMP REQUIRED COMPONENTS C)
+
+# Looks for a C library by its header; makes the target NAME, or leaves it undefined.
+function(shoal_find name header library)
+    find_path(${name}_INCLUDE_DIR ${header} PATH_SUFFIXES ${name} ${name}-pthread)
+    find_library(${name}_LIBRARY ${library})
+    mark_as_advanced(${name}_INCLUDE_DIR ${name}_LIBRARY)
+    if(${name}_INCLUDE_DIR AND ${name}_LIBRARY)
+        add_library(${name} UNKNOWN IMPORTED)
+        set_target_properties(${name} PROPERTIES
+            IMPORTED_LOCATION "${${name}_LIBRARY}"
+            INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+    endif()
+endfunction()

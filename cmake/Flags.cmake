@@ -1,0 +1,27 @@
+# The flags of everything that is compiled here, as the target shoal_flags.
+add_library(shoal_flags INTERFACE)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+
+# A fused multiply-add happens where the code spells one and nowhere else: that is what
+# makes results agree between instruction sets. The other two change no result.
+target_compile_options(shoal_flags INTERFACE
+    -ffp-contract=off -fno-math-errno -fno-trapping-math)
+
+target_compile_options(shoal_flags INTERFACE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+    $<$<BOOL:${SHOAL_WERROR}>:-Werror>)
+
+if(SHOAL_FUZZ AND NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SHOAL_FUZZ needs clang: -DCMAKE_C_COMPILER=clang")
+endif()
+if(SHOAL_SANITIZE OR SHOAL_FUZZ)
+    set(sanitizers address,undefined)
+    if(SHOAL_FUZZ)
+        string(APPEND sanitizers ",fuzzer-no-link")
+    endif()
+    target_compile_options(shoal_flags INTERFACE -O2 -fsanitize=${sanitizers}
+        -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(shoal_flags INTERFACE -fsanitize=address,undefined)
+endif()

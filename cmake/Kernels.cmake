@@ -1,0 +1,42 @@
+# The kernels' one body is compiled once per instruction set. A file in src/kernels/ whose
+# name ends in an instruction set gets that set's flags, and is left out on processors of
+# another family. The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether
+# the machine can run them is asked at run time.
+set(x86_64_sets avx2 avx512)
+set(aarch64_sets neon)
+set(avx2_flags -mavx2 -mfma)
+set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+    -mprefer-vector-width=512)
+set(neon_flags "")
+
+set(shoal_sets "")
+if(CMAKE_SIZEOF_VOID_P EQUAL 8)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+        set(shoal_sets ${x86_64_sets})
+    elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+        set(shoal_sets ${aarch64_sets})
+    endif()
+endif()
+
+# Takes out of the named list of sources what this processor cannot run, sets the flags of
+# the rest, and puts the dispatcher's macros into the other named list.
+function(shoal_choose_kernels source_list macro_list)
+    set(kept ${${source_list}})
+    set(defined "")
+    foreach(set_name IN LISTS x86_64_sets aarch64_sets)
+        set(files ${kept})
+        list(FILTER files INCLUDE REGEX "^src/kernels/.*_${set_name}\\.c$")
+        if(NOT files)
+            continue()
+        elseif(set_name IN_LIST shoal_sets)
+            set_source_files_properties(${files} PROPERTIES
+                COMPILE_OPTIONS "${${set_name}_flags}")
+            string(TOUPPER ${set_name} upper)
+            list(APPEND defined SHOAL_HAVE_${upper}=1)
+        else()
+            list(REMOVE_ITEM kept ${files})
+        endif()
+    endforeach()
+    set(${source_list} ${kept} PARENT_SCOPE)
+    set(${macro_list} ${defined} PARENT_SCOPE)
+endfunction()
