@@ -1,0 +1,275 @@
+/* Shoal: attention in linear time.
+ *
+ * Queries are grouped by fast clustering, each group attends once, and the keys that
+ * matter are treated exactly, so a sequence twice as long costs twice, not four times.
+ * This header is the whole public interface, and its manual.
+ *
+ * A COMPLETE PROGRAM
+ *
+ *     #include <shoal.h>
+ *
+ *     int main(void) {
+ *         enum { N = 4096, D = 64 };
+ *         static float q[N * D], k[N * D], v[N * D], out[N * D];   // ... fill q, k, v
+ *         shoal_context *context;
+ *         if (shoal_context_create(NULL, &context) != SHOAL_OK) return 1;
+ *         shoal_problem problem = {.batch = 1, .heads = 1, .queries = N, .keys = N,
+ *                                  .dim = D, .value_dim = D};
+ *         shoal_inputs inputs = {.q = q, .k = k, .v = v};
+ *         if (shoal_attend(context, "i-clustered-100", &problem, &inputs, out) != SHOAL_OK)
+ *             return 1;                       // shoal_context_message(context) says why
+ *         shoal_context_destroy(context);
+ *     }
+ *
+ * THE RULES, ONCE
+ *
+ * Layout.   Arrays are float32, indexed [batch][head][position][feature]; features are
+ *           contiguous, the other three strides are free (in elements; all three zero
+ *           means contiguous in that order). [batch][position][head][feature] and packed
+ *           sequences are only strides and need no copy. Nothing outside the elements
+ *           that shape and strides name is ever read or written.
+ * Aliasing. Inputs may overlap each other. An output overlaps nothing.
+ * Padding.  Positions at or beyond a sequence's length are never read; the outputs and
+ *           gradients there are set to 0. NaN in the padding goes nowhere.
+ * Corners.  No keys: the output is 0. No more queries than clusters: every query is its
+ *           own group and both clustered kinds give the full attention. topk >= keys:
+ *           i-clustered gives the full attention. Empty batches and sequences are legal.
+ * NaN, inf. In a live position they are not an error: they follow IEEE rules into every
+ *           output that depends on them, and into no other head or sequence.
+ * Seeds.    A head's result depends on its own inputs, the kind and the seed: not on the
+ *           rest of the batch, nor on the number of threads. The groups do not depend on
+ *           the instruction set either; outputs agree across them to rounding.
+ * Errors.   Functions return a status; the context keeps a message that says what was
+ *           wrong. The library never prints, aborts or exits. A call that returns an
+ *           error has written no output.
+ * Threads.  One context per thread; contexts share nothing. A plan belongs to its
+ *           context. A call itself runs on the context's OpenMP threads.
+ * Memory.   A plan allocates when it is created and tells how much; running it
+ *           allocates nothing, and fails only by refusing its arguments.
+ * Limits.   Positions in one sequence: 2^31 - 1. dim, value_dim: 1 to 65536. clusters,
+ *           topk: 1 to 65535 (topk of an oracle too). bits: 1 to 255. rounds: 1 to 255.
+ */
+#ifndef SHOAL_H
+#define SHOAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define SHOAL_API
+#else
+#define SHOAL_API __attribute__((visibility("default")))
+#endif
+
+#define SHOAL_VERSION_MAJOR 0
+#define SHOAL_VERSION_MINOR 1
+#define SHOAL_VERSION_PATCH 0
+#define SHOAL_VERSION "0.1.0"
+
+/* The version of the library that is running, such as "0.1.0". */
+SHOAL_API const char *shoal_version(void);
+
+/* ---- Status ----------------------------------------------------------------------- */
+
+typedef enum {
+    SHOAL_OK = 0,
+    SHOAL_INVALID = 1,   /* an argument that cannot be honoured: shapes, spelling, ranges */
+    SHOAL_BAD_FILE = 2,  /* a file whose content is not what it should be */
+    SHOAL_IO = 3,        /* the system refused to read or write */
+    SHOAL_NO_MEMORY = 4  /* an allocation failed; nothing was leaked */
+} shoal_status;
+
+/* A short name for a status, such as "out of memory". Never NULL. */
+SHOAL_API const char *shoal_status_text(shoal_status status);
+
+/* ---- Context ---------------------------------------------------------------------- */
+
+typedef struct shoal_context shoal_context;
+
+typedef struct {
+    int threads;     /* 0: as many as OpenMP offers (OMP_NUM_THREADS is honoured) */
+    const char *isa; /* "scalar", "avx2", "avx512", "neon"; NULL: the environment variable
+                        SHOAL_ISA if set and not empty, else the best that runs here */
+    /* The caller's allocator, or NULL for malloc and free. Blocks need malloc's
+       alignment only; NULL from allocate is an ordinary, reported failure. */
+    void *(*allocate)(void *user, size_t bytes);
+    void (*release)(void *user, void *block);
+    void *user;
+} shoal_options;
+
+/* options may be NULL. Like a database handle, *context is set even when the options are
+   refused, so that the message can be read; it must be destroyed, and every other use of
+   it is refused. It is NULL only when memory ran out. */
+SHOAL_API shoal_status shoal_context_create(const shoal_options *options,
+                                            shoal_context **context);
+SHOAL_API void shoal_context_destroy(shoal_context *context); /* NULL is legal */
+
+/* What was wrong in the last call that failed; "" before any. Valid until the next call. */
+SHOAL_API const char *shoal_context_message(const shoal_context *context);
+SHOAL_API int shoal_context_threads(const shoal_context *context);
+SHOAL_API const char *shoal_context_isa(const shoal_context *context);
+
+/* ---- Kinds of attention ----------------------------------------------------------- */
+
+typedef enum {
+    SHOAL_FULL,        /* full             softmax(scale Q K') V                         */
+    SHOAL_SHARED_FULL, /* shared-full      full with K = Q                               */
+    SHOAL_CLUSTERED,   /* clustered-C      one attention per group of queries            */
+    SHOAL_I_CLUSTERED, /* i-clustered-C    and the topk keys of a group exactly per query */
+    SHOAL_LSH,         /* lsh-R            Reformer's hashing, R rounds, K = Q           */
+    SHOAL_ORACLE_TOP   /* oracle-top-k     only the k best keys of each query            */
+} shoal_kind;
+
+/* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1".
+   Fields that a kind does not use are 0 after parsing and ignored elsewhere. */
+typedef struct {
+    shoal_kind kind;
+    int32_t clusters;   /* C */
+    int32_t topk;       /* k: keys per group (or, for the oracle, per query) kept exactly */
+    int32_t bits;       /* B: bits of a query's hash */
+    int32_t iterations; /* L: Lloyd iterations */
+    int32_t rounds;     /* R: hashing rounds of lsh */
+    uint64_t seed;
+} shoal_attention;
+
+/* One row per kind, for help texts and tables; index counts from 0, NULL past the end. */
+typedef struct {
+    const char *name;     /* "i-clustered-C" */
+    const char *defaults; /* the spelling with every default shown */
+    const char *cost;     /* operations for N queries, S keys */
+    const char *summary;
+} shoal_kind_info;
+SHOAL_API const shoal_kind_info *shoal_kind_describe(int index);
+
+/* Reads a spelling; the message names the part that was wrong. */
+SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char *text,
+                                             shoal_attention *attention);
+
+/* Writes the shortest spelling that parses back to the same attention, always ending in
+   0 when size > 0. Returns the length it has in full, as snprintf does. */
+SHOAL_API size_t shoal_attention_print(const shoal_attention *attention, char *text,
+                                       size_t size);
+
+/* ---- Problems and plans ----------------------------------------------------------- */
+
+typedef struct {
+    int64_t batch, head, position; /* in elements; all zero: contiguous */
+} shoal_strides;
+
+typedef struct {
+    int64_t batch, heads;
+    int64_t kv_heads;      /* 0: as many as heads; otherwise a divisor of heads: query head
+                              h uses key/value head h / (heads / kv_heads) */
+    int64_t queries, keys; /* N and S: positions, the longest sequence's when packed */
+    int64_t dim, value_dim;
+    float scale;           /* scores are multiplied by it; 0: 1/sqrt(dim) */
+    int packed;            /* nonzero: sequences lie one after another, [position][head]
+                              [feature] unless the strides say otherwise; the inputs carry
+                              offsets, and the batch strides are not used */
+    shoal_strides q, k, v, out; /* gradients have the strides of what they belong to */
+} shoal_problem;
+
+enum { SHOAL_WITH_BACKWARD = 1 }; /* plan for shoal_backward as well */
+
+typedef struct shoal_plan shoal_plan;
+
+/* Checks that the attention can do the problem, and reserves all memory for it. */
+SHOAL_API shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *problem,
+                                         const shoal_attention *attention, unsigned flags,
+                                         shoal_plan **plan);
+SHOAL_API void shoal_plan_destroy(shoal_plan *plan); /* NULL is legal */
+
+/* Bytes that the plan holds, all told; and how much of them is the state below. */
+SHOAL_API size_t shoal_plan_workspace(const shoal_plan *plan);
+SHOAL_API size_t shoal_plan_state_size(const shoal_plan *plan);
+
+typedef struct {
+    const float *q;  /* [batch][heads][queries][dim] */
+    const float *k;  /* [batch][kv_heads][keys][dim]; NULL for shared-full and lsh, whose
+                        keys are the queries */
+    const float *v;  /* [batch][kv_heads][keys][value_dim] */
+    const int64_t *query_lengths, *key_lengths; /* [batch], or NULL: all positions live */
+    const int64_t *query_offsets, *key_offsets; /* [batch + 1], packed problems only:
+                        sequence b has positions offsets[b] .. offsets[b + 1] - 1 */
+    const int32_t *groups; /* [batch][heads][queries], each in 0 .. clusters - 1 where the
+                        position is live; NULL: the kind finds the groups itself */
+    void *state;     /* NULL: the plan's own. Else state_size bytes, aligned to 64, that
+                        forward fills and backward reads: one plan, many layers */
+} shoal_inputs;
+
+/* out: [batch][heads][queries][value_dim]. */
+SHOAL_API shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out);
+
+typedef struct {
+    const float *out;  /* what forward gave for the same inputs and state */
+    const float *dout; /* gradient of the loss with respect to it, with its strides */
+    float *dq, *dk, *dv; /* outputs, overwritten; any may be NULL. Where the keys are the
+                            queries, dq is the whole gradient and dk is set to 0 */
+} shoal_gradients;
+
+/* After forward with the same inputs (and state). Groups, hashes and the choice of top
+   keys are constants; everything else is differentiated exactly. */
+SHOAL_API shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
+                                      const shoal_gradients *gradients);
+
+/* What the last forward into this state (NULL: the plan's own) used.
+   groups:   [batch][heads][queries], -1 in the padding; NULL for kinds without groups.
+   top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer; NULL
+             for kinds without. */
+SHOAL_API const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state);
+SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state);
+
+/* All of the above in one call: parse, plan, forward, destroy. */
+SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
+                                    const shoal_problem *problem, const shoal_inputs *inputs,
+                                    float *out);
+
+/* The real error of an output: exact attention, in double precision, for `samples` live
+   queries (seeded, without repetition; all of them if there are no more), compared with
+   the same rows of `out`. The exact attention of lsh has its keys: unit-length queries.
+   Costs samples x keys x (dim + value_dim). */
+typedef struct {
+    int64_t samples;       /* queries compared */
+    double relative_error; /* |out - exact| / |exact|, both as one long vector; 0 for 0/0 */
+    double largest_error;  /* the largest absolute difference */
+} shoal_error;
+SHOAL_API shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
+                                            const float *out, int64_t samples, uint64_t seed,
+                                            shoal_error *error);
+
+/* ---- Arrays in files (.npy) ------------------------------------------------------- */
+
+typedef enum { SHOAL_FLOAT32, SHOAL_INT32 } shoal_dtype;
+
+enum { SHOAL_MAX_RANK = 8 };
+
+typedef struct {
+    shoal_dtype dtype;
+    int rank;
+    int64_t shape[SHOAL_MAX_RANK];
+    void *data; /* C order */
+    void *mapping;        /* private to shoal_array_read and shoal_array_release; */
+    size_t mapping_bytes; /* leave both 0 in arrays of your own */
+} shoal_array;
+
+/* Reads a .npy file of version 1 to 3: little-endian float32 or int32 in C order. Other
+   types, orders, truncated files and impossible shapes are SHOAL_BAD_FILE with the reason.
+   The data is a private, writable mapping of the file: opening is immediate, and pages
+   come from disk as they are touched. shoal_array_release gives it back. */
+SHOAL_API shoal_status shoal_array_read(shoal_context *context, const char *path,
+                                        shoal_array *array);
+SHOAL_API void shoal_array_release(shoal_array *array); /* an all-zero array is legal */
+
+/* Writes through a temporary file beside the path, then renames: a failure leaves
+   whatever was there before. */
+SHOAL_API shoal_status shoal_array_write(shoal_context *context, const char *path,
+                                         const shoal_array *array);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,40 @@
+#include "base/memory.h"
+
+#include <string.h>
+
+/* The caller's block is only malloc-aligned: shift it to a cache line and keep the
+   original pointer in the word before. */
+void *allocate(shoal_context *context, size_t bytes) {
+    const size_t extra = CACHE_LINE + sizeof(void *);
+    char *block = NULL;
+    if (bytes <= SIZE_MAX - extra)
+        block = context->options.allocate(context->options.user, bytes + extra);
+    if (!block) {
+        fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+        return NULL;
+    }
+    uintptr_t aligned = ((uintptr_t)block + extra) & ~(uintptr_t)(CACHE_LINE - 1);
+    char *place = block + (aligned - (uintptr_t)block);
+    memcpy(place - sizeof(void *), &block, sizeof block);
+    return place;
+}
+
+void release(shoal_context *context, void *block) {
+    if (!block)
+        return;
+    void *original;
+    memcpy(&original, (char *)block - sizeof(void *), sizeof original);
+    context->options.release(context->options.user, original);
+}
+
+void *reserve(layout *plan, int64_t count, size_t element) {
+    size_t bytes;
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, element, &bytes) ||
+        bytes > SIZE_MAX / 2 - plan->bytes - CACHE_LINE) {
+        plan->overflow = true;
+        return NULL;
+    }
+    void *place = plan->base ? plan->base + plan->bytes : NULL;
+    plan->bytes += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return place;
+}

@@ -1,0 +1,48 @@
+#include "base/random.h"
+
+#include <math.h>
+
+/* The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection that mixes well. */
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 30;
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    x ^= x >> 27;
+    x *= UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter) {
+    const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t key = mix(seed + golden * ((uint64_t)stream + 1));
+    return mix(mix(key + golden * (counter + 1)) ^ key);
+}
+
+uint64_t random_below(uint64_t seed, enum random_stream stream, uint64_t counter,
+                      uint64_t bound) {
+    __extension__ typedef unsigned __int128 wide;
+    return (uint64_t)(((wide)random_bits(seed, stream, counter) * bound) >> 64);
+}
+
+/* Box-Muller needs log and cos, whose last bit differs between C libraries. The sum of 16
+   uniform 16-bit numbers needs only integers: exact everywhere, normal to about 1 % in
+   the tails, which is ample for directions on a sphere. */
+float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter) {
+    int32_t sum = 0;
+    for (uint64_t word = 0; word < 4; word++) {
+        uint64_t bits = random_bits(seed, stream, 4 * counter + word);
+        for (int part = 0; part < 4; part++)
+            sum += (int32_t)((bits >> (16 * part)) & 0xffff);
+    }
+    const float deviation = 75674.29f; /* sqrt(16 * (65536^2 - 1) / 12) */
+    return (float)(sum - 16 * 65535 / 2) / deviation;
+}
+
+void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
+                   int32_t *chosen) {
+    int64_t taken = 0;
+    for (int64_t i = 0; i < bound && taken < count; i++) {
+        uint64_t left = (uint64_t)(bound - i);
+        if (random_below(seed, stream, (uint64_t)i, left) < (uint64_t)(count - taken))
+            chosen[taken++] = (int32_t)i;
+    }
+}

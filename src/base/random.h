@@ -1,0 +1,28 @@
+/* Random numbers that are a pure function of (seed, stream, counter): no state to carry,
+   the same on every machine, and any element can be had without the ones before it. */
+#ifndef SHOAL_BASE_RANDOM_H
+#define SHOAL_BASE_RANDOM_H
+
+#include <stdint.h>
+
+/* Streams keep the uses of one seed apart. */
+enum random_stream {
+    STREAM_DIRECTIONS, /* the hash's random directions */
+    STREAM_STARTS,     /* k-means' first centres */
+    STREAM_ROTATIONS,  /* lsh's projections */
+    STREAM_SAMPLES,    /* queries that the error estimate looks at */
+};
+
+uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter);
+/* Uniform in 0 .. bound - 1; bound > 0. */
+uint64_t random_below(uint64_t seed, enum random_stream stream, uint64_t counter,
+                      uint64_t bound);
+/* Standard normal, the same bits on every instruction set. */
+float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter);
+
+/* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound.
+   Selection sampling: one pass over bound, no memory. */
+void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
+                   int32_t *chosen);
+
+#endif
