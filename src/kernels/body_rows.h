@@ -1,0 +1,159 @@
+/* Softmax, candidates and hashes, written once for every vector width. */
+#include "kernels/kernels.h"
+#include "kernels/simd.h"
+
+/* e^x for x <= 0 to about 2e-7: 2^n times a polynomial of degree 5 on the rest, its
+   coefficients the best for the relative error that make e^0 exactly 1: whatever it were
+   instead would scale a stream's earlier blocks once more with every later one. Adding 1.5 * 2^23 rounds to a whole number
+   and leaves it in the low bits. Below 2^-126 the result stays there: such weights add
+   nothing to a sum that holds e^0. NaN stays NaN. */
+INLINE vf exp_negative(vf x) {
+    const vf log2e = v_splat(1.44269504f), shift = v_splat(12582912.0f);
+    x = v_max(v_splat(-87.336544f), x);
+    vf shifted = v_fma(x, log2e, shift);
+    vf rest = v_fma(x, log2e, shift - shifted);
+    vf p = v_fma(rest, v_splat(0.0013264727f), v_splat(0.0096715130f));
+    p = v_fma(p, rest, v_splat(0.0555073358f));
+    p = v_fma(p, rest, v_splat(0.2402224243f));
+    p = v_fma(p, rest, v_splat(0.6931470037f));
+    p = v_fma(p, rest, v_splat(1.0f));
+    return p * v_pow2((vi)shifted);
+}
+
+static void softmax_step(float *scores, int width, int count, float *top, float *sum,
+                         float *keep) {
+    for (int i = 0; i < width; i += LANES) {
+        vf old = v_load(top + i), highest = old, even = {0}, odd = {0};
+        for (int r = 0; r < count; r++)
+            highest = v_max(highest, v_load(scores + r * width + i));
+        int r = 0;
+        for (; r + 2 <= count; r += 2) {
+            float *pair = scores + r * width + i;
+            vf first = exp_negative(v_load(pair) - highest);
+            vf second = exp_negative(v_load(pair + width) - highest);
+            v_store(pair, first);
+            v_store(pair + width, second);
+            even += first;
+            odd += second;
+        }
+        if (r < count) {
+            vf last = exp_negative(v_load(scores + r * width + i) - highest);
+            v_store(scores + r * width + i, last);
+            even += last;
+        }
+        vf kept = exp_negative(old - highest);
+        v_store(keep + i, kept);
+        v_store(sum + i, v_fma(v_load(sum + i), kept, even + odd));
+        v_store(top + i, highest);
+    }
+}
+
+static void softmax_slope(float *scores, float *slopes, int width, int count,
+                          const float *top, const float *inverse, const float *delta,
+                          float scale) {
+    for (int i = 0; i < width; i += LANES) {
+        vf highest = v_load(top + i), by = v_load(inverse + i), shift = v_load(delta + i);
+        for (int r = 0; r < count; r++) {
+            float *score = scores + r * width + i, *slope = slopes + r * width + i;
+            vf p = exp_negative(v_load(score) - highest) * by;
+            v_store(score, p);
+            v_store(slope, v_splat(scale) * p * (v_load(slope) - shift));
+        }
+    }
+}
+
+static void dot_columns(const float *a, const float *b, int width, int count,
+                        float *products) {
+    for (int i = 0; i < width; i += LANES) {
+        vf sum = {0};
+        for (int r = 0; r < count; r++)
+            sum = v_fma(v_load(a + r * width + i), v_load(b + r * width + i), sum);
+        v_store(products + i, sum);
+    }
+}
+
+static void collect(const float *scores, int width, int count, int32_t first,
+                    const float *floor, uint64_t *candidates, int64_t capacity,
+                    int32_t *counts) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i += LANES) {
+            const float *row = scores + r * width + i;
+            for (unsigned hits = v_greater(v_load(row), v_load(floor + i)); hits;
+                 hits &= hits - 1) {
+                int lane = __builtin_ctz(hits);
+                candidates[(i + lane) * capacity + counts[i + lane]++] =
+                    candidate_pack(row[lane], first + r);
+            }
+        }
+}
+
+static void signs(const float *scores, int width, int bits, uint8_t *planes) {
+    for (int plane = 0; plane * 8 < bits; plane++) {
+        int count = bits - plane * 8 < 8 ? bits - plane * 8 : 8;
+        const float *rows = scores + plane * 8 * width;
+        for (int i = 0; i < width; i += LANES) {
+            vi byte = {0}, bit = byte + 1;
+            for (int b = 0; b < count; b++, bit += bit)
+                byte |= v_positive(v_load(rows + b * width + i)) & bit;
+            for (int lane = 0; lane < LANES; lane++)
+                planes[plane * HASH_BLOCK + i + lane] = (uint8_t)byte[lane];
+        }
+    }
+}
+
+enum { BLOCK_VECTORS = HASH_BLOCK / BYTES };
+
+/* Distances of a block of hashes from two centres at once: a table lookup and an addition
+   for every four bits of every hash, each load of them used twice. */
+INLINE void distances(const uint8_t *nibbles, int nibble_count, const uint8_t *first,
+                      const uint8_t *second, vb sums[2][BLOCK_VECTORS]) {
+    UNROLL for (int v = 0; v < BLOCK_VECTORS; v++) sums[0][v] = sums[1][v] = (vb){0};
+    UNROLL_BY(2) for (int n = 0; n < nibble_count; n++) {
+        vb table = b_table(first + n * 16), other = b_table(second + n * 16);
+        UNROLL for (int v = 0; v < BLOCK_VECTORS; v++) {
+            vb index = b_load(nibbles + n * HASH_BLOCK + v * BYTES);
+            sums[0][v] += b_lookup(table, index);
+            sums[1][v] += b_lookup(other, index);
+        }
+    }
+}
+
+static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tables,
+                    int count, uint8_t *distance, uint8_t *centre) {
+    vb best[BLOCK_VECTORS], who[BLOCK_VECTORS] = {{0}};
+    for (int v = 0; v < BLOCK_VECTORS; v++)
+        best[v] = b_splat(255);
+    for (int c = 0; c < count; c += 2) {
+        /* An odd one out is compared with itself, which changes nothing. */
+        int next = c + 1 < count ? c + 1 : c;
+        vb sums[2][BLOCK_VECTORS];
+        distances(nibbles, nibble_count, tables + c * nibble_count * 16,
+                  tables + next * nibble_count * 16, sums);
+        UNROLL for (int v = 0; v < BLOCK_VECTORS; v++)
+            UNROLL for (int which = 0; which < 2; which++) {
+                vb least = b_min(best[v], sums[which][v]);
+                who[v] = b_if_equal(least, best[v], who[v],
+                                    b_splat((uint8_t)(which ? next : c)));
+                best[v] = least;
+            }
+    }
+    for (int v = 0; v < BLOCK_VECTORS; v++) {
+        b_store(distance + v * BYTES, best[v]);
+        b_store(centre + v * BYTES, who[v]);
+    }
+}
+
+/* A byte of the word is spread over the eight counters of its bits, each of which keeps
+   its own bit; equal to the mask means set, and minus -1 is plus one. */
+static void tally(uint64_t word, uint8_t counters[64]) {
+    static const uint8_t spread_bytes[64] = {
+        0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2,
+        2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5,
+        5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
+    const vb mask = (vb)((vw){0} + UINT64_C(0x8040201008040201)); /* 1, 2, 4, .. 128, again */
+    const vb bytes = (vb)((vw){0} + word);
+    for (int v = 0; v < 64; v += BYTES) {
+        vb spread_out = b_lookup(bytes, b_load(spread_bytes + v));
+        b_store(counters + v, b_load(counters + v) - (vb)((spread_out & mask) == mask));
+    }
+}

@@ -1,0 +1,262 @@
+/* Panels and the three products on them, written once for every vector width. */
+#include "kernels/kernels.h"
+#include "kernels/simd.h"
+
+/* One square of LANES rows by LANES features, or less of either. */
+INLINE void pack_square(const float *const *rows, int d, int features, int width,
+                        float scale, float *panel) {
+    vf square[LANES];
+    if (features == LANES)
+        UNROLL for (int i = 0; i < LANES; i++) square[i] = v_load(rows[i] + d);
+    else
+        for (int i = 0; i < LANES; i++)
+            square[i] = v_load_some(rows[i] + d, features);
+    v_transpose(square);
+    if (features == LANES)
+        UNROLL for (int j = 0; j < LANES; j++)
+            v_store(panel + (d + j) * width, v_splat(scale) * square[j]);
+    else
+        for (int j = 0; j < features; j++)
+            v_store(panel + (d + j) * width, v_splat(scale) * square[j]);
+}
+
+static void pack(const float *x, int64_t stride, const int32_t *index, int count, int width,
+                 int dim, float scale, float *panel) {
+    for (int first = 0; first < width; first += LANES, panel += LANES) {
+        const float *rows[LANES];
+        int live = count - first < LANES ? count - first : LANES;
+        for (int i = 0; i < LANES; i++) {
+            int64_t row = first + (i < live ? i : 0);
+            if (live > 0)
+                rows[i] = x + (index ? index[row] : row) * stride;
+        }
+        if (live <= 0) {
+            for (int d = 0; d < dim; d++)
+                v_store(panel + d * width, (vf){0});
+            continue;
+        }
+        for (int d = 0; d < dim; d += LANES)
+            pack_square(rows, d, dim - d < LANES ? dim - d : LANES, width, scale, panel);
+        /* Lanes past the last query repeated its first row: clear them. */
+        for (int d = 0; d < dim && live < LANES; d++)
+            for (int i = live; i < LANES; i++)
+                panel[d * width + i] = 0;
+    }
+}
+
+static void unpack(const float *panel, int count, int width, int dim, const float *factor,
+                   const float *shift, int onto, float *x, int64_t stride,
+                   const int32_t *index) {
+    for (int first = 0; first < count; first += LANES) {
+        int live = count - first < LANES ? count - first : LANES;
+        vf by = factor ? v_load_some(factor + first, live) : v_splat(1);
+        for (int d = 0; d < dim; d += LANES) {
+            int features = dim - d < LANES ? dim - d : LANES;
+            vf square[LANES];
+            UNROLL for (int j = 0; j < LANES; j++) square[j] =
+                j < features ? by * v_load(panel + (d + j) * width + first) : (vf){0};
+            v_transpose(square);
+            vf more = shift ? v_load_some(shift + d, features) : (vf){0};
+            for (int i = 0; i < live; i++) {
+                float *row = x + (index ? index[first + i] : first + i) * stride + d;
+                vf value = square[i] + more;
+                if (features < LANES)
+                    v_store_some(row, onto ? v_load_some(row, features) + value : value,
+                                 features);
+                else
+                    v_store(row, onto ? v_load(row) + value : value);
+            }
+        }
+    }
+}
+
+/* R rows by V vectors of scores stay in registers while the features pass. */
+INLINE void score_tile(const float *panel, int width, int dim, const float *rows,
+                       int64_t stride, float *scores, const int R, const int V) {
+    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    for (int d = 0; d < dim; d++) {
+        vf queries[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V; v++) queries[v] = v_load(panel + d * width + v * LANES);
+        UNROLL for (int r = 0; r < R; r++) {
+            vf key = v_splat(rows[r * stride + d]);
+            UNROLL for (int v = 0; v < V; v++) sums[r * V + v] =
+                v_fma(key, queries[v], sums[r * V + v]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++)
+            v_store(scores + r * width + v * LANES, sums[r * V + v]);
+}
+
+INLINE void score_rows(const float *panel, int width, int dim, const float *rows,
+                       int64_t stride, int count, float *scores, const int V) {
+    const int R = TILE_ROWS * TILE_VECTORS / V;
+    int r = 0;
+    for (; r + R <= count; r += R)
+        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, R, V);
+    for (; R > 4 && r + 4 <= count; r += 4)
+        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, 4, V);
+    rows += r * stride;
+    scores += r * width;
+    switch (count - r) {
+    case 3: score_tile(panel, width, dim, rows, stride, scores, 3, V); break;
+    case 2: score_tile(panel, width, dim, rows, stride, scores, 2, V); break;
+    case 1: score_tile(panel, width, dim, rows, stride, scores, 1, V); break;
+    }
+}
+
+static void score(const float *panel, int width, int dim, const float *rows, int64_t stride,
+                  int count, float *scores) {
+    switch (width / LANES) {
+    case 1: score_rows(panel, width, dim, rows, stride, count, scores, 1); break;
+    case 2: score_rows(panel, width, dim, rows, stride, count, scores, 2); break;
+    default: score_rows(panel, width, dim, rows, stride, count, scores, 3); break;
+    }
+}
+
+/* R features by V vectors of the output stay in registers while the keys pass. */
+INLINE void mix_tile(const float *weights, int width, const float *rows, int64_t stride,
+                     int count, const float *keep, float *out, const int R, const int V) {
+    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    for (int r = 0; r < count; r++) {
+        vf weight[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V; v++) weight[v] =
+            v_load(weights + r * width + v * LANES);
+        UNROLL for (int d = 0; d < R; d++) {
+            vf value = v_splat(rows[r * stride + d]);
+            UNROLL for (int v = 0; v < V; v++) sums[d * V + v] =
+                v_fma(value, weight[v], sums[d * V + v]);
+        }
+    }
+    UNROLL for (int d = 0; d < R; d++)
+        UNROLL for (int v = 0; v < V; v++) {
+            float *place = out + d * width + v * LANES;
+            vf kept = keep ? v_fma(v_load(place), v_load(keep + v * LANES), sums[d * V + v])
+                           : v_load(place) + sums[d * V + v];
+            v_store(place, kept);
+        }
+}
+
+INLINE void mix_features(const float *weights, int width, const float *rows, int64_t stride,
+                         int count, int dim, const float *keep, float *out, const int V) {
+    const int R = TILE_ROWS * TILE_VECTORS / V;
+    int d = 0;
+    for (; d + R <= dim; d += R)
+        mix_tile(weights, width, rows + d, stride, count, keep, out + d * width, R, V);
+    for (; R > 4 && d + 4 <= dim; d += 4)
+        mix_tile(weights, width, rows + d, stride, count, keep, out + d * width, 4, V);
+    rows += d;
+    out += d * width;
+    switch (dim - d) {
+    case 3: mix_tile(weights, width, rows, stride, count, keep, out, 3, V); break;
+    case 2: mix_tile(weights, width, rows, stride, count, keep, out, 2, V); break;
+    case 1: mix_tile(weights, width, rows, stride, count, keep, out, 1, V); break;
+    }
+}
+
+static void mix(const float *weights, int width, const float *rows, int64_t stride, int count,
+                int dim, const float *keep, float *out) {
+    switch (width / LANES) {
+    case 1: mix_features(weights, width, rows, stride, count, dim, keep, out, 1); break;
+    case 2: mix_features(weights, width, rows, stride, count, dim, keep, out, 2); break;
+    default: mix_features(weights, width, rows, stride, count, dim, keep, out, 3); break;
+    }
+}
+
+/* R keys by V vectors of features stay in registers while the queries pass. `some` is the
+   number of features in the last vector. */
+INLINE void spread_tile(const float *weights, int64_t width, int lanes, const float *x,
+                        int64_t stride, float *out, int64_t out_stride, const int R,
+                        const int V, int some) {
+    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    for (int i = 0; i < lanes; i++) {
+        const float *row = x + i * stride;
+        vf values[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V - 1; v++) values[v] = v_load(row + v * LANES);
+        values[V - 1] = some == LANES ? v_load(row + (V - 1) * LANES)
+                                      : v_load_some(row + (V - 1) * LANES, some);
+        UNROLL for (int r = 0; r < R; r++) {
+            vf weight = v_splat(weights[r * width + i]);
+            UNROLL for (int v = 0; v < V; v++) sums[r * V + v] =
+                v_fma(weight, values[v], sums[r * V + v]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) {
+        float *place = out + r * out_stride;
+        UNROLL for (int v = 0; v < V - 1; v++)
+            v_store(place + v * LANES, v_load(place + v * LANES) + sums[r * V + v]);
+        place += (V - 1) * LANES;
+        if (some == LANES)
+            v_store(place, v_load(place) + sums[r * V + V - 1]);
+        else
+            v_store_some(place, v_load_some(place, some) + sums[r * V + V - 1], some);
+    }
+}
+
+INLINE void spread_rows(const float *weights, int64_t width, int lanes, const float *x,
+                        int64_t stride, int count, float *out, int64_t out_stride,
+                        const int V, int some) {
+    const int R = TILE_ROWS * TILE_VECTORS / V;
+    int r = 0;
+    for (; r + R <= count; r += R)
+        spread_tile(weights + r * width, width, lanes, x, stride, out + r * out_stride,
+                    out_stride, R, V, some);
+    for (; r < count; r++)
+        spread_tile(weights + r * width, width, lanes, x, stride, out + r * out_stride,
+                    out_stride, 1, V, some);
+}
+
+static void spread(const float *weights, int64_t width, int lanes, const float *x,
+                   int64_t stride, int dim, int count, float *out, int64_t out_stride) {
+    const int whole = LANES * TILE_VECTORS;
+    int d = 0;
+    for (; dim - d >= whole; d += whole)
+        spread_rows(weights, width, lanes, x + d, stride, count, out + d, out_stride,
+                    TILE_VECTORS, LANES);
+    if (dim - d >= 2 * LANES) {
+        spread_rows(weights, width, lanes, x + d, stride, count, out + d, out_stride, 2,
+                    LANES);
+        d += 2 * LANES;
+    }
+    for (; d < dim; d += LANES)
+        spread_rows(weights, width, lanes, x + d, stride, count, out + d, out_stride, 1,
+                    dim - d < LANES ? dim - d : LANES);
+}
+
+/* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows named by an index
+   are anywhere in memory, so the one that comes SUM_AHEAD later is asked for now. */
+enum { SUM_VECTORS = 8, SUM_AHEAD = 12 };
+
+INLINE void sum_block(const float *x, int64_t stride, const int32_t *index, int64_t first,
+                      int64_t last, int64_t count, float *sums, const int V, int some) {
+    vf block[SUM_VECTORS] = {{0}};
+    for (int64_t i = first; i < last; i++) {
+        const float *row = x + (index ? index[i] : i) * stride;
+        if (index && i + SUM_AHEAD < count)
+            for (int v = 0; v < V; v += 64 / (LANES * 4))
+                __builtin_prefetch(x + index[i + SUM_AHEAD] * stride + v * LANES);
+        UNROLL for (int v = 0; v < V; v++) block[v] +=
+            some == LANES ? v_load(row + v * LANES) : v_load_some(row, some);
+    }
+    UNROLL for (int v = 0; v < V; v++) {
+        float *place = sums + v * LANES;
+        if (some == LANES)
+            v_store(place, v_load(place) + block[v]);
+        else
+            v_store_some(place, v_load_some(place, some) + block[v], some);
+    }
+}
+
+static void sum_rows(const float *x, int64_t stride, const int32_t *index, int64_t count,
+                     int dim, float *sums) {
+    memset(sums, 0, (size_t)dim * sizeof *sums);
+    for (int64_t first = 0; first < count; first += SUM_BLOCK) {
+        int64_t last = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
+        int d = 0;
+        for (; d + SUM_VECTORS * LANES <= dim; d += SUM_VECTORS * LANES)
+            sum_block(x + d, stride, index, first, last, count, sums + d, SUM_VECTORS, LANES);
+        for (; d < dim; d += LANES)
+            sum_block(x + d, stride, index, first, last, count, sums + d, 1,
+                      dim - d < LANES ? dim - d : LANES);
+    }
+}

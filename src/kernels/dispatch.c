@@ -1,0 +1,113 @@
+/* Which kernel table runs: the list of tables, what this machine can do, and the context
+   that holds the choice. */
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "kernels/kernels.h"
+
+extern const kernel_table scalar_table, avx2_table, avx512_table, neon_table;
+
+const kernel_table *kernel_table_at(int index) {
+    static const kernel_table *const tables[] = {
+        &scalar_table,
+#ifdef SHOAL_HAVE_AVX2
+        &avx2_table,
+#endif
+#ifdef SHOAL_HAVE_AVX512
+        &avx512_table,
+#endif
+#ifdef SHOAL_HAVE_NEON
+        &neon_table,
+#endif
+    };
+    int count = (int)(sizeof tables / sizeof *tables);
+    return index >= 0 && index < count ? tables[index] : NULL;
+}
+
+int kernel_table_runs(const kernel_table *table) {
+#ifdef SHOAL_HAVE_AVX2
+    if (table == &avx2_table)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+#ifdef SHOAL_HAVE_AVX512
+    if (table == &avx512_table)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+    return table != NULL;
+}
+
+static const kernel_table *best_table(void) {
+    const kernel_table *best = kernel_table_at(0);
+    for (int i = 1; kernel_table_at(i); i++)
+        if (kernel_table_runs(kernel_table_at(i)))
+            best = kernel_table_at(i);
+    return best;
+}
+
+/* The table that the caller or the environment names, or the best one. */
+static shoal_status choose_table(shoal_context *context, const char *name) {
+    const char *from = "options.isa";
+    if (!name) {
+        name = getenv("SHOAL_ISA");
+        from = "SHOAL_ISA";
+    }
+    if (!name || !*name) {
+        context->kernels = best_table();
+        return SHOAL_OK;
+    }
+    for (int i = 0; kernel_table_at(i); i++) {
+        const kernel_table *table = kernel_table_at(i);
+        if (strcmp(table->isa, name) != 0)
+            continue;
+        if (!kernel_table_runs(table))
+            return fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"", from,
+                        name);
+        context->kernels = table;
+        return SHOAL_OK;
+    }
+    return fail(context, SHOAL_INVALID,
+                "%s: no instruction set \"%s\" in this build (the choice is among scalar, "
+                "avx2, avx512, neon)",
+                from, name);
+}
+
+static void *plain_allocate(void *user, size_t bytes) {
+    (void)user;
+    return malloc(bytes);
+}
+
+static void plain_release(void *user, void *block) {
+    (void)user;
+    free(block);
+}
+
+shoal_status shoal_context_create(const shoal_options *options, shoal_context **context) {
+    *context = NULL;
+    shoal_options chosen = options ? *options : (shoal_options){0};
+    if (!chosen.allocate || !chosen.release) {
+        chosen.allocate = plain_allocate;
+        chosen.release = plain_release;
+    }
+    shoal_context *made = chosen.allocate(chosen.user, sizeof *made);
+    if (!made)
+        return SHOAL_NO_MEMORY;
+    *made = (shoal_context){.options = chosen};
+    *context = made;
+    if (chosen.threads < 0 || chosen.threads > 4096)
+        return fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
+                    chosen.threads);
+    made->threads = chosen.threads ? chosen.threads : omp_get_max_threads();
+    return choose_table(made, chosen.isa);
+}
+
+void shoal_context_destroy(shoal_context *context) {
+    if (context)
+        context->options.release(context->options.user, context);
+}
+
+const char *shoal_context_isa(const shoal_context *context) {
+    return context && context->kernels ? context->kernels->isa : "none";
+}

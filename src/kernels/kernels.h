@@ -1,0 +1,96 @@
+/* The vector room. A kernel works on panels: up to `panel` queries side by side, one lane
+ * each, so that softmax needs no sums across lanes and keys and values are read where
+ * they lie, without packing.
+ *
+ *     panel of queries   [dim][width]      panel[d * width + i], lane i
+ *     block of scores    [count][width]    one row per key
+ *     panel of outputs   [value_dim][width]
+ *
+ * width is a multiple of the table's `lanes`, at most its `panel`. Lanes that stand for no
+ * query hold 0. Panels and blocks are aligned to a cache line; rows are not.
+ *
+ * The scalar table is the specification. Every other table starts as a copy of it and
+ * replaces rows; tests/test_kernels.c compares each with the scalar one. */
+#ifndef SHOAL_KERNELS_H
+#define SHOAL_KERNELS_H
+
+#include <stdint.h>
+
+#include "kernels/list.h"
+#include "shoal.h"
+
+enum {
+    MAX_PANEL = 48,      /* lanes of the widest panel of any table */
+    KEY_BLOCK = 64,      /* keys that are scored before their values are mixed */
+    HASH_BLOCK = 64,     /* queries whose hashes lie together */
+    NEAREST_CENTRES = 256, /* centres one `nearest` call may compare */
+    SUM_BLOCK = 64       /* rows that sum_rows adds before it adds to the total */
+};
+
+#define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
+SHOAL_KERNELS(DECLARE_KERNEL)
+#undef DECLARE_KERNEL
+
+typedef struct kernel_table {
+    const char *isa;
+    int lanes; /* lanes of a vector */
+    int panel; /* lanes of the widest panel */
+#define KERNEL_FIELD(name, arguments) name##_kernel *name;
+    SHOAL_KERNELS(KERNEL_FIELD)
+#undef KERNEL_FIELD
+} kernel_table;
+
+/* The narrowest legal panel for count > 0 queries: at most table->panel lanes. */
+static inline int panel_width(const kernel_table *table, int64_t count) {
+    if (count >= table->panel)
+        return table->panel;
+    return (int)((count + table->lanes - 1) / table->lanes * table->lanes);
+}
+
+/* Asks for rows that will be needed soon: memory comes while other rows are worked on.
+   index NULL: row i. */
+static inline void prefetch_rows(const float *x, int64_t stride, const int32_t *index,
+                                 int64_t count, int64_t dim) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t d = 0; d < dim; d += 16)
+            __builtin_prefetch(x + (index ? index[i] : i) * stride + d);
+}
+
+/* The same for rows that will be written. */
+static inline void prefetch_rows_to_write(float *x, int64_t stride, const int32_t *index,
+                                          int64_t count, int64_t dim) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t d = 0; d < dim; d += 16)
+            __builtin_prefetch(x + index[i] * stride + d, 1);
+}
+
+/* Tables in order of preference, worst first; NULL past the end. Index 0 is scalar. */
+const kernel_table *kernel_table_at(int index);
+/* Whether this machine can run the table. */
+int kernel_table_runs(const kernel_table *table);
+
+/* A candidate for the best keys as one number: a higher score is larger, and of equal
+   scores the lower key. Any float orders correctly but NaN, which is never a candidate. */
+static inline uint64_t candidate_pack(float score, int32_t key) {
+    union {
+        float value;
+        uint32_t bits;
+    } pun = {score};
+    uint32_t ordered = pun.bits & 0x80000000u ? ~pun.bits : pun.bits | 0x80000000u;
+    return (uint64_t)ordered << 32 | (0xffffffffu - (uint32_t)key);
+}
+
+static inline int32_t candidate_key(uint64_t candidate) {
+    return (int32_t)(0xffffffffu - (uint32_t)candidate);
+}
+
+static inline float candidate_score(uint64_t candidate) {
+    uint32_t ordered = (uint32_t)(candidate >> 32);
+    union {
+        uint32_t bits;
+        float value;
+    } pun = {ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered};
+    return pun.value;
+}
+
+#endif

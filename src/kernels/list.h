@@ -1,0 +1,62 @@
+/* The one list of kernels: it declares them, makes the tables' fields, and the tests and
+   timings walk it. What each computes is written here; table_scalar.c is the same in C. */
+#ifndef SHOAL_KERNELS_LIST_H
+#define SHOAL_KERNELS_LIST_H
+
+/* clang-format off */
+#define SHOAL_KERNELS(KERNEL)                                                              \
+    /* panel[d][i] = scale * x[index[i]][d] for i < count, 0 in the other lanes;           \
+       index NULL: row i. Rows of x are `stride` elements apart. */                        \
+    KERNEL(pack, (const float *x, int64_t stride, const int32_t *index, int count,         \
+                  int width, int dim, float scale, float *panel))                          \
+    /* x[index[i]][d] = factor[i] * panel[d][i] + shift[d] for i < count, added to what is \
+       there when `onto` is not 0; factor NULL: 1, shift NULL: 0. */                       \
+    KERNEL(unpack, (const float *panel, int count, int width, int dim,                     \
+                    const float *factor, const float *shift, int onto, float *x,           \
+                    int64_t stride, const int32_t *index))                                 \
+    /* scores[r][i] = sum over d, in order, by fused multiply-add, of                      \
+       rows[r][d] * panel[d][i]: the same bits on every instruction set. */                \
+    KERNEL(score, (const float *panel, int width, int dim, const float *rows,              \
+                   int64_t stride, int count, float *scores))                              \
+    /* out[d][i] = out[d][i] * keep[i] + sum over r of rows[r][d] * weights[r][i];         \
+       keep NULL: 1. */                                                                    \
+    KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,       \
+                 int count, int dim, const float *keep, float *out))                       \
+    /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`     \
+       columns, any width >= lanes; out is [count] rows, `out_stride` apart. */            \
+    KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,        \
+                    int64_t stride, int dim, int count, float *out, int64_t out_stride))   \
+    /* One block of a softmax that streams over keys. Per lane: raises top to the          \
+       largest score, turns scores into exp(score - top), and rescales:                    \
+       keep = exp(old top - top), sum = sum * keep + the block's sum. */                   \
+    KERNEL(softmax_step, (float *scores, int width, int count, float *top, float *sum,     \
+                          float *keep))                                                    \
+    /* scores -> p = exp(score - top[i]) * inverse[i];                                     \
+       slopes -> scale * p * (slope - delta[i]). */                                        \
+    KERNEL(softmax_slope, (float *scores, float *slopes, int width, int count,             \
+                           const float *top, const float *inverse, const float *delta,     \
+                           float scale))                                                   \
+    /* products[i] = sum over r of a[r][i] * b[r][i]. */                                   \
+    KERNEL(dot_columns, (const float *a, const float *b, int width, int count,             \
+                         float *products))                                                 \
+    /* Appends candidate_pack(score, first + r) to lane i's list, candidates[i][counts[i]],\
+       where the score exceeds floor[i]. Lists are `capacity` apart and have room. */      \
+    KERNEL(collect, (const float *scores, int width, int count, int32_t first,             \
+                     const float *floor, uint64_t *candidates, int64_t capacity,           \
+                     int32_t *counts))                                                     \
+    /* Bit b % 8 of planes[b / 8][i] is scores[b][i] > 0, for b < bits; planes are         \
+       HASH_BLOCK bytes apart. */                                                          \
+    KERNEL(signs, (const float *scores, int width, int bits, uint8_t *planes))             \
+    /* For each of HASH_BLOCK hashes the nearest of `count` <= NEAREST_CENTRES centres by  \
+       Hamming distance, the first of equals. nibbles[n][i] is the n-th four bits of hash  \
+       i; tables[c][n][x] the distance of x from the n-th four bits of centre c. */        \
+    KERNEL(nearest, (const uint8_t *nibbles, int nibble_count, const uint8_t *tables,      \
+                     int count, uint8_t *distance, uint8_t *centre))                       \
+    /* counters[b] += bit b of the word, modulo 256. */                                    \
+    KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                   \
+    /* sums[d] = sum over i < count of x[index[i]][d]; index NULL: row i. */               \
+    KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index, int64_t count, \
+                      int dim, float *sums))
+/* clang-format on */
+
+#endif

@@ -1,0 +1,263 @@
+/* The verbs that vector code is written in. A table's file defines nothing but its
+ * compiler flags; from them this header takes the vector's width and its verbs:
+ *
+ *     floats  vf   v_load v_store v_load_some v_store_some v_splat v_fma v_max v_pow2
+ *                  v_positive v_greater v_transpose, and the operators + - *
+ *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
+ */
+#ifndef SHOAL_KERNELS_SIMD_H
+#define SHOAL_KERNELS_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+enum { LANES = 16, TILE_ROWS = 8 };
+#elif defined(__AVX2__)
+#include <immintrin.h>
+enum { LANES = 8, TILE_ROWS = 4 };
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+enum { LANES = 4, TILE_ROWS = 8 };
+#endif
+
+/* TILE_ROWS x TILE_VECTORS accumulators, the vectors and one broadcast fill the registers. */
+enum { TILE_VECTORS = 3, BYTES = LANES * 4 };
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint8_t vb __attribute__((vector_size(BYTES)));
+typedef uint64_t vw __attribute__((vector_size(BYTES)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Before a loop whose bounds are constants once its function is inlined: accumulators are
+   registers only if every index is known. */
+#define PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define UNROLL PRAGMA(clang loop unroll(full))
+#define UNROLL_BY(times) PRAGMA(clang loop unroll_count(times))
+#else
+#define UNROLL PRAGMA(GCC unroll 16)
+#define UNROLL_BY(times) PRAGMA(GCC unroll times)
+#endif
+
+INLINE vf v_load(const float *x) {
+    vf v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE void v_store(float *x, vf v) {
+    memcpy(x, &v, sizeof v);
+}
+
+INLINE vf v_splat(float x) {
+    return x - (vf){0};
+}
+
+INLINE vb b_load(const uint8_t *x) {
+    vb v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE void b_store(uint8_t *x, vb v) {
+    memcpy(x, &v, sizeof v);
+}
+
+INLINE vb b_splat(uint8_t x) {
+    return x - (vb){0};
+}
+
+#if defined(__AVX512F__)
+
+INLINE vf v_load_some(const float *x, int count) {
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), x);
+}
+
+INLINE void v_store_some(float *x, vf v, int count) {
+    _mm512_mask_storeu_ps(x, (__mmask16)((1u << count) - 1), (__m512)v);
+}
+
+INLINE vf v_fma(vf a, vf b, vf c) {
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+
+/* The second argument where either is NaN, so a NaN score is not lost. */
+INLINE vf v_max(vf a, vf b) {
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+
+/* Bit i is a[i] > b[i]; NaN is not. */
+INLINE unsigned v_greater(vf a, vf b) {
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+}
+
+INLINE vb b_table(const uint8_t *x) {
+    return (vb)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)x));
+}
+
+INLINE vb b_lookup(vb table, vb index) {
+    return (vb)_mm512_shuffle_epi8((__m512i)table, (__m512i)index);
+}
+
+INLINE vb b_min(vb a, vb b) {
+    return (vb)_mm512_min_epu8((__m512i)a, (__m512i)b);
+}
+
+/* yes where a == b, no elsewhere. */
+INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
+    __mmask64 equal = _mm512_cmpeq_epi8_mask((__m512i)a, (__m512i)b);
+    return (vb)_mm512_mask_mov_epi8((__m512i)no, equal, (__m512i)yes);
+}
+
+#define V_LOW(a, b)                                                                        \
+    __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define V_HIGH(a, b)                                                                       \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,   \
+                            15, 31)
+
+#elif defined(__AVX2__)
+
+INLINE __m256i mask_some(int count) {
+    static const int32_t ramp[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(const void *)(ramp + 8 - count));
+}
+
+INLINE vf v_load_some(const float *x, int count) {
+    return (vf)_mm256_maskload_ps(x, mask_some(count));
+}
+
+INLINE void v_store_some(float *x, vf v, int count) {
+    _mm256_maskstore_ps(x, mask_some(count), (__m256)v);
+}
+
+INLINE vf v_fma(vf a, vf b, vf c) {
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+INLINE vf v_max(vf a, vf b) {
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+
+INLINE unsigned v_greater(vf a, vf b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
+}
+
+INLINE vb b_table(const uint8_t *x) {
+    return (vb)_mm256_broadcastsi128_si256(
+        _mm_loadu_si128((const __m128i *)(const void *)x));
+}
+
+INLINE vb b_lookup(vb table, vb index) {
+    return (vb)_mm256_shuffle_epi8((__m256i)table, (__m256i)index);
+}
+
+INLINE vb b_min(vb a, vb b) {
+    return (vb)_mm256_min_epu8((__m256i)a, (__m256i)b);
+}
+
+INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
+    return (vb)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)(a == b));
+}
+
+#elif defined(__ARM_NEON)
+
+INLINE vf v_load_some(const float *x, int count) {
+    vf v = {0};
+    for (int i = 0; i < count; i++)
+        v[i] = x[i];
+    return v;
+}
+
+INLINE void v_store_some(float *x, vf v, int count) {
+    for (int i = 0; i < count; i++)
+        x[i] = v[i];
+}
+
+INLINE vf v_fma(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+
+INLINE vf v_max(vf a, vf b) {
+    return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+}
+
+INLINE unsigned v_greater(vf a, vf b) {
+    static const uint32_t bits[4] = {1, 2, 4, 8};
+    uint32x4_t greater = vcgtq_f32((float32x4_t)a, (float32x4_t)b);
+    return vaddvq_u32(vandq_u32(greater, vld1q_u32(bits)));
+}
+
+INLINE vb b_table(const uint8_t *x) {
+    return b_load(x);
+}
+
+INLINE vb b_lookup(vb table, vb index) {
+    return (vb)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)index);
+}
+
+INLINE vb b_min(vb a, vb b) {
+    return (vb)vminq_u8((uint8x16_t)a, (uint8x16_t)b);
+}
+
+INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
+    return (vb)vbslq_u8((uint8x16_t)(a == b), (uint8x16_t)yes, (uint8x16_t)no);
+}
+
+#define V_LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define V_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+
+#endif
+
+/* 2^n for n in -126 .. 127, given in the low bits: the shift drops what stands above. */
+INLINE vf v_pow2(vi n) {
+    return (vf)((n + 127) << 23);
+}
+
+/* All bits set in the lanes that are > 0 (NaN is not). */
+INLINE vi v_positive(vf x) {
+    return (vi)(x > (vf){0});
+}
+
+/* rows[i][j] <-> rows[j][i]. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/* Shuffles across the two halves are slow here: exchange halves once, at the end. */
+INLINE void v_transpose(vf rows[LANES]) {
+    vf pairs[8], quads[8];
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[i + 1] =
+            __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            vf low = pairs[i + j], high = pairs[i + j + 2];
+            quads[i + 2 * j] =
+                __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+            quads[i + 2 * j + 1] =
+                __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        rows[i] = __builtin_shufflevector(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        rows[i + 4] =
+            __builtin_shufflevector(quads[i], quads[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+#else
+/* Interleaving row i with row i + LANES / 2, log2(LANES) times over, transposes. */
+INLINE void v_transpose(vf rows[LANES]) {
+    for (int step = 1; step < LANES; step *= 2) {
+        vf next[LANES];
+        for (int i = 0; i < LANES / 2; i++) {
+            next[2 * i] = V_LOW(rows[i], rows[i + LANES / 2]);
+            next[2 * i + 1] = V_HIGH(rows[i], rows[i + LANES / 2]);
+        }
+        memcpy(rows, next, sizeof next);
+    }
+}
+#endif
+
+#endif

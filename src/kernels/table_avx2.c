@@ -1,0 +1,7 @@
+/* The vector kernels for AVX2 with FMA: the one body, compiled with this file's flags. */
+#include "kernels/body_rows.h"
+#include "kernels/body_tiles.h"
+
+#define KERNEL_ROW(name, arguments) .name = name,
+const kernel_table avx2_table = {
+    .isa = "avx2", .lanes = LANES, .panel = LANES * TILE_VECTORS, SHOAL_KERNELS(KERNEL_ROW)};

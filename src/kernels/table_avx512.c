@@ -1,0 +1,7 @@
+/* The vector kernels for AVX-512 (F, BW, DQ, VL): the one body, compiled with this file's flags. */
+#include "kernels/body_rows.h"
+#include "kernels/body_tiles.h"
+
+#define KERNEL_ROW(name, arguments) .name = name,
+const kernel_table avx512_table = {
+    .isa = "avx512", .lanes = LANES, .panel = LANES * TILE_VECTORS, SHOAL_KERNELS(KERNEL_ROW)};

@@ -1,0 +1,7 @@
+/* The vector kernels for NEON (AArch64): the one body, compiled with this file's flags. */
+#include "kernels/body_rows.h"
+#include "kernels/body_tiles.h"
+
+#define KERNEL_ROW(name, arguments) .name = name,
+const kernel_table neon_table = {
+    .isa = "neon", .lanes = LANES, .panel = LANES * TILE_VECTORS, SHOAL_KERNELS(KERNEL_ROW)};

@@ -1,0 +1,157 @@
+/* The specification of every kernel, in plain C. Other tables must agree with it. */
+#include <math.h>
+
+#include "kernels/kernels.h"
+
+static void pack(const float *x, int64_t stride, const int32_t *index, int count, int width,
+                 int dim, float scale, float *panel) {
+    for (int d = 0; d < dim; d++)
+        for (int i = 0; i < width; i++) {
+            int64_t row = i < count && index ? index[i] : i;
+            panel[d * width + i] = i < count ? scale * x[row * stride + d] : 0;
+        }
+}
+
+static void unpack(const float *panel, int count, int width, int dim, const float *factor,
+                   const float *shift, int onto, float *x, int64_t stride,
+                   const int32_t *index) {
+    for (int i = 0; i < count; i++) {
+        float *row = x + (index ? index[i] : i) * stride;
+        for (int d = 0; d < dim; d++) {
+            float value = (factor ? factor[i] : 1) * panel[d * width + i];
+            row[d] = (onto ? row[d] : 0) + (value + (shift ? shift[d] : 0));
+        }
+    }
+}
+
+static void score(const float *panel, int width, int dim, const float *rows, int64_t stride,
+                  int count, float *scores) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++) {
+            float sum = 0;
+            for (int d = 0; d < dim; d++)
+                sum = fmaf(rows[r * stride + d], panel[d * width + i], sum);
+            scores[r * width + i] = sum;
+        }
+}
+
+static void mix(const float *weights, int width, const float *rows, int64_t stride, int count,
+                int dim, const float *keep, float *out) {
+    for (int d = 0; d < dim; d++)
+        for (int i = 0; i < width; i++) {
+            float sum = 0;
+            for (int r = 0; r < count; r++)
+                sum = fmaf(rows[r * stride + d], weights[r * width + i], sum);
+            float old = out[d * width + i];
+            out[d * width + i] = keep ? fmaf(old, keep[i], sum) : old + sum;
+        }
+}
+
+static void spread(const float *weights, int64_t width, int lanes, const float *x,
+                   int64_t stride, int dim, int count, float *out, int64_t out_stride) {
+    for (int r = 0; r < count; r++)
+        for (int d = 0; d < dim; d++) {
+            float sum = 0;
+            for (int i = 0; i < lanes; i++)
+                sum = fmaf(weights[r * width + i], x[i * stride + d], sum);
+            out[r * out_stride + d] += sum;
+        }
+}
+
+static void softmax_step(float *scores, int width, int count, float *top, float *sum,
+                         float *keep) {
+    for (int i = 0; i < width; i++) {
+        float highest = top[i], block = 0;
+        for (int r = 0; r < count; r++)
+            if (!(scores[r * width + i] <= highest))
+                highest = scores[r * width + i];
+        for (int r = 0; r < count; r++) {
+            float *value = &scores[r * width + i];
+            *value = expf(*value - highest);
+            block += *value;
+        }
+        keep[i] = expf(top[i] - highest);
+        sum[i] = fmaf(sum[i], keep[i], block);
+        top[i] = highest;
+    }
+}
+
+static void softmax_slope(float *scores, float *slopes, int width, int count,
+                          const float *top, const float *inverse, const float *delta,
+                          float scale) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++) {
+            int at = r * width + i;
+            scores[at] = expf(scores[at] - top[i]) * inverse[i];
+            slopes[at] = scale * scores[at] * (slopes[at] - delta[i]);
+        }
+}
+
+static void dot_columns(const float *a, const float *b, int width, int count,
+                        float *products) {
+    for (int i = 0; i < width; i++) {
+        products[i] = 0;
+        for (int r = 0; r < count; r++)
+            products[i] = fmaf(a[r * width + i], b[r * width + i], products[i]);
+    }
+}
+
+static void collect(const float *scores, int width, int count, int32_t first,
+                    const float *floor, uint64_t *candidates, int64_t capacity,
+                    int32_t *counts) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++)
+            if (scores[r * width + i] > floor[i])
+                candidates[i * capacity + counts[i]++] =
+                    candidate_pack(scores[r * width + i], first + r);
+}
+
+static void signs(const float *scores, int width, int bits, uint8_t *planes) {
+    for (int plane = 0; plane * 8 < bits; plane++)
+        for (int i = 0; i < width; i++) {
+            int byte = 0;
+            for (int b = plane * 8; b < bits && b < plane * 8 + 8; b++)
+                byte |= (scores[b * width + i] > 0) << (b % 8);
+            planes[plane * HASH_BLOCK + i] = (uint8_t)byte;
+        }
+}
+
+static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tables,
+                    int count, uint8_t *distance, uint8_t *centre) {
+    for (int i = 0; i < HASH_BLOCK; i++) {
+        int best = 256;
+        for (int c = 0; c < count; c++) {
+            int sum = 0;
+            for (int n = 0; n < nibble_count; n++)
+                sum += tables[(c * nibble_count + n) * 16 + nibbles[n * HASH_BLOCK + i]];
+            if (sum < best) {
+                best = sum;
+                distance[i] = (uint8_t)sum;
+                centre[i] = (uint8_t)c;
+            }
+        }
+    }
+}
+
+static void tally(uint64_t word, uint8_t counters[64]) {
+    for (int b = 0; b < 64; b++)
+        counters[b] = (uint8_t)(counters[b] + (word >> b & 1));
+}
+
+/* Blocks of rows are summed apart, so that errors grow with the blocks and not the rows. */
+static void sum_rows(const float *x, int64_t stride, const int32_t *index, int64_t count,
+                     int dim, float *sums) {
+    for (int d = 0; d < dim; d++) {
+        sums[d] = 0;
+        for (int64_t first = 0; first < count; first += SUM_BLOCK) {
+            float block = 0;
+            for (int64_t i = first; i < count && i < first + SUM_BLOCK; i++)
+                block += x[(index ? index[i] : i) * stride + d];
+            sums[d] += block;
+        }
+    }
+}
+
+#define KERNEL_ROW(name, arguments) .name = name,
+const kernel_table scalar_table = {
+    .isa = "scalar", .lanes = 1, .panel = 16, SHOAL_KERNELS(KERNEL_ROW)};
