@@ -1,0 +1,23 @@
+#include "cluster/grouping.h"
+
+#include <string.h>
+
+/* Counting sort. offsets[j] is first the end of group j - 1, then runs to its own end
+   while members are dealt out, which is where group j + 1 starts. */
+void group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
+    int32_t *offsets = sorted->offsets;
+    memset(offsets, 0, ((size_t)sorted->clusters + 1) * sizeof *offsets);
+    for (int64_t i = 0; i < n; i++)
+        offsets[groups[i] + 1]++;
+    sorted->used = 0;
+    for (int32_t j = 0; j < sorted->clusters; j++) {
+        if (offsets[j + 1] > 0)
+            sorted->used = j + 1;
+        offsets[j + 1] += offsets[j];
+    }
+    for (int64_t i = 0; i < n; i++)
+        sorted->order[offsets[groups[i]]++] = (int32_t)i;
+    for (int32_t j = sorted->clusters; j > 0; j--)
+        offsets[j] = offsets[j - 1];
+    offsets[0] = 0;
+}

@@ -1,0 +1,348 @@
+#include "cluster/kmeans.h"
+
+#include <string.h>
+
+#include "base/random.h"
+
+enum { TASK_BLOCKS = 16 }; /* blocks of hashes in one task */
+
+void kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place) {
+    const int64_t C = clusters, W = hash_words(bits);
+    tally->arrived = reserve(place, C * 64 * W, 1);
+    tally->left = reserve(place, C * 64 * W, 1);
+    tally->arrivals = reserve(place, C, 1);
+    tally->leavings = reserve(place, C, 1);
+    tally->touched = reserve(place, C, 1);
+    tally->change = reserve(place, C * 64 * W, sizeof(int32_t));
+    tally->size_change = reserve(place, C, sizeof(int32_t));
+    tally->nibbles = reserve(place, 16 * W * HASH_BLOCK, 1);
+}
+
+void kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place) {
+    const int64_t C = clusters, W = hash_words(bits);
+    work->clusters = clusters;
+    work->words = (int)W;
+    work->centres = reserve(place, C * W, sizeof(uint64_t));
+    work->tables = reserve(place, C * 16 * W * 16, 1);
+    work->changed = reserve(place, C, 1);
+    work->changed_list = reserve(place, C, sizeof(int32_t));
+    work->changed_tables = reserve(place, C * 16 * W * 16, 1);
+    work->stale = reserve(place, C, 1);
+    work->bit_count = reserve(place, C * 64 * W, sizeof(int32_t));
+    work->sizes = reserve(place, C, sizeof(int32_t));
+    work->starts = reserve(place, C, sizeof(int32_t));
+    work->start_distances = reserve(place, C, 1);
+    work->distances = reserve(place, (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK, 1);
+}
+
+/* ---- Assigning hashes to centres ------------------------------------------------- */
+
+typedef struct {
+    kmeans_work *work;
+    const kernel_table *table;
+    const hash_array *hashes;
+    int64_t n;
+    int32_t *groups;
+    int all; /* compare every query with all centres */
+} kmeans_pass;
+
+/* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
+static void make_tables(kmeans_work *work) {
+    const size_t size = 256 * (size_t)work->words;
+    uint8_t differ[16][16];
+    for (unsigned y = 0; y < 16; y++)
+        for (unsigned x = 0; x < 16; x++)
+            differ[y][x] = (uint8_t)__builtin_popcount(x ^ y);
+    for (int i = 0; i < work->changed_count; i++) {
+        const uint64_t *centre = work->centres + (int64_t)work->changed_list[i] * work->words;
+        uint8_t *table = work->changed_tables + (size_t)i * size;
+        for (int n = 0; n < 16 * work->words; n++)
+            memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
+        memcpy(work->tables + (size_t)work->changed_list[i] * size, table, size);
+    }
+}
+
+static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
+    for (int p = 0; p < bytes; p++)
+        for (int i = 0; i < HASH_BLOCK; i++) {
+            uint8_t byte = planes[p * HASH_BLOCK + i];
+            nibbles[2 * p * HASH_BLOCK + i] = byte & 15;
+            nibbles[(2 * p + 1) * HASH_BLOCK + i] = byte >> 4;
+        }
+}
+
+/* The nearest of `clusters` centres for one block of hashes, more than 256 in several
+   goes. */
+static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles, const uint8_t *tables,
+                       int clusters, uint8_t *distance, int32_t *centre) {
+    const int nibble_count = 16 * pass->work->words;
+    for (int first = 0; first < clusters; first += NEAREST_CENTRES) {
+        int count = clusters - first;
+        uint8_t here[HASH_BLOCK], who[HASH_BLOCK];
+        pass->table->nearest(nibbles, nibble_count,
+                             tables + (int64_t)first * nibble_count * 16,
+                             count < NEAREST_CENTRES ? count : NEAREST_CENTRES, here, who);
+        for (int i = 0; i < HASH_BLOCK; i++)
+            if (first == 0 || here[i] < distance[i]) {
+                distance[i] = here[i];
+                centre[i] = first + who[i];
+            }
+    }
+}
+
+/* Bytes count to 255: before they overflow they are added to the real counts. */
+static void flush(kmeans_tally *tally, int64_t c, int64_t counters) {
+    int32_t *change = tally->change + c * counters;
+    uint8_t *arrived = tally->arrived + c * counters, *left = tally->left + c * counters;
+    for (int64_t b = 0; b < counters; b++)
+        change[b] += arrived[b] - left[b];
+    tally->size_change[c] += tally->arrivals[c] - tally->leavings[c];
+    memset(arrived, 0, (size_t)counters);
+    memset(left, 0, (size_t)counters);
+    tally->arrivals[c] = tally->leavings[c] = 0;
+}
+
+/* Counts query i as one that left, or arrived at, centre c. */
+static void count_move(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, int32_t c,
+                       uint8_t *moves, uint8_t *counters) {
+    const int words = pass->work->words;
+    if (moves[c] == 255)
+        flush(tally, c, 64 * words);
+    moves[c]++;
+    tally->touched[c] = 1;
+    for (int w = 0; w < words; w++)
+        pass->table->tally(hash_word(pass->hashes, i, w),
+                           counters + ((int64_t)c * words + w) * 64);
+}
+
+static void settle(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, int32_t centre,
+                   uint8_t distance) {
+    const int32_t before = pass->groups[i];
+    pass->work->distances[i] = distance;
+    if (centre == before)
+        return;
+    if (before >= 0)
+        count_move(pass, tally, i, before, tally->leavings, tally->left);
+    count_move(pass, tally, i, centre, tally->arrivals, tally->arrived);
+    pass->groups[i] = centre;
+}
+
+/* Compares the waiting queries with all centres, as a block of their own. */
+static void settle_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
+    const int words = pass->work->words;
+    uint8_t distance[HASH_BLOCK];
+    int32_t centre[HASH_BLOCK];
+    if (tally->waiting_count == 0)
+        return;
+    memset(tally->nibbles, 0, 16 * (size_t)words * HASH_BLOCK);
+    for (int i = 0; i < tally->waiting_count; i++)
+        for (int w = 0; w < words; w++) {
+            uint64_t word = hash_word(pass->hashes, tally->waiting[i], w);
+            for (int n = 0; n < 16; n++)
+                tally->nibbles[(16 * w + n) * HASH_BLOCK + i] = word >> 4 * n & 15;
+        }
+    nearest_of(pass, tally->nibbles, pass->work->tables, pass->work->clusters, distance,
+               centre);
+    for (int i = 0; i < tally->waiting_count; i++)
+        settle(pass, tally, tally->waiting[i], centre[i], distance[i]);
+    tally->waiting_count = 0;
+}
+
+/* How many bits of a word are set, without the instruction that not every x86 has. */
+static int count_bits(uint64_t word) {
+    word -= word >> 1 & UINT64_C(0x5555555555555555);
+    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
+    word = (word + (word >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    return (int)(word * UINT64_C(0x0101010101010101) >> 56);
+}
+
+static int hash_distance(const kmeans_pass *pass, int64_t i, int32_t centre) {
+    const kmeans_work *work = pass->work;
+    int distance = 0;
+    for (int w = 0; w < work->words; w++)
+        distance += count_bits(hash_word(pass->hashes, i, w) ^
+                               work->centres[(int64_t)centre * work->words + w]);
+    return distance;
+}
+
+/* One query, given the nearest of the changed centres. */
+static void settle_bounded(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
+                           int32_t centre, uint8_t distance) {
+    const int32_t own = pass->groups[i];
+    const uint8_t before = pass->work->distances[i];
+    if (!pass->work->changed[own]) {
+        if (distance < before || (distance == before && centre < own))
+            settle(pass, tally, i, centre, distance);
+    } else if (distance <= before && (centre == own || hash_distance(pass, i, own) <= before)) {
+        settle(pass, tally, i, centre, distance);
+    } else {
+        tally->waiting[tally->waiting_count++] = (int32_t)i;
+    }
+}
+
+static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t block) {
+    const kmeans_work *work = pass->work;
+    const int64_t first = block * HASH_BLOCK;
+    const int64_t count = pass->n - first < HASH_BLOCK ? pass->n - first : HASH_BLOCK;
+    uint8_t distance[HASH_BLOCK];
+    int32_t centre[HASH_BLOCK];
+    split_nibbles(hash_block(pass->hashes, block), 8 * work->words, tally->nibbles);
+    if (pass->all) {
+        nearest_of(pass, tally->nibbles, work->tables, work->clusters, distance, centre);
+        for (int64_t i = 0; i < count; i++)
+            settle(pass, tally, first + i, centre[i], distance[i]);
+        return;
+    }
+    nearest_of(pass, tally->nibbles, work->changed_tables, work->changed_count, distance,
+               centre);
+    /* Few queries are concerned: finding them all first, without a branch for each, is
+       quicker than branching. */
+    uint64_t concerned = 0;
+    for (int64_t i = 0; i < count; i++) {
+        unsigned near = distance[i] <= work->distances[first + i];
+        concerned |= (uint64_t)(near | work->changed[pass->groups[first + i]]) << i;
+    }
+    for (; concerned; concerned &= concerned - 1) {
+        int i = __builtin_ctzll(concerned);
+        settle_bounded(pass, tally, first + i, work->changed_list[centre[i]], distance[i]);
+        if (tally->waiting_count == HASH_BLOCK)
+            settle_waiting(pass, tally);
+    }
+}
+
+static void assign_task(void *shared, int64_t task, int thread) {
+    const kmeans_pass *pass = shared;
+    kmeans_tally *tally = &pass->work->tally[thread];
+    for (int64_t block = task * TASK_BLOCKS; block < (task + 1) * TASK_BLOCKS; block++)
+        if (block * HASH_BLOCK < pass->n)
+            assign_block(pass, tally, block);
+    settle_waiting(pass, tally);
+}
+
+/* Adds up what the threads counted. */
+static void gather_tallies(kmeans_work *work, team workers) {
+    const int64_t counters = 64 * work->words;
+    for (int t = 0; t < workers.threads; t++) {
+        kmeans_tally *tally = &work->tally[workers.self + t];
+        for (int64_t c = 0; c < work->clusters; c++) {
+            if (!tally->touched[c])
+                continue;
+            flush(tally, c, counters);
+            work->sizes[c] += tally->size_change[c];
+            tally->size_change[c] = tally->touched[c] = 0;
+            work->stale[c] = 1;
+            int32_t *change = tally->change + c * counters;
+            for (int64_t b = 0; b < counters; b++) {
+                work->bit_count[c * counters + b] += change[b];
+                change[b] = 0;
+            }
+        }
+    }
+}
+
+/* ---- Moving the centres ----------------------------------------------------------- */
+
+/* Twice the members that have the bit, less all members: above 0 is a majority, and 0 a
+   tie, which keeps the bit. */
+static void majority(kmeans_work *work, int64_t c) {
+    for (int64_t i = c * work->words; i < (c + 1) * work->words; i++) {
+        const int32_t *counts = work->bit_count + 64 * i;
+        uint64_t more = 0, tie = 0;
+        for (int b = 0; b < 64; b++) {
+            int64_t balance = 2 * (int64_t)counts[b] - work->sizes[c];
+            more |= (uint64_t)(balance > 0) << b;
+            tie |= (uint64_t)(balance == 0) << b;
+        }
+        uint64_t word = more | (tie & work->centres[i]);
+        work->changed[c] |= word != work->centres[i];
+        work->centres[i] = word;
+    }
+}
+
+static void take_hash(kmeans_work *work, const hash_array *hashes, int64_t query, int64_t c) {
+    for (int w = 0; w < work->words; w++)
+        work->centres[c * work->words + w] = hash_word(hashes, query, w);
+}
+
+/* Centres without members move to the farthest hashes. */
+static void reseed_empty(kmeans_work *work, const hash_array *hashes, int64_t n) {
+    int64_t taken = 0;
+    for (int64_t c = 0; c < work->clusters; c++) {
+        if (work->sizes[c] > 0)
+            continue;
+        int64_t farthest = 0;
+        for (int64_t i = 1; i < n; i++)
+            if (work->distances[i] > work->distances[farthest])
+                farthest = i;
+        if (work->distances[farthest] == 0)
+            break;
+        take_hash(work, hashes, farthest, c);
+        work->changed[c] = 1;
+        /* Each once: it counts as near until all are chosen. */
+        work->starts[taken] = (int32_t)farthest;
+        work->start_distances[taken++] = work->distances[farthest];
+        work->distances[farthest] = 0;
+    }
+    for (int64_t i = 0; i < taken; i++)
+        work->distances[work->starts[i]] = work->start_distances[i];
+}
+
+static void move_centres(kmeans_work *work, const hash_array *hashes, int64_t n) {
+    memset(work->changed, 0, (size_t)work->clusters);
+    for (int64_t c = 0; c < work->clusters; c++)
+        if (work->stale[c])
+            majority(work, c);
+    memset(work->stale, 0, (size_t)work->clusters);
+    reseed_empty(work, hashes, n);
+    work->changed_count = 0;
+    for (int32_t c = 0; c < work->clusters; c++)
+        if (work->changed[c])
+            work->changed_list[work->changed_count++] = c;
+}
+
+static void start(kmeans_work *work, team workers, const hash_array *hashes, int64_t n,
+                  uint64_t seed, int32_t *groups) {
+    const size_t C = (size_t)work->clusters, counters = C * 64 * (size_t)work->words;
+    random_subset(seed, STREAM_STARTS, n, work->clusters, work->starts);
+    work->changed_count = work->clusters;
+    for (int32_t c = 0; c < work->clusters; c++) {
+        take_hash(work, hashes, work->starts[c], c);
+        work->changed_list[c] = c;
+    }
+    memset(work->bit_count, 0, counters * sizeof(int32_t));
+    memset(work->sizes, 0, C * sizeof(int32_t));
+    memset(work->stale, 0, C);
+    for (int64_t i = 0; i < n; i++)
+        groups[i] = -1;
+    for (int t = 0; t < workers.threads; t++) {
+        kmeans_tally *tally = &work->tally[workers.self + t];
+        memset(tally->arrived, 0, counters);
+        memset(tally->left, 0, counters);
+        memset(tally->arrivals, 0, C);
+        memset(tally->leavings, 0, C);
+        memset(tally->touched, 0, C);
+        memset(tally->change, 0, counters * sizeof(int32_t));
+        memset(tally->size_change, 0, C * sizeof(int32_t));
+        tally->waiting_count = 0;
+    }
+}
+
+void kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+                const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
+                int32_t *groups) {
+    kmeans_pass pass = {work, table, hashes, n, groups, 1};
+    int64_t tasks = (n + TASK_BLOCKS * HASH_BLOCK - 1) / (TASK_BLOCKS * HASH_BLOCK);
+    start(work, workers, hashes, n, seed, groups);
+    for (int l = 0; l < iterations; l++) {
+        make_tables(work);
+        team_run(workers, tasks, assign_task, &pass);
+        gather_tallies(work, workers);
+        if (l == iterations - 1)
+            break;
+        move_centres(work, hashes, n);
+        if (work->changed_count == 0)
+            break;
+        /* When most centres changed, looking at all is quicker than sorting out which. */
+        pass.all = work->changed_count > work->clusters - work->clusters / 8;
+    }
+}

@@ -1,0 +1,62 @@
+/* K-Means on hashes with the Hamming distance.
+ *
+ * Start: the hashes of C distinct queries, a seeded draw. Then, L times: every hash goes
+ * to the nearest centre (the first of equals); a centre's bit becomes the majority of its
+ * members' bits (a tie keeps it). After each assignment but the last, a centre without
+ * members is moved, in order of the centres, to the hash that lies farthest from its own
+ * centre (the first of equals; each hash once; one at distance 0 is not taken). Stops
+ * early when nothing moves. All of it is integers, so no thread count and no instruction
+ * set can change the result; tests/test_cluster.c has the plain loop it must equal.
+ *
+ * Most centres soon stop changing, and that bounds the search exactly. Order pairs
+ * (distance, centre) by distance, then centre; a query's centre has the least pair. While
+ * its own centre is unchanged or has come no farther, the unchanged centres still lose to
+ * it, and only changed ones need a look. Queries whose centre went away from them are
+ * collected and compared with all centres. */
+#ifndef SHOAL_CLUSTER_KMEANS_H
+#define SHOAL_CLUSTER_KMEANS_H
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "cluster/hash.h"
+
+/* One thread's share of the counts: what came to and left each centre. W words, so 64 W
+   bits and 16 W nibbles in a hash. */
+typedef struct {
+    uint8_t *arrived, *left;      /* [C][64 W], since the last flush */
+    uint8_t *arrivals, *leavings; /* [C], queries since the last flush, at most 255 */
+    uint8_t *touched;             /* [C], whether anything came or left at all */
+    int32_t *change;              /* [C][64 W], flushed */
+    int32_t *size_change;         /* [C] */
+    uint8_t *nibbles;             /* [16 W][HASH_BLOCK] */
+    int32_t waiting[HASH_BLOCK];  /* queries that need a look at all centres */
+    int waiting_count;
+} kmeans_tally;
+
+typedef struct {
+    int clusters, words;
+    uint64_t *centres; /* [C][W] */
+    uint8_t *tables;   /* [C][16 W][16] */
+    uint8_t *changed;  /* [C]: 1 where the centre is not what it was an iteration ago */
+    int32_t *changed_list;   /* [changed_count]: which those are, ascending */
+    uint8_t *changed_tables; /* [changed_count][16 W][16] */
+    int changed_count;
+    uint8_t *stale;     /* [C]: 1 where members came or left since its majority was taken */
+    int32_t *bit_count; /* [C][64 W]: members that have the bit */
+    int32_t *sizes;     /* [C] */
+    int32_t *starts;    /* [C]: queries that centres were taken from */
+    uint8_t *start_distances; /* [C] */
+    uint8_t *distances; /* [n, whole blocks]: of every query from its centre */
+    kmeans_tally *tally; /* [threads], shared by all that run side by side */
+} kmeans_work;
+
+/* For up to n queries; the tallies are placed apart, one for each thread. */
+void kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place);
+void kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place);
+
+/* groups: [n]. n >= clusters. */
+void kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+                const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
+                int32_t *groups);
+
+#endif

@@ -1,0 +1,20 @@
+/* The k largest of a stream of candidates (see candidate_pack): lists grow unsorted and
+   are cut back to k when they are full, so that most candidates cost one comparison. */
+#ifndef SHOAL_CLUSTER_TOPK_H
+#define SHOAL_CLUSTER_TOPK_H
+
+#include <stdint.h>
+
+/* Room that a list needs when up to `block` candidates come between two cuts. */
+static inline int64_t topk_capacity(int64_t k, int64_t block) {
+    return (k < 64 ? k + 64 : 2 * k) + block;
+}
+
+/* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
+   are left. */
+int32_t topk_cut(uint64_t *list, int32_t count, int32_t k);
+
+/* Sorts the largest first. */
+void topk_sort(uint64_t *list, int32_t count);
+
+#endif
