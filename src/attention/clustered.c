@@ -1,0 +1,374 @@
+/* Forward of the clustered kinds; clustered_backward.c is its mirror. */
+#include "attention/clustered.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "attention/clustered_place.h"
+#include "cluster/topk.h"
+
+/* ---- Groups ----------------------------------------------------------------------- */
+
+enum { HASH_TASK = 16 * HASH_BLOCK }; /* queries hashed in one task */
+
+static void hash_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    clustered_thread *own = &head->work->threads[thread];
+    const rows q = head->view.q;
+    const int64_t last = least((task + 1) * HASH_TASK, head->view.queries);
+    for (int64_t first = task * HASH_TASK; first < last; first += HASH_BLOCK)
+        hash_queries(head->keys.kernels, q.data + first * q.stride, q.stride,
+                     (int)least(HASH_BLOCK, last - first), last - first, head->keys.dim,
+                     head->work->directions, &head->slot->hashes, first / HASH_BLOCK,
+                     own->dense->panels[0].queries, own->projections);
+}
+
+/* The caller's groups, or one for every query where there are enough, or found. */
+static void find_groups(clustered_head *head, team workers) {
+    const shoal_plan *plan = head->call->plan;
+    const int64_t n = head->view.queries, N = plan->problem.queries;
+    const int32_t *brought = head->call->inputs->groups;
+    int32_t *groups = head->state.groups;
+    if (brought) {
+        memcpy(groups, brought + head->view.head * N, (size_t)n * sizeof *groups);
+    } else if (n <= plan->attention.clusters) {
+        for (int64_t i = 0; i < n; i++)
+            groups[i] = (int32_t)i;
+    } else {
+        team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
+        kmeans_run(&head->slot->kmeans, head->keys.kernels, workers, &head->slot->hashes, n,
+                   plan->attention.iterations, plan->attention.seed, groups);
+    }
+    for (int64_t i = n; i < N; i++)
+        groups[i] = -1;
+    group_sort(&head->slot->sorted, groups, n);
+}
+
+/* ---- Centroids and their attention ------------------------------------------------ */
+
+enum { GROUP_TASK = 8 }; /* groups in one task */
+
+static void centroid_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const grouping *sorted = &head->slot->sorted;
+    const int dim = head->keys.dim;
+    (void)thread;
+    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used);
+         j++) {
+        int64_t size = sorted->offsets[j + 1] - sorted->offsets[j];
+        float *centroid = head->state.centroids + j * dim;
+        head->keys.kernels->sum_rows(head->view.q.data, head->view.q.stride,
+                                     sorted->order + sorted->offsets[j], size, dim, centroid);
+        for (int d = 0; d < dim && size > 1; d++)
+            centroid[d] /= (float)size;
+    }
+}
+
+/* Sees a block of scores: keeps the candidates, and cuts lists before they are full. */
+typedef struct {
+    const clustered_work *work;
+    const kernel_table *kernels;
+    /* Of one panel's lanes: */
+    uint64_t *candidates; /* [width][capacity] */
+    int32_t *counts;
+    float *floor;
+} candidate_seer;
+
+static candidate_seer seer_of(const clustered_head *head, clustered_thread *own, int p) {
+    const int64_t lane = (int64_t)p * head->keys.kernels->panel;
+    return (candidate_seer){head->work, head->keys.kernels,
+                            own->candidates + lane * head->work->capacity,
+                            own->counts + lane, own->floor + lane};
+}
+
+static void cut_list(const candidate_seer *seer, int lane) {
+    uint64_t *list = seer->candidates + lane * seer->work->capacity;
+    int32_t count = topk_cut(list, seer->counts[lane], seer->work->topk);
+    seer->counts[lane] = count;
+    if (count < seer->work->topk)
+        return;
+    uint64_t worst = list[0];
+    for (int32_t i = 1; i < count; i++)
+        worst = list[i] < worst ? list[i] : worst;
+    seer->floor[lane] = candidate_score(worst);
+}
+
+static void see_scores(void *shared, const query_panel *panel, const float *scores, int count,
+                       int64_t first) {
+    const candidate_seer *seer = shared;
+    for (int i = 0; i < panel->count; i++)
+        if (seer->counts[i] > seer->work->capacity - KEY_BLOCK)
+            cut_list(seer, i);
+    seer->kernels->collect(scores, panel->width, count, (int32_t)first, seer->floor,
+                           seer->candidates, seer->work->capacity, seer->counts);
+}
+
+static void start_panel(const clustered_head *head, query_panel *panel,
+                        const candidate_seer *seer) {
+    dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
+    for (int i = 0; i < panel->width && head->work->improved; i++) {
+        seer->counts[i] = 0;
+        /* Lanes that stand for no centroid collect nothing. */
+        seer->floor[i] = i < panel->count ? -INFINITY : INFINITY;
+    }
+}
+
+/* What a chunk of keys gave one panel of centroids: softmax, values and best keys. */
+static void keep_panel(const clustered_head *head, int64_t chunk, const query_panel *panel,
+                       const candidate_seer *seer) {
+    const clustered_slot *slot = head->slot;
+    const int64_t k = head->work->topk, Dv = head->keys.value_dim;
+    const int64_t at = chunk * slot->sorted.clusters + panel->first;
+    memcpy(slot->part_top + at, panel->top, (size_t)panel->count * sizeof(float));
+    memcpy(slot->part_sum + at, panel->sum, (size_t)panel->count * sizeof(float));
+    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, (int)Dv, NULL,
+                               NULL, 0, slot->part_values + at * Dv, Dv, NULL);
+    for (int i = 0; i < panel->count && head->work->improved; i++) {
+        uint64_t *list = seer->candidates + i * head->work->capacity;
+        int32_t count = topk_cut(list, seer->counts[i], (int32_t)k);
+        slot->part_counts[at + i] = count;
+        memcpy(slot->part_keys + (at + i) * k, list, (size_t)count * sizeof *list);
+    }
+}
+
+static int64_t centroids_per_task(const clustered_head *head) {
+    return head->task_panels * head->keys.kernels->panel;
+}
+
+/* One chunk of keys over some panels of centroids, which take turns on every block of
+   keys while it is in cache. task = chunk * runs of panels + run. */
+static void attend_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    clustered_thread *own = &head->work->threads[thread];
+    const int64_t used = head->slot->sorted.used, run = centroids_per_task(head);
+    const int64_t runs = ceil_divide(used, run), chunk = task / runs;
+    const int64_t first = task % runs * run;
+    const int64_t start = chunk * head->chunk_keys;
+    const int64_t end = least(start + head->chunk_keys, head->view.keys);
+    const int panels =
+        dense_cut(own->dense, head->keys.kernels, first, least(first + run, used));
+    candidate_seer seers[PANELS];
+    for (int p = 0; p < panels; p++) {
+        seers[p] = seer_of(head, own, p);
+        start_panel(head, &own->dense->panels[p], &seers[p]);
+    }
+    for (int64_t key = start; key < end; key += KEY_BLOCK) {
+        dense_prefetch(&head->keys, key + KEY_BLOCK, end);
+        for (int p = 0; p < panels; p++)
+            dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
+                         &own->dense->panels[p], own->dense->scores,
+                         head->work->improved ? see_scores : NULL, &seers[p]);
+    }
+    for (int p = 0; p < panels; p++)
+        keep_panel(head, chunk, &own->dense->panels[p], &seers[p]);
+}
+
+/* ---- Merging the chunks ----------------------------------------------------------- */
+
+/* The best keys of all chunks, best first; their weights are taken out of what the group
+   shares and make its mass. */
+static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
+                       clustered_thread *own) {
+    const clustered_work *work = head->work;
+    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
+    const rows v = head->view.v;
+    int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    float *shared = head->state.shared + j * Dv;
+    uint64_t *list = own->candidates;
+    int32_t count = 0;
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        int64_t at = chunk * C + j;
+        int32_t more = head->slot->part_counts[at];
+        memcpy(list + count, head->slot->part_keys + at * work->topk,
+               (size_t)more * sizeof *list);
+        count = topk_cut(list, count + more, work->topk);
+    }
+    topk_sort(list, count);
+    double mass = 0;
+    for (int32_t i = 0; i < count; i++) {
+        keys[i] = candidate_key(list[i]);
+        float weight =
+            expf(candidate_score(list[i]) - head->state.top[j]) * head->state.inverse[j];
+        mass += (double)weight;
+        const float *value = v.data + keys[i] * v.stride;
+        for (int64_t d = 0; d < Dv; d++)
+            shared[d] -= weight * value[d];
+    }
+    head->state.mass[j] = (float)mass;
+    if (count < head->view.keys)
+        return;
+    /* All keys are top keys: nothing is left to share, exactly. */
+    head->state.mass[j] = 1;
+    memset(shared, 0, (size_t)Dv * sizeof *shared);
+}
+
+static void merge_group(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
+    const int64_t chunks = ceil_divide(head->view.keys, head->chunk_keys);
+    float *shared = head->state.shared + j * Dv;
+    float top = head->slot->part_top[j];
+    for (int64_t chunk = 1; chunk < chunks; chunk++)
+        top = fmaxf(top, head->slot->part_top[chunk * C + j]);
+    float sum = 0;
+    memset(shared, 0, (size_t)Dv * sizeof *shared);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        int64_t at = chunk * C + j;
+        float keep = expf(head->slot->part_top[at] - top);
+        sum += keep * head->slot->part_sum[at];
+        for (int64_t d = 0; d < Dv; d++)
+            shared[d] += keep * head->slot->part_values[at * Dv + d];
+    }
+    for (int64_t d = 0; d < Dv; d++)
+        shared[d] /= sum;
+    head->state.top[j] = top;
+    head->state.inverse[j] = 1 / sum;
+    if (head->work->improved)
+        choose_top(head, j, chunks, own);
+}
+
+static void merge_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const grouping *sorted = &head->slot->sorted;
+    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used); j++)
+        if (sorted->offsets[j + 1] > sorted->offsets[j])
+            merge_group(head, j, &head->work->threads[thread]);
+}
+
+/* ---- Outputs ---------------------------------------------------------------------- */
+
+enum { MEMBER_TASK = 960 }; /* queries in one task: whole panels of every width */
+
+/* clustered: every member gets what its group shares. */
+static void copy_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int64_t Dv = head->keys.value_dim;
+    (void)thread;
+    for (int64_t i = task * MEMBER_TASK;
+         i < least((task + 1) * MEMBER_TASK, head->view.queries); i++)
+        memcpy(head->out.data + i * head->out.stride,
+               head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
+}
+
+/* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
+static void improve_members(const clustered_head *head, int64_t j, int64_t first,
+                            int64_t last, clustered_thread *own) {
+    const kernel_table *run = head->keys.kernels;
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int32_t *order = head->slot->sorted.order;
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
+    clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
+    for (int64_t at = first; at < last;) {
+        query_panel *panel = &own->dense->panels[0];
+        dense_cut(own->dense, run, at, least(at + run->panel, last));
+        run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
+                  panel->width, dim, head->keys.scale, panel->queries);
+        at += panel->count;
+        prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
+                      least(run->panel, head->view.queries - at), dim);
+        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
+                               panel->count, Dv);
+        run->score(panel->queries, panel->width, dim, own->top_k, dim, k, own->weights);
+        memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
+        for (int i = 0; i < panel->width; i++) {
+            panel->top[i] = -INFINITY;
+            panel->sum[i] = 0;
+        }
+        run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum, panel->keep);
+        run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, NULL, panel->outputs);
+        for (int i = 0; i < panel->width; i++)
+            panel->sum[i] = head->state.mass[j] / panel->sum[i];
+        run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->sum,
+                    head->state.shared + j * Dv, 0, head->out.data, head->out.stride,
+                    order + panel->first);
+    }
+}
+
+/* The next group's top keys and values lie anywhere: ask for them in time. */
+static void prefetch_top(const clustered_head *head, int64_t j) {
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int64_t count = 0;
+    while (count < head->work->topk && keys[count] >= 0)
+        count++;
+    prefetch_rows(head->view.k.data, head->view.k.stride, keys, count, head->keys.dim);
+    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count, head->keys.value_dim);
+}
+
+static void improve_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int64_t last = least((task + 1) * MEMBER_TASK, head->view.queries);
+    int64_t at = task * MEMBER_TASK;
+    for (int64_t j = head->state.groups[head->slot->sorted.order[at]]; at < last; j++) {
+        int64_t end = least(offsets[j + 1], last);
+        if (end <= at)
+            continue;
+        if (end < last)
+            prefetch_top(head, j + 1);
+        improve_members(head, j, at, end, &head->work->threads[thread]);
+        at = end;
+    }
+}
+
+static void forward_head(void *shared, int64_t unit, int slot, team workers) {
+    const attention_call *call = shared;
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t b = unit / problem->heads, h = unit % problem->heads;
+    clustered_head head = clustered_head_of(call, b, h, slot);
+    const int64_t n = head.view.queries, S = head.view.keys;
+    head.out = query_rows(call, call->out, &problem->out, b, h);
+    clear_rows(head.out, S > 0 ? n : 0, problem->packed ? n : problem->queries,
+               problem->value_dim);
+    find_groups(&head, workers);
+    int64_t used = head.slot->sorted.used;
+    if (head.work->improved)
+        for (int64_t i = 0; i < (int64_t)call->plan->attention.clusters *
+                                    call->plan->attention.topk; i++)
+            head.state.top_keys[i] = -1;
+    if (n == 0 || S == 0)
+        return;
+    int64_t chunks = ceil_divide(S, head.chunk_keys);
+    team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
+    /* Alone, a thread reads the keys once for many panels; together, panels are shared
+       out, at the price of reading the keys once for each. */
+    head.task_panels = workers.threads == 1 ? PANELS : 1;
+    team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)), attend_task,
+             &head);
+    team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
+    team_run(workers, ceil_divide(n, MEMBER_TASK),
+             head.work->improved ? improve_task : copy_task, &head);
+}
+
+static void forward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    run_units(call->plan->threads, problem->batch * problem->heads, forward_head,
+              (void *)call);
+}
+
+const attention_kind clustered_kind = {
+    .kind = SHOAL_CLUSTERED,
+    .prefix = "clustered-",
+    .number = NUMBER_CLUSTERS,
+    .options = OPTION_BITS | OPTION_ITERATIONS | OPTION_SEED,
+    .info = {"clustered-C", "clustered-100:bits=63,iterations=10,seed=1",
+             "N D B + N C L + C S (D + Dv)", "each group of queries attends once"},
+    .place = clustered_place,
+    .forward = forward,
+    .backward = clustered_backward,
+    .groups = clustered_groups,
+};
+
+const attention_kind i_clustered_kind = {
+    .kind = SHOAL_I_CLUSTERED,
+    .prefix = "i-clustered-",
+    .number = NUMBER_CLUSTERS,
+    .options = OPTION_TOPK | OPTION_BITS | OPTION_ITERATIONS | OPTION_SEED,
+    .info = {"i-clustered-C", "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
+             "N D B + N C L + (C S + N k) (D + Dv)",
+             "clustered, and each group's topk keys exactly for every query"},
+    .place = clustered_place,
+    .forward = forward,
+    .backward = clustered_backward,
+    .groups = clustered_groups,
+    .top_keys = clustered_top_keys,
+};

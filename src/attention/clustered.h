@@ -1,0 +1,97 @@
+/* clustered-C and i-clustered-C.
+ *
+ * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
+ *
+ * One head goes: groups (hash, k-means) -> sort by group -> centroids -> softmax of the
+ * centroids over all keys, streaming, with the best k keys of each -> for i-clustered the
+ * top part, exact per query, on queries sorted by group -> out. */
+#ifndef SHOAL_ATTENTION_CLUSTERED_H
+#define SHOAL_ATTENTION_CLUSTERED_H
+
+#include "attention/dense.h"
+#include "cluster/grouping.h"
+#include "cluster/kmeans.h"
+
+extern const attention_kind clustered_kind, i_clustered_kind;
+
+/* What forward leaves for backward and for the caller to see; first index the head. */
+typedef struct {
+    int32_t *groups;       /* [N] */
+    int32_t *top_keys;     /* [C][k], best first, -1 where there are fewer */
+    float *centroids;      /* [C][D] */
+    float *shared;         /* [C][Dv]: the output that a group's members share: all of it,
+                              or what lies outside the top keys */
+    float *top, *inverse;  /* [C]: of the centroids' softmax */
+    float *mass;           /* [C]: weight of the top keys in it */
+} clustered_state;
+
+/* Memory for one head at a time. */
+typedef struct {
+    hash_array hashes;
+    kmeans_work kmeans;
+    grouping sorted;
+    /* The centroids' softmax over each chunk of keys, before they are merged: */
+    float *part_top, *part_sum; /* [chunks][C] */
+    float *part_values;         /* [chunks][C][Dv] */
+    uint64_t *part_keys;        /* [chunks][C][k] candidates */
+    int32_t *part_counts;       /* [chunks][C] */
+    /* Backward: */
+    float *grad_shared;    /* [C][Dv]: sum of the members' output gradients */
+    float *grad_centroids; /* [C][D] */
+    float *delta;          /* [C] */
+    atomic_int *turns;     /* [panel runs] */
+    atomic_int *scatter_turn;
+} clustered_slot;
+
+/* Memory for one thread. */
+typedef struct {
+    dense_scratch *dense; /* one of work->dense */
+    float *projections; /* [bits][panel] */
+    /* Lists of candidates, one per lane of every panel: */
+    uint64_t *candidates; /* [PANELS][panel][capacity] */
+    int32_t *counts;      /* [PANELS][panel] */
+    float *floor;         /* [PANELS][panel] */
+    /* The top part of one group: */
+    float *top_k, *top_v; /* [k][D], [k][Dv]: the top keys' rows */
+    float *weights;       /* [k][panel] */
+    /* Backward: */
+    float *scores, *slopes;         /* [k][panel] */
+    float *member_q, *member_dout;  /* [panel][D], [panel][Dv] */
+    float *grad_top_k, *grad_top_v; /* [k][D], [k][Dv] */
+} clustered_thread;
+
+typedef struct {
+    int improved;     /* the kind has top keys */
+    int32_t topk;     /* k, at most the number of keys */
+    int64_t capacity; /* of a candidate list */
+    float *directions; /* [bits][D] */
+    clustered_slot *slots;
+    clustered_thread *threads;
+    dense_scratch *dense;  /* [threads] */
+    kmeans_tally *tallies; /* [threads] */
+} clustered_work;
+
+/* One head on its way through forward or backward. */
+typedef struct {
+    const attention_call *call;
+    const clustered_work *work;
+    clustered_slot *slot;
+    clustered_state state; /* of this head */
+    head_view view;
+    dense_keys keys;
+    rows out;          /* forward */
+    rows dout, dq;     /* backward */
+    rows dk, dv;
+    int64_t chunk_keys;  /* keys of a chunk */
+    int64_t task_panels; /* panels of centroids in one task */
+} clustered_head;
+
+clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h, int slot);
+
+/* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
+   returns how many. */
+int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
+
+void clustered_backward(const attention_call *call);
+
+#endif

@@ -1,0 +1,234 @@
+/* Backward of the clustered kinds. Groups and top keys are constants.
+ *
+ * For group j with members i, G_j is the sum of their output gradients.
+ * clustered: what the group shares has gradient G_j; it goes through the dense softmax of
+ * the centroids to K, V and the centroid, and from there to the members, divided by the
+ * group's size.
+ * i-clustered: with p_i the softmax over the top keys T alone and m_j the mass,
+ *     slope_il = dout_i . v_l            (l in T)
+ *     mean_i   = sum over T of p_il slope_il
+ *     dm_j     = sum over i of mean_i
+ *     dscore_il = m_j p_il (slope_il - mean_i),   dv_l += m_j p_il dout_i
+ * and the centroids' weight a_l has gradient dm_j for l in T, G_j . v_l elsewhere. The
+ * dense pass treats every key as one of the others; what it gets wrong on T is put right
+ * here, key by key, since T is small. */
+#include <math.h>
+#include <string.h>
+
+#include "attention/clustered.h"
+
+/* Members' rows one below the other, for products that run over members. */
+static void gather_members(rows from, const int32_t *order, int count, int dim, float *to) {
+    for (int i = 0; i < count; i++)
+        memcpy(to + (int64_t)i * dim, from.data + order[i] * from.stride,
+               (size_t)dim * sizeof *to);
+}
+
+/* One panel of members against the top keys: writes their dq, adds to the gradients of
+   the top keys' rows; returns its part of dm_j. */
+static double top_panel(const clustered_head *head, int64_t j, int k, int64_t first,
+                        clustered_thread *own) {
+    const kernel_table *run = head->keys.kernels;
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int32_t *members = head->slot->sorted.order + first;
+    const float mass = head->state.mass[j];
+    query_panel *panel = &own->dense->panels[0];
+    const int width = panel->width;
+    gather_members(head->view.q, members, panel->count, dim, own->member_q);
+    gather_members(head->dout, members, panel->count, Dv, own->member_dout);
+    run->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
+              panel->queries);
+    run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
+    run->score(panel->queries, width, dim, own->top_k, dim, k, own->scores);
+    run->score(panel->grad_out, width, Dv, own->top_v, Dv, k, own->slopes);
+    for (int i = 0; i < width; i++) {
+        panel->top[i] = -INFINITY;
+        panel->sum[i] = 0;
+    }
+    memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
+    run->softmax_step(own->weights, width, k, panel->top, panel->sum, panel->keep);
+    run->dot_columns(own->weights, own->slopes, width, k, panel->delta);
+    double mass_gradient = 0;
+    for (int i = 0; i < width; i++) {
+        panel->sum[i] = 1 / panel->sum[i];
+        panel->delta[i] *= panel->sum[i];
+        mass_gradient += i < panel->count ? (double)panel->delta[i] : 0;
+    }
+    run->softmax_slope(own->scores, own->slopes, width, k, panel->top, panel->sum,
+                       panel->delta, mass * head->keys.scale);
+    if (head->dq.data) {
+        memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
+        run->mix(own->slopes, width, own->top_k, dim, k, dim, NULL, panel->grad_q);
+        run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
+                    head->dq.stride, members);
+    }
+    run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
+                own->grad_top_k, dim);
+    run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
+                own->grad_top_v, Dv);
+    return mass_gradient;
+}
+
+static float dot(const float *a, const float *b, int64_t n) {
+    double sum = 0;
+    for (int64_t d = 0; d < n; d++)
+        sum += (double)a[d] * (double)b[d];
+    return (float)sum;
+}
+
+/* Puts right what the dense pass will do on the top keys: it takes G_j . v_l for the
+   weight's gradient where it is dm_j, and gives v_l a share that is not its. */
+static void correct_top(const clustered_head *head, int64_t j, int k, float mass_gradient,
+                        clustered_thread *own) {
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const float *centroid = head->state.centroids + j * dim;
+    const float *grad_shared = head->slot->grad_shared + j * Dv;
+    float *grad_centroid = head->slot->grad_centroids + j * dim;
+    for (int l = 0; l < k; l++) {
+        const float *key = own->top_k + (int64_t)l * dim;
+        float score = head->keys.scale * dot(centroid, key, dim);
+        float weight = expf(score - head->state.top[j]) * head->state.inverse[j];
+        float slope = dot(grad_shared, own->top_v + (int64_t)l * Dv, Dv);
+        float wrong = weight * (mass_gradient - slope) * head->keys.scale;
+        for (int d = 0; d < dim; d++) {
+            grad_centroid[d] += wrong * key[d];
+            own->grad_top_k[l * dim + d] += wrong * centroid[d];
+        }
+        for (int d = 0; d < Dv; d++)
+            own->grad_top_v[l * Dv + d] =
+                head->state.mass[j] * own->grad_top_v[l * Dv + d] - weight * grad_shared[d];
+    }
+}
+
+/* Groups share keys, so they add to them one after another, in order. */
+static void scatter_top(const clustered_head *head, int64_t j, int k,
+                        const clustered_thread *own) {
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    await_turn(head->slot->scatter_turn, (int)j);
+    for (int l = 0; l < k; l++) {
+        for (int d = 0; d < dim && head->dk.data; d++)
+            head->dk.data[keys[l] * head->dk.stride + d] += own->grad_top_k[l * dim + d];
+        for (int d = 0; d < Dv && head->dv.data; d++)
+            head->dv.data[keys[l] * head->dv.stride + d] += own->grad_top_v[l * Dv + d];
+    }
+    pass_turn(head->slot->scatter_turn, (int)j);
+}
+
+/* All that belongs to one group before the dense pass. */
+static void group_task(void *shared, int64_t j, int thread) {
+    const clustered_head *head = shared;
+    clustered_thread *own = &head->work->threads[thread];
+    const grouping *sorted = &head->slot->sorted;
+    const kernel_table *run = head->keys.kernels;
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
+    float *grad_shared = head->slot->grad_shared + j * Dv;
+    run->sum_rows(head->dout.data, head->dout.stride, sorted->order + first, last - first, Dv,
+                  grad_shared);
+    memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
+    head->slot->delta[j] = 0;
+    if (last == first) {
+        /* No members: no weight, whatever the dense pass computes. */
+        head->state.top[j] = head->state.inverse[j] = 0;
+        memset(head->state.centroids + j * dim, 0, sizeof(float) * (size_t)dim);
+    } else {
+        head->slot->delta[j] = dot(grad_shared, head->state.shared + j * Dv, Dv);
+    }
+    if (!head->work->improved)
+        return;
+    if (last == first) {
+        await_turn(head->slot->scatter_turn, (int)j);
+        pass_turn(head->slot->scatter_turn, (int)j);
+        return;
+    }
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
+    clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
+    memset(own->grad_top_k, 0, sizeof(float) * (size_t)k * (size_t)dim);
+    memset(own->grad_top_v, 0, sizeof(float) * (size_t)k * (size_t)Dv);
+    double mass_gradient = 0;
+    for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
+        dense_cut(own->dense, run, at, least(at + run->panel, last));
+        mass_gradient += top_panel(head, j, k, at, own);
+    }
+    head->slot->delta[j] += head->state.mass[j] * (float)mass_gradient;
+    correct_top(head, j, k, (float)mass_gradient, own);
+    scatter_top(head, j, k, own);
+}
+
+enum { MEMBER_TASK = 1024 };
+
+/* A centroid's gradient reaches each member divided by the group's size. */
+static void member_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int dim = head->keys.dim;
+    (void)thread;
+    for (int64_t i = task * MEMBER_TASK;
+         i < least((task + 1) * MEMBER_TASK, head->view.queries); i++) {
+        int32_t j = head->state.groups[i];
+        float share = 1 / (float)(offsets[j + 1] - offsets[j]);
+        const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
+        float *dq = head->dq.data + i * head->dq.stride;
+        for (int d = 0; d < dim; d++)
+            dq[d] = (head->work->improved ? dq[d] : 0) + share * gradient[d];
+    }
+}
+
+static void backward_head(clustered_head *head, team workers) {
+    clustered_slot *slot = head->slot;
+    const int64_t n = head->view.queries;
+    group_sort(&slot->sorted, head->state.groups, n);
+    atomic_init(slot->scatter_turn, 0);
+    team_run(workers, slot->sorted.used, group_task, head);
+    dense_backward_job job = {.keys = head->keys,
+                              .n = slot->sorted.used,
+                              .key_count = head->view.keys,
+                              .x = {head->state.centroids, head->keys.dim},
+                              .dout = {slot->grad_shared, head->keys.value_dim},
+                              .top = head->state.top,
+                              .inverse = head->state.inverse,
+                              .delta = slot->delta,
+                              .dq = {slot->grad_centroids, head->keys.dim},
+                              .dk = head->dk,
+                              .dv = head->dv,
+                              .onto = 1,
+                              .turns = slot->turns,
+                              .threads = head->work->dense};
+    dense_backward(&job, workers);
+    if (head->dq.data)
+        team_run(workers, ceil_divide(n, MEMBER_TASK), member_task, head);
+}
+
+/* One key/value head, with the query heads that share it. */
+static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
+    const attention_call *call = shared;
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
+    const int64_t sharing = problem->heads / problem->kv_heads;
+    rows dk = key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    rows dv = key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++) {
+        clustered_head head = clustered_head_of(call, b, h, slot);
+        const int64_t n = head.view.queries, S = head.view.keys;
+        if (h == kv_head * sharing) {
+            clear_rows(dk, 0, problem->packed ? S : problem->keys, problem->dim);
+            clear_rows(dv, 0, problem->packed ? S : problem->keys, problem->value_dim);
+        }
+        head.dk = dk;
+        head.dv = dv;
+        head.dout = query_rows(call, call->gradients->dout, &problem->out, b, h);
+        head.dq = query_rows(call, call->gradients->dq, &problem->q, b, h);
+        clear_rows(head.dq, S > 0 ? n : 0, problem->packed ? n : problem->queries,
+                   problem->dim);
+        if (n > 0 && S > 0)
+            backward_head(&head, workers);
+    }
+}
+
+void clustered_backward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
+              (void *)call);
+}

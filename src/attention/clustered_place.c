@@ -1,0 +1,154 @@
+/* Memory of the clustered kinds, and a head's view of it. */
+#include <string.h>
+
+#include "attention/clustered_place.h"
+#include "cluster/topk.h"
+
+/* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps many
+   threads busy; chunks are long, since each begins its list of best keys anew. */
+enum { MAX_CHUNKS = 16, LEAST_CHUNK = 16384 };
+
+static int64_t chunk_length(int64_t keys) {
+    int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
+    return even > LEAST_CHUNK ? even : LEAST_CHUNK;
+}
+
+static clustered_state state_at(const shoal_plan *plan, layout *place) {
+    const shoal_problem *problem = &plan->problem;
+    const int64_t heads = problem->batch * problem->heads;
+    const int64_t groups = heads * plan->attention.clusters;
+    clustered_state state = {0};
+    state.groups = reserve(place, heads * problem->queries, sizeof(int32_t));
+    state.centroids = reserve(place, groups * problem->dim, sizeof(float));
+    state.shared = reserve(place, groups * problem->value_dim, sizeof(float));
+    state.top = reserve(place, groups, sizeof(float));
+    state.inverse = reserve(place, groups, sizeof(float));
+    if (plan->attention.kind == SHOAL_I_CLUSTERED) {
+        state.mass = reserve(place, groups, sizeof(float));
+        state.top_keys = reserve(place, groups * plan->attention.topk, sizeof(int32_t));
+    }
+    return state;
+}
+
+static void place_slot(clustered_slot *slot, const shoal_plan *plan,
+                       const clustered_work *own, layout *work) {
+    const int64_t N = plan->problem.queries, S = plan->problem.keys;
+    const int64_t C = plan->attention.clusters;
+    const int64_t parts = ceil_divide(S, chunk_length(S)) * C;
+    slot->hashes.bits = plan->attention.bits;
+    slot->hashes.words = hash_words(plan->attention.bits);
+    slot->hashes.planes = reserve(work, hash_array_size(N, plan->attention.bits), 1);
+    kmeans_place(&slot->kmeans, (int)C, plan->attention.bits, N, work);
+    slot->kmeans.tally = own->tallies;
+    slot->sorted.clusters = (int32_t)C;
+    slot->sorted.offsets = reserve(work, C + 1, sizeof(int32_t));
+    slot->sorted.order = reserve(work, N, sizeof(int32_t));
+    slot->part_top = reserve(work, parts, sizeof(float));
+    slot->part_sum = reserve(work, parts, sizeof(float));
+    slot->part_values = reserve(work, parts * plan->problem.value_dim, sizeof(float));
+    if (own->improved) {
+        slot->part_keys = reserve(work, parts * own->topk, sizeof(uint64_t));
+        slot->part_counts = reserve(work, parts, sizeof(int32_t));
+    }
+    if (!plan->with_backward)
+        return;
+    slot->grad_shared = reserve(work, C * plan->problem.value_dim, sizeof(float));
+    slot->grad_centroids = reserve(work, C * plan->problem.dim, sizeof(float));
+    slot->delta = reserve(work, C, sizeof(float));
+    slot->turns =
+        reserve(work, ceil_divide(C, dense_block(plan->kernels)), sizeof(atomic_int));
+    slot->scatter_turn = reserve(work, 1, sizeof(atomic_int));
+}
+
+static void place_thread(clustered_thread *thread, const shoal_plan *plan,
+                         const clustered_work *own, layout *work) {
+    const int64_t width = plan->kernels->panel, k = own->topk;
+    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
+    thread->projections = reserve(work, plan->attention.bits * width, sizeof(float));
+    if (!own->improved)
+        return;
+    thread->candidates = reserve(work, PANELS * width * own->capacity, sizeof(uint64_t));
+    thread->counts = reserve(work, PANELS * width, sizeof(int32_t));
+    thread->floor = reserve(work, PANELS * width, sizeof(float));
+    thread->top_k = reserve(work, k * D, sizeof(float));
+    thread->top_v = reserve(work, k * Dv, sizeof(float));
+    thread->weights = reserve(work, k * width, sizeof(float));
+    if (!plan->with_backward)
+        return;
+    thread->scores = reserve(work, k * width, sizeof(float));
+    thread->slopes = reserve(work, k * width, sizeof(float));
+    thread->member_q = reserve(work, width * D, sizeof(float));
+    thread->member_dout = reserve(work, width * Dv, sizeof(float));
+    thread->grad_top_k = reserve(work, k * D, sizeof(float));
+    thread->grad_top_v = reserve(work, k * Dv, sizeof(float));
+}
+
+void clustered_place(shoal_plan *plan, layout *work, layout *state) {
+    const shoal_problem *problem = &plan->problem;
+    const int C = plan->attention.clusters, bits = plan->attention.bits;
+    clustered_work measured = {0}, *own = reserve(work, 1, sizeof *own);
+    plan->work = own;
+    own = own ? own : &measured;
+    own->improved = plan->attention.kind == SHOAL_I_CLUSTERED;
+    own->topk = (int32_t)least(plan->attention.topk, problem->keys);
+    own->capacity = topk_capacity(own->topk, KEY_BLOCK);
+    own->directions = reserve(work, bits * problem->dim, sizeof(float));
+    own->tallies = reserve(work, plan->threads, sizeof *own->tallies);
+    own->threads = reserve(work, plan->threads, sizeof *own->threads);
+    own->dense = reserve(work, plan->threads, sizeof *own->dense);
+    for (int t = 0; t < plan->threads; t++) {
+        dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
+        if (own->threads)
+            own->threads[t].dense = &own->dense[t];
+        kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C, bits,
+                           work);
+        place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
+                     work);
+    }
+    int slots = unit_slots(plan->threads, problem->batch * problem->heads);
+    own->slots = reserve(work, slots, sizeof *own->slots);
+    for (int s = 0; s < slots; s++)
+        place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
+    state_at(plan, state);
+    if (own->directions)
+        hash_directions(plan->attention.seed, bits, problem->dim, own->directions);
+}
+
+const int32_t *clustered_groups(const shoal_plan *plan, const void *state) {
+    return state_at(plan, &(layout){.base = (char *)state}).groups;
+}
+
+const int32_t *clustered_top_keys(const shoal_plan *plan, const void *state) {
+    return state_at(plan, &(layout){.base = (char *)state}).top_keys;
+}
+
+clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+                                 int slot) {
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const int64_t C = plan->attention.clusters;
+    clustered_head head = {.call = call, .work = plan->work, .view = view_of(call, b, h)};
+    const int64_t at = head.view.head;
+    head.slot = &head.work->slots[slot];
+    head.keys = dense_keys_of(plan, &head.view);
+    head.chunk_keys = chunk_length(head.view.keys);
+    head.state = state_at(plan, &(layout){.base = call->state});
+    head.state.groups += at * problem->queries;
+    head.state.centroids += at * C * problem->dim;
+    head.state.shared += at * C * problem->value_dim;
+    head.state.top += at * C;
+    head.state.inverse += at * C;
+    if (head.work->improved) {
+        head.state.mass += at * C;
+        head.state.top_keys += at * C * plan->attention.topk;
+    }
+    return head;
+}
+
+int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to) {
+    int count = 0;
+    for (; count < k && keys[count] >= 0; count++)
+        memcpy(to + (int64_t)count * dim, from.data + keys[count] * from.stride,
+               (size_t)dim * sizeof(float));
+    return count;
+}

@@ -1,0 +1,11 @@
+/* How the clustered kinds' memory is laid out. */
+#ifndef SHOAL_ATTENTION_CLUSTERED_PLACE_H
+#define SHOAL_ATTENTION_CLUSTERED_PLACE_H
+
+#include "attention/clustered.h"
+
+void clustered_place(shoal_plan *plan, layout *work, layout *state);
+const int32_t *clustered_groups(const shoal_plan *plan, const void *state);
+const int32_t *clustered_top_keys(const shoal_plan *plan, const void *state);
+
+#endif

@@ -1,0 +1,166 @@
+#include "attention/dense.h"
+
+#include <string.h>
+
+/* Keys whose values and gradients stay in cache while all queries pass over them. */
+enum { KEY_CHUNK = 4 * KEY_BLOCK };
+
+void dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work) {
+    const int64_t width = plan->kernels->panel;
+    const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
+    for (int p = 0; p < PANELS; p++) {
+        query_panel *panel = &scratch->panels[p];
+        panel->queries = reserve(work, dim * width, sizeof(float));
+        panel->outputs = reserve(work, value_dim * width, sizeof(float));
+        panel->top = reserve(work, width, sizeof(float));
+        panel->sum = reserve(work, width, sizeof(float));
+        panel->keep = reserve(work, width, sizeof(float));
+        if (!plan->with_backward)
+            continue;
+        panel->grad_out = reserve(work, value_dim * width, sizeof(float));
+        panel->grad_q = reserve(work, dim * width, sizeof(float));
+        panel->delta = reserve(work, width, sizeof(float));
+    }
+    scratch->scores = reserve(work, KEY_BLOCK * width, sizeof(float));
+    if (plan->with_backward)
+        scratch->slopes = reserve(work, KEY_BLOCK * width, sizeof(float));
+}
+
+dense_keys dense_keys_of(const shoal_plan *plan, const head_view *view) {
+    return (dense_keys){.kernels = plan->kernels,
+                        .k = view->k,
+                        .v = view->v,
+                        .dim = (int)plan->problem.dim,
+                        .value_dim = (int)plan->problem.value_dim,
+                        .scale = plan->problem.scale};
+}
+
+int64_t dense_block(const kernel_table *table) {
+    return PANELS * table->panel;
+}
+
+int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
+              int64_t last) {
+    int panels = 0;
+    for (; first < last && panels < PANELS; panels++) {
+        query_panel *panel = &scratch->panels[panels];
+        panel->first = first;
+        panel->width = panel_width(table, last - first);
+        panel->count = (int)least(panel->width, last - first);
+        first += panel->width;
+    }
+    return panels;
+}
+
+void dense_start(const dense_keys *keys, query_panel *panel, rows x) {
+    keys->kernels->pack(x.data + panel->first * x.stride, x.stride, NULL, panel->count,
+                        panel->width, keys->dim, keys->scale, panel->queries);
+    memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
+    for (int i = 0; i < panel->width; i++) {
+        panel->top[i] = -__builtin_inff();
+        panel->sum[i] = 0;
+    }
+}
+
+void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
+                  float *scores, scores_seen *seen, void *seer) {
+    const kernel_table *run = keys->kernels;
+    for (int64_t block = first; block < last; block += KEY_BLOCK) {
+        int count = (int)least(KEY_BLOCK, last - block);
+        run->score(panel->queries, panel->width, keys->dim,
+                   keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
+        if (seen)
+            seen(seer, panel, scores, count, block);
+        run->softmax_step(scores, panel->width, count, panel->top, panel->sum, panel->keep);
+        run->mix(scores, panel->width, keys->v.data + block * keys->v.stride, keys->v.stride,
+                 count, keys->value_dim, panel->keep, panel->outputs);
+    }
+}
+
+void dense_prefetch(const dense_keys *keys, int64_t first, int64_t last) {
+    int64_t count = least(KEY_BLOCK, last - first);
+    prefetch_rows(keys->k.data + first * keys->k.stride, keys->k.stride, NULL, count,
+                  keys->dim);
+    prefetch_rows(keys->v.data + first * keys->v.stride, keys->v.stride, NULL, count,
+                  keys->value_dim);
+}
+
+/* ---- Backward --------------------------------------------------------------------- */
+
+static void start_backward(const dense_backward_job *job, query_panel *panel) {
+    const dense_keys *keys = &job->keys;
+    keys->kernels->pack(job->x.data + panel->first * job->x.stride, job->x.stride, NULL,
+                        panel->count, panel->width, keys->dim, keys->scale, panel->queries);
+    keys->kernels->pack(job->dout.data + panel->first * job->dout.stride, job->dout.stride,
+                        NULL, panel->count, panel->width, keys->value_dim, 1,
+                        panel->grad_out);
+    memset(panel->grad_q, 0, sizeof(float) * (size_t)(keys->dim * panel->width));
+    for (int i = 0; i < panel->width; i++) {
+        int live = i < panel->count;
+        panel->top[i] = live ? job->top[panel->first + i] : 0;
+        panel->sum[i] = live ? job->inverse[panel->first + i] : 0;
+        panel->delta[i] = live ? job->delta[panel->first + i] : 0;
+    }
+}
+
+/* One block of keys for one panel: five products around one softmax. */
+static void backward_block(const dense_backward_job *job, int64_t first, int count,
+                           query_panel *panel, float *scores, float *slopes) {
+    const dense_keys *keys = &job->keys;
+    const kernel_table *run = keys->kernels;
+    const rows dk = job->dk, dv = job->dv, x = job->x, dout = job->dout;
+    const float *k = keys->k.data + first * keys->k.stride;
+    const float *v = keys->v.data + first * keys->v.stride;
+    const int width = panel->width;
+    run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
+    run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
+    run->softmax_slope(scores, slopes, width, count, panel->top, panel->sum, panel->delta,
+                       keys->scale);
+    if (job->dq.data)
+        run->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL, panel->grad_q);
+    if (dv.data)
+        run->spread(scores, width, panel->count, dout.data + panel->first * dout.stride,
+                    dout.stride, keys->value_dim, count, dv.data + first * dv.stride,
+                    dv.stride);
+    if (dk.data)
+        run->spread(slopes, width, panel->count, x.data + panel->first * x.stride, x.stride,
+                    keys->dim, count, dk.data + first * dk.stride, dk.stride);
+}
+
+/* The chunks before this one have added to this block of dq when it is its turn: the sum
+   has one order, however many threads there are. */
+static void add_in_turn(const dense_backward_job *job, int64_t chunk, int64_t block,
+                        const query_panel *panels, int count) {
+    await_turn(&job->turns[block], (int)chunk);
+    for (int p = 0; p < count && job->dq.data; p++)
+        job->keys.kernels->unpack(panels[p].grad_q, panels[p].count, panels[p].width,
+                                  job->keys.dim, NULL, NULL, job->onto || chunk > 0,
+                                  job->dq.data + panels[p].first * job->dq.stride,
+                                  job->dq.stride, NULL);
+    pass_turn(&job->turns[block], (int)chunk);
+}
+
+/* A chunk of keys is one task: it alone writes their dk and dv. */
+static void backward_chunk(void *shared, int64_t chunk, int thread) {
+    const dense_backward_job *job = shared;
+    dense_scratch *scratch = &job->threads[thread];
+    const int64_t block = dense_block(job->keys.kernels);
+    const int64_t end = least((chunk + 1) * KEY_CHUNK, job->key_count);
+    for (int64_t first = 0; first < job->n; first += block) {
+        int panels = dense_cut(scratch, job->keys.kernels, first, least(first + block, job->n));
+        for (int p = 0; p < panels; p++)
+            start_backward(job, &scratch->panels[p]);
+        for (int64_t key = chunk * KEY_CHUNK; key < end; key += KEY_BLOCK)
+            for (int p = 0; p < panels; p++)
+                backward_block(job, key, (int)least(KEY_BLOCK, end - key),
+                               &scratch->panels[p], scratch->scores, scratch->slopes);
+        add_in_turn(job, chunk, first / block, scratch->panels, panels);
+    }
+}
+
+void dense_backward(dense_backward_job *job, team workers) {
+    int64_t blocks = ceil_divide(job->n, dense_block(job->keys.kernels));
+    for (int64_t i = 0; i < blocks; i++)
+        atomic_init(&job->turns[i], 0);
+    team_run(workers, ceil_divide(job->key_count, KEY_CHUNK), backward_chunk, job);
+}

@@ -1,0 +1,77 @@
+/* The dense part that every kind shares: panels of queries (or of centroids) against rows
+   of keys, forward with a streaming softmax and backward by recomputing it. */
+#ifndef SHOAL_ATTENTION_DENSE_H
+#define SHOAL_ATTENTION_DENSE_H
+
+#include "attention/plan.h"
+
+enum { PANELS = 5 }; /* panels that pass over a block of keys before the next block */
+
+/* One panel and the softmax it has streamed so far. */
+typedef struct {
+    int64_t first; /* its first query */
+    int count, width;
+    float *queries; /* [dim][width], times scale */
+    float *outputs; /* [value_dim][width] */
+    float *top, *sum, *keep; /* [width] */
+    /* Backward only; sum holds the inverse there: */
+    float *grad_out; /* [value_dim][width] */
+    float *grad_q;   /* [dim][width] */
+    float *delta;    /* [width] */
+} query_panel;
+
+/* One thread's panels and blocks. */
+typedef struct {
+    query_panel panels[PANELS];
+    float *scores; /* [KEY_BLOCK][width] */
+    float *slopes; /* [KEY_BLOCK][width], backward only */
+} dense_scratch;
+
+/* Keys and values of one head as the dense part sees them. */
+typedef struct {
+    const kernel_table *kernels;
+    rows k, v;
+    int dim, value_dim;
+    float scale;
+} dense_keys;
+
+void dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work);
+dense_keys dense_keys_of(const shoal_plan *plan, const head_view *view);
+
+/* Queries that one run of PANELS panels covers. */
+int64_t dense_block(const kernel_table *table);
+
+/* Cuts queries first .. last - 1 (at most dense_block of them) into panels; returns how
+   many panels. */
+int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first, int64_t last);
+
+/* Packs rows of x, and begins a softmax that has seen nothing. */
+void dense_start(const dense_keys *keys, query_panel *panel, rows x);
+
+/* Streams keys first .. last - 1 over one panel. seen, if given, gets every block of
+   scores before it becomes weights. */
+typedef void scores_seen(void *seer, const query_panel *panel, const float *scores, int count,
+                         int64_t first);
+void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
+                  float *scores, scores_seen *seen, void *seer);
+
+/* Asks for the block of keys and values at `first`, for a stream that comes to it next. */
+void dense_prefetch(const dense_keys *keys, int64_t first, int64_t last);
+
+/* Backward of softmax(scale x K') V for n rows x, whose softmax had `top` and the inverse
+   sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
+   is not 0. delta[i] is what the softmax's gradient subtracts: the weighted mean of
+   row i's slopes. A gradient with data NULL is not wanted. */
+typedef struct {
+    dense_keys keys;
+    int64_t n, key_count;
+    rows x, dout;                       /* [n] */
+    const float *top, *inverse, *delta; /* [n] */
+    rows dq, dk, dv;
+    int onto;
+    atomic_int *turns; /* [ceil(n / dense_block)], whose turn it is to add to dq */
+    dense_scratch *threads;
+} dense_backward_job;
+void dense_backward(dense_backward_job *job, team workers);
+
+#endif

@@ -1,0 +1,160 @@
+/* The error estimate: exact attention for a sample of live queries, by the plainest loops
+   in double precision. Nothing is allocated: samples are drawn in one pass over all live
+   queries and compared a batch at a time, and a row is made a slice of features at a
+   time, each with a softmax that streams over the keys. */
+#include <math.h>
+
+#include "attention/call.h"
+#include "base/random.h"
+
+enum { BATCH = 128, SLICE = 256 };
+
+/* One query and what was found about it. */
+typedef struct {
+    int64_t b, h, i;
+    double error_squared, exact_squared, largest;
+} sample;
+
+typedef struct {
+    const attention_call *call;
+    const float *out;
+    sample samples[BATCH];
+    int64_t count;
+} sample_batch;
+
+static double dot(const float *a, const float *b, int64_t count) {
+    double sum = 0;
+    for (int64_t d = 0; d < count; d++)
+        sum += (double)a[d] * (double)b[d];
+    return sum;
+}
+
+/* The keys of lsh have unit length. */
+static double exact_score(const shoal_plan *plan, const float *q, const float *k) {
+    const int64_t dim = plan->problem.dim;
+    double score = (double)plan->problem.scale * dot(q, k, dim), length = 1;
+    if (plan->attention.kind == SHOAL_LSH)
+        length = sqrt(dot(k, k, dim));
+    return length == 0 ? 0 : score / length;
+}
+
+/* exact[f] = the attention's feature first + f, for f < count. */
+static void exact_slice(const shoal_plan *plan, const head_view *view, const float *q,
+                        int64_t first, int64_t count, double *exact) {
+    double top = -INFINITY, sum = 0;
+    for (int64_t f = 0; f < count; f++)
+        exact[f] = 0;
+    for (int64_t l = 0; l < view->keys; l++) {
+        const double score = exact_score(plan, q, view->k.data + l * view->k.stride);
+        const float *v = view->v.data + l * view->v.stride + first;
+        double weight = 1;
+        if (score > top) {
+            const double keep = exp(top - score);
+            for (int64_t f = 0; f < count; f++)
+                exact[f] *= keep;
+            sum *= keep;
+            top = score;
+        } else {
+            weight = exp(score - top);
+        }
+        sum += weight;
+        for (int64_t f = 0; f < count; f++)
+            exact[f] += weight * (double)v[f];
+    }
+    for (int64_t f = 0; f < count && view->keys > 0; f++)
+        exact[f] /= sum;
+}
+
+/* A NaN, once there, stays. */
+static void compare_slice(sample *at, const double *exact, const float *out,
+                          int64_t count) {
+    for (int64_t f = 0; f < count; f++) {
+        const double error = fabs((double)out[f] - exact[f]);
+        at->error_squared += error * error;
+        at->exact_squared += exact[f] * exact[f];
+        at->largest = error > at->largest || isnan(error) ? error : at->largest;
+    }
+}
+
+static void sample_task(void *shared, int64_t task, int thread) {
+    sample_batch *batch = shared;
+    const attention_call *call = batch->call;
+    const shoal_problem *problem = &call->plan->problem;
+    sample *at = &batch->samples[task];
+    const head_view view = view_of(call, at->b, at->h);
+    const rows out = query_rows(call, batch->out, &problem->out, at->b, at->h);
+    double exact[SLICE];
+    (void)thread;
+    for (int64_t first = 0; first < problem->value_dim; first += SLICE) {
+        const int64_t count = least(SLICE, problem->value_dim - first);
+        exact_slice(call->plan, &view, view.q.data + at->i * view.q.stride, first, count,
+                    exact);
+        compare_slice(at, exact, out.data + at->i * out.stride + first, count);
+    }
+}
+
+/* Adds the batch's samples to the total, in their order. */
+static void finish_batch(sample_batch *batch, sample *total) {
+    team_run((team){batch->call->plan->threads, 0}, batch->count, sample_task, batch);
+    for (int64_t s = 0; s < batch->count; s++) {
+        const sample *at = &batch->samples[s];
+        total->error_squared += at->error_squared;
+        total->exact_squared += at->exact_squared;
+        if (at->largest > total->largest || isnan(at->largest))
+            total->largest = at->largest;
+    }
+    batch->count = 0;
+}
+
+static int64_t count_live(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    int64_t live = 0;
+    for (int64_t b = 0; b < problem->batch && problem->heads > 0; b++)
+        live += problem->heads * view_of(call, b, 0).queries;
+    return live;
+}
+
+/* Selection sampling: of the `left` queries still to come, `wanted` are to be taken. */
+static sample compare_samples(const attention_call *call, const float *out, int64_t left,
+                              int64_t wanted, uint64_t seed) {
+    const shoal_problem *problem = &call->plan->problem;
+    sample_batch batch = {.call = call, .out = out};
+    sample total = {0};
+    uint64_t seen = 0;
+    for (int64_t head = 0; head < problem->batch * problem->heads && wanted > 0; head++) {
+        const int64_t b = head / problem->heads, h = head % problem->heads;
+        const int64_t live = view_of(call, b, h).queries;
+        for (int64_t i = 0; i < live && wanted > 0; i++, left--) {
+            if (random_below(seed, STREAM_SAMPLES, seen++, (uint64_t)left) >=
+                (uint64_t)wanted)
+                continue;
+            wanted--;
+            batch.samples[batch.count++] = (sample){.b = b, .h = h, .i = i};
+            if (batch.count == BATCH)
+                finish_batch(&batch, &total);
+        }
+    }
+    finish_batch(&batch, &total);
+    return total;
+}
+
+shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
+                                  const float *out, int64_t samples, uint64_t seed,
+                                  shoal_error *error) {
+    attention_call call;
+    shoal_status status = call_check(plan, inputs, &call);
+    if (status != SHOAL_OK)
+        return status;
+    if (!error || samples < 0)
+        return fail(plan->context, SHOAL_INVALID,
+                    "shoal_error_estimate: error is NULL or samples, %lld, is negative",
+                    (long long)samples);
+    const int64_t live = count_live(&call), wanted = least(samples, live);
+    if (!out && wanted > 0)
+        return fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
+    const sample total = compare_samples(&call, out, live, wanted, seed);
+    *error = (shoal_error){.samples = wanted, .largest_error = total.largest};
+    if (total.error_squared != 0 || isnan(total.exact_squared))
+        error->relative_error = sqrt(total.error_squared / total.exact_squared);
+    return SHOAL_OK;
+}

@@ -1,0 +1,217 @@
+/* Forward: blocks of queries pass over all keys with a streaming softmax.
+ * Backward: chunks of keys stay in cache while all queries pass over them (dense.c).
+ * State for backward, per query: the largest score and the inverse of the softmax's sum. */
+#include "attention/full.h"
+
+#include <string.h>
+
+#include "attention/dense.h"
+
+/* A slot's memory for backward. */
+typedef struct {
+    atomic_int *turns; /* [query blocks] */
+    float *delta;      /* [queries] */
+    float *shared_dk;  /* [keys][dim], where keys are queries */
+} full_slot;
+
+typedef struct {
+    dense_scratch *threads;
+    full_slot *slots;
+} full_work;
+
+typedef struct {
+    float *top, *inverse; /* [batch][heads][queries] */
+} full_state;
+
+static full_state state_at(const shoal_plan *plan, layout *place) {
+    int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
+    full_state state = {0};
+    if (plan->with_backward) {
+        state.top = reserve(place, count, sizeof(float));
+        state.inverse = reserve(place, count, sizeof(float));
+    }
+    return state;
+}
+
+static int64_t query_blocks(const shoal_plan *plan) {
+    return ceil_divide(plan->problem.queries, dense_block(plan->kernels));
+}
+
+static void place_slot(full_slot *slot, const shoal_plan *plan, layout *work) {
+    slot->turns = reserve(work, query_blocks(plan), sizeof(atomic_int));
+    slot->delta = reserve(work, plan->problem.queries, sizeof(float));
+    if (plan->kind->keys_are_queries)
+        slot->shared_dk =
+            reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
+}
+
+static void place(shoal_plan *plan, layout *work, layout *state) {
+    full_work measured = {0}, *own = reserve(work, 1, sizeof *own);
+    plan->work = own;
+    own = own ? own : &measured;
+    own->threads = reserve(work, plan->threads, sizeof *own->threads);
+    for (int t = 0; t < plan->threads; t++)
+        dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+    state_at(plan, state);
+    if (!plan->with_backward)
+        return;
+    int slots = unit_slots(plan->threads, plan->problem.batch * plan->problem.kv_heads);
+    own->slots = reserve(work, slots, sizeof *own->slots);
+    for (int s = 0; s < slots; s++)
+        place_slot(own->slots ? &own->slots[s] : &(full_slot){0}, plan, work);
+}
+
+/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
+static void finish_panel(const attention_call *call, const head_view *view, rows out, query_panel *panel) {
+    const shoal_plan *plan = call->plan;
+    for (int i = 0; i < panel->count; i++)
+        panel->sum[i] = 1 / panel->sum[i];
+    plan->kernels->unpack(panel->outputs, panel->count, panel->width,
+                          (int)plan->problem.value_dim, panel->sum, NULL, 0,
+                          out.data + panel->first * out.stride, out.stride, NULL);
+    if (!plan->with_backward)
+        return;
+    full_state state = state_at(plan, &(layout){.base = call->state});
+    int64_t at = view->head * plan->problem.queries + panel->first;
+    memcpy(state.top + at, panel->top, (size_t)panel->count * sizeof(float));
+    memcpy(state.inverse + at, panel->sum, (size_t)panel->count * sizeof(float));
+}
+
+/* One block of queries of one head: task = head * blocks + block. */
+static void forward_task(void *shared, int64_t task, int thread) {
+    const attention_call *call = shared;
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const int64_t blocks = query_blocks(plan), block = dense_block(plan->kernels);
+    const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
+    head_view view = view_of(call, b, h);
+    rows out = query_rows(call, call->out, &problem->out, b, h);
+    const int64_t first = task % blocks * block, last = first + block;
+    const int64_t live = view.keys > 0 ? least(last, view.queries) : 0;
+    clear_rows(out, live > first ? live : first,
+               least(last, problem->packed ? view.queries : problem->queries),
+               problem->value_dim);
+    dense_scratch *scratch = &((full_work *)plan->work)->threads[thread];
+    dense_keys keys = dense_keys_of(plan, &view);
+    int panels = dense_cut(scratch, plan->kernels, first, live);
+    for (int p = 0; p < panels; p++)
+        dense_start(&keys, &scratch->panels[p], view.q);
+    for (int64_t key = 0; key < view.keys; key += KEY_BLOCK)
+        for (int p = 0; p < panels; p++)
+            dense_stream(&keys, key, least(key + KEY_BLOCK, view.keys), &scratch->panels[p],
+                         scratch->scores, NULL, NULL);
+    for (int p = 0; p < panels; p++)
+        finish_panel(call, &view, out, &scratch->panels[p]);
+}
+
+static void forward(const attention_call *call) {
+    const shoal_plan *plan = call->plan;
+    int64_t tasks = plan->problem.batch * plan->problem.heads * query_blocks(plan);
+    team_run((team){plan->threads, 0}, tasks, forward_task, (void *)call);
+}
+
+/* ---- Backward --------------------------------------------------------------------- */
+
+/* delta_i = dout_i . out_i, by blocks of queries. */
+typedef struct {
+    rows dout, out;
+    int64_t count, dim;
+    float *delta;
+} delta_job;
+
+enum { DELTA_TASK = 1024 };
+
+static void delta_task(void *shared, int64_t task, int thread) {
+    const delta_job *job = shared;
+    (void)thread;
+    for (int64_t i = task * DELTA_TASK; i < least((task + 1) * DELTA_TASK, job->count); i++) {
+        const float *a = job->dout.data + i * job->dout.stride;
+        const float *b = job->out.data + i * job->out.stride;
+        double sum = 0;
+        for (int64_t d = 0; d < job->dim; d++)
+            sum += (double)a[d] * (double)b[d];
+        job->delta[i] = (float)sum;
+    }
+}
+
+/* One query head: adds to dk and dv. */
+static void backward_head(const attention_call *call, const full_slot *slot, int64_t b, int64_t h,
+                          rows dk, rows dv, team workers) {
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const head_view view = view_of(call, b, h);
+    const full_state state = state_at(plan, &(layout){.base = call->state});
+    const int64_t at = view.head * problem->queries;
+    delta_job products = {query_rows(call, call->gradients->dout, &problem->out, b, h),
+                          query_rows(call, call->gradients->out, &problem->out, b, h),
+                          view.queries, problem->value_dim, slot->delta};
+    dense_backward_job job = {.keys = dense_keys_of(plan, &view),
+                              .n = view.queries,
+                              .key_count = view.keys,
+                              .x = view.q,
+                              .dout = products.dout,
+                              .top = state.top + at,
+                              .inverse = state.inverse + at,
+                              .delta = slot->delta,
+                              .dq = query_rows(call, call->gradients->dq, &problem->q, b, h),
+                              .dk = dk,
+                              .dv = dv,
+                              .turns = slot->turns,
+                              .threads = ((full_work *)plan->work)->threads};
+    clear_rows(job.dq, view.keys > 0 ? view.queries : 0,
+               problem->packed ? view.queries : problem->queries, problem->dim);
+    team_run(workers, ceil_divide(view.queries, DELTA_TASK), delta_task, &products);
+    dense_backward(&job, workers);
+    if (!plan->kind->keys_are_queries || !job.dq.data)
+        return;
+    for (int64_t i = 0; i < view.queries; i++)
+        for (int64_t d = 0; d < problem->dim; d++)
+            job.dq.data[i * job.dq.stride + d] += dk.data[i * dk.stride + d];
+}
+
+/* One key/value head, with the query heads that share it. */
+static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
+    const attention_call *call = shared;
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const full_slot *slot = &((full_work *)plan->work)->slots[slot_index];
+    const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
+    const int64_t sharing = problem->heads / problem->kv_heads;
+    const int64_t live = view_of(call, b, kv_head * sharing).keys;
+    const int64_t keys = problem->packed ? live : problem->keys;
+    rows dk = key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    rows dv = key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    clear_rows(dk, 0, keys, problem->dim);
+    clear_rows(dv, 0, keys, problem->value_dim);
+    if (plan->kind->keys_are_queries) {
+        dk = (rows){slot->shared_dk, problem->dim};
+        clear_rows(dk, 0, live, problem->dim);
+    }
+    for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
+        backward_head(call, slot, b, h, dk, dv, workers);
+}
+
+static void backward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
+              (void *)call);
+}
+
+const attention_kind full_kind = {
+    .kind = SHOAL_FULL,
+    .prefix = "full",
+    .info = {"full", "full", "N S (D + Dv)", "exact attention"},
+    .place = place,
+    .forward = forward,
+    .backward = backward,
+};
+
+const attention_kind shared_full_kind = {
+    .kind = SHOAL_SHARED_FULL,
+    .prefix = "shared-full",
+    .info = {"shared-full", "shared-full", "N S (D + Dv)", "exact attention with K = Q"},
+    .keys_are_queries = 1,
+    .place = place,
+    .forward = forward,
+    .backward = backward,
+};

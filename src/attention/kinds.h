@@ -1,0 +1,15 @@
+/* The spelling of an attention: which options a kind has, their ranges and defaults. */
+#ifndef SHOAL_ATTENTION_KINDS_H
+#define SHOAL_ATTENTION_KINDS_H
+
+#include "base/context.h"
+
+enum option { OPTION_TOPK = 1, OPTION_BITS = 2, OPTION_ITERATIONS = 4, OPTION_SEED = 8 };
+
+/* The number after the kind's name: none, or a field of shoal_attention. */
+enum number { NUMBER_NONE, NUMBER_CLUSTERS, NUMBER_ROUNDS, NUMBER_TOPK };
+
+/* Refuses what the header's limits exclude; the message names the field. */
+shoal_status attention_check(shoal_context *context, const shoal_attention *attention);
+
+#endif

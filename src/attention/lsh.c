@@ -1,0 +1,346 @@
+/* Forward, one round after another: hash, sort by (bucket, position), cut into chunks,
+ * and continue every position's softmax with the keys of its chunk and the one before.
+ * Outputs that are not yet divided by their sum wait in `out` between rounds. */
+#include "attention/lsh.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "cluster/grouping.h"
+
+enum { LENGTH_TASK = 1024 };
+
+int64_t lsh_bucket_count(int64_t n) {
+    return n > 0 ? 2 * ceil_divide(n, 2 * LSH_CHUNK) : 2;
+}
+
+/* ---- Memory ----------------------------------------------------------------------- */
+
+lsh_state lsh_state_at(const shoal_plan *plan, layout *place) {
+    const int64_t count = plan->problem.batch * plan->problem.heads *
+                          plan->problem.queries;
+    int64_t orders;
+    lsh_state state = {0};
+    if (!plan->with_backward)
+        return state;
+    if (__builtin_mul_overflow(count, (int64_t)plan->attention.rounds, &orders))
+        orders = -1; /* which reserve refuses */
+    state.top = reserve(place, count, sizeof(float));
+    state.inverse = reserve(place, count, sizeof(float));
+    state.order = reserve(place, orders, sizeof(int32_t));
+    return state;
+}
+
+static void place_thread(lsh_scratch *scratch, const shoal_plan *plan, layout *work) {
+    const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
+    dense_place(&scratch->dense, plan, work);
+    scratch->keys = reserve(work, LSH_WINDOW * dim, sizeof(float));
+    scratch->values = reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+    if (!plan->with_backward)
+        return;
+    scratch->queries = reserve(work, LSH_CHUNK * dim, sizeof(float));
+    scratch->grad_out = reserve(work, LSH_CHUNK * value_dim, sizeof(float));
+    scratch->grad_keys = reserve(work, LSH_WINDOW * dim, sizeof(float));
+    scratch->grad_values = reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+}
+
+static void place_slot(lsh_slot *slot, const shoal_plan *plan, layout *work) {
+    const int64_t n = plan->problem.queries, dim = plan->problem.dim;
+    const int64_t buckets = lsh_bucket_count(n);
+    slot->inverse_length = reserve(work, n, sizeof(double));
+    slot->projections = reserve(work, buckets / 2 * dim, sizeof(float));
+    slot->buckets = reserve(work, n, sizeof(int32_t));
+    slot->offsets = reserve(work, buckets + 1, sizeof(int32_t));
+    if (plan->with_backward) {
+        slot->delta = reserve(work, n, sizeof(float));
+        slot->grad_keys = reserve(work, n * dim, sizeof(float));
+    } else {
+        slot->order = reserve(work, n, sizeof(int32_t));
+        slot->top = reserve(work, n, sizeof(float));
+        slot->sum = reserve(work, n, sizeof(float));
+    }
+}
+
+static void place(shoal_plan *plan, layout *work, layout *state) {
+    lsh_work measured, *own = reserve(work, 1, sizeof *own);
+    const int slots =
+        unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
+    plan->work = own;
+    own = own ? own : &measured;
+    own->threads = reserve(work, plan->threads, sizeof *own->threads);
+    own->slots = reserve(work, slots, sizeof *own->slots);
+    for (int t = 0; t < plan->threads; t++)
+        place_thread(own->threads ? &own->threads[t] : &(lsh_scratch){0}, plan, work);
+    for (int s = 0; s < slots; s++)
+        place_slot(own->slots ? &own->slots[s] : &(lsh_slot){0}, plan, work);
+    lsh_state_at(plan, state);
+}
+
+/* ---- Unit keys -------------------------------------------------------------------- */
+
+static void length_task(void *shared, int64_t task, int thread) {
+    const lsh_job *job = shared;
+    const int64_t end = least((task + 1) * LENGTH_TASK, job->view.queries);
+    (void)thread;
+    for (int64_t i = task * LENGTH_TASK; i < end; i++) {
+        const float *q = job->view.q.data + i * job->view.q.stride;
+        double sum = 0;
+        for (int64_t d = 0; d < job->call->plan->problem.dim; d++)
+            sum += (double)q[d] * (double)q[d];
+        job->slot->inverse_length[i] = sum == 0 ? 0 : 1 / sqrt(sum);
+    }
+}
+
+void lsh_measure(lsh_job *job, team workers) {
+    team_run(workers, ceil_divide(job->view.queries, LENGTH_TASK), length_task, job);
+}
+
+void lsh_unit_row(const lsh_job *job, int64_t position, float *key) {
+    const float *q = job->view.q.data + position * job->view.q.stride;
+    const double inverse = job->slot->inverse_length[position];
+    for (int64_t d = 0; d < job->call->plan->problem.dim; d++)
+        key[d] = (float)((double)q[d] * inverse);
+}
+
+/* ---- Hashing ---------------------------------------------------------------------- */
+
+/* Column c of this round's projection: the same for every head and every length. */
+static void projection_task(void *shared, int64_t c, int thread) {
+    const lsh_job *job = shared;
+    const shoal_plan *plan = job->call->plan;
+    const uint64_t column = (uint64_t)job->round << 48 | (uint64_t)c << 17;
+    (void)thread;
+    for (int64_t d = 0; d < plan->problem.dim; d++)
+        job->slot->projections[c * plan->problem.dim + d] =
+            random_normal(plan->attention.seed, STREAM_ROTATIONS, column | (uint64_t)d);
+}
+
+/* The largest and the smallest product of each lane so far, and the first column that
+   gave it: the smallest is the largest of the negated half. */
+typedef struct {
+    float most[MAX_PANEL], least[MAX_PANEL];
+    int32_t most_at[MAX_PANEL], least_at[MAX_PANEL];
+} extremes;
+
+static void extremes_start(extremes *found) {
+    for (int i = 0; i < MAX_PANEL; i++) {
+        found->most[i] = -INFINITY;
+        found->least[i] = INFINITY;
+        found->most_at[i] = found->least_at[i] = 0;
+    }
+}
+
+static void extremes_add(extremes *found, const float *products, int width, int count,
+                         int32_t first) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++) {
+            const float product = products[r * width + i];
+            const int more = product > found->most[i], less = product < found->least[i];
+            found->most[i] = more ? product : found->most[i];
+            found->most_at[i] = more ? first + r : found->most_at[i];
+            found->least[i] = less ? product : found->least[i];
+            found->least_at[i] = less ? first + r : found->least_at[i];
+        }
+}
+
+/* One run of panels of queries. */
+static void hash_task(void *shared, int64_t task, int thread) {
+    const lsh_job *job = shared;
+    const shoal_plan *plan = job->call->plan;
+    const kernel_table *run = plan->kernels;
+    const int64_t block = dense_block(run), n = job->view.queries,
+                  dim = plan->problem.dim;
+    const int32_t half = (int32_t)(lsh_bucket_count(n) / 2);
+    lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
+    extremes found[PANELS];
+    const int panels =
+        dense_cut(&scratch->dense, run, task * block, least((task + 1) * block, n));
+    for (int p = 0; p < panels; p++) {
+        query_panel *panel = &scratch->dense.panels[p];
+        for (int i = 0; i < panel->count; i++)
+            lsh_unit_row(job, panel->first + i, scratch->keys + i * dim);
+        run->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
+                  panel->queries);
+        extremes_start(&found[p]);
+    }
+    for (int32_t c = 0; c < half; c += KEY_BLOCK)
+        for (int p = 0; p < panels; p++) {
+            const query_panel *panel = &scratch->dense.panels[p];
+            const int count = (int)least(KEY_BLOCK, half - c);
+            run->score(panel->queries, panel->width, (int)dim,
+                       job->slot->projections + c * dim, dim, count,
+                       scratch->dense.scores);
+            extremes_add(&found[p], scratch->dense.scores, panel->width, count, c);
+        }
+    for (int p = 0; p < panels; p++)
+        for (int i = 0; i < scratch->dense.panels[p].count; i++)
+            job->slot->buckets[scratch->dense.panels[p].first + i] =
+                -found[p].least[i] > found[p].most[i] ? half + found[p].least_at[i]
+                                                      : found[p].most_at[i];
+}
+
+static void hash_round(lsh_job *job, team workers) {
+    const int64_t n = job->view.queries;
+    team_run(workers, lsh_bucket_count(n) / 2, projection_task, job);
+    team_run(workers, ceil_divide(n, dense_block(job->call->plan->kernels)), hash_task,
+             job);
+}
+
+void lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_t h,
+                 int64_t round, int32_t *buckets) {
+    const attention_call call = {.plan = plan, .inputs = inputs};
+    lsh_job job = {.call = &call,
+                   .slot = ((lsh_work *)plan->work)->slots,
+                   .view = view_of(&call, b, h),
+                   .round = round};
+    lsh_measure(&job, (team){1, 0});
+    hash_round(&job, (team){1, 0});
+    memcpy(buckets, job.slot->buckets, (size_t)job.view.queries * sizeof *buckets);
+}
+
+/* ---- Chunks ----------------------------------------------------------------------- */
+
+lsh_chunk lsh_chunk_at(const lsh_job *job, int64_t chunk) {
+    const int64_t first = chunk * LSH_CHUNK;
+    const int before = chunk > 0 ? LSH_CHUNK : 0;
+    return (lsh_chunk){.window = job->order + first - before,
+                       .before = before,
+                       .count = (int)least(LSH_CHUNK, job->view.queries - first)};
+}
+
+void lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
+    const shoal_problem *problem = &job->call->plan->problem;
+    const rows v = job->view.v;
+    for (int r = 0; r < chunk->before + chunk->count; r++) {
+        lsh_unit_row(job, chunk->window[r], scratch->keys + r * problem->dim);
+        memcpy(scratch->values + r * problem->value_dim,
+               v.data + chunk->window[r] * v.stride,
+               (size_t)problem->value_dim * sizeof(float));
+    }
+}
+
+void lsh_hide_self(const lsh_chunk *chunk, const query_panel *panel, float *scores) {
+    if (chunk->before + chunk->count == 1)
+        return;
+    for (int i = 0; i < panel->count; i++)
+        scores[(chunk->before + panel->first + i) * panel->width + i] = -INFINITY;
+}
+
+void lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
+             query_panel *panel) {
+    panel->first = first;
+    panel->width = panel_width(plan->kernels, chunk->count - first);
+    panel->count = (int)least(panel->width, chunk->count - first);
+}
+
+/* Takes up the panel's softmax where the round before left it. */
+static void resume_panel(const lsh_job *job, const int32_t *queries, query_panel *panel) {
+    const shoal_plan *plan = job->call->plan;
+    const int value_dim = (int)plan->problem.value_dim, fresh = job->round == 0;
+    plan->kernels->pack(job->view.q.data, job->view.q.stride, queries, panel->count,
+                        panel->width, (int)plan->problem.dim, plan->problem.scale,
+                        panel->queries);
+    plan->kernels->pack(job->out.data, job->out.stride, queries, fresh ? 0 : panel->count,
+                        panel->width, value_dim, 1, panel->outputs);
+    for (int i = 0; i < panel->width; i++) {
+        int begun = i < panel->count && !fresh;
+        panel->top[i] = begun ? job->top[queries[i]] : -INFINITY;
+        panel->sum[i] = begun ? job->sum[queries[i]] : 0;
+    }
+}
+
+static void store_panel(const lsh_job *job, const int32_t *queries, query_panel *panel) {
+    const shoal_plan *plan = job->call->plan;
+    const int last = job->round == plan->attention.rounds - 1;
+    for (int i = 0; i < panel->count; i++) {
+        panel->sum[i] = last ? 1 / panel->sum[i] : panel->sum[i];
+        job->top[queries[i]] = panel->top[i];
+        job->sum[queries[i]] = panel->sum[i];
+    }
+    plan->kernels->unpack(panel->outputs, panel->count, panel->width,
+                          (int)plan->problem.value_dim, last ? panel->sum : NULL, NULL, 0,
+                          job->out.data, job->out.stride, queries);
+}
+
+static void forward_chunk(void *shared, int64_t task, int thread) {
+    const lsh_job *job = shared;
+    const shoal_plan *plan = job->call->plan;
+    const int dim = (int)plan->problem.dim, value_dim = (int)plan->problem.value_dim;
+    const kernel_table *run = plan->kernels;
+    const lsh_chunk chunk = lsh_chunk_at(job, task);
+    const int window = chunk.before + chunk.count;
+    lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
+    query_panel *panel = &scratch->dense.panels[0];
+    float *scores = scratch->dense.scores;
+    lsh_gather(job, &chunk, scratch);
+    for (int64_t first = 0; first < chunk.count; first += panel->width) {
+        const int32_t *queries = chunk.window + chunk.before + first;
+        lsh_cut(plan, &chunk, first, panel);
+        resume_panel(job, queries, panel);
+        run->score(panel->queries, panel->width, dim, scratch->keys, dim, window, scores);
+        lsh_hide_self(&chunk, panel, scores);
+        run->softmax_step(scores, panel->width, window, panel->top, panel->sum,
+                          panel->keep);
+        run->mix(scores, panel->width, scratch->values, value_dim, window, value_dim,
+                 panel->keep, panel->outputs);
+        store_panel(job, queries, panel);
+    }
+}
+
+static void forward_round(lsh_job *job, int32_t *order, team workers) {
+    const int64_t n = job->view.queries;
+    grouping sorted = {.clusters = (int32_t)lsh_bucket_count(n),
+                       .offsets = job->slot->offsets,
+                       .order = order};
+    hash_round(job, workers);
+    group_sort(&sorted, job->slot->buckets, n);
+    job->order = order;
+    team_run(workers, ceil_divide(n, LSH_CHUNK), forward_chunk, job);
+}
+
+static void forward_unit(void *shared, int64_t unit, int slot_index, team workers) {
+    const attention_call *call = shared;
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
+    const lsh_state state = lsh_state_at(plan, &(layout){.base = call->state});
+    const int64_t b = unit / problem->heads, h = unit % problem->heads;
+    const int64_t rounds = plan->attention.rounds, at = unit * problem->queries;
+    lsh_job job = {.call = call,
+                   .slot = slot,
+                   .view = view_of(call, b, h),
+                   .top = plan->with_backward ? state.top + at : slot->top,
+                   .sum = plan->with_backward ? state.inverse + at : slot->sum,
+                   .out = query_rows(call, call->out, &problem->out, b, h)};
+    clear_rows(job.out, job.view.queries,
+               problem->packed ? job.view.queries : problem->queries, problem->value_dim);
+    if (job.view.queries == 0)
+        return;
+    lsh_measure(&job, workers);
+    for (; job.round < rounds; job.round++)
+        forward_round(&job,
+                      plan->with_backward
+                          ? state.order + at * rounds + job.round * problem->queries
+                          : slot->order,
+                      workers);
+}
+
+static void forward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    run_units(call->plan->threads, problem->batch * problem->heads, forward_unit,
+              (void *)call);
+}
+
+const attention_kind lsh_kind = {
+    .kind = SHOAL_LSH,
+    .prefix = "lsh-",
+    .number = NUMBER_ROUNDS,
+    .options = OPTION_SEED,
+    .info = {"lsh-R", "lsh-4:seed=1", "R N (64 (D + Dv) + N D / 64)",
+             "Reformer: R rounds of hashing, each position sees two chunks of 32; K = Q"},
+    .keys_are_queries = 1,
+    .place = place,
+    .forward = forward,
+    .backward = lsh_backward,
+};
