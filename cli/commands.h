@@ -1,0 +1,11 @@
+/* The subcommands: each parses its own arguments (arguments[0] is its name) and returns
+   the program's exit code. */
+#ifndef SHOAL_CLI_COMMANDS_H
+#define SHOAL_CLI_COMMANDS_H
+
+int attend_command(int count, char **arguments);
+int kinds_command(int count, char **arguments);
+int info_command(int count, char **arguments);
+int demo_command(int count, char **arguments);
+
+#endif

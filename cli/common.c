@@ -1,0 +1,215 @@
+#define _GNU_SOURCE
+#include "common.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+const char exit_codes_help[] =
+    "exit codes:\n"
+    "  0    done\n"
+    "  2    usage: the command line makes no sense\n"
+    "  3    bad input: a file cannot be read, or arrays do not fit together\n"
+    "  4    out of resources: not enough memory, or an output cannot be written\n"
+    "  130  interrupted; files are written whole or not at all\n";
+
+/* ---- Messages --------------------------------------------------------------------- */
+
+int complain(int exit_code, const char *command, const char *format, ...) {
+    va_list arguments;
+    progress_end();
+    fprintf(stderr, "shoal%s%s: ", *command ? " " : "", command);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    return exit_code;
+}
+
+int complain_status(shoal_status status, int otherwise, const char *command,
+                    const shoal_context *context) {
+    const char *message = context ? shoal_context_message(context) : "";
+    return complain(status == SHOAL_NO_MEMORY ? EXIT_RESOURCES : otherwise, command, "%s",
+                    *message ? message : shoal_status_text(status));
+}
+
+int open_context(const char *command, int threads, const char *isa,
+                 shoal_context **context) {
+    shoal_options options = {.threads = threads, .isa = isa};
+    shoal_status status = shoal_context_create(&options, context);
+    if (status == SHOAL_OK)
+        return EXIT_OK;
+    int code = complain_status(status, EXIT_USAGE, command, *context);
+    shoal_context_destroy(*context);
+    *context = NULL;
+    return code;
+}
+
+/* ---- Numbers ---------------------------------------------------------------------- */
+
+double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static char *next_text(void) {
+    static char texts[8][32];
+    static unsigned next;
+    return texts[next++ % 8];
+}
+
+enum { TEXT = 32 };
+
+/* Three digits, so that columns of very different sizes line up. */
+static const char *scaled_text(double value, double step, const char *const *units,
+                               int count) {
+    char *text = next_text();
+    int unit = 0;
+    while (value >= 999.5 && unit + 1 < count) {
+        value /= step;
+        unit++;
+    }
+    int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(text, TEXT, "%.*f %s", decimals, value, units[unit]);
+    return text;
+}
+
+const char *bytes_text(double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    char *text;
+    if (bytes >= 999.5)
+        return scaled_text(bytes, 1024, units, 5);
+    text = next_text();
+    snprintf(text, TEXT, "%.0f B", bytes);
+    return text;
+}
+
+const char *seconds_text(double seconds) {
+    static const char *const units[] = {"us", "ms", "s"};
+    return scaled_text(seconds * 1e6, 1000, units, 3);
+}
+
+int print_json(json_t *object) {
+    int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    if (failed || putchar('\n') == EOF || fflush(stdout) != 0)
+        return complain(EXIT_RESOURCES, "", "the JSON output could not be written");
+    return EXIT_OK;
+}
+
+json_t *json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* ---- Progress --------------------------------------------------------------------- */
+
+static struct {
+    bool running, stop, shown;
+    double begun, silent_seconds;
+    char text[120];
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+} progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void wait_a_little(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 250000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&progress.changed, &progress.lock, &until);
+}
+
+static void *show_progress(void *unused) {
+    pthread_mutex_lock(&progress.lock);
+    while (!progress.stop) {
+        double elapsed = seconds_now() - progress.begun;
+        if (elapsed >= progress.silent_seconds) {
+            fprintf(stderr, "\r\033[K%s (%.0f s)", progress.text, elapsed);
+            progress.shown = true;
+        }
+        wait_a_little();
+    }
+    if (progress.shown)
+        fputs("\r\033[K", stderr);
+    pthread_mutex_unlock(&progress.lock);
+    return unused;
+}
+
+void progress_begin(double silent_seconds) {
+    if (progress.running || !isatty(STDERR_FILENO))
+        return;
+    progress.stop = progress.shown = false;
+    progress.begun = seconds_now();
+    progress.silent_seconds = silent_seconds;
+    progress.text[0] = 0;
+    progress.running = pthread_create(&progress.thread, NULL, show_progress, NULL) == 0;
+}
+
+void progress_say(const char *format, ...) {
+    if (!progress.running)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&progress.lock);
+    vsnprintf(progress.text, sizeof progress.text, format, arguments);
+    pthread_mutex_unlock(&progress.lock);
+    va_end(arguments);
+}
+
+void progress_end(void) {
+    if (!progress.running)
+        return;
+    pthread_mutex_lock(&progress.lock);
+    progress.stop = true;
+    pthread_cond_signal(&progress.changed);
+    pthread_mutex_unlock(&progress.lock);
+    pthread_join(progress.thread, NULL);
+    progress.running = false;
+}
+
+/* ---- Signals ---------------------------------------------------------------------- */
+
+static volatile sig_atomic_t writing, pending_signal;
+
+static void on_signal(int number) {
+    if (writing) {
+        pending_signal = number;
+        return;
+    }
+    /* Leave the progress line behind; if that fails there is nothing to be done. */
+    ssize_t unused = progress.running ? write(STDERR_FILENO, "\n", 1) : 0;
+    (void)unused;
+    _exit(128 + number);
+}
+
+void handle_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction before;
+        /* Someone who started us with a signal ignored (nohup) wants it to stay so. */
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    }
+}
+
+void writing_begin(void) {
+    writing = 1;
+}
+
+void writing_end(void) {
+    writing = 0;
+    if (pending_signal)
+        _exit(128 + (int)pending_signal);
+}

@@ -1,0 +1,63 @@
+/* What every subcommand shares: exit codes, messages, the context, time, a progress line,
+   and signals that never leave half a file. */
+#ifndef SHOAL_CLI_COMMON_H
+#define SHOAL_CLI_COMMON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "shoal.h"
+
+enum {
+    EXIT_OK = 0,
+    EXIT_USAGE = 2,     /* the command line makes no sense */
+    EXIT_BAD_INPUT = 3, /* a file cannot be read, or arrays do not fit together */
+    EXIT_RESOURCES = 4, /* memory ran out, or an output cannot be written */
+    EXIT_INTERRUPTED = 130
+};
+
+/* For the end of every help text. */
+extern const char exit_codes_help[];
+
+/* One message line on stderr, "shoal COMMAND: ...", and the exit code handed back. */
+int complain(int exit_code, const char *command, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same with the context's message; memory and files that cannot be written are a
+   matter of resources, and `otherwise` says what the rest is. */
+int complain_status(shoal_status status, int otherwise, const char *command,
+                    const shoal_context *context);
+
+/* Makes a context or complains; isa NULL and threads 0 are the defaults. */
+int open_context(const char *command, int threads, const char *isa,
+                 shoal_context **context);
+
+double seconds_now(void); /* monotonic */
+
+/* "12.3 MiB"; the text lives until the eighth call from now. */
+const char *bytes_text(double bytes);
+/* "12.3 ms", likewise. */
+const char *seconds_text(double seconds);
+
+/* Prints the object and drops it. NaN and infinities become null: JSON has none. */
+int print_json(json_t *object);
+json_t *json_number(double value);
+
+/* ---- Progress --------------------------------------------------------------------- */
+
+/* From begin to end, and only when stderr is a terminal, a line with the latest text and
+   the seconds so far is kept there once `silent_seconds` have passed. */
+void progress_begin(double silent_seconds);
+void progress_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void progress_end(void);
+
+/* ---- Signals ---------------------------------------------------------------------- */
+
+/* An interrupt ends the program at once, except between writing_begin and writing_end,
+   where it waits for the end: a file is written whole or not at all. */
+void handle_signals(void);
+void writing_begin(void);
+void writing_end(void);
+
+#endif

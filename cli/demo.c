@@ -1,0 +1,331 @@
+/* shoal demo: full against clustered attention at growing lengths, on this machine. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "commands.h"
+#include "common.h"
+#include "demo_data.h"
+#include "options.h"
+
+enum { HEADS = 6, DIM = 64, SHORTEST = 256, LONGEST = 16384, LENGTHS = 16, SAMPLES = 64 };
+
+/* Seconds for everything; and what one measurement may take of those that are left. */
+static const double budget = 40, largest_share = 0.3;
+
+static const struct {
+    const char *name;
+    int growth; /* of the time when the length doubles */
+} kinds[] = {{"full", 4}, {"clustered-100", 2}, {"i-clustered-100", 2}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+typedef struct {
+    bool measured; /* otherwise seconds is an estimate */
+    double seconds, error;
+    size_t workspace;
+} measurement;
+
+typedef struct {
+    shoal_context *context;
+    int64_t longest;
+    float *q, *k, *v, *out; /* [HEADS][longest][DIM] */
+    double begun;
+    int lengths;
+    int64_t length[LENGTHS];
+    measurement rows[LENGTHS][KINDS];
+} demonstration;
+
+enum { OPTION_MAX_LENGTH, OPTION_THREADS, OPTION_JSON, OPTION_HELP };
+
+static const option_row options[] =
+    {{"max-length", 0, "N", "the longest sequence (default: 16384)"},
+     {"threads", 0, "T", "threads (default: 0, as many as OpenMP offers)"},
+     {"json", 0, NULL, "print one JSON object instead of a table"},
+     {"help", 'h', NULL, "print this"},
+     {0}};
+
+static const command_help help = {"demo", "demo [--max-length N] [--threads T] [--json]",
+                                  "Full attention against clustered-100 and "
+                                  "i-clustered-100 on generated data: 6 heads of\n"
+                                  "64, lengths 256, 512, ... For each, the time of a "
+                                  "call (best of a few), the memory of\n"
+                                  "the plan, the error measured against exact attention "
+                                  "on 64 sampled queries, and how many\n"
+                                  "times faster than full it is. Takes less than a "
+                                  "minute: where full attention would take\n"
+                                  "too long its time is an estimate, marked ~.\n",
+                                  options,
+                                  "Before a time of full attention is printed its result "
+                                  "is compared with the exact one;\n"
+                                  "if it is wrong, the exit code is 1.\n"};
+
+/* ---- Measuring -------------------------------------------------------------------- */
+
+/* Every length is a prefix of the same arrays, which is only a matter of strides. */
+static shoal_problem problem_of(const demonstration *demo, int64_t length) {
+    const shoal_strides strides = {HEADS * demo->longest * DIM, demo->longest * DIM, DIM};
+    return (shoal_problem){.batch = 1,
+                           .heads = HEADS,
+                           .queries = length,
+                           .keys = length,
+                           .dim = DIM,
+                           .value_dim = DIM,
+                           .q = strides,
+                           .k = strides,
+                           .v = strides,
+                           .out = strides};
+}
+
+/* One call warms up; short ones are then repeated and the best counts. */
+static shoal_status time_calls(const demonstration *demo, shoal_plan *plan,
+                               const shoal_inputs *inputs, double *best) {
+    const double enough = 0.5;
+    double total = 0;
+    for (int call = 0; call < 2 || (call < 10 && total < enough); call++) {
+        double begun = seconds_now();
+        shoal_status status = shoal_forward(plan, inputs, demo->out);
+        double seconds = seconds_now() - begun;
+        if (status != SHOAL_OK)
+            return status;
+        *best = call == 0 || seconds < *best ? seconds : *best;
+        total += seconds;
+        if (seconds > enough)
+            break;
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status measure(const demonstration *demo, const char *kind, int64_t length,
+                            measurement *result) {
+    const shoal_problem problem = problem_of(demo, length);
+    const shoal_inputs inputs = {.q = demo->q, .k = demo->k, .v = demo->v};
+    shoal_attention attention;
+    shoal_error error = {0};
+    shoal_plan *plan = NULL;
+    shoal_status status = shoal_attention_parse(demo->context, kind, &attention);
+    if (status == SHOAL_OK)
+        status = shoal_plan_create(demo->context, &problem, &attention, 0, &plan);
+    if (status != SHOAL_OK)
+        return status;
+    status = time_calls(demo, plan, &inputs, &result->seconds);
+    if (status == SHOAL_OK)
+        status = shoal_error_estimate(plan, &inputs, demo->out, SAMPLES, 1, &error);
+    result->measured = true;
+    result->workspace = shoal_plan_workspace(plan);
+    result->error = error.relative_error;
+    shoal_plan_destroy(plan);
+    return status;
+}
+
+/* A kind that would take too long is extrapolated from the length before. */
+static int measure_or_estimate(demonstration *demo, int row, int kind) {
+    measurement *result = &demo->rows[row][kind];
+    double left = budget - (seconds_now() - demo->begun);
+    if (row > 0) {
+        result->seconds = demo->rows[row - 1][kind].seconds * kinds[kind].growth;
+        if (!demo->rows[row - 1][kind].measured || result->seconds > left * largest_share)
+            return EXIT_OK;
+    }
+    progress_say("length %" PRId64 ": %s", demo->length[row], kinds[kind].name);
+    shoal_status status = measure(demo, kinds[kind].name, demo->length[row], result);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, "demo", demo->context);
+    if (kind == 0 && !(result->error < 1e-4))
+        return complain(
+            EXIT_FAILURE, "demo",
+            "full attention is wrong here: relative error %g; please report it",
+            result->error);
+    return EXIT_OK;
+}
+
+/* ---- Printing --------------------------------------------------------------------- */
+
+static void print_heading(const demonstration *demo) {
+    printf("%d heads of %d, batch 1, float32, forward; %s, %d threads\n%s\n", HEADS, DIM,
+           shoal_context_isa(demo->context), shoal_context_threads(demo->context),
+           demo_data_description);
+    printf("ms: best of a few calls; MiB: the plan's memory; error: relative, against "
+           "exact\n"
+           "attention on %d sampled queries; times: as fast as full; ~: estimated\n\n",
+           SAMPLES);
+    printf("%6s %13s  %27s  %27s\n", "", kinds[0].name, kinds[1].name, kinds[2].name);
+    printf("%6s %7s %5s", "length", "ms", "MiB");
+    for (int kind = 1; kind < KINDS; kind++)
+        printf("  %7s %5s %6s %6s", "ms", "MiB", "error", "times");
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* Three digits in a column, with a mark in front where the number is an estimate. */
+static void print_number(int width, double value, bool estimate) {
+    char text[32];
+    int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    snprintf(text, sizeof text, "%s%.*f", estimate ? "~" : "", decimals, value);
+    printf(" %*s", width, text);
+}
+
+static void print_cell(const measurement *cell, const measurement *full, bool is_full) {
+    if (!is_full)
+        putchar(' ');
+    print_number(7, cell->seconds * 1e3, !cell->measured);
+    if (cell->measured)
+        print_number(5, (double)cell->workspace / (1 << 20), false);
+    else
+        printf(" %5s", "-");
+    if (is_full)
+        return;
+    if (cell->measured)
+        printf(" %6.3f", cell->error);
+    else
+        printf(" %6s", "-");
+    print_number(6, full->seconds / cell->seconds, !full->measured || !cell->measured);
+}
+
+static void print_row(const demonstration *demo, int row) {
+    printf("%6" PRId64, demo->length[row]);
+    for (int kind = 0; kind < KINDS; kind++)
+        print_cell(&demo->rows[row][kind], &demo->rows[row][0], kind == 0);
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* The first measured row from which on the kind is faster than full in every measured
+   one, or -1. */
+static int crossing(const demonstration *demo, int kind) {
+    int first = -1;
+    for (int row = 0; row < demo->lengths; row++) {
+        const measurement *full = &demo->rows[row][0], *other = &demo->rows[row][kind];
+        if (!full->measured || !other->measured)
+            break;
+        if (other->seconds >= full->seconds)
+            first = -1;
+        else if (first < 0)
+            first = row;
+    }
+    return first;
+}
+
+static void print_crossings(const demonstration *demo) {
+    putchar('\n');
+    for (int kind = 1; kind < KINDS; kind++) {
+        int row = crossing(demo, kind);
+        if (row < 0)
+            printf("%s is not faster than full at the lengths measured here.\n",
+                   kinds[kind].name);
+        else
+            printf("%s is faster than full from length %" PRId64
+                   "%s: %.2f times there.\n",
+                   kinds[kind].name, demo->length[row],
+                   row == 0 ? " (the shortest measured)" : "",
+                   demo->rows[row][0].seconds / demo->rows[row][kind].seconds);
+    }
+}
+
+static json_t *cell_object(const measurement *cell) {
+    json_t *object =
+        json_pack("{s:b, s:f}", "measured", cell->measured, "seconds", cell->seconds);
+    if (cell->measured) {
+        json_object_set_new(object, "workspace_bytes",
+                            json_integer((json_int_t)cell->workspace));
+        json_object_set_new(object, "relative_error", json_number(cell->error));
+    }
+    return object;
+}
+
+static int print_object(const demonstration *demo) {
+    json_t *list = json_array(), *crossings = json_object();
+    for (int row = 0; row < demo->lengths; row++) {
+        json_t *object = json_pack("{s:I}", "length", (json_int_t)demo->length[row]);
+        for (int kind = 0; kind < KINDS; kind++)
+            json_object_set_new(object, kinds[kind].name,
+                                cell_object(&demo->rows[row][kind]));
+        json_array_append_new(list, object);
+    }
+    for (int kind = 1; kind < KINDS; kind++) {
+        int row = crossing(demo, kind);
+        json_object_set_new(crossings, kinds[kind].name,
+                            row < 0 ? json_null()
+                                    : json_integer((json_int_t)demo->length[row]));
+    }
+    return print_json(json_pack("{s:i, s:i, s:s, s:i, s:s, s:o, s:o}", "heads", HEADS,
+                                "dim", DIM, "isa", shoal_context_isa(demo->context),
+                                "threads", shoal_context_threads(demo->context), "data",
+                                demo_data_description, "lengths", list,
+                                "faster_than_full_from", crossings));
+}
+
+/* ---- The command ------------------------------------------------------------------ */
+
+static int run(demonstration *demo, bool json) {
+    progress_begin(0);
+    progress_say("generating data");
+    fill_demo_data(demo->q, demo->k, demo->v, HEADS, demo->longest, DIM);
+    progress_end();
+    if (!json)
+        print_heading(demo);
+    for (int64_t length = SHORTEST; length <= demo->longest; length *= 2) {
+        int row = demo->lengths;
+        demo->length[row] = length;
+        progress_begin(0);
+        for (int kind = 0; kind < KINDS; kind++) {
+            int code = measure_or_estimate(demo, row, kind);
+            if (code != EXIT_OK)
+                return code;
+        }
+        progress_end();
+        demo->lengths++;
+        if (!json)
+            print_row(demo, row);
+    }
+    if (json)
+        return print_object(demo);
+    print_crossings(demo);
+    return EXIT_OK;
+}
+
+static int with_memory(demonstration *demo, bool json) {
+    size_t bytes = (size_t)(HEADS * demo->longest * DIM) * sizeof(float);
+    float **arrays[] = {&demo->q, &demo->k, &demo->v, &demo->out};
+    int code = EXIT_OK;
+    for (int i = 0; i < 4; i++)
+        if (!(*arrays[i] = malloc(bytes)))
+            code = EXIT_RESOURCES;
+    if (code == EXIT_OK)
+        code = run(demo, json);
+    else
+        complain(code, "demo", "out of memory; try a smaller --max-length");
+    for (int i = 0; i < 4; i++)
+        free(*arrays[i]);
+    return code;
+}
+
+int demo_command(int count, char **arguments) {
+    demonstration demo = {.longest = LONGEST, .begun = seconds_now()};
+    int64_t threads = 0;
+    bool json = false, fine = true;
+    const char *value;
+    for (int option;
+         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
+        if (option == OPTION_HELP) {
+            print_help(&help);
+            return EXIT_OK;
+        }
+        if (option == OPTION_MAX_LENGTH)
+            fine = parse_integer("demo", "max-length", value, SHORTEST,
+                                 (int64_t)SHORTEST << (LENGTHS - 1), &demo.longest);
+        else if (option == OPTION_THREADS)
+            fine = parse_integer("demo", "threads", value, 0, 4096, &threads);
+        json |= option == OPTION_JSON;
+        if (option == OPTIONS_WRONG || !fine)
+            return EXIT_USAGE;
+    }
+    if (optind < count)
+        return complain(EXIT_USAGE, "demo", "%s is one word too many", arguments[optind]);
+    int code = open_context("demo", (int)threads, NULL, &demo.context);
+    if (code != EXIT_OK)
+        return code;
+    code = with_memory(&demo, json);
+    shoal_context_destroy(demo.context);
+    return code;
+}

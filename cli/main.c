@@ -1,0 +1,58 @@
+/* The program: finds the subcommand and hands over. */
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "options.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int count, char **arguments);
+    const char *summary;
+} commands[] = {
+    {"attend", attend_command, "attention on arrays in .npy files"},
+    {"kinds", kinds_command, "the kinds of attention, their defaults and cost"},
+    {"info", info_command, "version, instruction set, threads"},
+    {"demo", demo_command, "full against clustered attention at growing lengths"},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_general_help(void) {
+    printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\ncommands:\n");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %-8s %s\n", commands[i].name, commands[i].summary);
+    printf("\n  shoal COMMAND --help    what a command does, with every option\n"
+           "  shoal --version         the version\n\n"
+           "example:\n  shoal attend i-clustered-100 q.npy k.npy v.npy -o out.npy\n\n%s",
+           exit_codes_help);
+}
+
+static int unknown_command(const char *word) {
+    const char *near =
+        closest_name(word, &commands[0].name, COMMANDS, sizeof commands[0]);
+    if (near)
+        return complain(EXIT_USAGE, "", "unknown command %s; did you mean %s?", word,
+                        near);
+    return complain(EXIT_USAGE, "", "unknown command %s; see shoal --help", word);
+}
+
+int main(int count, char **arguments) {
+    if (count < 2)
+        return complain(EXIT_USAGE, "", "no command; see shoal --help");
+    const char *word = arguments[1];
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
+        strcmp(word, "help") == 0) {
+        print_general_help();
+        return EXIT_OK;
+    }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        printf("shoal %s\n", shoal_version());
+        return EXIT_OK;
+    }
+    handle_signals();
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(word, commands[i].name) == 0)
+            return commands[i].run(count - 1, arguments + 1);
+    return unknown_command(word);
+}

@@ -1,0 +1,195 @@
+#define _GNU_SOURCE
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+/* ---- Closest match ---------------------------------------------------------------- */
+
+enum { LONGEST_WORD = 63 };
+
+static int smaller(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* How many letters to insert, drop or change to get from one word to the other. */
+static int edit_distance(const char *from, const char *to) {
+    int row[LONGEST_WORD + 1], columns = (int)strlen(to);
+    if (columns > LONGEST_WORD)
+        return LONGEST_WORD;
+    for (int j = 0; j <= columns; j++)
+        row[j] = j;
+    for (int i = 0; from[i]; i++) {
+        int diagonal = row[0];
+        row[0] = i + 1;
+        for (int j = 0; j < columns; j++) {
+            int changed = diagonal + (from[i] != to[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = smaller(changed, smaller(row[j], row[j + 1]) + 1);
+        }
+    }
+    return row[columns];
+}
+
+const char *closest_name(const char *word, const void *names, int count, int stride) {
+    const char *closest = NULL;
+    int least = (int)strlen(word) / 3 + 2; /* further away is no help */
+    for (int i = 0; i < count; i++) {
+        const char *name;
+        memcpy(&name, (const char *)names + (ptrdiff_t)i * stride, sizeof name);
+        int distance = edit_distance(word, name);
+        if (distance < least) {
+            least = distance;
+            closest = name;
+        }
+    }
+    return closest;
+}
+
+/* ---- Options ---------------------------------------------------------------------- */
+
+static int count_rows(const option_row *rows) {
+    int count = 0;
+    while (rows[count].name)
+        count++;
+    return count;
+}
+
+static int argument_kind(const option_row *row) {
+    return !row->value            ? no_argument
+           : row->value[0] == '[' ? optional_argument
+                                  : required_argument;
+}
+
+/* getopt's own two notations for the table; a row is known by 256 + its index. */
+static void translate(const option_row *rows, struct option *longs, char *shorts) {
+    *shorts++ = ':';
+    for (int i = 0; rows[i].name; i++) {
+        longs[i] = (struct option){rows[i].name, argument_kind(&rows[i]), NULL, 256 + i};
+        if (!rows[i].letter)
+            continue;
+        *shorts++ = rows[i].letter;
+        if (rows[i].value)
+            *shorts++ = ':';
+    }
+    *shorts = 0;
+}
+
+static int refuse_option(const command_help *help, const char *written,
+                         bool value_missing) {
+    char name[LONGEST_WORD + 1];
+    const char *bare = written + strspn(written, "-");
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(bare, "="), bare);
+    const char *near = closest_name(name, &help->options->name, count_rows(help->options),
+                                    sizeof(option_row));
+    if (value_missing)
+        complain(EXIT_USAGE, help->command, "%s needs a value", written);
+    else if (near && strcmp(near, name) == 0)
+        complain(EXIT_USAGE, help->command, "--%s takes no value", name);
+    else if (near && strncmp(written, "--", 2) == 0)
+        complain(EXIT_USAGE, help->command,
+                 "unknown or ambiguous option %s; did you mean --%s?", written, near);
+    else
+        complain(EXIT_USAGE, help->command, "unknown option %s; see shoal %s%s--help",
+                 written, help->command, *help->command ? " " : "");
+    return OPTIONS_WRONG;
+}
+
+int next_option(const command_help *help, int count, char **arguments,
+                const char **value) {
+    struct option longs[MAX_OPTIONS + 1] = {{0}};
+    char shorts[2 * MAX_OPTIONS + 2];
+    translate(help->options, longs, shorts);
+    opterr = 0;
+    int found = getopt_long(count, arguments, shorts, longs, NULL);
+    *value = optarg;
+    if (found == -1)
+        return OPTIONS_END;
+    if (found >= 256)
+        return found - 256;
+    for (int i = 0; found != '?' && found != ':' && help->options[i].name; i++)
+        if (help->options[i].letter == found)
+            return i;
+    char letter[3] = {'-', (char)optopt, 0};
+    bool is_letter = optopt > 0 && optopt < 256;
+    return refuse_option(help, is_letter ? letter : arguments[optind - 1], found == ':');
+}
+
+static void print_indented(const char *text, int columns) {
+    for (; *text; text++) {
+        putchar(*text);
+        if (*text == '\n')
+            printf("%*s", columns, "");
+    }
+    putchar('\n');
+}
+
+void print_help(const command_help *help) {
+    printf("usage: shoal %s\n\n%s", help->usage, help->about);
+    printf("\noptions:\n");
+    for (const option_row *row = help->options; row->name; row++) {
+        char left[64], letter[8] = "    ";
+        if (row->letter)
+            snprintf(letter, sizeof letter, "-%c, ", row->letter);
+        bool optional = row->value && row->value[0] == '[';
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, row->name,
+                 row->value && !optional ? " " : "", row->value ? row->value : "");
+        printf("  %-26s ", left);
+        print_indented(row->help, 29);
+    }
+    if (help->notes)
+        printf("\n%s", help->notes);
+    printf("\n%s", exit_codes_help);
+}
+
+/* ---- Numbers ---------------------------------------------------------------------- */
+
+bool parse_integer(const char *command, const char *option, const char *text,
+                   int64_t least, int64_t most, int64_t *value) {
+    char *rest;
+    errno = 0;
+    long long parsed = strtoll(text, &rest, 10);
+    if (rest != text && !*rest && errno == 0 && parsed >= least && parsed <= most) {
+        *value = parsed;
+        return true;
+    }
+    complain(EXIT_USAGE, command,
+             "--%s is \"%s\"; it must be a whole number from %" PRId64 " to %" PRId64,
+             option, text, least, most);
+    return false;
+}
+
+bool parse_seed(const char *command, const char *option, const char *text,
+                uint64_t *value) {
+    char *rest;
+    errno = 0;
+    unsigned long long parsed = strtoull(text, &rest, 10);
+    if (text[0] >= '0' && text[0] <= '9' && !*rest && errno == 0) {
+        *value = parsed;
+        return true;
+    }
+    complain(EXIT_USAGE, command,
+             "--%s is \"%s\"; it must be a whole number from 0 to %" PRIu64, option, text,
+             UINT64_MAX);
+    return false;
+}
+
+bool parse_scale(const char *command, const char *option, const char *text,
+                 float *value) {
+    char *rest;
+    float parsed = strtof(text, &rest);
+    if (rest != text && !*rest && isfinite(parsed) && parsed != 0) {
+        *value = parsed;
+        return true;
+    }
+    complain(EXIT_USAGE, command,
+             "--%s is \"%s\"; it must be a finite number other than 0", option, text);
+    return false;
+}

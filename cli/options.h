@@ -1,0 +1,48 @@
+/* Command lines from one table per subcommand: the table is what is parsed, what the help
+   shows, and where the closest match to a misspelt option is found. */
+#ifndef SHOAL_CLI_OPTIONS_H
+#define SHOAL_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MAX_OPTIONS = 24 };
+
+typedef struct {
+    const char *name;  /* long form without dashes; NULL ends the table */
+    char letter;       /* short form, or 0 */
+    const char *value; /* what the help calls the value; NULL: a flag; "[=X]": optional */
+    const char *help;
+} option_row;
+
+typedef struct {
+    const char *command;
+    const char *usage; /* the line after "usage: shoal " */
+    const char *about; /* the paragraph after it */
+    const option_row *options;
+    const char *notes; /* after the options; may be NULL */
+} command_help;
+
+enum { OPTIONS_END = -1, OPTIONS_WRONG = -2 };
+
+/* Steps through the options as getopt does. Returns the row's index with *value set (NULL
+   where there is none), OPTIONS_END when only words are left, or OPTIONS_WRONG after a
+   complaint. Words may stand anywhere; when the end is reached, optind is the first. */
+int next_option(const command_help *help, int count, char **arguments,
+                const char **value);
+
+/* Everything there is to say about a command, on stdout. */
+void print_help(const command_help *help);
+
+/* The nearest of count names (stride bytes from one char pointer to the next), or NULL
+   when none is near. */
+const char *closest_name(const char *word, const void *names, int count, int stride);
+
+/* Numbers must be whole words within the range; complaints name the option. */
+bool parse_integer(const char *command, const char *option, const char *text,
+                   int64_t least, int64_t most, int64_t *value);
+bool parse_seed(const char *command, const char *option, const char *text,
+                uint64_t *value);
+bool parse_scale(const char *command, const char *option, const char *text, float *value);
+
+#endif
