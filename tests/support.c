@@ -1,0 +1,294 @@
+#include "support.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const uint32_t GUARD = UINT32_C(0x7fc0beef);
+
+/* ---- Random numbers ----------------------------------------------------------------- */
+
+uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter) {
+    uint64_t x = seed;
+    const uint64_t parts[] = {stream, counter};
+    for (int i = 0; i < 2; i++) {
+        x = (x ^ parts[i]) * UINT64_C(0xd6e8feb86659fd93);
+        x ^= x >> 32;
+        x = (x + UINT64_C(0x632be59bd9b4e019)) * UINT64_C(0xd6e8feb86659fd93);
+        x ^= x >> 29;
+    }
+    return x * UINT64_C(0xd6e8feb86659fd93) ^ (x >> 31);
+}
+
+/* The sum of four uniform numbers, brought to variance 1. */
+double test_normal(uint64_t bits) {
+    double sum = 0;
+    for (int part = 0; part < 4; part++)
+        sum += (double)((bits >> (16 * part)) & 0xffff) / 65536.0 - 0.5;
+    return sum * 1.7320508075688772;
+}
+
+int64_t test_pick(uint64_t seed, uint64_t stream, int64_t low, int64_t high) {
+    return low + (int64_t)(test_hash(seed, stream, 99) % (uint64_t)(high - low + 1));
+}
+
+/* ---- Tensors ------------------------------------------------------------------------ */
+
+int64_t tensor_positions(const tensor *t, int64_t b) {
+    return t->offsets ? t->offsets[b + 1] - t->offsets[b] : t->positions;
+}
+
+float *tensor_row(const tensor *t, int64_t b, int64_t h, int64_t position) {
+    int64_t sequence = t->offsets ? t->offsets[b] * t->strides.position : b * t->strides.batch;
+    return t->data + sequence + h * t->strides.head + position * t->strides.position;
+}
+
+void tensor_guard(const tensor *t) {
+    for (int64_t i = 0; i < t->elements; i++)
+        memcpy(t->data + i, &GUARD, sizeof GUARD);
+}
+
+/* Elements up to the last one that shape and strides name. */
+static int64_t tensor_extent(const tensor *t) {
+    int64_t batch = t->offsets ? 1 : t->batch;
+    int64_t positions = t->offsets ? t->offsets[t->batch] : t->positions;
+    if (batch == 0 || t->heads == 0 || positions == 0)
+        return 0;
+    return (batch - 1) * t->strides.batch + (t->heads - 1) * t->strides.head +
+           (positions - 1) * t->strides.position + t->features;
+}
+
+static shoal_strides strides_of(const tensor *t, memory_layout layout) {
+    int64_t gap = layout == LAYOUT_GAPS || layout == LAYOUT_PACKED_GAPS ? 3 : 0;
+    int64_t row = t->features + gap;
+    if (layout == LAYOUT_CONTIGUOUS || layout == LAYOUT_GAPS)
+        return (shoal_strides){.position = row,
+                               .head = t->positions * row + gap,
+                               .batch = t->heads * (t->positions * row + gap) + 2 * gap};
+    int64_t position = t->heads * row + 2 * gap;
+    bool packed = layout == LAYOUT_PACKED || layout == LAYOUT_PACKED_GAPS;
+    return (shoal_strides){.position = position,
+                           .head = row,
+                           .batch = packed ? 0 : t->positions * position};
+}
+
+static tensor tensor_create(const case_spec *spec, int64_t heads, int64_t positions,
+                            int64_t features, const int64_t *offsets) {
+    tensor t = {.batch = spec->batch, .heads = heads, .positions = positions,
+                .features = features, .offsets = offsets};
+    t.strides = strides_of(&t, spec->layout);
+    t.elements = tensor_extent(&t);
+    t.data = reference_memory(t.elements, sizeof(float));
+    tensor_guard(&t);
+    return t;
+}
+
+void tensor_destroy(tensor *t) {
+    free(t->data);
+    t->data = NULL;
+}
+
+/* Live elements only; what they hold depends on where they are, not on the layout. */
+static void tensor_fill(const tensor *t, const int64_t *lengths, uint64_t seed,
+                        uint64_t stream) {
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < lengths[b]; i++) {
+                uint64_t place = (uint64_t)((b * t->heads + h) << 32 | i);
+                uint64_t row_seed = test_hash(seed, stream, place);
+                for (int64_t f = 0; f < t->features; f++)
+                    tensor_row(t, b, h, i)[f] =
+                        (float)test_normal(test_hash(row_seed, 1, (uint64_t)f));
+            }
+}
+
+static bool is_guard(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits == GUARD;
+}
+
+static void check_padding(const tensor *t, int64_t b, int64_t h, int64_t i, const char *name,
+                          unsigned char *named, bool padded) {
+    const float *row = tensor_row(t, b, h, i);
+    for (int64_t f = 0; f < t->features; f++) {
+        named[row - t->data + f] = 1;
+        if (padded && row[f] != 0)
+            fail_msg("%s[%" PRId64 "][%" PRId64 "][%" PRId64 "][%" PRId64
+                     "] is padding and holds %g",
+                     name, b, h, i, f, (double)row[f]);
+        if (!padded && is_guard(row[f]))
+            fail_msg("%s[%" PRId64 "][%" PRId64 "][%" PRId64 "][%" PRId64
+                     "] is live and was not written",
+                     name, b, h, i, f);
+    }
+}
+
+void check_surroundings(const tensor *t, const int64_t *lengths, const char *name) {
+    unsigned char *named = reference_memory(t->elements, 1);
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < tensor_positions(t, b); i++)
+                check_padding(t, b, h, i, name, named, i >= lengths[b]);
+    for (int64_t i = 0; i < t->elements; i++)
+        if (!named[i] && !is_guard(t->data[i]))
+            fail_msg("%s: element %" PRId64 " lies in a gap and was written", name, i);
+    free(named);
+}
+
+void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
+                     const char *name) {
+    for (int64_t s = 0; s < a->batch; s++)
+        for (int64_t h = 0; h < a->heads; h++)
+            for (int64_t i = 0; i < lengths[s]; i++) {
+                const float *x = tensor_row(a, s, h, i), *y = tensor_row(b, s, h, i);
+                for (int64_t f = 0; f < a->features; f++)
+                    if (memcmp(x + f, y + f, sizeof *x) != 0)
+                        fail_msg("%s[%" PRId64 "][%" PRId64 "][%" PRId64 "][%" PRId64
+                                 "]: %.9g and %.9g are not the same bits",
+                                 name, s, h, i, f, (double)x[f], (double)y[f]);
+            }
+}
+
+/* ---- Cases -------------------------------------------------------------------------- */
+
+/* [batch]: everything live, or lengths from 0 to the longest, which at least one has. */
+static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stream) {
+    int64_t *lengths = reference_memory(spec->batch, sizeof *lengths);
+    for (int64_t b = 0; b < spec->batch; b++) {
+        bool whole = !spec->ragged || b == (int64_t)(spec->seed % (uint64_t)spec->batch);
+        uint64_t bits = test_hash(spec->seed, stream, (uint64_t)b);
+        lengths[b] = whole ? longest : (int64_t)(bits % (uint64_t)(longest + 1));
+    }
+    return lengths;
+}
+
+/* Where packed sequences begin; with gaps, the first one starts late. */
+static int64_t *offsets_of(const case_spec *spec, const int64_t *lengths) {
+    int64_t *offsets = reference_memory(spec->batch + 1, sizeof *offsets);
+    offsets[0] = spec->layout == LAYOUT_PACKED_GAPS ? 2 : 0;
+    for (int64_t b = 0; b < spec->batch; b++)
+        offsets[b + 1] = offsets[b] + lengths[b];
+    return offsets;
+}
+
+static int32_t *groups_of(const attention_case *c) {
+    const case_spec *spec = &c->spec;
+    int64_t count = spec->batch * spec->heads * spec->queries;
+    int32_t *groups = reference_memory(count, sizeof *groups);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t b = i / (spec->heads * spec->queries), position = i % spec->queries;
+        uint64_t bits = test_hash(spec->seed, 40, (uint64_t)i);
+        bool live = position < c->query_lengths[b];
+        groups[i] = live ? (int32_t)(bits % (uint64_t)spec->attention.clusters) : INT32_MAX;
+    }
+    return groups;
+}
+
+static void create_tensors(attention_case *c) {
+    const case_spec *s = &c->spec;
+    const int64_t *starts = c->query_offsets, *key_starts = c->key_offsets;
+    int64_t kv_heads = case_kv_heads(c);
+    tensor *queries[] = {&c->q, &c->dq}, *keys[] = {&c->k, &c->dk};
+    tensor *values[] = {&c->v, &c->dv}, *outs[] = {&c->out, &c->dout};
+    for (int i = 0; i < 2; i++) {
+        *queries[i] = tensor_create(s, s->heads, s->queries, s->dim, starts);
+        *keys[i] = tensor_create(s, kv_heads, s->keys, s->dim, key_starts);
+        *values[i] = tensor_create(s, kv_heads, s->keys, s->value_dim, key_starts);
+        *outs[i] = tensor_create(s, s->heads, s->queries, s->value_dim, starts);
+    }
+    tensor_fill(&c->q, c->query_lengths, s->seed, 1);
+    tensor_fill(&c->k, c->key_lengths, s->seed, 2);
+    tensor_fill(&c->v, c->key_lengths, s->seed, 3);
+    tensor_fill(&c->dout, c->query_lengths, s->seed, 4);
+}
+
+static void describe_problem(attention_case *c) {
+    const case_spec *s = &c->spec;
+    bool packed = s->layout == LAYOUT_PACKED || s->layout == LAYOUT_PACKED_GAPS;
+    bool defaults = s->layout == LAYOUT_CONTIGUOUS || s->layout == LAYOUT_PACKED;
+    c->problem = (shoal_problem){
+        .batch = s->batch, .heads = s->heads, .kv_heads = s->kv_heads,
+        .queries = s->queries, .keys = s->keys, .dim = s->dim, .value_dim = s->value_dim,
+        .scale = s->scale, .packed = packed};
+    if (!defaults) {
+        c->problem.q = c->q.strides;
+        c->problem.k = c->k.strides;
+        c->problem.v = c->v.strides;
+        c->problem.out = c->out.strides;
+    }
+    bool lengths = s->ragged && !packed;
+    bool shared = reference_shares_keys(s->attention.kind);
+    c->inputs = (shoal_inputs){
+        .q = c->q.data, .k = shared ? NULL : c->k.data, .v = c->v.data,
+        .query_lengths = lengths ? c->query_lengths : NULL,
+        .key_lengths = lengths ? c->key_lengths : NULL,
+        .query_offsets = c->query_offsets, .key_offsets = c->key_offsets,
+        .groups = c->groups};
+}
+
+attention_case case_create(const case_spec *spec) {
+    attention_case c = {.spec = *spec};
+    bool packed = spec->layout == LAYOUT_PACKED || spec->layout == LAYOUT_PACKED_GAPS;
+    bool shared = reference_shares_keys(spec->attention.kind);
+    if (shared) {
+        c.spec.keys = spec->queries;
+        c.spec.kv_heads = 0;
+    }
+    c.query_lengths = lengths_of(&c.spec, c.spec.queries, 30);
+    c.key_lengths = lengths_of(&c.spec, c.spec.keys, shared ? 30 : 31);
+    if (packed) {
+        c.query_offsets = offsets_of(&c.spec, c.query_lengths);
+        c.key_offsets = offsets_of(&c.spec, c.key_lengths);
+    }
+    if (spec->own_groups)
+        c.groups = groups_of(&c);
+    create_tensors(&c);
+    describe_problem(&c);
+    return c;
+}
+
+void case_destroy(attention_case *c) {
+    tensor *all[] = {&c->q, &c->k, &c->v, &c->out, &c->dout, &c->dq, &c->dk, &c->dv};
+    for (int64_t i = 0; i < COUNT_OF(all); i++)
+        tensor_destroy(all[i]);
+    free(c->query_lengths);
+    free(c->key_lengths);
+    free(c->query_offsets);
+    free(c->key_offsets);
+    free(c->groups);
+}
+
+int64_t case_kv_heads(const attention_case *c) {
+    return c->spec.kv_heads > 0 ? c->spec.kv_heads : c->spec.heads;
+}
+
+static void copy_rows(const tensor *to, const tensor *from, int64_t b, int64_t h) {
+    for (int64_t i = 0; i < to->positions; i++)
+        memcpy(tensor_row(to, 0, 0, i), tensor_row(from, b, h, i),
+               sizeof(float) * (size_t)to->features);
+}
+
+attention_case case_extract(const attention_case *c, int64_t b, int64_t h) {
+    int64_t kv_head = h / (c->spec.heads / case_kv_heads(c));
+    case_spec spec = c->spec;
+    spec.batch = spec.heads = 1;
+    spec.kv_heads = 0;
+    spec.queries = c->query_lengths[b];
+    spec.keys = c->key_lengths[b];
+    spec.layout = LAYOUT_CONTIGUOUS;
+    spec.ragged = false;
+    attention_case alone = case_create(&spec);
+    copy_rows(&alone.q, &c->q, b, h);
+    copy_rows(&alone.k, &c->k, b, kv_head);
+    copy_rows(&alone.v, &c->v, b, kv_head);
+    copy_rows(&alone.dout, &c->dout, b, h);
+    for (int64_t i = 0; i < spec.queries && c->groups; i++)
+        alone.groups[i] = c->groups[(b * c->spec.heads + h) * c->spec.queries + i];
+    return alone;
+}

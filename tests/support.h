@@ -1,0 +1,142 @@
+/* What the tests of the attention core share: seeded data, problems in every memory
+   layout with poison around and between what the library may touch, comparison with the
+   reference, contexts for every instruction set, and an allocator that counts and fails. */
+#ifndef SHOAL_TESTS_SUPPORT_H
+#define SHOAL_TESTS_SUPPORT_H
+
+#include <stdbool.h>
+
+#include "reference.h"
+#include "shoal.h"
+
+#define COUNT_OF(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+
+/* ---- Random numbers: pure functions of what they are for ---------------------------- */
+
+uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter);
+double test_normal(uint64_t bits); /* about standard normal, from 64 random bits */
+int64_t test_pick(uint64_t seed, uint64_t stream, int64_t low, int64_t high); /* inclusive */
+
+/* ---- Tensors ------------------------------------------------------------------------ */
+
+/* [batch][heads][positions][features] by strides, in a block that ends with its last
+   element. Every element that is not filled holds the guard, a NaN of its own bits. */
+typedef struct {
+    float *data;
+    int64_t elements, batch, heads, positions, features;
+    shoal_strides strides;  /* never all zero, unless there is nothing to stride over */
+    const int64_t *offsets; /* packed: [batch + 1]; otherwise NULL */
+} tensor;
+
+void tensor_destroy(tensor *t);
+int64_t tensor_positions(const tensor *t, int64_t b); /* of one sequence, padding included */
+float *tensor_row(const tensor *t, int64_t b, int64_t h, int64_t position);
+void tensor_guard(const tensor *t); /* fills every element with the guard */
+
+/* Fails the test unless everything outside the tensor's own elements is still the guard,
+   and the elements at or beyond lengths[b] are 0. */
+void check_surroundings(const tensor *t, const int64_t *lengths, const char *name);
+/* Fails the test unless the live elements are the same bits; layouts may differ. */
+void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
+                     const char *name);
+
+/* ---- Cases -------------------------------------------------------------------------- */
+
+typedef enum {
+    LAYOUT_CONTIGUOUS,     /* strides left 0 */
+    LAYOUT_POSITION_MAJOR, /* [batch][position][head][feature] */
+    LAYOUT_GAPS,           /* [batch][head][position][feature] with gaps at every level */
+    LAYOUT_PACKED,         /* strides left 0 */
+    LAYOUT_PACKED_GAPS,    /* gaps between heads and positions, and before the first */
+    LAYOUT_COUNT
+} memory_layout;
+
+typedef struct {
+    shoal_attention attention;
+    int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
+    float scale;
+    memory_layout layout;
+    bool ragged;     /* sequences of different lengths */
+    bool own_groups; /* random groups brought by the caller */
+    uint64_t seed;   /* of the data: live values do not depend on the layout */
+} case_spec;
+
+typedef struct {
+    case_spec spec;
+    shoal_problem problem;
+    shoal_inputs inputs;
+    tensor q, k, v, out, dout, dq, dk, dv;
+    int64_t *query_lengths, *key_lengths; /* [batch], what is live */
+    int64_t *query_offsets, *key_offsets; /* [batch + 1], packed only */
+    int32_t *groups;                      /* [batch][heads][queries], own_groups only */
+} attention_case;
+
+/* keys and kv_heads are ignored where the keys are the queries; kv_heads 0 means heads. */
+attention_case case_create(const case_spec *spec);
+void case_destroy(attention_case *c);
+int64_t case_kv_heads(const attention_case *c);
+/* The same head alone: batch 1, one head, contiguous, exactly as long as it is live. */
+attention_case case_extract(const attention_case *c, int64_t b, int64_t h);
+/* What is in a case, for messages. The text is valid until the next call. */
+const char *case_text(const attention_case *c);
+
+shoal_plan *case_plan(shoal_context *context, const attention_case *c, unsigned flags);
+void case_forward(shoal_plan *plan, attention_case *c);
+void case_backward(shoal_plan *plan, attention_case *c);
+/* Plan with backward, forward, backward; the caller destroys the plan. */
+shoal_plan *case_run(shoal_context *context, attention_case *c);
+
+/* Surroundings of out, dq, dk and dv. */
+void case_check_surroundings(const attention_case *c);
+/* Bitwise equality of out, dq, dk and dv. */
+void case_check_identical(const attention_case *a, const attention_case *b);
+
+/* ---- Comparison with the reference (compare.c) -------------------------------------- */
+
+/* One head in double precision, padding cut away. */
+typedef struct {
+    reference_head head;
+    double *q, *k, *v, *dout;
+    int32_t *buckets;
+} head_copy;
+
+head_copy head_copy_create(const attention_case *c, shoal_plan *plan, int64_t b,
+                           int64_t h);
+void head_copy_destroy(head_copy *copy);
+
+/* Sets dout to 0 in rows where rounding could change the oracle's choice, which the
+   comparison then leaves out. */
+void case_calm(attention_case *c);
+
+/* Forward within 1e-5 and gradients within 1e-4 of the reference's largest entry. */
+void check_forward(const attention_case *c, shoal_plan *plan);
+void check_gradients(const attention_case *c, shoal_plan *plan);
+/* Groups: in range where live, -1 in the padding, the caller's when brought, all different
+   when there are no more queries than clusters. Top keys: the best of the centroid's
+   scores, best first, up to rounding. */
+void check_groups(const attention_case *c, shoal_plan *plan);
+void check_top_keys(const attention_case *c, shoal_plan *plan);
+/* All of the above and the surroundings. */
+void check_everything(const attention_case *c, shoal_plan *plan);
+
+/* ---- Contexts ----------------------------------------------------------------------- */
+
+/* The instruction sets that run here, "scalar" first; NULL past the end. */
+const char *test_isa(int index);
+shoal_context *test_context(const char *isa, int threads);
+
+/* The path of a file or folder of the shared data (in the directory that SHOAL_DATA names,
+   or else beside the project), or NULL where it is absent. Valid until the next call. */
+const char *test_data(const char *name);
+
+/* ---- An allocator that counts, and fails when told to ------------------------------- */
+
+typedef struct {
+    int64_t calls;   /* allocations asked for so far */
+    int64_t live;    /* blocks not yet given back */
+    int64_t fail_at; /* the call (from 1) that fails; 0: none */
+} counting_allocator;
+
+shoal_options counting_options(counting_allocator *allocator);
+
+#endif

@@ -1,0 +1,244 @@
+/* Padding, NaN and infinities, and problems with nothing in them. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static const shoal_attention KINDS[] = {
+    {.kind = SHOAL_FULL},
+    {.kind = SHOAL_SHARED_FULL},
+    {.kind = SHOAL_CLUSTERED, .clusters = 5, .bits = 63, .iterations = 10, .seed = 2},
+    {.kind = SHOAL_I_CLUSTERED, .clusters = 5, .bits = 63, .iterations = 10, .topk = 9,
+     .seed = 2},
+    {.kind = SHOAL_LSH, .rounds = 2, .seed = 2},
+    {.kind = SHOAL_ORACLE_TOP, .topk = 9},
+};
+
+static case_spec corner_spec(const shoal_attention *attention) {
+    return (case_spec){.attention = *attention, .batch = 3, .heads = 2, .queries = 70,
+                       .keys = 53, .dim = 9, .value_dim = 6, .layout = LAYOUT_GAPS,
+                       .ragged = true, .seed = 8};
+}
+
+/* Sets what is not live, within the tensor's shape and in its gaps. */
+static void fill_dead(const tensor *t, const int64_t *lengths, float value) {
+    unsigned char *live = reference_memory(t->elements, 1);
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t i = 0; i < lengths[b]; i++)
+                memset(live + (tensor_row(t, b, h, i) - t->data), 1, (size_t)t->features);
+    for (int64_t i = 0; i < t->elements; i++)
+        if (!live[i])
+            t->data[i] = value;
+    free(live);
+}
+
+/* ---- Padding ------------------------------------------------------------------------ */
+
+static void padding_goes_nowhere(void **state) {
+    (void)state;
+    const float poisons[] = {INFINITY, -INFINITY, 0, 3e38f};
+    for (int isa = 0; test_isa(isa); isa++)
+        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+            for (int64_t p = 0; p < COUNT_OF(poisons); p++) {
+                case_spec spec = corner_spec(&KINDS[kind]);
+                attention_case nan = case_create(&spec), other = case_create(&spec);
+                fill_dead(&other.q, other.query_lengths, poisons[p]);
+                fill_dead(&other.k, other.key_lengths, poisons[p]);
+                fill_dead(&other.v, other.key_lengths, poisons[p]);
+                fill_dead(&other.dout, other.query_lengths, poisons[p]);
+                shoal_context *context = test_context(test_isa(isa), 2);
+                shoal_plan_destroy(case_run(context, &nan));
+                shoal_plan_destroy(case_run(context, &other));
+                case_check_identical(&nan, &other);
+                case_check_surroundings(&nan);
+                case_check_surroundings(&other);
+                shoal_context_destroy(context);
+                case_destroy(&nan);
+                case_destroy(&other);
+            }
+}
+
+/* ---- NaN and infinities in live positions ------------------------------------------- */
+
+typedef enum { SPOIL_Q, SPOIL_K, SPOIL_V, SPOIL_DOUT, SPOIL_ALL_Q, SPOIL_COUNT } spoiling;
+
+static void spoil(attention_case *c, spoiling what, int64_t b, int64_t h, float value) {
+    const tensor *tensors[] = {&c->q, &c->k, &c->v, &c->dout, &c->q};
+    if (what == SPOIL_ALL_Q)
+        for (int64_t i = 0; i < c->query_lengths[b]; i++)
+            tensor_row(&c->q, b, h, i)[i % c->spec.dim] = value;
+    else
+        tensor_row(tensors[what], b, h, 4)[1] = value;
+}
+
+static void copy_head_rows(const tensor *to, const tensor *from, int64_t b, int64_t h,
+                           int64_t positions) {
+    for (int64_t i = 0; i < positions; i++)
+        memcpy(tensor_row(to, b, h, i), tensor_row(from, b, h, i),
+               sizeof(float) * (size_t)to->features);
+}
+
+/* All that may differ from the clean run is head (b, h): it is made equal, then all is
+   compared. */
+static void check_other_heads(attention_case *spoiled, const attention_case *clean, int64_t b,
+                              int64_t h) {
+    copy_head_rows(&spoiled->out, &clean->out, b, h, clean->query_lengths[b]);
+    copy_head_rows(&spoiled->dq, &clean->dq, b, h, clean->query_lengths[b]);
+    copy_head_rows(&spoiled->dk, &clean->dk, b, h, clean->key_lengths[b]);
+    copy_head_rows(&spoiled->dv, &clean->dv, b, h, clean->key_lengths[b]);
+    case_check_identical(clean, spoiled);
+}
+
+static void check_spoiling(shoal_context *context, const case_spec *spec, spoiling what,
+                           float value) {
+    attention_case clean = case_create(spec), spoiled = case_create(spec);
+    spoil(&spoiled, what, 1, 1, value);
+    shoal_plan *clean_plan = case_run(context, &clean);
+    shoal_plan *plan = case_run(context, &spoiled);
+    check_groups(&spoiled, plan);
+    case_check_surroundings(&spoiled);
+    check_other_heads(&spoiled, &clean, 1, 1);
+    shoal_plan_destroy(clean_plan);
+    shoal_plan_destroy(plan);
+    case_destroy(&clean);
+    case_destroy(&spoiled);
+}
+
+static void nan_stays_in_its_head(void **state) {
+    (void)state;
+    const float values[] = {NAN, INFINITY, -INFINITY};
+    for (int isa = 0; test_isa(isa); isa++) {
+        shoal_context *context = test_context(test_isa(isa), 2);
+        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+            for (int what = 0; what < SPOIL_COUNT; what++)
+                for (int64_t i = 0; i < COUNT_OF(values); i++) {
+                    case_spec spec = corner_spec(&KINDS[kind]);
+                    spec.ragged = false;
+                    check_spoiling(context, &spec, (spoiling)what, values[i]);
+                }
+        shoal_context_destroy(context);
+    }
+}
+
+static bool row_is_finite(const tensor *t, int64_t i) {
+    for (int64_t f = 0; f < t->features; f++)
+        if (!isfinite(tensor_row(t, 0, 0, i)[f]))
+            return false;
+    return true;
+}
+
+/* A NaN query spoils its own row, and in full attention no other. A NaN key or value
+   spoils all rows of the kinds that give every key a weight. */
+static void check_reach(const char *isa, const shoal_attention *attention, spoiling what) {
+    case_spec spec = corner_spec(attention);
+    spec.batch = spec.heads = 1;
+    spec.ragged = false;
+    attention_case c = case_create(&spec);
+    spoil(&c, what, 0, 0, NAN);
+    shoal_context *context = test_context(isa, 1);
+    shoal_plan_destroy(case_run(context, &c));
+    for (int64_t i = 0; i < spec.queries; i++) {
+        bool spoiled = !row_is_finite(&c.out, i);
+        if (i == 4 || what != SPOIL_Q)
+            assert_true(spoiled);
+        else if (attention->kind == SHOAL_FULL)
+            assert_false(spoiled);
+    }
+    shoal_context_destroy(context);
+    case_destroy(&c);
+}
+
+static void nan_reaches_what_depends_on_it(void **state) {
+    (void)state;
+    for (int isa = 0; test_isa(isa); isa++)
+        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+            shoal_kind which = KINDS[kind].kind;
+            check_reach(test_isa(isa), &KINDS[kind], SPOIL_Q);
+            if (reference_shares_keys(which) || which == SHOAL_ORACLE_TOP)
+                continue;
+            check_reach(test_isa(isa), &KINDS[kind], SPOIL_K);
+            check_reach(test_isa(isa), &KINDS[kind], SPOIL_V);
+        }
+}
+
+/* ---- Nothing ------------------------------------------------------------------------ */
+
+static void check_all_zero(const tensor *t) {
+    for (int64_t i = 0; i < t->elements; i++)
+        assert_true(t->data[i] == 0);
+}
+
+static void check_nothing(case_spec spec) {
+    spec.layout = LAYOUT_CONTIGUOUS;
+    spec.ragged = false;
+    attention_case c = case_create(&spec);
+    shoal_context *context = test_context(NULL, 2);
+    shoal_plan *plan = case_run(context, &c);
+    check_all_zero(&c.out);
+    check_all_zero(&c.dq);
+    check_all_zero(&c.dk);
+    check_all_zero(&c.dv);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    case_destroy(&c);
+}
+
+static void no_queries_keys_or_batch(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        case_spec no_queries = corner_spec(&KINDS[kind]), no_keys = no_queries;
+        case_spec no_batch = no_queries, neither = no_queries;
+        no_queries.queries = 0;
+        no_batch.batch = 0;
+        neither.queries = neither.keys = 0;
+        no_keys.keys = 0;
+        check_nothing(no_queries);
+        check_nothing(no_batch);
+        check_nothing(neither);
+        if (!reference_shares_keys(KINDS[kind].kind))
+            check_nothing(no_keys);
+    }
+}
+
+/* Lengths of 0 in a problem that has room for more. */
+static void zero_lengths(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        for (int which = 0; which < 3; which++) {
+            case_spec spec = corner_spec(&KINDS[kind]);
+            attention_case c = case_create(&spec);
+            bool shared = reference_shares_keys(spec.attention.kind);
+            for (int64_t b = 0; b < spec.batch; b++) {
+                if (which != 1 || shared)
+                    c.query_lengths[b] = 0;
+                if (which != 0 || shared)
+                    c.key_lengths[b] = 0;
+            }
+            shoal_context *context = test_context(NULL, 2);
+            shoal_plan *plan = case_run(context, &c);
+            check_groups(&c, plan);
+            for (int64_t b = 0; b < spec.batch; b++)
+                c.query_lengths[b] = c.key_lengths[b] = 0; /* all of it must be 0 */
+            case_check_surroundings(&c);
+            shoal_plan_destroy(plan);
+            shoal_context_destroy(context);
+            case_destroy(&c);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(padding_goes_nowhere),
+        cmocka_unit_test(nan_stays_in_its_head),
+        cmocka_unit_test(nan_reaches_what_depends_on_it),
+        cmocka_unit_test(no_queries_keys_or_batch),
+        cmocka_unit_test(zero_lengths),
+    };
+    return cmocka_run_group_tests_name("corners", tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* The same input and seed: the same bits on any number of threads, and the same groups on
+   any instruction set. Sequences are long enough to be cut into blocks. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static const int THREADS[] = {2, 3, 7};
+
+static const shoal_attention KINDS[] = {
+    {.kind = SHOAL_FULL},
+    {.kind = SHOAL_SHARED_FULL},
+    {.kind = SHOAL_CLUSTERED, .clusters = 50, .bits = 63, .iterations = 10, .seed = 4},
+    {.kind = SHOAL_I_CLUSTERED, .clusters = 50, .bits = 63, .iterations = 10, .topk = 32,
+     .seed = 4},
+    {.kind = SHOAL_LSH, .rounds = 2, .seed = 4},
+    {.kind = SHOAL_ORACLE_TOP, .topk = 16},
+};
+
+/* Quadratic kinds get shorter sequences: several blocks still, in bearable time. */
+static int64_t long_length(shoal_kind kind) {
+    bool linear = kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED || kind == SHOAL_LSH;
+    return linear ? 5003 : 901;
+}
+
+static case_spec long_spec(const shoal_attention *attention) {
+    int64_t length = long_length(attention->kind);
+    return (case_spec){.attention = *attention, .batch = 1, .heads = 1, .queries = length,
+                       .keys = length - 2, .dim = 16, .value_dim = 12, .seed = 31};
+}
+
+static case_spec short_spec(const shoal_attention *attention) {
+    return (case_spec){.attention = *attention, .batch = 3, .heads = 4, .kv_heads = 2,
+                       .queries = 150, .keys = 131, .dim = 33, .value_dim = 20,
+                       .layout = LAYOUT_PACKED_GAPS, .ragged = true, .seed = 32};
+}
+
+static size_t groups_size(const attention_case *c) {
+    return sizeof(int32_t) * (size_t)(c->spec.batch * c->spec.heads * c->spec.queries);
+}
+
+static void check_same_groups(const attention_case *c, const shoal_plan *a,
+                              const shoal_plan *b) {
+    if (shoal_plan_groups(a, NULL))
+        assert_memory_equal(shoal_plan_groups(a, NULL), shoal_plan_groups(b, NULL),
+                            groups_size(c));
+}
+
+static void check_same_top_keys(const attention_case *c, const shoal_plan *a,
+                                const shoal_plan *b) {
+    const shoal_attention *attention = &c->spec.attention;
+    int64_t count = c->spec.batch * c->spec.heads * attention->clusters * attention->topk;
+    if (shoal_plan_top_keys(a, NULL))
+        assert_memory_equal(shoal_plan_top_keys(a, NULL), shoal_plan_top_keys(b, NULL),
+                            sizeof(int32_t) * (size_t)count);
+}
+
+static void compare_threads(const char *isa, const case_spec *spec) {
+    attention_case one = case_create(spec);
+    shoal_context *context_one = test_context(isa, 1);
+    shoal_plan *plan_one = case_run(context_one, &one);
+    for (int64_t i = 0; i < COUNT_OF(THREADS); i++) {
+        attention_case many = case_create(spec);
+        shoal_context *context = test_context(isa, THREADS[i]);
+        assert_int_equal(shoal_context_threads(context), THREADS[i]);
+        shoal_plan *plan = case_run(context, &many);
+        check_same_groups(&one, plan_one, plan);
+        check_same_top_keys(&one, plan_one, plan);
+        case_check_identical(&one, &many);
+        shoal_plan_destroy(plan);
+        shoal_context_destroy(context);
+        case_destroy(&many);
+    }
+    shoal_plan_destroy(plan_one);
+    shoal_context_destroy(context_one);
+    case_destroy(&one);
+}
+
+static void threads_do_not_matter(void **state) {
+    (void)state;
+    for (int isa = 0; test_isa(isa); isa++)
+        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+            case_spec spec = short_spec(&KINDS[kind]);
+            compare_threads(test_isa(isa), &spec);
+        }
+}
+
+static void threads_do_not_matter_in_one_long_head(void **state) {
+    (void)state;
+    for (int isa = 0; test_isa(isa); isa++)
+        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+            case_spec spec = long_spec(&KINDS[kind]);
+            compare_threads(test_isa(isa), &spec);
+        }
+}
+
+static void compare_instruction_sets(const case_spec *spec) {
+    attention_case scalar = case_create(spec);
+    shoal_context *scalar_context = test_context("scalar", 2);
+    shoal_plan *scalar_plan = case_run(scalar_context, &scalar);
+    for (int isa = 1; test_isa(isa); isa++) {
+        attention_case vector = case_create(spec);
+        shoal_context *context = test_context(test_isa(isa), 2);
+        assert_string_equal(shoal_context_isa(context), test_isa(isa));
+        shoal_plan *plan = case_run(context, &vector);
+        check_same_groups(&scalar, scalar_plan, plan);
+        shoal_plan_destroy(plan);
+        shoal_context_destroy(context);
+        case_destroy(&vector);
+    }
+    shoal_plan_destroy(scalar_plan);
+    shoal_context_destroy(scalar_context);
+    case_destroy(&scalar);
+}
+
+static void groups_are_the_same_on_every_instruction_set(void **state) {
+    (void)state;
+    const int32_t bits[] = {1, 8, 31, 63, 64, 65, 128, 255};
+    const int64_t dims[] = {1, 3, 16, 65};
+    for (int64_t b = 0; b < COUNT_OF(bits); b++)
+        for (int64_t d = 0; d < COUNT_OF(dims); d++) {
+            shoal_attention attention = KINDS[2];
+            attention.bits = bits[b];
+            case_spec spec = short_spec(&attention);
+            spec.dim = dims[d];
+            spec.queries = 700;
+            compare_instruction_sets(&spec);
+        }
+    case_spec spec = long_spec(&KINDS[2]);
+    compare_instruction_sets(&spec);
+}
+
+/* A plan keeps nothing from one call to the next, not even of infinities. */
+static void plans_can_be_used_again(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        case_spec spec = short_spec(&KINDS[kind]);
+        attention_case first = case_create(&spec), again = case_create(&spec);
+        attention_case between = case_create(&spec);
+        for (int64_t i = 0; i < between.q.elements; i++)
+            between.q.data[i] = i % 5 ? -between.q.data[i] : INFINITY;
+        shoal_context *context = test_context(NULL, 2);
+        shoal_plan *plan = case_run(context, &first);
+        case_forward(plan, &between);
+        case_backward(plan, &between);
+        case_forward(plan, &again);
+        case_backward(plan, &again);
+        case_check_identical(&first, &again);
+        shoal_plan_destroy(plan);
+        shoal_context_destroy(context);
+        case_destroy(&first);
+        case_destroy(&again);
+        case_destroy(&between);
+    }
+}
+
+/* The seed is heard: other seeds give other groups. */
+static void seeds_matter(void **state) {
+    (void)state;
+    case_spec spec = short_spec(&KINDS[2]), other_spec = spec;
+    other_spec.attention.seed++;
+    attention_case c = case_create(&spec), other = case_create(&other_spec);
+    shoal_context *context = test_context(NULL, 2);
+    shoal_plan *plan = case_run(context, &c), *other_plan = case_run(context, &other);
+    assert_memory_not_equal(shoal_plan_groups(plan, NULL),
+                            shoal_plan_groups(other_plan, NULL), groups_size(&c));
+    shoal_plan_destroy(plan);
+    shoal_plan_destroy(other_plan);
+    shoal_context_destroy(context);
+    case_destroy(&c);
+    case_destroy(&other);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(threads_do_not_matter_in_one_long_head),
+        cmocka_unit_test(groups_are_the_same_on_every_instruction_set),
+        cmocka_unit_test(plans_can_be_used_again),
+        cmocka_unit_test(seeds_matter),
+    };
+    return cmocka_run_group_tests_name("determinism", tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* Memory: every allocation failed in turn, nothing allocated while running, the workspace
+   that was promised, and state that the caller keeps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static const shoal_attention KINDS[] = {
+    {.kind = SHOAL_FULL},
+    {.kind = SHOAL_SHARED_FULL},
+    {.kind = SHOAL_CLUSTERED, .clusters = 4, .bits = 63, .iterations = 10},
+    {.kind = SHOAL_I_CLUSTERED, .clusters = 4, .bits = 63, .iterations = 10, .topk = 7},
+    {.kind = SHOAL_LSH, .rounds = 2},
+    {.kind = SHOAL_ORACLE_TOP, .topk = 7},
+};
+
+static case_spec memory_spec(const shoal_attention *attention) {
+    return (case_spec){.attention = *attention, .batch = 2, .heads = 2, .queries = 65,
+                       .keys = 50, .dim = 7, .value_dim = 5, .ragged = true, .seed = 6};
+}
+
+/* ---- Every allocation failed in turn ------------------------------------------------ */
+
+/* Context, plan, run; stops at the first status that is not ok. */
+static shoal_status whole_road(const shoal_options *options, attention_case *c) {
+    shoal_context *context = NULL;
+    shoal_plan *plan = NULL;
+    shoal_status status = shoal_context_create(options, &context);
+    if (status == SHOAL_OK)
+        status = shoal_plan_create(context, &c->problem, &c->spec.attention,
+                                   SHOAL_WITH_BACKWARD, &plan);
+    else
+        assert_null(context);
+    if (status == SHOAL_OK) {
+        case_forward(plan, c);
+        case_backward(plan, c);
+    } else {
+        assert_null(plan);
+        assert_true(!context || shoal_context_message(context)[0] != '\0');
+    }
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    return status;
+}
+
+/* Fails the first allocation, then the second, until one run needs no more. */
+static void check_failures(shoal_status (*road)(const shoal_options *, attention_case *),
+                           attention_case *c, int64_t least) {
+    int64_t failures = 0;
+    for (;; failures++) {
+        counting_allocator allocator = {.fail_at = failures + 1};
+        shoal_options options = counting_options(&allocator);
+        options.threads = 2;
+        tensor_guard(&c->out);
+        shoal_status status = road(&options, c);
+        assert_int_equal(allocator.live, 0);
+        if (allocator.calls <= failures) {
+            assert_int_equal(status, SHOAL_OK);
+            break;
+        }
+        assert_int_equal(status, SHOAL_NO_MEMORY);
+    }
+    assert_true(failures >= least);
+}
+
+static void allocations_may_fail(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        case_spec spec = memory_spec(&KINDS[kind]);
+        attention_case c = case_create(&spec);
+        check_failures(whole_road, &c, 2);
+        case_check_surroundings(&c);
+        case_destroy(&c);
+    }
+}
+
+/* The one call. A failure in it leaves the context usable. */
+static shoal_status attend_road(const shoal_options *options, attention_case *c) {
+    counting_allocator *allocator = options->user;
+    char kind[128];
+    shoal_attention_print(&c->spec.attention, kind, sizeof kind);
+    shoal_context *context = NULL;
+    shoal_status status = shoal_context_create(options, &context);
+    if (status == SHOAL_OK)
+        status = shoal_attend(context, kind, &c->problem, &c->inputs, c->out.data);
+    if (status != SHOAL_OK && context) {
+        assert_true(shoal_context_message(context)[0] != '\0');
+        tensor untouched = c->out;
+        untouched.data = reference_memory(c->out.elements, sizeof(float));
+        tensor_guard(&untouched);
+        assert_memory_equal(c->out.data, untouched.data,
+                            sizeof(float) * (size_t)c->out.elements);
+        tensor_destroy(&untouched);
+        allocator->fail_at = 0;
+        assert_int_equal(shoal_attend(context, kind, &c->problem, &c->inputs, c->out.data),
+                         SHOAL_OK);
+    }
+    shoal_context_destroy(context);
+    return status;
+}
+
+static void attend_may_fail(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        case_spec spec = memory_spec(&KINDS[kind]);
+        attention_case c = case_create(&spec);
+        check_failures(attend_road, &c, 2);
+        case_destroy(&c);
+    }
+}
+
+/* ---- Nothing is allocated while running --------------------------------------------- */
+
+static void running_allocates_nothing(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        counting_allocator allocator = {0};
+        shoal_options options = counting_options(&allocator);
+        shoal_context *context = NULL;
+        assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
+        case_spec spec = memory_spec(&KINDS[kind]);
+        attention_case c = case_create(&spec);
+        shoal_plan *plan = case_plan(context, &c, SHOAL_WITH_BACKWARD);
+        int64_t calls = allocator.calls;
+        case_forward(plan, &c);
+        case_backward(plan, &c);
+        assert_int_equal(allocator.calls, calls);
+        shoal_plan_destroy(plan);
+        shoal_context_destroy(context);
+        assert_int_equal(allocator.live, 0);
+        case_destroy(&c);
+    }
+}
+
+static void *measuring_allocate(void *user, size_t bytes) {
+    size_t *total = user;
+    *total += bytes;
+    return malloc(bytes ? bytes : 1);
+}
+
+static void measuring_release(void *user, void *block) {
+    (void)user;
+    free(block);
+}
+
+/* A plan says how much it holds: all that it asked for, alignment aside. */
+static size_t workspace_of(const shoal_attention *attention, int64_t length, int64_t heads) {
+    size_t total = 0;
+    shoal_options options = {.allocate = measuring_allocate, .release = measuring_release,
+                             .user = &total, .threads = 2};
+    shoal_problem problem = {.batch = 1, .heads = heads, .queries = length, .keys = length,
+                             .dim = 64, .value_dim = 64};
+    shoal_context *context = NULL;
+    shoal_plan *plan = NULL;
+    assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
+    total = 0;
+    assert_int_equal(shoal_plan_create(context, &problem, attention, 0, &plan), SHOAL_OK);
+    size_t bytes = shoal_plan_workspace(plan);
+    assert_true(bytes + 4096 >= total);
+    assert_true(shoal_plan_state_size(plan) <= bytes);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    return bytes;
+}
+
+/* At most 64 bytes per query per head beyond a constant, and nothing of size N x S. */
+static void workspace_is_linear(void **state) {
+    (void)state;
+    const shoal_attention attention = {.kind = SHOAL_I_CLUSTERED, .clusters = 100, .bits = 63,
+                                       .iterations = 10, .topk = 32};
+    for (int64_t heads = 1; heads <= 6; heads += 5) {
+        size_t small = workspace_of(&attention, 20000, heads);
+        size_t large = workspace_of(&attention, 120000, heads);
+        assert_true(large - small <= (size_t)(64 * 100000 * heads));
+    }
+}
+
+static void full_needs_no_matrix(void **state) {
+    (void)state;
+    const shoal_attention attention = {.kind = SHOAL_FULL};
+    size_t small = workspace_of(&attention, 20000, 1);
+    size_t large = workspace_of(&attention, 120000, 1);
+    assert_true(large - small <= 1024u * 100000u);
+}
+
+/* ---- State that the caller keeps ---------------------------------------------------- */
+
+static void *state_create(const shoal_plan *plan) {
+    size_t bytes = (shoal_plan_state_size(plan) + 63) / 64 * 64;
+    void *block = aligned_alloc(64, bytes ? bytes : 64);
+    assert_non_null(block);
+    memset(block, 0xee, bytes);
+    return block;
+}
+
+/* Two layers of one network: forward, forward, backward, backward with one plan. */
+static void check_two_layers(const shoal_attention *attention) {
+    shoal_context *context = test_context(NULL, 2);
+    case_spec specs[2] = {memory_spec(attention), memory_spec(attention)};
+    specs[0].ragged = specs[1].ragged = false;
+    specs[1].seed++;
+    attention_case alone[2], layers[2];
+    void *states[2];
+    shoal_plan *plan = NULL;
+    for (int i = 0; i < 2; i++) {
+        alone[i] = case_create(&specs[i]);
+        shoal_plan_destroy(case_run(context, &alone[i]));
+        layers[i] = case_create(&specs[i]);
+        plan = plan ? plan : case_plan(context, &layers[i], SHOAL_WITH_BACKWARD);
+        states[i] = state_create(plan);
+        layers[i].inputs.state = states[i];
+        case_forward(plan, &layers[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        case_backward(plan, &layers[i]);
+        case_check_identical(&alone[i], &layers[i]);
+    }
+    if (shoal_plan_groups(plan, states[0]))
+        assert_memory_not_equal(
+            shoal_plan_groups(plan, states[0]), shoal_plan_groups(plan, states[1]),
+            sizeof(int32_t) *
+                (size_t)(specs[0].batch * specs[0].heads * specs[0].queries));
+    for (int i = 0; i < 2; i++) {
+        free(states[i]);
+        case_destroy(&alone[i]);
+        case_destroy(&layers[i]);
+    }
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+}
+
+static void one_plan_two_layers(void **state) {
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        check_two_layers(&KINDS[kind]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations_may_fail),
+        cmocka_unit_test(attend_may_fail),
+        cmocka_unit_test(running_allocates_nothing),
+        cmocka_unit_test(workspace_is_linear),
+        cmocka_unit_test(full_needs_no_matrix),
+        cmocka_unit_test(one_plan_two_layers),
+    };
+    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+}
