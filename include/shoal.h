@@ -48,6 +48,7 @@
  *           allocates nothing, and fails only by refusing its arguments.
  * Limits.   Positions in one sequence: 2^31 - 1. dim, value_dim: 1 to 65536. clusters,
  *           topk: 1 to 65535 (topk of an oracle too). bits: 1 to 255. rounds: 1 to 255.
+ *           rank: 1 to 1024 (more than dim counts as dim).
  */
 #ifndef SHOAL_H
 #define SHOAL_H
@@ -121,11 +122,23 @@ typedef enum {
     SHOAL_CLUSTERED,   /* clustered-C      one attention per group of queries            */
     SHOAL_I_CLUSTERED, /* i-clustered-C    and the topk keys of a group exactly per query */
     SHOAL_LSH,         /* lsh-R            Reformer's hashing, R rounds, K = Q           */
-    SHOAL_ORACLE_TOP   /* oracle-top-k     only the k best keys of each query            */
+    SHOAL_ORACLE_TOP,  /* oracle-top-k     only the k best keys of each query            */
+    SHOAL_SHOAL        /* shoal-C          i-clustered with groups=keys,normaliser=query */
 } shoal_kind;
 
-/* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1".
-   Fields that a kind does not use are 0 after parsing and ignored elsewhere. */
+/* How queries are grouped: by hashes of the queries and Hamming k-means, as the paper
+   does; or by k-means in the metric of the keys, where two queries are near when they
+   attend alike. */
+typedef enum { SHOAL_GROUPS_HASH, SHOAL_GROUPS_KEYS } shoal_grouping;
+
+/* What makes the top keys' weights comparable with the rest: the group's mass, as the
+   paper does; or each query's own scores, one softmax over its exact top keys and its
+   group's other keys. */
+typedef enum { SHOAL_NORMALISER_CLUSTER, SHOAL_NORMALISER_QUERY } shoal_normaliser;
+
+/* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
+   "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal-100:topk=64". Fields that
+   a kind does not use are 0 after parsing and ignored elsewhere. */
 typedef struct {
     shoal_kind kind;
     int32_t clusters;   /* C */
@@ -133,6 +146,9 @@ typedef struct {
     int32_t bits;       /* B: bits of a query's hash */
     int32_t iterations; /* L: Lloyd iterations */
     int32_t rounds;     /* R: hashing rounds of lsh */
+    int32_t rank;       /* directions that groups=keys looks at */
+    int32_t groups;     /* a shoal_grouping */
+    int32_t normaliser; /* a shoal_normaliser */
     uint64_t seed;
 } shoal_attention;
 

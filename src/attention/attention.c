@@ -129,13 +129,14 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
                     "shoal_plan_create: an argument is NULL or the context was refused");
     if (flags & ~(unsigned)SHOAL_WITH_BACKWARD)
         return fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x", flags);
-    shoal_status status = attention_check(context, attention);
+    shoal_attention checked = *attention;
+    shoal_status status = attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
     shoal_plan made = {.context = context,
                        .kernels = context->kernels,
                        .problem = *problem,
-                       .attention = *attention,
+                       .attention = checked,
                        .kind = attention_kind_at((int)attention->kind),
                        .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
                        .threads = context->threads};
@@ -230,6 +231,7 @@ const attention_kind *attention_kind_at(int index) {
         [SHOAL_FULL] = &full_kind,           [SHOAL_SHARED_FULL] = &shared_full_kind,
         [SHOAL_CLUSTERED] = &clustered_kind, [SHOAL_I_CLUSTERED] = &i_clustered_kind,
         [SHOAL_LSH] = &lsh_kind,             [SHOAL_ORACLE_TOP] = &oracle_top_kind,
+        [SHOAL_SHOAL] = &shoal_kind_row,
     };
     int count = (int)(sizeof kinds / sizeof *kinds);
     return index >= 0 && index < count ? kinds[index] : NULL;

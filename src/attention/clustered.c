@@ -34,6 +34,13 @@ static void find_groups(clustered_head *head, team workers) {
     } else if (n <= plan->attention.clusters) {
         for (int64_t i = 0; i < n; i++)
             groups[i] = (int32_t)i;
+    } else if (head->work->by_keys) {
+        const rows q = head->view.q, k = head->view.k;
+        metric_find(&head->slot->metric, head->keys.kernels, k.data, k.stride,
+                    head->view.keys, q.data, q.stride, n);
+        lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
+                  head->slot->metric.projection, plan->attention.iterations,
+                  plan->attention.seed, groups);
     } else {
         team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
         kmeans_run(&head->slot->kmeans, head->keys.kernels, workers, &head->slot->hashes, n,
@@ -58,7 +65,8 @@ static void centroid_task(void *shared, int64_t task, int thread) {
         int64_t size = sorted->offsets[j + 1] - sorted->offsets[j];
         float *centroid = head->state.centroids + j * dim;
         head->keys.kernels->sum_rows(head->view.q.data, head->view.q.stride,
-                                     sorted->order + sorted->offsets[j], size, dim, centroid);
+                                     sorted->order + sorted->offsets[j], NULL, size, dim,
+                                     centroid);
         for (int d = 0; d < dim && size > 1; d++)
             centroid[d] /= (float)size;
     }
@@ -97,7 +105,7 @@ static void see_scores(void *shared, const query_panel *panel, const float *scor
                        int64_t first) {
     const candidate_seer *seer = shared;
     for (int i = 0; i < panel->count; i++)
-        if (seer->counts[i] > seer->work->capacity - KEY_BLOCK)
+        if (seer->counts[i] >= seer->work->capacity - KEY_BLOCK)
             cut_list(seer, i);
     seer->kernels->collect(scores, panel->width, count, (int32_t)first, seer->floor,
                            seer->candidates, seer->work->capacity, seer->counts);
@@ -152,13 +160,11 @@ static void attend_task(void *shared, int64_t task, int thread) {
         seers[p] = seer_of(head, own, p);
         start_panel(head, &own->dense->panels[p], &seers[p]);
     }
-    for (int64_t key = start; key < end; key += KEY_BLOCK) {
-        dense_prefetch(&head->keys, key + KEY_BLOCK, end);
+    for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
             dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
                          &own->dense->panels[p], own->dense->scores,
                          head->work->improved ? see_scores : NULL, &seers[p]);
-    }
     for (int p = 0; p < panels; p++)
         keep_panel(head, chunk, &own->dense->panels[p], &seers[p]);
 }
@@ -184,16 +190,19 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
         count = topk_cut(list, count + more, work->topk);
     }
     topk_sort(list, count);
+    for (int32_t i = 0; i < count; i++)
+        keys[i] = candidate_key(list[i]);
+    prefetch_rows(v.data, v.stride, keys, count, Dv);
     double mass = 0;
     for (int32_t i = 0; i < count; i++) {
-        keys[i] = candidate_key(list[i]);
-        float weight =
+        own->weights[i] =
             expf(candidate_score(list[i]) - head->state.top[j]) * head->state.inverse[j];
-        mass += (double)weight;
-        const float *value = v.data + keys[i] * v.stride;
-        for (int64_t d = 0; d < Dv; d++)
-            shared[d] -= weight * value[d];
+        mass += (double)own->weights[i];
     }
+    head->keys.kernels->sum_rows(v.data, v.stride, keys, own->weights, count, (int)Dv,
+                                 own->top_v);
+    for (int64_t d = 0; d < Dv; d++)
+        shared[d] -= own->top_v[d];
     head->state.mass[j] = (float)mass;
     if (count < head->view.keys)
         return;
@@ -236,7 +245,7 @@ static void merge_task(void *shared, int64_t task, int thread) {
 
 /* ---- Outputs ---------------------------------------------------------------------- */
 
-enum { MEMBER_TASK = 960 }; /* queries in one task: whole panels of every width */
+enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width */
 
 /* clustered: every member gets what its group shares. */
 static void copy_task(void *shared, int64_t task, int thread) {
@@ -249,11 +258,27 @@ static void copy_task(void *shared, int64_t task, int thread) {
                head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
 }
 
+/* In the softmax of a centroid, with top and sum, the keys that are not top keys have the
+   share 1 - mass. Returns that sum, which turns the group's shares into such weights; 0
+   when there is nothing to begin with. */
+float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel) {
+    const float left = 1 - head->state.mass[j];
+    const int begun = head->work->per_query && !(left <= 0);
+    const float sum = begun ? 1 / head->state.inverse[j] : 0;
+    for (int i = 0; i < panel->width; i++) {
+        panel->top[i] = begun ? head->state.top[j] : -INFINITY;
+        panel->sum[i] = left * sum;
+    }
+    return sum;
+}
+
 /* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
 static void improve_members(const clustered_head *head, int64_t j, int64_t first,
                             int64_t last, clustered_thread *own) {
     const kernel_table *run = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int per_query = head->work->per_query;
+    const float *shared = head->state.shared + j * Dv;
     const int32_t *order = head->slot->sorted.order;
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
@@ -269,17 +294,18 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
         prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
                                panel->count, Dv);
         run->score(panel->queries, panel->width, dim, own->top_k, dim, k, own->weights);
+        const float others = clustered_start_top(head, j, panel);
         memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
-        for (int i = 0; i < panel->width; i++) {
-            panel->top[i] = -INFINITY;
-            panel->sum[i] = 0;
-        }
+        for (int d = 0; d < Dv && per_query; d++)
+            for (int i = 0; i < panel->width; i++)
+                panel->outputs[d * panel->width + i] = others * shared[d];
         run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum, panel->keep);
-        run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, NULL, panel->outputs);
+        run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, panel->keep,
+                 panel->outputs);
         for (int i = 0; i < panel->width; i++)
-            panel->sum[i] = head->state.mass[j] / panel->sum[i];
+            panel->sum[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
         run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->sum,
-                    head->state.shared + j * Dv, 0, head->out.data, head->out.stride,
+                    per_query ? NULL : shared, 0, head->out.data, head->out.stride,
                     order + panel->first);
     }
 }
@@ -329,9 +355,13 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
         return;
     int64_t chunks = ceil_divide(S, head.chunk_keys);
     team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
-    /* Alone, a thread reads the keys once for many panels; together, panels are shared
-       out, at the price of reading the keys once for each. */
-    head.task_panels = workers.threads == 1 ? PANELS : 1;
+    /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
+       where those are few, panels. */
+    head.task_panels = PANELS;
+    if (chunks < workers.threads)
+        head.task_panels =
+            used / head.keys.kernels->panel * chunks / workers.threads;
+    head.task_panels = head.task_panels < 1 ? 1 : least(head.task_panels, PANELS);
     team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)), attend_task,
              &head);
     team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
@@ -349,8 +379,9 @@ const attention_kind clustered_kind = {
     .kind = SHOAL_CLUSTERED,
     .prefix = "clustered-",
     .number = NUMBER_CLUSTERS,
-    .options = OPTION_BITS | OPTION_ITERATIONS | OPTION_SEED,
-    .info = {"clustered-C", "clustered-100:bits=63,iterations=10,seed=1",
+    .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
+    .defaults = {.bits = 63, .rank = 16, .iterations = 10, .seed = 1},
+    .info = {"clustered-C", "clustered-100:groups=hash,bits=63,rank=16,iterations=10,seed=1",
              "N D B + N C L + C S (D + Dv)", "each group of queries attends once"},
     .place = clustered_place,
     .forward = forward,
@@ -362,10 +393,35 @@ const attention_kind i_clustered_kind = {
     .kind = SHOAL_I_CLUSTERED,
     .prefix = "i-clustered-",
     .number = NUMBER_CLUSTERS,
-    .options = OPTION_TOPK | OPTION_BITS | OPTION_ITERATIONS | OPTION_SEED,
-    .info = {"i-clustered-C", "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
+    .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS | OPTION_RANK |
+               OPTION_ITERATIONS | OPTION_SEED,
+    .defaults = {.topk = 32, .bits = 63, .rank = 16, .iterations = 10, .seed = 1},
+    .info = {"i-clustered-C",
+             "i-clustered-100:topk=32,groups=hash,normaliser=cluster,bits=63,rank=16,"
+             "iterations=10,seed=1",
              "N D B + N C L + (C S + N k) (D + Dv)",
              "clustered, and each group's topk keys exactly for every query"},
+    .place = clustered_place,
+    .forward = forward,
+    .backward = clustered_backward,
+    .groups = clustered_groups,
+    .top_keys = clustered_top_keys,
+};
+
+const attention_kind shoal_kind_row = {
+    .kind = SHOAL_SHOAL,
+    .prefix = "shoal-",
+    .number = NUMBER_CLUSTERS,
+    .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
+    .defaults = {.topk = 64,
+                 .groups = SHOAL_GROUPS_KEYS,
+                 .normaliser = SHOAL_NORMALISER_QUERY,
+                 .rank = 16,
+                 .iterations = 5,
+                 .seed = 1},
+    .info = {"shoal-C", "shoal-100:topk=64,rank=16,iterations=5,seed=1",
+             "N r (D + C) + (C S + N k) (D + Dv)",
+             "groups in the keys' metric, a normaliser per query: half the error"},
     .place = clustered_place,
     .forward = forward,
     .backward = clustered_backward,

@@ -1,8 +1,9 @@
-/* clustered-C and i-clustered-C.
+/* clustered-C, i-clustered-C and shoal-C.
  *
  * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
  *
- * One head goes: groups (hash, k-means) -> sort by group -> centroids -> softmax of the
+ * One head goes: groups (hash and Hamming k-means, or the keys' metric and Euclidean
+ * k-means) -> sort by group -> centroids -> softmax of the
  * centroids over all keys, streaming, with the best k keys of each -> for i-clustered the
  * top part, exact per query, on queries sorted by group -> out. */
 #ifndef SHOAL_ATTENTION_CLUSTERED_H
@@ -11,8 +12,10 @@
 #include "attention/dense.h"
 #include "cluster/grouping.h"
 #include "cluster/kmeans.h"
+#include "cluster/lloyd.h"
+#include "cluster/metric.h"
 
-extern const attention_kind clustered_kind, i_clustered_kind;
+extern const attention_kind clustered_kind, i_clustered_kind, shoal_kind_row;
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
@@ -27,8 +30,10 @@ typedef struct {
 
 /* Memory for one head at a time. */
 typedef struct {
-    hash_array hashes;
+    hash_array hashes; /* groups=hash */
     kmeans_work kmeans;
+    metric_work metric; /* groups=keys */
+    lloyd_work lloyd;
     grouping sorted;
     /* The centroids' softmax over each chunk of keys, before they are merged: */
     float *part_top, *part_sum; /* [chunks][C] */
@@ -62,6 +67,8 @@ typedef struct {
 
 typedef struct {
     int improved;     /* the kind has top keys */
+    int by_keys;      /* groups=keys */
+    int per_query;    /* normaliser=query */
     int32_t topk;     /* k, at most the number of keys */
     int64_t capacity; /* of a candidate list */
     float *directions; /* [bits][D] */
@@ -69,6 +76,7 @@ typedef struct {
     clustered_thread *threads;
     dense_scratch *dense;  /* [threads] */
     kmeans_tally *tallies; /* [threads] */
+    lloyd_thread *lloyd;   /* [threads] */
 } clustered_work;
 
 /* One head on its way through forward or backward. */
@@ -79,8 +87,8 @@ typedef struct {
     clustered_state state; /* of this head */
     head_view view;
     dense_keys keys;
-    rows out;          /* forward */
-    rows dout, dq;     /* backward */
+    rows out;
+    rows dout, dq;      /* backward */
     rows dk, dv;
     int64_t chunk_keys;  /* keys of a chunk */
     int64_t task_panels; /* panels of centroids in one task */
@@ -91,6 +99,10 @@ clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t 
 /* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
    returns how many. */
 int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
+
+/* The softmax over the top keys of group j begins with nothing, or, where each query has
+   its own normaliser, with the group's other keys: how much weight they have. */
+float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
 
 void clustered_backward(const attention_call *call);
 

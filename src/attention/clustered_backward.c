@@ -11,7 +11,11 @@
  *     dscore_il = m_j p_il (slope_il - mean_i),   dv_l += m_j p_il dout_i
  * and the centroids' weight a_l has gradient dm_j for l in T, G_j . v_l elsewhere. The
  * dense pass treats every key as one of the others; what it gets wrong on T is put right
- * here, key by key, since T is small. */
+ * here, key by key, since T is small.
+ * normaliser=query: one softmax over T and the others, whose weights are the centroid's
+ * times f_i = (sum of the centroid's exponentials) / (sum of query i's). With
+ * mean_i = dout_i . out_i, the top part is as above with m_j = 1; the others see
+ * G_j = sum of f_i dout_i, and delta_j = sum of f_i mean_i takes the place of dm_j. */
 #include <math.h>
 #include <string.h>
 
@@ -24,14 +28,48 @@ static void gather_members(rows from, const int32_t *order, int count, int dim, 
                (size_t)dim * sizeof *to);
 }
 
+/* normaliser=cluster: the mean slope of every member; returns their sum, part of dm_j. */
+static double cluster_means(const clustered_head *head, int k, clustered_thread *own) {
+    query_panel *panel = &own->dense->panels[0];
+    double sum = 0;
+    head->keys.kernels->dot_columns(own->weights, own->slopes, panel->width, k, panel->delta);
+    for (int i = 0; i < panel->width; i++) {
+        panel->delta[i] *= panel->sum[i];
+        sum += i < panel->count ? (double)panel->delta[i] : 0;
+    }
+    return sum;
+}
+
+/* normaliser=query: the mean slope of every member, and its weight f_i in what the group
+   shares, added to G_j; returns the part of delta_j. */
+static double query_means(const clustered_head *head, int64_t j, int64_t first, float others,
+                          clustered_thread *own) {
+    query_panel *panel = &own->dense->panels[0];
+    const int Dv = head->keys.value_dim;
+    const int32_t *members = head->slot->sorted.order + first;
+    double sum = 0;
+    for (int i = 0; i < panel->width; i++) {
+        panel->keep[i] *= others * panel->sum[i];
+        panel->delta[i] = 0;
+        if (i >= panel->count)
+            continue;
+        panel->delta[i] = ordered_dot(own->member_dout + (int64_t)i * Dv,
+                                      head->out.data + members[i] * head->out.stride, Dv);
+        sum += (double)panel->keep[i] * (double)panel->delta[i];
+    }
+    head->keys.kernels->spread(panel->keep, panel->width, panel->count, own->member_dout, Dv,
+                               Dv, 1, head->slot->grad_shared + j * Dv, Dv);
+    return sum;
+}
+
 /* One panel of members against the top keys: writes their dq, adds to the gradients of
-   the top keys' rows; returns its part of dm_j. */
+   the top keys' rows; returns its part of dm_j, or of delta_j. */
 static double top_panel(const clustered_head *head, int64_t j, int k, int64_t first,
                         clustered_thread *own) {
     const kernel_table *run = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int32_t *members = head->slot->sorted.order + first;
-    const float mass = head->state.mass[j];
+    const float mass = head->work->per_query ? 1 : head->state.mass[j];
     query_panel *panel = &own->dense->panels[0];
     const int width = panel->width;
     gather_members(head->view.q, members, panel->count, dim, own->member_q);
@@ -41,19 +79,13 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
     run->score(panel->queries, width, dim, own->top_k, dim, k, own->scores);
     run->score(panel->grad_out, width, Dv, own->top_v, Dv, k, own->slopes);
-    for (int i = 0; i < width; i++) {
-        panel->top[i] = -INFINITY;
-        panel->sum[i] = 0;
-    }
+    const float others = clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
     run->softmax_step(own->weights, width, k, panel->top, panel->sum, panel->keep);
-    run->dot_columns(own->weights, own->slopes, width, k, panel->delta);
-    double mass_gradient = 0;
-    for (int i = 0; i < width; i++) {
+    for (int i = 0; i < width; i++)
         panel->sum[i] = 1 / panel->sum[i];
-        panel->delta[i] *= panel->sum[i];
-        mass_gradient += i < panel->count ? (double)panel->delta[i] : 0;
-    }
+    double gradient = head->work->per_query ? query_means(head, j, first, others, own)
+                                            : cluster_means(head, k, own);
     run->softmax_slope(own->scores, own->slopes, width, k, panel->top, panel->sum,
                        panel->delta, mass * head->keys.scale);
     if (head->dq.data) {
@@ -66,7 +98,7 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
                 own->grad_top_k, dim);
     run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
                 own->grad_top_v, Dv);
-    return mass_gradient;
+    return gradient;
 }
 
 static float dot(const float *a, const float *b, int64_t n) {
@@ -78,25 +110,26 @@ static float dot(const float *a, const float *b, int64_t n) {
 
 /* Puts right what the dense pass will do on the top keys: it takes G_j . v_l for the
    weight's gradient where it is dm_j, and gives v_l a share that is not its. */
-static void correct_top(const clustered_head *head, int64_t j, int k, float mass_gradient,
+static void correct_top(const clustered_head *head, int64_t j, int k, float gradient,
                         clustered_thread *own) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const float *centroid = head->state.centroids + j * dim;
     const float *grad_shared = head->slot->grad_shared + j * Dv;
+    const float mass = head->work->per_query ? 1 : head->state.mass[j];
     float *grad_centroid = head->slot->grad_centroids + j * dim;
     for (int l = 0; l < k; l++) {
         const float *key = own->top_k + (int64_t)l * dim;
         float score = head->keys.scale * dot(centroid, key, dim);
         float weight = expf(score - head->state.top[j]) * head->state.inverse[j];
         float slope = dot(grad_shared, own->top_v + (int64_t)l * Dv, Dv);
-        float wrong = weight * (mass_gradient - slope) * head->keys.scale;
+        float wrong = weight * (gradient - slope) * head->keys.scale;
         for (int d = 0; d < dim; d++) {
             grad_centroid[d] += wrong * key[d];
             own->grad_top_k[l * dim + d] += wrong * centroid[d];
         }
         for (int d = 0; d < Dv; d++)
             own->grad_top_v[l * Dv + d] =
-                head->state.mass[j] * own->grad_top_v[l * Dv + d] - weight * grad_shared[d];
+                mass * own->grad_top_v[l * Dv + d] - weight * grad_shared[d];
     }
 }
 
@@ -124,15 +157,17 @@ static void group_task(void *shared, int64_t j, int thread) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
     float *grad_shared = head->slot->grad_shared + j * Dv;
-    run->sum_rows(head->dout.data, head->dout.stride, sorted->order + first, last - first, Dv,
-                  grad_shared);
+    memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
+    if (!head->work->per_query)
+        run->sum_rows(head->dout.data, head->dout.stride, sorted->order + first, NULL,
+                      last - first, Dv, grad_shared);
     memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
     head->slot->delta[j] = 0;
     if (last == first) {
         /* No members: no weight, whatever the dense pass computes. */
         head->state.top[j] = head->state.inverse[j] = 0;
         memset(head->state.centroids + j * dim, 0, sizeof(float) * (size_t)dim);
-    } else {
+    } else if (!head->work->per_query) {
         head->slot->delta[j] = dot(grad_shared, head->state.shared + j * Dv, Dv);
     }
     if (!head->work->improved)
@@ -147,13 +182,13 @@ static void group_task(void *shared, int64_t j, int thread) {
     clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
     memset(own->grad_top_k, 0, sizeof(float) * (size_t)k * (size_t)dim);
     memset(own->grad_top_v, 0, sizeof(float) * (size_t)k * (size_t)Dv);
-    double mass_gradient = 0;
+    double gradient = 0;
     for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
         dense_cut(own->dense, run, at, least(at + run->panel, last));
-        mass_gradient += top_panel(head, j, k, at, own);
+        gradient += top_panel(head, j, k, at, own);
     }
-    head->slot->delta[j] += head->state.mass[j] * (float)mass_gradient;
-    correct_top(head, j, k, (float)mass_gradient, own);
+    head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) * (float)gradient;
+    correct_top(head, j, k, (float)gradient, own);
     scatter_top(head, j, k, own);
 }
 
@@ -219,6 +254,7 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
         head.dk = dk;
         head.dv = dv;
         head.dout = query_rows(call, call->gradients->dout, &problem->out, b, h);
+        head.out = query_rows(call, call->gradients->out, &problem->out, b, h);
         head.dq = query_rows(call, call->gradients->dq, &problem->q, b, h);
         clear_rows(head.dq, S > 0 ? n : 0, problem->packed ? n : problem->queries,
                    problem->dim);

@@ -5,41 +5,58 @@
 #include "cluster/topk.h"
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps many
-   threads busy; chunks are long, since each begins its list of best keys anew. */
-enum { MAX_CHUNKS = 16, LEAST_CHUNK = 16384 };
+   threads busy. They are long where each begins its list of best keys anew. */
+enum { MAX_CHUNKS = 16, LEAST_CHUNK = 2048, LEAST_CHUNK_WITH_TOP = 16384 };
 
-static int64_t chunk_length(int64_t keys) {
+static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
-    return even > LEAST_CHUNK ? even : LEAST_CHUNK;
+    int64_t least_length =
+        plan->attention.kind == SHOAL_CLUSTERED ? LEAST_CHUNK : LEAST_CHUNK_WITH_TOP;
+    return even > least_length ? even : least_length;
 }
 
 static clustered_state state_at(const shoal_plan *plan, layout *place) {
     const shoal_problem *problem = &plan->problem;
     const int64_t heads = problem->batch * problem->heads;
-    const int64_t groups = heads * plan->attention.clusters;
+    const int64_t groups = times(heads, plan->attention.clusters);
     clustered_state state = {0};
-    state.groups = reserve(place, heads * problem->queries, sizeof(int32_t));
-    state.centroids = reserve(place, groups * problem->dim, sizeof(float));
-    state.shared = reserve(place, groups * problem->value_dim, sizeof(float));
+    state.groups = reserve(place, times(heads, problem->queries), sizeof(int32_t));
+    state.centroids = reserve(place, times(groups, problem->dim), sizeof(float));
+    state.shared = reserve(place, times(groups, problem->value_dim), sizeof(float));
     state.top = reserve(place, groups, sizeof(float));
     state.inverse = reserve(place, groups, sizeof(float));
-    if (plan->attention.kind == SHOAL_I_CLUSTERED) {
+    if (plan->attention.kind != SHOAL_CLUSTERED) {
         state.mass = reserve(place, groups, sizeof(float));
-        state.top_keys = reserve(place, groups * plan->attention.topk, sizeof(int32_t));
+        state.top_keys = reserve(place, times(groups, plan->attention.topk), sizeof(int32_t));
     }
     return state;
+}
+
+/* What the grouping needs for one head. */
+static void place_groups(clustered_slot *slot, const shoal_plan *plan,
+                         const clustered_work *own, layout *work) {
+    const int64_t N = plan->problem.queries;
+    const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
+    const int rank = (int)least(plan->attention.rank, dim);
+    if (own->by_keys) {
+        metric_place(&slot->metric, plan->kernels, dim, rank, work);
+        lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
+        slot->lloyd.threads = own->lloyd;
+        return;
+    }
+    slot->hashes.bits = plan->attention.bits;
+    slot->hashes.words = hash_words(plan->attention.bits);
+    slot->hashes.planes = reserve(work, hash_array_size(N, plan->attention.bits), 1);
+    kmeans_place(&slot->kmeans, C, plan->attention.bits, N, work);
+    slot->kmeans.tally = own->tallies;
 }
 
 static void place_slot(clustered_slot *slot, const shoal_plan *plan,
                        const clustered_work *own, layout *work) {
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
     const int64_t C = plan->attention.clusters;
-    const int64_t parts = ceil_divide(S, chunk_length(S)) * C;
-    slot->hashes.bits = plan->attention.bits;
-    slot->hashes.words = hash_words(plan->attention.bits);
-    slot->hashes.planes = reserve(work, hash_array_size(N, plan->attention.bits), 1);
-    kmeans_place(&slot->kmeans, (int)C, plan->attention.bits, N, work);
-    slot->kmeans.tally = own->tallies;
+    const int64_t parts = ceil_divide(S, chunk_length(plan, S)) * C;
+    place_groups(slot, plan, own, work);
     slot->sorted.clusters = (int32_t)C;
     slot->sorted.offsets = reserve(work, C + 1, sizeof(int32_t));
     slot->sorted.order = reserve(work, N, sizeof(int32_t));
@@ -64,7 +81,8 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
                          const clustered_work *own, layout *work) {
     const int64_t width = plan->kernels->panel, k = own->topk;
     const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
-    thread->projections = reserve(work, plan->attention.bits * width, sizeof(float));
+    if (!own->by_keys)
+        thread->projections = reserve(work, plan->attention.bits * width, sizeof(float));
     if (!own->improved)
         return;
     thread->candidates = reserve(work, PANELS * width * own->capacity, sizeof(uint64_t));
@@ -83,25 +101,47 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     thread->grad_top_v = reserve(work, k * Dv, sizeof(float));
 }
 
+/* What the grouping needs for each thread. */
+static void place_group_threads(clustered_work *own, const shoal_plan *plan, layout *work) {
+    const int C = plan->attention.clusters, bits = plan->attention.bits;
+    const int dim = (int)plan->problem.dim, rank = (int)least(plan->attention.rank, dim);
+    if (own->by_keys)
+        own->lloyd = reserve(work, plan->threads, sizeof *own->lloyd);
+    else
+        own->tallies = reserve(work, plan->threads, sizeof *own->tallies);
+    for (int t = 0; t < plan->threads; t++) {
+        if (own->by_keys)
+            lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
+                               plan->kernels, dim, rank, work);
+        else
+            kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C, bits,
+                               work);
+    }
+    if (own->by_keys)
+        return;
+    own->directions = reserve(work, (int64_t)bits * dim, sizeof(float));
+    if (own->directions)
+        hash_directions(plan->attention.seed, bits, dim, own->directions);
+}
+
 void clustered_place(shoal_plan *plan, layout *work, layout *state) {
     const shoal_problem *problem = &plan->problem;
-    const int C = plan->attention.clusters, bits = plan->attention.bits;
     clustered_work measured = {0}, *own = reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    own->improved = plan->attention.kind == SHOAL_I_CLUSTERED;
+    *own = (clustered_work){0};
+    own->improved = plan->attention.kind != SHOAL_CLUSTERED;
+    own->by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS;
+    own->per_query = plan->attention.normaliser == SHOAL_NORMALISER_QUERY;
     own->topk = (int32_t)least(plan->attention.topk, problem->keys);
     own->capacity = topk_capacity(own->topk, KEY_BLOCK);
-    own->directions = reserve(work, bits * problem->dim, sizeof(float));
-    own->tallies = reserve(work, plan->threads, sizeof *own->tallies);
+    place_group_threads(own, plan, work);
     own->threads = reserve(work, plan->threads, sizeof *own->threads);
     own->dense = reserve(work, plan->threads, sizeof *own->dense);
     for (int t = 0; t < plan->threads; t++) {
         dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
         if (own->threads)
             own->threads[t].dense = &own->dense[t];
-        kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C, bits,
-                           work);
         place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
                      work);
     }
@@ -110,8 +150,6 @@ void clustered_place(shoal_plan *plan, layout *work, layout *state) {
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
     state_at(plan, state);
-    if (own->directions)
-        hash_directions(plan->attention.seed, bits, problem->dim, own->directions);
 }
 
 const int32_t *clustered_groups(const shoal_plan *plan, const void *state) {
@@ -131,7 +169,7 @@ clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t 
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
     head.keys = dense_keys_of(plan, &head.view);
-    head.chunk_keys = chunk_length(head.view.keys);
+    head.chunk_keys = chunk_length(plan, head.view.keys);
     head.state = state_at(plan, &(layout){.base = call->state});
     head.state.groups += at * problem->queries;
     head.state.centroids += at * C * problem->dim;

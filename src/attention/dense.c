@@ -46,6 +46,9 @@ int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
         query_panel *panel = &scratch->panels[panels];
         panel->first = first;
         panel->width = panel_width(table, last - first);
+        /* Two middling panels are quicker than a wide one and a very narrow one. */
+        if (last - first > table->panel && last - first <= table->panel + table->lanes)
+            panel->width = table->panel - table->lanes;
         panel->count = (int)least(panel->width, last - first);
         first += panel->width;
     }
@@ -75,14 +78,6 @@ void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_pan
         run->mix(scores, panel->width, keys->v.data + block * keys->v.stride, keys->v.stride,
                  count, keys->value_dim, panel->keep, panel->outputs);
     }
-}
-
-void dense_prefetch(const dense_keys *keys, int64_t first, int64_t last) {
-    int64_t count = least(KEY_BLOCK, last - first);
-    prefetch_rows(keys->k.data + first * keys->k.stride, keys->k.stride, NULL, count,
-                  keys->dim);
-    prefetch_rows(keys->v.data + first * keys->v.stride, keys->v.stride, NULL, count,
-                  keys->value_dim);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */

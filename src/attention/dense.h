@@ -20,9 +20,9 @@ typedef struct {
     float *delta;    /* [width] */
 } query_panel;
 
-/* One thread's panels and blocks. */
+/* One thread's panels and blocks, on cache lines of its own. */
 typedef struct {
-    query_panel panels[PANELS];
+    _Alignas(CACHE_LINE) query_panel panels[PANELS];
     float *scores; /* [KEY_BLOCK][width] */
     float *slopes; /* [KEY_BLOCK][width], backward only */
 } dense_scratch;
@@ -54,9 +54,6 @@ typedef void scores_seen(void *seer, const query_panel *panel, const float *scor
                          int64_t first);
 void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
                   float *scores, scores_seen *seen, void *seer);
-
-/* Asks for the block of keys and values at `first`, for a stream that comes to it next. */
-void dense_prefetch(const dense_keys *keys, int64_t first, int64_t last);
 
 /* Backward of softmax(scale x K') V for n rows x, whose softmax had `top` and the inverse
    sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto

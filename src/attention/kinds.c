@@ -9,26 +9,34 @@
 
 #include "attention/plan.h"
 
-/* Every option after the colon. The number after the kind's name is a field like them. */
+/* Every option after the colon. The number after the kind's name is a field like them.
+   An option with names has those values instead of numbers. Defaults are the kind's. */
 typedef struct {
     const char *name;
     unsigned bit;
     size_t offset; /* of an int32_t in shoal_attention */
-    int32_t least, most, fallback;
+    int32_t least, most;
+    const char *const *names;
 } option_row;
 
+static const char *const grouping_names[] = {"hash", "keys"};
+static const char *const normaliser_names[] = {"cluster", "query"};
+
 static const option_row option_rows[] = {
-    {"topk", OPTION_TOPK, offsetof(shoal_attention, topk), 1, 65535, 32},
-    {"bits", OPTION_BITS, offsetof(shoal_attention, bits), 1, 255, 63},
-    {"iterations", OPTION_ITERATIONS, offsetof(shoal_attention, iterations), 1, 1000, 10},
+    {"topk", OPTION_TOPK, offsetof(shoal_attention, topk), 1, 65535, NULL},
+    {"groups", OPTION_GROUPS, offsetof(shoal_attention, groups), 0, 1, grouping_names},
+    {"normaliser", OPTION_NORMALISER, offsetof(shoal_attention, normaliser), 0, 1,
+     normaliser_names},
+    {"bits", OPTION_BITS, offsetof(shoal_attention, bits), 1, 255, NULL},
+    {"rank", OPTION_RANK, offsetof(shoal_attention, rank), 1, 1024, NULL},
+    {"iterations", OPTION_ITERATIONS, offsetof(shoal_attention, iterations), 1, 1000, NULL},
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
-static const uint64_t default_seed = 1;
 
 static const option_row number_rows[] = {
-    [NUMBER_CLUSTERS] = {"clusters", 0, offsetof(shoal_attention, clusters), 1, 65535, 0},
-    [NUMBER_ROUNDS] = {"rounds", 0, offsetof(shoal_attention, rounds), 1, 255, 0},
-    [NUMBER_TOPK] = {"topk", 0, offsetof(shoal_attention, topk), 1, 65535, 0},
+    [NUMBER_CLUSTERS] = {"clusters", 0, offsetof(shoal_attention, clusters), 1, 65535, NULL},
+    [NUMBER_ROUNDS] = {"rounds", 0, offsetof(shoal_attention, rounds), 1, 255, NULL},
+    [NUMBER_TOPK] = {"topk", 0, offsetof(shoal_attention, topk), 1, 65535, NULL},
 };
 
 static int32_t *field(shoal_attention *attention, const option_row *row) {
@@ -60,10 +68,25 @@ static int read_number(const char *text, size_t length, uint64_t most, uint64_t 
     return length > 0;
 }
 
+static shoal_status read_name(shoal_context *context, const char *whole,
+                              const option_row *row, const char *text, size_t length,
+                              shoal_attention *attention) {
+    for (int32_t value = row->least; value <= row->most; value++)
+        if (strlen(row->names[value]) == length && !memcmp(row->names[value], text, length)) {
+            *field(attention, row) = value;
+            return SHOAL_OK;
+        }
+    return fail(context, SHOAL_INVALID, "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s",
+                whole, row->name, (int)(length < 40 ? length : 40), text, row->names[0],
+                row->names[1]);
+}
+
 static shoal_status read_field(shoal_context *context, const char *whole,
                                const option_row *row, const char *text, size_t length,
                                shoal_attention *attention) {
     uint64_t value;
+    if (row->names)
+        return read_name(context, whole, row, text, length, attention);
     if (!read_number(text, length, INT32_MAX, &value) || (int32_t)value < row->least ||
         (int32_t)value > row->most)
         return fail(context, SHOAL_INVALID,
@@ -111,6 +134,7 @@ static shoal_status read_kind(shoal_context *context, const char *text, size_t l
         if (length < prefix || memcmp(text, kind->prefix, prefix) != 0 ||
             (kind->number == NUMBER_NONE && length != prefix))
             continue;
+        *attention = kind->defaults;
         attention->kind = kind->kind;
         if (kind->number == NUMBER_NONE)
             return SHOAL_OK;
@@ -119,7 +143,7 @@ static shoal_status read_kind(shoal_context *context, const char *text, size_t l
     }
     return fail(context, SHOAL_INVALID,
                 "unknown attention \"%.80s\": the kinds are full, shared-full, clustered-C, "
-                "i-clustered-C, lsh-R, oracle-top-k, such as i-clustered-100:topk=32",
+                "i-clustered-C, lsh-R, oracle-top-k, shoal-C, such as shoal-100:topk=64",
                 text);
 }
 
@@ -133,11 +157,7 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
     shoal_status status = read_kind(context, text, length, &read);
     if (status != SHOAL_OK)
         return status;
-    unsigned options = row_of(read.kind)->options, seen = 0;
-    for (int i = 0; i < OPTION_ROWS; i++)
-        if (options & option_rows[i].bit)
-            *field(&read, &option_rows[i]) = option_rows[i].fallback;
-    read.seed = options & OPTION_SEED ? default_seed : 0;
+    unsigned seen = 0;
     for (const char *part = colon; part && status == SHOAL_OK;) {
         const char *start = part + 1;
         part = strchr(start, ',');
@@ -149,7 +169,7 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
     return status;
 }
 
-shoal_status attention_check(shoal_context *context, const shoal_attention *attention) {
+shoal_status attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = row_of(attention->kind);
     if (!kind)
         return fail(context, SHOAL_INVALID, "attention.kind is %d: no such kind",
@@ -158,9 +178,12 @@ shoal_status attention_check(shoal_context *context, const shoal_attention *atte
     int count = 0;
     if (kind->number != NUMBER_NONE)
         wanted[count++] = &number_rows[kind->number];
-    for (int i = 0; i < OPTION_ROWS; i++)
+    for (int i = 0; i < OPTION_ROWS; i++) {
         if (kind->options & option_rows[i].bit)
             wanted[count++] = &option_rows[i];
+        else if (!(kind->number == NUMBER_TOPK && option_rows[i].bit == OPTION_TOPK))
+            *field(attention, &option_rows[i]) = value_of(&kind->defaults, &option_rows[i]);
+    }
     for (int i = 0; i < count; i++) {
         int32_t value = value_of(attention, wanted[i]);
         if (value < wanted[i]->least || value > wanted[i]->most)
@@ -173,7 +196,7 @@ shoal_status attention_check(shoal_context *context, const shoal_attention *atte
 
 size_t shoal_attention_print(const shoal_attention *attention, char *text, size_t size) {
     const attention_kind *kind = row_of(attention->kind);
-    char buffer[160] = "";
+    char buffer[240] = "";
     size_t length = 0;
     if (kind)
         length = (size_t)snprintf(buffer, sizeof buffer, "%s", kind->prefix);
@@ -183,13 +206,19 @@ size_t shoal_attention_print(const shoal_attention *attention, char *text, size_
     char separator = ':';
     for (int i = 0; kind && i < OPTION_ROWS; i++) {
         int32_t value = value_of(attention, &option_rows[i]);
-        if (!(kind->options & option_rows[i].bit) || value == option_rows[i].fallback)
+        if (!(kind->options & option_rows[i].bit) ||
+            value == value_of(&kind->defaults, &option_rows[i]))
             continue;
-        length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%c%s=%d",
-                                   separator, option_rows[i].name, (int)value);
+        length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%c%s=",
+                                   separator, option_rows[i].name);
+        length += option_rows[i].names && value >= 0 && value <= option_rows[i].most
+                      ? (size_t)snprintf(buffer + length, sizeof buffer - length, "%s",
+                                         option_rows[i].names[value])
+                      : (size_t)snprintf(buffer + length, sizeof buffer - length, "%d",
+                                         (int)value);
         separator = ',';
     }
-    if (kind && (kind->options & OPTION_SEED) && attention->seed != default_seed)
+    if (kind && (kind->options & OPTION_SEED) && attention->seed != kind->defaults.seed)
         length += (size_t)snprintf(buffer + length, sizeof buffer - length,
                                    "%cseed=%" PRIu64, separator, attention->seed);
     if (size > 0)

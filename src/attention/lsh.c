@@ -337,6 +337,7 @@ const attention_kind lsh_kind = {
     .prefix = "lsh-",
     .number = NUMBER_ROUNDS,
     .options = OPTION_SEED,
+    .defaults = {.seed = 1},
     .info = {"lsh-R", "lsh-4:seed=1", "R N (64 (D + Dv) + N D / 64)",
              "Reformer: R rounds of hashing, each position sees two chunks of 32; K = Q"},
     .keys_are_queries = 1,

@@ -36,6 +36,7 @@ typedef struct attention_kind {
     const char *prefix; /* of the spelling: "i-clustered-" or "full" */
     enum number number; /* what follows the prefix */
     unsigned options;   /* bits of enum option */
+    shoal_attention defaults; /* of the options */
     int keys_are_queries;
     /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
        plan->work points to the kind's own structure, which lies in `work` too. */

@@ -38,3 +38,8 @@ void *reserve(layout *plan, int64_t count, size_t element) {
     plan->bytes += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
     return place;
 }
+
+int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
+}

@@ -27,4 +27,7 @@ typedef struct {
 
 void *reserve(layout *plan, int64_t count, size_t element);
 
+/* The product of counts for reserve, which refuses it when it did not fit. */
+int64_t times(int64_t a, int64_t b);
+
 #endif

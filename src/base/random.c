@@ -39,10 +39,11 @@ float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter) 
 
 void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
                    int32_t *chosen) {
-    int64_t taken = 0;
-    for (int64_t i = 0; i < bound && taken < count; i++) {
-        uint64_t left = (uint64_t)(bound - i);
-        if (random_below(seed, stream, (uint64_t)i, left) < (uint64_t)(count - taken))
-            chosen[taken++] = (int32_t)i;
+    for (int64_t i = 0; i < count; i++) {
+        __extension__ typedef __int128 wide;
+        int64_t first = (int64_t)((wide)i * bound / count);
+        int64_t next = (int64_t)((wide)(i + 1) * bound / count);
+        chosen[i] = (int32_t)(first + (int64_t)random_below(seed, stream, (uint64_t)i,
+                                                            (uint64_t)(next - first)));
     }
 }

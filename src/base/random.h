@@ -20,8 +20,8 @@ uint64_t random_below(uint64_t seed, enum random_stream stream, uint64_t counter
 /* Standard normal, the same bits on every instruction set. */
 float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter);
 
-/* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound.
-   Selection sampling: one pass over bound, no memory. */
+/* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound: one from
+   each of `count` equal parts. */
 void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
                    int32_t *chosen);
 

@@ -27,7 +27,6 @@ void kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *
     work->changed = reserve(place, C, 1);
     work->changed_list = reserve(place, C, sizeof(int32_t));
     work->changed_tables = reserve(place, C * 16 * W * 16, 1);
-    work->stale = reserve(place, C, 1);
     work->bit_count = reserve(place, C * 64 * W, sizeof(int32_t));
     work->sizes = reserve(place, C, sizeof(int32_t));
     work->starts = reserve(place, C, sizeof(int32_t));
@@ -43,6 +42,7 @@ typedef struct {
     const hash_array *hashes;
     int64_t n;
     int32_t *groups;
+    team workers;
     int all; /* compare every query with all centres */
 } kmeans_pass;
 
@@ -219,28 +219,28 @@ static void assign_task(void *shared, int64_t task, int thread) {
     settle_waiting(pass, tally);
 }
 
-/* Adds up what the threads counted. */
-static void gather_tallies(kmeans_work *work, team workers) {
+/* ---- Moving the centres ----------------------------------------------------------- */
+
+/* Adds up what the threads counted for one centre. Returns whether anything came or left. */
+static int gather_tallies(kmeans_work *work, team workers, int64_t c) {
     const int64_t counters = 64 * work->words;
+    int touched = 0;
     for (int t = 0; t < workers.threads; t++) {
         kmeans_tally *tally = &work->tally[workers.self + t];
-        for (int64_t c = 0; c < work->clusters; c++) {
-            if (!tally->touched[c])
-                continue;
-            flush(tally, c, counters);
-            work->sizes[c] += tally->size_change[c];
-            tally->size_change[c] = tally->touched[c] = 0;
-            work->stale[c] = 1;
-            int32_t *change = tally->change + c * counters;
-            for (int64_t b = 0; b < counters; b++) {
-                work->bit_count[c * counters + b] += change[b];
-                change[b] = 0;
-            }
+        if (!tally->touched[c])
+            continue;
+        touched = 1;
+        flush(tally, c, counters);
+        work->sizes[c] += tally->size_change[c];
+        tally->size_change[c] = tally->touched[c] = 0;
+        int32_t *change = tally->change + c * counters;
+        for (int64_t b = 0; b < counters; b++) {
+            work->bit_count[c * counters + b] += change[b];
+            change[b] = 0;
         }
     }
+    return touched;
 }
-
-/* ---- Moving the centres ----------------------------------------------------------- */
 
 /* Twice the members that have the bit, less all members: above 0 is a majority, and 0 a
    tie, which keeps the bit. */
@@ -287,13 +287,25 @@ static void reseed_empty(kmeans_work *work, const hash_array *hashes, int64_t n)
         work->distances[work->starts[i]] = work->start_distances[i];
 }
 
-static void move_centres(kmeans_work *work, const hash_array *hashes, int64_t n) {
-    memset(work->changed, 0, (size_t)work->clusters);
-    for (int64_t c = 0; c < work->clusters; c++)
-        if (work->stale[c])
+enum { CENTRE_TASK = 32 };
+
+static void centre_task(void *shared, int64_t task, int thread) {
+    const kmeans_pass *pass = shared;
+    kmeans_work *work = pass->work;
+    (void)thread;
+    for (int64_t c = task * CENTRE_TASK; c < (task + 1) * CENTRE_TASK && c < work->clusters;
+         c++) {
+        work->changed[c] = 0;
+        if (gather_tallies(work, pass->workers, c))
             majority(work, c);
-    memset(work->stale, 0, (size_t)work->clusters);
-    reseed_empty(work, hashes, n);
+    }
+}
+
+static void move_centres(kmeans_pass *pass) {
+    kmeans_work *work = pass->work;
+    team_run(pass->workers, (work->clusters + CENTRE_TASK - 1) / CENTRE_TASK, centre_task,
+             pass);
+    reseed_empty(work, pass->hashes, pass->n);
     work->changed_count = 0;
     for (int32_t c = 0; c < work->clusters; c++)
         if (work->changed[c])
@@ -311,7 +323,6 @@ static void start(kmeans_work *work, team workers, const hash_array *hashes, int
     }
     memset(work->bit_count, 0, counters * sizeof(int32_t));
     memset(work->sizes, 0, C * sizeof(int32_t));
-    memset(work->stale, 0, C);
     for (int64_t i = 0; i < n; i++)
         groups[i] = -1;
     for (int t = 0; t < workers.threads; t++) {
@@ -330,16 +341,15 @@ static void start(kmeans_work *work, team workers, const hash_array *hashes, int
 void kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
                 const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
                 int32_t *groups) {
-    kmeans_pass pass = {work, table, hashes, n, groups, 1};
+    kmeans_pass pass = {work, table, hashes, n, groups, workers, 1};
     int64_t tasks = (n + TASK_BLOCKS * HASH_BLOCK - 1) / (TASK_BLOCKS * HASH_BLOCK);
     start(work, workers, hashes, n, seed, groups);
     for (int l = 0; l < iterations; l++) {
         make_tables(work);
         team_run(workers, tasks, assign_task, &pass);
-        gather_tallies(work, workers);
         if (l == iterations - 1)
             break;
-        move_centres(work, hashes, n);
+        move_centres(&pass);
         if (work->changed_count == 0)
             break;
         /* When most centres changed, looking at all is quicker than sorting out which. */

@@ -21,9 +21,11 @@
 #include "cluster/hash.h"
 
 /* One thread's share of the counts: what came to and left each centre. W words, so 64 W
-   bits and 16 W nibbles in a hash. */
+   bits and 16 W nibbles in a hash. Threads write to theirs all the time: none may share a
+   cache line. */
 typedef struct {
-    uint8_t *arrived, *left;      /* [C][64 W], since the last flush */
+    _Alignas(CACHE_LINE) uint8_t *arrived; /* [C][64 W], since the last flush */
+    uint8_t *left;
     uint8_t *arrivals, *leavings; /* [C], queries since the last flush, at most 255 */
     uint8_t *touched;             /* [C], whether anything came or left at all */
     int32_t *change;              /* [C][64 W], flushed */
@@ -41,7 +43,6 @@ typedef struct {
     int32_t *changed_list;   /* [changed_count]: which those are, ascending */
     uint8_t *changed_tables; /* [changed_count][16 W][16] */
     int changed_count;
-    uint8_t *stale;     /* [C]: 1 where members came or left since its majority was taken */
     int32_t *bit_count; /* [C][64 W]: members that have the bit */
     int32_t *sizes;     /* [C] */
     int32_t *starts;    /* [C]: queries that centres were taken from */

@@ -5,9 +5,11 @@
 
 #include <stdint.h>
 
-/* Room that a list needs when up to `block` candidates come between two cuts. */
+/* Room that a list needs when up to `block` candidates come at a time, and it is cut when
+   there is no room for as many. Twice k is best: cut less often, and the k-th largest that
+   new candidates must exceed is out of date; more often, and cutting costs more. */
 static inline int64_t topk_capacity(int64_t k, int64_t block) {
-    return (k < 64 ? k + 64 : 2 * k) + block;
+    return 2 * k + block;
 }
 
 /* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many

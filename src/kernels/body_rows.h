@@ -72,19 +72,28 @@ static void dot_columns(const float *a, const float *b, int width, int count,
     }
 }
 
+/* The lanes of one vector that have a candidate in this row. */
+INLINE void collect_vector(const float *row, int32_t key, const float *floor,
+                           uint64_t *candidates, int64_t capacity, int32_t *counts) {
+    for (unsigned hits = v_greater(v_load(row), v_load(floor)); hits; hits &= hits - 1) {
+        int lane = __builtin_ctz(hits);
+        candidates[lane * capacity + counts[lane]++] = candidate_pack(row[lane], key);
+    }
+}
+
+/* Most rows have none in any lane, which one branch finds out. */
 static void collect(const float *scores, int width, int count, int32_t first,
                     const float *floor, uint64_t *candidates, int64_t capacity,
                     int32_t *counts) {
-    for (int r = 0; r < count; r++)
-        for (int i = 0; i < width; i += LANES) {
-            const float *row = scores + r * width + i;
-            for (unsigned hits = v_greater(v_load(row), v_load(floor + i)); hits;
-                 hits &= hits - 1) {
-                int lane = __builtin_ctz(hits);
-                candidates[(i + lane) * capacity + counts[i + lane]++] =
-                    candidate_pack(row[lane], first + r);
-            }
-        }
+    for (int r = 0; r < count; r++) {
+        const float *row = scores + r * width;
+        vi hits = {0};
+        for (int i = 0; i < width; i += LANES)
+            hits |= (vi)(v_load(row + i) > v_load(floor + i));
+        for (int i = 0; i < width && v_any(hits); i += LANES)
+            collect_vector(row + i, first + r, floor + i, candidates + i * capacity, capacity,
+                           counts + i);
+    }
 }
 
 static void signs(const float *scores, int width, int bits, uint8_t *planes) {

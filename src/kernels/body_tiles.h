@@ -223,20 +223,82 @@ static void spread(const float *weights, int64_t width, int lanes, const float *
                     dim - d < LANES ? dim - d : LANES);
 }
 
+/* R centres by V vectors of queries stay in registers while the coordinates pass. */
+INLINE void closest_tile(const float *panel, int width, int rank, const float *centres,
+                         int stride, const float *bias, int first, vf *best, vi *who,
+                         const int R, const int V) {
+    vf sums[TILE_ROWS * TILE_VECTORS];
+    UNROLL for (int c = 0; c < R; c++)
+        UNROLL for (int v = 0; v < V; v++) sums[c * V + v] = v_splat(bias[c]);
+    for (int r = 0; r < rank; r++) {
+        vf queries[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V; v++) queries[v] = v_load(panel + r * width + v * LANES);
+        UNROLL for (int c = 0; c < R; c++) {
+            vf centre = v_splat(centres[c * stride + r]);
+            UNROLL for (int v = 0; v < V; v++) sums[c * V + v] =
+                v_fma(centre, queries[v], sums[c * V + v]);
+        }
+    }
+    UNROLL for (int c = 0; c < R; c++)
+        UNROLL for (int v = 0; v < V; v++) {
+            vi better = (vi)(sums[c * V + v] > best[v]);
+            who[v] = v_choose(better, v_index(first + c), who[v]);
+            best[v] = (vf)v_choose(better, (vi)sums[c * V + v], (vi)best[v]);
+        }
+}
+
+INLINE void closest_of(const float *panel, int width, int rank, const float *centres,
+                       int stride, const float *bias, int count, float *best, int32_t *who,
+                       const int V) {
+    const int R = TILE_ROWS;
+    vf highest[TILE_VECTORS];
+    vi which[TILE_VECTORS];
+    UNROLL for (int v = 0; v < V; v++) {
+        highest[v] = v_splat(-__builtin_inff());
+        which[v] = (vi){0};
+    }
+    int c = 0;
+    for (; c + R <= count; c += R)
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
+                     which, R, V);
+    for (; c + 2 <= count; c += 2)
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
+                     which, 2, V);
+    if (c < count)
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
+                     which, 1, V);
+    UNROLL for (int v = 0; v < V; v++) {
+        v_store(best + v * LANES, highest[v]);
+        memcpy(who + v * LANES, &which[v], sizeof which[v]);
+    }
+}
+
+static void closest(const float *panel, int width, int rank, const float *centres,
+                    int stride, const float *bias, int count, float *best, int32_t *who) {
+    switch (width / LANES) {
+    case 1: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 1); break;
+    case 2: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 2); break;
+    default: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 3);
+    }
+}
+
 /* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows named by an index
    are anywhere in memory, so the one that comes SUM_AHEAD later is asked for now. */
 enum { SUM_VECTORS = 8, SUM_AHEAD = 12 };
 
-INLINE void sum_block(const float *x, int64_t stride, const int32_t *index, int64_t first,
-                      int64_t last, int64_t count, float *sums, const int V, int some) {
+INLINE void sum_block(const float *x, int64_t stride, const int32_t *index,
+                      const float *weights, int64_t first, int64_t last, int64_t count,
+                      float *sums, const int V, int some) {
     vf block[SUM_VECTORS] = {{0}};
     for (int64_t i = first; i < last; i++) {
         const float *row = x + (index ? index[i] : i) * stride;
         if (index && i + SUM_AHEAD < count)
             for (int v = 0; v < V; v += 64 / (LANES * 4))
                 __builtin_prefetch(x + index[i + SUM_AHEAD] * stride + v * LANES);
-        UNROLL for (int v = 0; v < V; v++) block[v] +=
-            some == LANES ? v_load(row + v * LANES) : v_load_some(row, some);
+        const vf weight = v_splat(weights ? weights[i] : 1);
+        UNROLL for (int v = 0; v < V; v++) block[v] = v_fma(
+            weight, some == LANES ? v_load(row + v * LANES) : v_load_some(row, some),
+            block[v]);
     }
     UNROLL for (int v = 0; v < V; v++) {
         float *place = sums + v * LANES;
@@ -247,16 +309,17 @@ INLINE void sum_block(const float *x, int64_t stride, const int32_t *index, int6
     }
 }
 
-static void sum_rows(const float *x, int64_t stride, const int32_t *index, int64_t count,
-                     int dim, float *sums) {
+static void sum_rows(const float *x, int64_t stride, const int32_t *index,
+                     const float *weights, int64_t count, int dim, float *sums) {
     memset(sums, 0, (size_t)dim * sizeof *sums);
     for (int64_t first = 0; first < count; first += SUM_BLOCK) {
         int64_t last = first + SUM_BLOCK < count ? first + SUM_BLOCK : count;
         int d = 0;
         for (; d + SUM_VECTORS * LANES <= dim; d += SUM_VECTORS * LANES)
-            sum_block(x + d, stride, index, first, last, count, sums + d, SUM_VECTORS, LANES);
+            sum_block(x + d, stride, index, weights, first, last, count, sums + d,
+                      SUM_VECTORS, LANES);
         for (; d < dim; d += LANES)
-            sum_block(x + d, stride, index, first, last, count, sums + d, 1,
+            sum_block(x + d, stride, index, weights, first, last, count, sums + d, 1,
                       dim - d < LANES ? dim - d : LANES);
     }
 }

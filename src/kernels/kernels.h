@@ -47,6 +47,21 @@ static inline int panel_width(const kernel_table *table, int64_t count) {
     return (int)((count + table->lanes - 1) / table->lanes * table->lanes);
 }
 
+/* a . b with one order of its sums wherever it is compiled: eight of them side by side,
+   which are vectors without asking the compiler to reorder. */
+static inline float ordered_dot(const float *a, const float *b, int n) {
+    float sums[8] = {0}, total = 0;
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++)
+            sums[j] += a[i + j] * b[i + j];
+    for (; i < n; i++)
+        total += a[i] * b[i];
+    for (int j = 0; j < 8; j++)
+        total += sums[j];
+    return total;
+}
+
 /* Asks for rows that will be needed soon: memory comes while other rows are worked on.
    index NULL: row i. */
 static inline void prefetch_rows(const float *x, int64_t stride, const int32_t *index,

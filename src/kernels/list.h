@@ -18,8 +18,8 @@
        rows[r][d] * panel[d][i]: the same bits on every instruction set. */                \
     KERNEL(score, (const float *panel, int width, int dim, const float *rows,              \
                    int64_t stride, int count, float *scores))                              \
-    /* out[d][i] = out[d][i] * keep[i] + sum over r of rows[r][d] * weights[r][i];         \
-       keep NULL: 1. */                                                                    \
+    /* out[d][i] = out[d][i] * keep[i] + sum over r, in order, by fused multiply-add, of   \
+       rows[r][d] * weights[r][i]: the same bits on every instruction set; keep NULL: 1. */\
     KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,       \
                  int count, int dim, const float *keep, float *out))                       \
     /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`     \
@@ -52,11 +52,19 @@
        i; tables[c][n][x] the distance of x from the n-th four bits of centre c. */        \
     KERNEL(nearest, (const uint8_t *nibbles, int nibble_count, const uint8_t *tables,      \
                      int count, uint8_t *distance, uint8_t *centre))                       \
+    /* best[i] = the largest over centres c of bias[c] + sum over r, in order, by fused     \
+       multiply-add, of centres[c][r] * panel[r][i], and who[i] the first c that has it:   \
+       the same bits on every instruction set. Centres are `stride` >= rank apart. NaN is  \
+       never the largest; if there is nothing else, best is -infinity and who 0. */        \
+    KERNEL(closest, (const float *panel, int width, int rank, const float *centres,        \
+                     int stride, const float *bias, int count, float *best, int32_t *who)) \
     /* counters[b] += bit b of the word, modulo 256. */                                    \
     KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                   \
-    /* sums[d] = sum over i < count of x[index[i]][d]; index NULL: row i. */               \
-    KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index, int64_t count, \
-                      int dim, float *sums))
+    /* sums[d] = sum over i < count of weights[i] * x[index[i]][d], in order, by fused       \
+       multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction    \
+       set. index NULL: row i; weights NULL: 1. */                                         \
+    KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,                \
+                      const float *weights, int64_t count, int dim, float *sums))
 /* clang-format on */
 
 #endif

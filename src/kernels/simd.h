@@ -2,7 +2,7 @@
  * compiler flags; from them this header takes the vector's width and its verbs:
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_splat v_fma v_max v_pow2
- *                  v_positive v_greater v_transpose, and the operators + - *
+ *                  v_positive v_greater v_any v_index v_choose v_transpose, and the operators + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  */
 #ifndef SHOAL_KERNELS_SIMD_H
@@ -95,6 +95,16 @@ INLINE unsigned v_greater(vf a, vf b) {
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
 }
 
+INLINE int v_any(vi mask) {
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+}
+
+/* yes in the lanes where all bits of mask are set, no where none is. */
+INLINE vi v_choose(vi mask, vi yes, vi no) {
+    return (vi)_mm512_mask_mov_epi32((__m512i)no, _mm512_movepi32_mask((__m512i)mask),
+                                     (__m512i)yes);
+}
+
 INLINE vb b_table(const uint8_t *x) {
     return (vb)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)x));
 }
@@ -146,6 +156,14 @@ INLINE unsigned v_greater(vf a, vf b) {
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ));
 }
 
+INLINE int v_any(vi mask) {
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+}
+
+INLINE vi v_choose(vi mask, vi yes, vi no) {
+    return (vi)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
+}
+
 INLINE vb b_table(const uint8_t *x) {
     return (vb)_mm256_broadcastsi128_si256(
         _mm_loadu_si128((const __m128i *)(const void *)x));
@@ -191,6 +209,14 @@ INLINE unsigned v_greater(vf a, vf b) {
     return vaddvq_u32(vandq_u32(greater, vld1q_u32(bits)));
 }
 
+INLINE int v_any(vi mask) {
+    return vmaxvq_u32((uint32x4_t)mask) != 0;
+}
+
+INLINE vi v_choose(vi mask, vi yes, vi no) {
+    return (vi)vbslq_s32((uint32x4_t)mask, (int32x4_t)yes, (int32x4_t)no);
+}
+
 INLINE vb b_table(const uint8_t *x) {
     return b_load(x);
 }
@@ -215,6 +241,10 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
 /* 2^n for n in -126 .. 127, given in the low bits: the shift drops what stands above. */
 INLINE vf v_pow2(vi n) {
     return (vf)((n + 127) << 23);
+}
+
+INLINE vi v_index(int32_t i) {
+    return i + (vi){0};
 }
 
 /* All bits set in the lanes that are > 0 (NaN is not). */

@@ -133,20 +133,38 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
     }
 }
 
+static void closest(const float *panel, int width, int rank, const float *centres,
+                    int stride, const float *bias, int count, float *best, int32_t *who) {
+    for (int i = 0; i < width; i++) {
+        best[i] = -INFINITY;
+        who[i] = 0;
+        for (int c = 0; c < count; c++) {
+            float value = bias[c];
+            for (int r = 0; r < rank; r++)
+                value = fmaf(centres[c * stride + r], panel[r * width + i], value);
+            if (value > best[i]) {
+                best[i] = value;
+                who[i] = c;
+            }
+        }
+    }
+}
+
 static void tally(uint64_t word, uint8_t counters[64]) {
     for (int b = 0; b < 64; b++)
         counters[b] = (uint8_t)(counters[b] + (word >> b & 1));
 }
 
 /* Blocks of rows are summed apart, so that errors grow with the blocks and not the rows. */
-static void sum_rows(const float *x, int64_t stride, const int32_t *index, int64_t count,
-                     int dim, float *sums) {
+static void sum_rows(const float *x, int64_t stride, const int32_t *index,
+                     const float *weights, int64_t count, int dim, float *sums) {
     for (int d = 0; d < dim; d++) {
         sums[d] = 0;
         for (int64_t first = 0; first < count; first += SUM_BLOCK) {
             float block = 0;
             for (int64_t i = first; i < count && i < first + SUM_BLOCK; i++)
-                block += x[(index ? index[i] : i) * stride + d];
+                block = fmaf(weights ? weights[i] : 1, x[(index ? index[i] : i) * stride + d],
+                             block);
             sums[d] += block;
         }
     }

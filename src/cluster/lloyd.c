@@ -1,0 +1,320 @@
+#include "cluster/lloyd.h"
+
+#include <string.h>
+
+#include "base/random.h"
+
+enum {
+    START_ROUNDS = 16,   /* of k-means++, about */
+    LEAST_HALVED = 1024, /* fewer points are all looked at from the start */
+    LEAST_SAMPLE = 4096, /* points to learn on, where there are as many */
+    SAMPLE_PER_CENTRE = 32,
+    POINT_TASK = 960, /* queries in one task: whole panels of every width */
+    WEIGHT_BLOCK = 64 /* points whose weights have a sum of their own */
+};
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static int64_t sample_size(int64_t clusters, int64_t n) {
+    int64_t wanted = clusters * SAMPLE_PER_CENTRE;
+    return smaller(n, wanted > LEAST_SAMPLE ? wanted : LEAST_SAMPLE);
+}
+
+void lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim, int rank,
+                 int64_t n, layout *place) {
+    const int64_t C = clusters, sample = sample_size(C, n);
+    work->clusters = clusters;
+    work->rank = rank;
+    work->dim = dim;
+    work->panels = reserve(place, (sample + table->panel) * rank, sizeof(float));
+    work->points = reserve(place, sample * rank, sizeof(float));
+    work->squares = reserve(place, sample, sizeof(float));
+    work->closeness = reserve(place, sample + table->panel, sizeof(float));
+    work->weights = reserve(place, sample + WEIGHT_BLOCK, sizeof(float));
+    work->weight_sums = reserve(place, sample / WEIGHT_BLOCK + 1, sizeof(float));
+    work->nearest = reserve(place, sample + table->panel, sizeof(int32_t));
+    work->centres = reserve(place, C * rank, sizeof(float));
+    work->bias = reserve(place, C, sizeof(float));
+    work->sums = reserve(place, LLOYD_PARTS * C * rank, sizeof(float));
+    work->sizes = reserve(place, LLOYD_PARTS * C, sizeof(int32_t));
+}
+
+void lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim, int rank,
+                        layout *place) {
+    thread->panel = reserve(place, (int64_t)dim * table->panel, sizeof(float));
+    thread->projected = reserve(place, (int64_t)rank * table->panel, sizeof(float));
+}
+
+/* One run over a head, shared by its tasks. */
+typedef struct {
+    lloyd_work *work;
+    const kernel_table *table;
+    const float *q, *projection;
+    int64_t stride, n;
+    int32_t first, last; /* centres to compare with */
+    int32_t *groups;
+} lloyd_pass;
+
+/* Panels lie one after another, all of full width but the last. */
+static float *panel_at(const lloyd_work *work, int64_t point) {
+    return work->panels + point * work->rank;
+}
+
+/* Projects `count` queries into one panel; index NULL: from row `first` on. */
+static void project(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
+                    const int32_t *index, int count, int width, float *projected) {
+    const int dim = pass->work->dim;
+    pass->table->pack(pass->q + first * pass->stride, pass->stride, index, count, width, dim,
+                      1, own->panel);
+    pass->table->score(own->panel, width, dim, pass->projection, dim, pass->work->rank,
+                       projected);
+}
+
+/* The sample is every sample-th part of the queries, the even ones of them first. */
+static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
+    const int64_t evens = (pass->work->sample + 1) / 2;
+    int64_t which = point < evens ? 2 * point : 2 * (point - evens) + 1;
+    return (int32_t)(which * pass->n / pass->work->sample);
+}
+
+static void sample_task(void *shared, int64_t task, int thread) {
+    const lloyd_pass *pass = shared;
+    const lloyd_work *work = pass->work;
+    const int64_t last = smaller((task + 1) * POINT_TASK, work->sample);
+    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
+        int width = panel_width(pass->table, last - first);
+        int count = (int)smaller(width, last - first);
+        int32_t index[MAX_PANEL];
+        for (int i = 0; i < count; i++)
+            index[i] = sample_query(pass, first + i);
+        project(pass, &work->threads[thread], 0, index, count, width, panel_at(work, first));
+        pass->table->unpack(panel_at(work, first), count, width, work->rank, NULL, NULL, 0,
+                            work->points + first * work->rank, work->rank, NULL);
+    }
+}
+
+/* Compares sample points with the pass's centres, and with the nearest one before them. */
+static void compare_task(void *shared, int64_t task, int thread) {
+    const lloyd_pass *pass = shared;
+    const lloyd_work *work = pass->work;
+    const int64_t last = smaller((task + 1) * POINT_TASK, work->active);
+    (void)thread;
+    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
+        int width = panel_width(pass->table, last - first);
+        float best[MAX_PANEL];
+        int32_t who[MAX_PANEL];
+        /* All centres: straight into place, where there is room for a whole panel. */
+        pass->table->closest(panel_at(work, first), width, work->rank,
+                             work->centres + (int64_t)pass->first * work->rank, work->rank,
+                             work->bias + pass->first, pass->last - pass->first,
+                             pass->first ? best : work->closeness + first,
+                             pass->first ? who : work->nearest + first);
+        for (int i = 0; i < width && pass->first; i++) {
+            float *closeness = work->closeness + first + i;
+            int32_t *nearest = work->nearest + first + i;
+            int better = best[i] > *closeness;
+            *closeness = better ? best[i] : *closeness;
+            *nearest = better ? pass->first + who[i] : *nearest;
+        }
+    }
+}
+
+static void compare(lloyd_pass *pass, team workers, int32_t first, int32_t last) {
+    pass->first = first;
+    pass->last = last;
+    int64_t tasks = (pass->work->active + POINT_TASK - 1) / POINT_TASK;
+    team_run(workers, tasks, compare_task, pass);
+}
+
+/* ---- The start -------------------------------------------------------------------- */
+
+static void take_point(lloyd_work *work, int32_t c, int64_t point) {
+    float *centre = work->centres + (int64_t)c * work->rank;
+    memcpy(centre, work->points + point * work->rank, sizeof(float) * (size_t)work->rank);
+    work->bias[c] = -ordered_dot(centre, centre, work->rank) / 2;
+}
+
+/* Squared distances from the nearest centre so far, and their sums by blocks, each of
+   eight sums side by side; returns the sum of all. */
+static double weigh(lloyd_work *work) {
+    double total = 0;
+    for (int64_t first = 0; first < work->active; first += WEIGHT_BLOCK) {
+        float *weights = work->weights + first;
+        int64_t count = smaller(WEIGHT_BLOCK, work->active - first);
+        memset(weights, 0, sizeof(float) * WEIGHT_BLOCK);
+        for (int64_t i = 0; i < count; i++) {
+            float square = work->squares[first + i];
+            float distance = square - 2 * work->closeness[first + i];
+            /* Rounding, or NaN: never a negative weight. */
+            weights[i] = distance > 1e-6f * square ? distance : 0;
+        }
+        float sums[8] = {0}, sum = 0;
+        for (int i = 0; i < WEIGHT_BLOCK; i += 8)
+            for (int j = 0; j < 8; j++)
+                sums[j] += weights[i + j];
+        for (int j = 0; j < 8; j++)
+            sum += sums[j];
+        work->weight_sums[first / WEIGHT_BLOCK] = sum;
+        total += (double)sum;
+    }
+    return total;
+}
+
+/* The point of a block at which the weights, added up, pass `left`: at the latest the last
+   one that has any. */
+static int64_t point_in_block(const lloyd_work *work, int64_t first, double left) {
+    int64_t last = first;
+    for (int64_t i = first; i < first + WEIGHT_BLOCK; i++) {
+        if (!(work->weights[i] > 0))
+            continue;
+        last = i;
+        left -= (double)work->weights[i];
+        if (left < 0)
+            break;
+    }
+    return last;
+}
+
+/* Draws up to `wanted` distinct points, one from each equal share of the total weight. */
+static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wanted,
+                    double total) {
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    double passed = 0;
+    int64_t block = 0, before = -1;
+    int32_t drawn = 0;
+    for (int32_t share = 0; share < wanted; share++) {
+        uint64_t bits =
+            random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
+        double mark = total * ((double)share + (double)(bits >> 11) * unit) / wanted;
+        while ((block + 1) * WEIGHT_BLOCK < work->active &&
+               passed + (double)work->weight_sums[block] <= mark)
+            passed += (double)work->weight_sums[block++];
+        int64_t point = point_in_block(work, block * WEIGHT_BLOCK, mark - passed);
+        if (point > before)
+            take_point(work, chosen + drawn++, point);
+        before = point > before ? point : before;
+    }
+    return drawn;
+}
+
+static void start(lloyd_pass *pass, team workers, uint64_t seed) {
+    lloyd_work *work = pass->work;
+    int32_t chosen = 1;
+    for (int64_t i = 0; i < work->active; i++) {
+        const float *point = work->points + i * work->rank;
+        work->squares[i] = ordered_dot(point, point, work->rank);
+    }
+    take_point(work, 0,
+               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->active));
+    compare(pass, workers, 0, 1);
+    /* Centres are compared four at a time. */
+    const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 * 4;
+    for (int round = 0; round < 2 * START_ROUNDS && chosen < work->clusters; round++) {
+        int32_t wanted = (int32_t)smaller(batch, work->clusters - chosen);
+        double total = weigh(work);
+        if (!(total > 0))
+            break;
+        int32_t drawn = draw(work, seed, chosen, wanted, total);
+        if (drawn > 0)
+            compare(pass, workers, chosen, chosen + drawn);
+        chosen += drawn;
+    }
+    /* Too few different points: the centres that are left repeat some, and stay empty. */
+    for (; chosen < work->clusters; chosen++)
+        take_point(work, chosen, (int64_t)chosen * work->active / work->clusters);
+}
+
+/* ---- Iterations ------------------------------------------------------------------- */
+
+/* Sums of one part of the sample, by centre. */
+static void sum_task(void *shared, int64_t part, int thread) {
+    const lloyd_pass *pass = shared;
+    const lloyd_work *work = pass->work;
+    const int64_t C = work->clusters, rank = work->rank;
+    float *sums = work->sums + part * C * rank;
+    int32_t *sizes = work->sizes + part * C;
+    (void)thread;
+    memset(sums, 0, sizeof(float) * (size_t)(C * rank));
+    memset(sizes, 0, sizeof(int32_t) * (size_t)C);
+    for (int64_t i = part * work->active / LLOYD_PARTS;
+         i < (part + 1) * work->active / LLOYD_PARTS; i++) {
+        float *sum = sums + work->nearest[i] * rank;
+        const float *point = work->points + i * rank;
+        for (int64_t r = 0; r < rank; r++)
+            sum[r] += point[r];
+        sizes[work->nearest[i]]++;
+    }
+}
+
+static void move_centres(lloyd_pass *pass, team workers) {
+    lloyd_work *work = pass->work;
+    const int64_t C = work->clusters, rank = work->rank;
+    team_run(workers, LLOYD_PARTS, sum_task, pass);
+    for (int64_t c = 0; c < C; c++) {
+        int32_t size = 0;
+        for (int64_t part = 0; part < LLOYD_PARTS; part++)
+            size += work->sizes[part * C + c];
+        float *centre = work->centres + c * rank;
+        for (int64_t r = 0; r < rank && size > 0; r++) {
+            float sum = 0;
+            for (int64_t part = 0; part < LLOYD_PARTS; part++)
+                sum += work->sums[(part * C + c) * rank + r];
+            centre[r] = sum / (float)size;
+        }
+        work->bias[c] = -ordered_dot(centre, centre, work->rank) / 2;
+    }
+}
+
+/* All queries, where the sample was only some of them. */
+static void assign_task(void *shared, int64_t task, int thread) {
+    const lloyd_pass *pass = shared;
+    const lloyd_work *work = pass->work;
+    lloyd_thread *own = &work->threads[thread];
+    const int64_t last = smaller((task + 1) * POINT_TASK, pass->n);
+    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
+        int width = panel_width(pass->table, last - first);
+        int count = (int)smaller(width, last - first);
+        float best[MAX_PANEL];
+        int32_t who[MAX_PANEL];
+        prefetch_rows(pass->q + (first + count) * pass->stride, pass->stride, NULL,
+                      smaller(width, last - first - count), work->dim);
+        project(pass, own, first, NULL, count, width, own->projected);
+        pass->table->closest(own->projected, width, work->rank, work->centres, work->rank,
+                             work->bias, work->clusters, best, who);
+        memcpy(pass->groups + first, who, sizeof *who * (size_t)count);
+    }
+}
+
+void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const float *q,
+               int64_t stride, int64_t n, const float *projection, int iterations,
+               uint64_t seed, int32_t *groups) {
+    lloyd_pass pass = {.work = work,
+                       .table = table,
+                       .q = q,
+                       .projection = projection,
+                       .stride = stride,
+                       .n = n,
+                       .groups = groups};
+    work->sample = sample_size(work->clusters, n);
+    /* Whole panels of every width. */
+    work->half = (work->sample / 2 + 47) / 48 * 48;
+    if (work->sample < LEAST_HALVED)
+        work->half = work->sample;
+    team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task, &pass);
+    /* The start leaves its points with their nearest centre: the first assignment. */
+    work->active = iterations > 1 ? work->half : work->sample;
+    start(&pass, workers, seed);
+    for (int l = 1; l < iterations; l++) {
+        move_centres(&pass, workers);
+        work->active = l == 1 && iterations > 2 ? work->half : work->sample;
+        if (l < iterations - 1 || work->sample == n)
+            compare(&pass, workers, 0, work->clusters);
+    }
+    if (work->sample == n)
+        for (int64_t i = 0; i < n; i++)
+            groups[sample_query(&pass, i)] = work->nearest[i];
+    else
+        team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
+}

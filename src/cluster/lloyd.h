@@ -1,0 +1,50 @@
+/* Euclidean k-means on projected queries. Start: a few rounds of k-means++, each drawing
+ * several centres at once, in proportion to the squared distance from those already
+ * drawn. Then Lloyd's iterations, on an even sample where there are many queries (the
+ * start and the first iteration on half of it), and one assignment of all. Equal distances go to the first centre; a centre that loses its
+ * members stays. Same bits on every instruction set and number of threads. */
+#ifndef SHOAL_CLUSTER_LLOYD_H
+#define SHOAL_CLUSTER_LLOYD_H
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "kernels/kernels.h"
+
+enum { LLOYD_PARTS = 8 }; /* parts that the sample's sums are made of */
+
+/* One thread's scratch. */
+typedef struct {
+    float *panel;     /* [dim][table->panel] */
+    float *projected; /* [rank][table->panel] */
+} lloyd_thread;
+
+typedef struct {
+    int clusters, rank, dim;
+    int64_t sample;   /* points that centres are learnt on, in the run under way */
+    int64_t half;     /* of them, those that the first steps look at: every other one */
+    int64_t active;   /* how many the step under way looks at: half or all */
+    float *panels;    /* the sample in panels, [rank][width] each */
+    float *points;    /* [sample][rank] */
+    float *squares;   /* [sample]: |y|^2 */
+    float *closeness; /* [sample]: y . c - |c|^2 / 2 for the nearest centre so far */
+    float *weights;   /* [sample]: squared distance from it */
+    float *weight_sums; /* [blocks of the sample] */
+    int32_t *nearest; /* [sample]: which it is */
+    float *centres;   /* [C][rank] */
+    float *bias;      /* [C]: -|c|^2 / 2 */
+    float *sums;      /* [LLOYD_PARTS][C][rank] */
+    int32_t *sizes;   /* [LLOYD_PARTS][C] */
+    lloyd_thread *threads; /* shared by all that run side by side */
+} lloyd_work;
+
+void lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim, int rank,
+                 int64_t n, layout *place);
+void lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim, int rank,
+                        layout *place);
+
+/* Groups of n queries, rows of q, projected by projection [rank][dim]. n >= clusters. */
+void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const float *q,
+               int64_t stride, int64_t n, const float *projection, int iterations,
+               uint64_t seed, int32_t *groups);
+
+#endif

@@ -1,0 +1,168 @@
+#include "cluster/metric.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    METRIC_SAMPLE = 256, /* rows that a covariance is taken from */
+    POWER_STEPS = 4 /* of the subspace iteration; thirty gave the same errors */
+};
+
+void metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
+                  layout *place) {
+    const int64_t D = dim;
+    work->dim = dim;
+    work->rank = rank;
+    work->mean = reserve(place, D, sizeof(float));
+    work->sample = reserve(place, METRIC_SAMPLE * D, sizeof(float));
+    work->columns = reserve(place, METRIC_SAMPLE * table->panel, sizeof(float));
+    work->keys = reserve(place, D * D, sizeof(float));
+    work->queries = reserve(place, D * D, sizeof(float));
+    work->product = reserve(place, D * D, sizeof(float));
+    work->target = reserve(place, D * D, sizeof(float));
+    work->basis = reserve(place, rank * D, sizeof(float));
+    work->panel = reserve(place, D * table->panel, sizeof(float));
+    work->scores = reserve(place, D * table->panel, sizeof(float));
+    work->projection = reserve(place, rank * D, sizeof(float));
+}
+
+/* out = sample' sample: a panel holds some of the sample's columns, and `mix` adds up the
+   products of its rows with all columns. */
+static void multiply_by_itself(metric_work *work, const kernel_table *table, int count,
+                         float *out) {
+    const int D = work->dim;
+    for (int first = 0; first < D; first += table->panel) {
+        int width = panel_width(table, D - first);
+        int live = D - first < width ? D - first : width;
+        memset(work->columns, 0, sizeof(float) * (size_t)(count * width));
+        for (int i = 0; i < count; i++)
+            memcpy(work->columns + i * width, work->sample + (int64_t)i * D + first,
+                   sizeof(float) * (size_t)live);
+        /* The product is symmetric: rows below the columns at hand are mirrored. */
+        memset(work->panel, 0, sizeof(float) * (size_t)((first + live) * width));
+        table->mix(work->columns, width, work->sample, D, count, first + live, NULL,
+                   work->panel);
+        for (int d = 0; d < first + live; d++)
+            for (int i = 0; i < live; i++) {
+                out[(int64_t)d * D + first + i] = work->panel[d * width + i];
+                out[(int64_t)(first + i) * D + d] = work->panel[d * width + i];
+            }
+    }
+}
+
+static void covariance(metric_work *work, const kernel_table *table, const float *x,
+                       int64_t stride, int64_t n, float *out) {
+    const int D = work->dim;
+    const int64_t taken = n < METRIC_SAMPLE ? n : METRIC_SAMPLE;
+    int32_t rows[METRIC_SAMPLE] = {0};
+    for (int64_t i = 0; i < taken; i++)
+        rows[i] = (int32_t)(i * n / taken);
+    table->sum_rows(x, stride, rows, NULL, taken, D, work->mean);
+    for (int d = 0; d < D && taken > 0; d++)
+        work->mean[d] /= (float)taken;
+    for (int64_t i = 0; i < taken; i++) {
+        const float *row = x + rows[i] * stride;
+        float *centred = work->sample + i * D;
+        for (int d = 0; d < D; d++)
+            centred[d] = row[d] - work->mean[d];
+    }
+    multiply_by_itself(work, table, (int)taken, out);
+}
+
+/* The covariance S becomes U, upper triangular, with U'U = S. Keys may span less than all
+   dimensions: what is left of one that the others span is rounding, and its row is 0. */
+static void factorise(float *s, int D) {
+    float trace = 0;
+    for (int i = 0; i < D; i++)
+        trace += s[(int64_t)i * D + i];
+    const float least = 1e-4f * trace / (float)D;
+    for (int i = 0; i < D; i++) {
+        float *row = s + (int64_t)i * D;
+        for (int above = 0; above < i; above++) {
+            const float *other = s + (int64_t)above * D;
+            const float by = other[i];
+            for (int j = i; j < D; j++)
+                row[j] -= by * other[j];
+        }
+        float scale = row[i] > least ? 1 / sqrtf(row[i]) : 0;
+        memset(row, 0, sizeof(float) * (size_t)i);
+        for (int j = i; j < D; j++)
+            row[j] *= scale;
+    }
+}
+
+/* out [n][columns] = a [n][D] b, with b given by its transpose [columns][D] or, when
+   `turned` is 0, as [D][columns]. */
+static void multiply(metric_work *work, const kernel_table *table, const float *a, int n,
+                     const float *b, int turned, int columns, float *out) {
+    const int D = work->dim;
+    for (int first = 0; first < columns; first += table->panel) {
+        int width = panel_width(table, columns - first);
+        int live = columns - first < width ? columns - first : width;
+        for (int d = 0; d < D; d++)
+            for (int i = 0; i < width; i++) {
+                int64_t at = turned ? (int64_t)(first + i) * D + d
+                                    : (int64_t)d * columns + first + i;
+                work->panel[d * width + i] = i < live ? b[at] : 0;
+            }
+        table->score(work->panel, width, D, a, D, n, work->scores);
+        for (int r = 0; r < n; r++)
+            memcpy(out + (int64_t)r * columns + first, work->scores + r * width,
+                   sizeof(float) * (size_t)live);
+    }
+}
+
+/* Makes the rows orthonormal, each against those before it. A row that the others span
+   becomes 0: fewer directions are enough. */
+static void orthonormalise(float *basis, int rank, int D) {
+    for (int r = 0; r < rank; r++) {
+        float *row = basis + (int64_t)r * D;
+        float before = ordered_dot(row, row, D);
+        for (int s = 0; s < r; s++) {
+            const float *other = basis + (int64_t)s * D;
+            const float by = ordered_dot(row, other, D);
+            for (int d = 0; d < D; d++)
+                row[d] -= by * other[d];
+        }
+        float length = ordered_dot(row, row, D);
+        float scale = length > 1e-10f * before ? 1 / sqrtf(length) : 0;
+        for (int d = 0; d < D; d++)
+            row[d] *= scale;
+    }
+}
+
+/* Unit vectors at the `rank` largest diagonal elements, the first of equals: a start that
+   no symmetry of the target makes orthogonal to what is sought. */
+static void start_basis(metric_work *work) {
+    const int D = work->dim;
+    memset(work->basis, 0, sizeof(float) * (size_t)work->rank * (size_t)D);
+    for (int d = 0; d < D; d++)
+        work->mean[d] = work->target[(int64_t)d * D + d];
+    for (int r = 0; r < work->rank; r++) {
+        int largest = 0;
+        for (int d = 1; d < D; d++)
+            if (work->mean[d] > work->mean[largest])
+                largest = d;
+        work->basis[(int64_t)r * D + largest] = 1;
+        work->mean[largest] = -1;
+    }
+}
+
+void metric_find(metric_work *work, const kernel_table *table, const float *k,
+                 int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
+                 int64_t queries) {
+    const int D = work->dim, rank = work->rank;
+    covariance(work, table, k, k_stride, keys, work->keys);
+    covariance(work, table, q, q_stride, queries, work->queries);
+    factorise(work->keys, D);
+    multiply(work, table, work->keys, D, work->queries, 0, D, work->product);
+    multiply(work, table, work->product, D, work->keys, 1, D, work->target);
+    start_basis(work);
+    for (int step = 0; step < POWER_STEPS; step++) {
+        /* The target is symmetric: V' (U Cq U') has the new basis as its rows. */
+        multiply(work, table, work->basis, rank, work->target, 0, D, work->projection);
+        memcpy(work->basis, work->projection, sizeof(float) * (size_t)rank * (size_t)D);
+        orthonormalise(work->basis, rank, D);
+    }
+    multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
+}

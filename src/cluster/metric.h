@@ -1,0 +1,35 @@
+/* The keys' own metric. Two queries attend alike when (a - b) K' is small, not when a - b
+ * is: with S the covariance of the keys, the distance that matters is (a - b)' S (a - b).
+ * This finds `rank` directions such that plain Euclidean distance between projected
+ * queries is that distance, as nearly as any `rank` directions can have it for these
+ * queries: S = U'U, and the directions are V'U with V the leading eigenvectors of U Cq U',
+ * Cq the covariance of the queries. Both covariances come from an even sample.
+ *
+ * Every sum has one order and every product is a kernel with one order or plain C, so the
+ * projection is the same bits on every instruction set and number of threads. */
+#ifndef SHOAL_CLUSTER_METRIC_H
+#define SHOAL_CLUSTER_METRIC_H
+
+#include "base/memory.h"
+#include "kernels/kernels.h"
+
+typedef struct {
+    int dim, rank;
+    float *mean;             /* [dim] */
+    float *sample;           /* [METRIC_SAMPLE][dim]: less their mean */
+    float *columns;          /* [METRIC_SAMPLE][table->panel]: some columns of it */
+    float *keys, *queries;   /* [dim][dim]: covariances; keys becomes U */
+    float *product, *target; /* [dim][dim]: U Cq, and U Cq U' */
+    float *basis;            /* [rank][dim]: V' */
+    float *panel, *scores;   /* [dim][table->panel] */
+    float *projection;       /* [rank][dim]: the result */
+} metric_work;
+
+void metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
+                  layout *place);
+
+void metric_find(metric_work *work, const kernel_table *table, const float *k,
+                 int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
+                 int64_t queries);
+
+#endif
