@@ -104,6 +104,9 @@ int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
    its own normaliser, with the group's other keys: how much weight they have. */
 float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
 
+/* Writes the members' rows of out. */
+void clustered_outputs(clustered_head *head, team workers);
+
 void clustered_backward(const attention_call *call);
 
 #endif

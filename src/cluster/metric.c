@@ -164,5 +164,8 @@ void metric_find(metric_work *work, const kernel_table *table, const float *k,
         memcpy(work->basis, work->projection, sizeof(float) * (size_t)rank * (size_t)D);
         orthonormalise(work->basis, rank, D);
     }
+    /* Rows that were nearly parallel are orthogonal only to a rounding that was scaled up
+       with what was left of them; once more, and it is the rounding of unit rows. */
+    orthonormalise(work->basis, rank, D);
     multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
 }

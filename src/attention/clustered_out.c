@@ -1,0 +1,101 @@
+/* The outputs of the clustered kinds, once every group knows what its members share. */
+#include <math.h>
+#include <string.h>
+
+#include "attention/clustered.h"
+
+enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width */
+
+/* clustered: every member gets what its group shares. */
+static void copy_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int64_t Dv = head->keys.value_dim;
+    (void)thread;
+    for (int64_t i = task * MEMBER_TASK;
+         i < least((task + 1) * MEMBER_TASK, head->view.queries); i++)
+        memcpy(head->out.data + i * head->out.stride,
+               head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
+}
+
+/* In the softmax of a centroid, with top and sum, the keys that are not top keys have the
+   share 1 - mass. Returns that sum, which turns the group's shares into such weights; 0
+   when there is nothing to begin with. */
+float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel) {
+    const float left = 1 - head->state.mass[j];
+    const int begun = head->work->per_query && !(left <= 0);
+    const float sum = begun ? 1 / head->state.inverse[j] : 0;
+    for (int i = 0; i < panel->width; i++) {
+        panel->top[i] = begun ? head->state.top[j] : -INFINITY;
+        panel->sum[i] = left * sum;
+    }
+    return sum;
+}
+
+/* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
+static void improve_members(const clustered_head *head, int64_t j, int64_t first,
+                            int64_t last, clustered_thread *own) {
+    const kernel_table *run = head->keys.kernels;
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int per_query = head->work->per_query;
+    const float *shared = head->state.shared + j * Dv;
+    const int32_t *order = head->slot->sorted.order;
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
+    clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
+    for (int64_t at = first; at < last;) {
+        query_panel *panel = &own->dense->panels[0];
+        dense_cut(own->dense, run, at, least(at + run->panel, last));
+        run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
+                  panel->width, dim, head->keys.scale, panel->queries);
+        at += panel->count;
+        prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
+                      least(run->panel, head->view.queries - at), dim);
+        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
+                               panel->count, Dv);
+        run->score(panel->queries, panel->width, dim, own->top_k, dim, k, own->weights);
+        const float others = clustered_start_top(head, j, panel);
+        memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
+        for (int d = 0; d < Dv && per_query; d++)
+            for (int i = 0; i < panel->width; i++)
+                panel->outputs[d * panel->width + i] = others * shared[d];
+        run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum, panel->keep);
+        run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, panel->keep,
+                 panel->outputs);
+        for (int i = 0; i < panel->width; i++)
+            panel->sum[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
+        run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->sum,
+                    per_query ? NULL : shared, 0, head->out.data, head->out.stride,
+                    order + panel->first);
+    }
+}
+
+/* The next group's top keys and values lie anywhere: ask for them in time. */
+static void prefetch_top(const clustered_head *head, int64_t j) {
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int64_t count = 0;
+    while (count < head->work->topk && keys[count] >= 0)
+        count++;
+    prefetch_rows(head->view.k.data, head->view.k.stride, keys, count, head->keys.dim);
+    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count, head->keys.value_dim);
+}
+
+static void improve_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int64_t last = least((task + 1) * MEMBER_TASK, head->view.queries);
+    int64_t at = task * MEMBER_TASK;
+    for (int64_t j = head->state.groups[head->slot->sorted.order[at]]; at < last; j++) {
+        int64_t end = least(offsets[j + 1], last);
+        if (end <= at)
+            continue;
+        if (end < last)
+            prefetch_top(head, j + 1);
+        improve_members(head, j, at, end, &head->work->threads[thread]);
+        at = end;
+    }
+}
+
+void clustered_outputs(clustered_head *head, team workers) {
+    team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+             head->work->improved ? improve_task : copy_task, head);
+}
