@@ -15,14 +15,14 @@
 #include "support.h"
 
 static const double FORWARD_TOLERANCE = 1e-5, GRADIENT_TOLERANCE = 1e-4;
-/* Errors are relative to the largest entry of the reference. Where a softmax has nearly or
-   wholly settled on one key its gradient is what is left when terms of order 1 cancel, and
-   rounding is that of the terms. */
+/* Errors are relative to the largest entry of the reference. Where a softmax has nearly
+   or wholly settled on one key its gradient is what is left when terms of order 1
+   cancel, and rounding is that of the terms. */
 static const double SETTLED = 1e-9, ALL_TERMS = 1, FEW_TERMS = 5e-2;
 /* Scores closer than this may come out in either order. */
 static const double SCORE_ROUNDING = 2e-5;
 
-/* ---- One head in double precision --------------------------------------------------- */
+/* ---- One head in double precision ---------------------------------------------- */
 
 static double *to_double(const tensor *t, int64_t b, int64_t h, int64_t positions) {
     double *copy = reference_memory(positions * t->features, sizeof *copy);
@@ -37,7 +37,8 @@ static int64_t kv_head_of(const attention_case *c, int64_t h) {
 }
 
 /* The hashes are the library's own: [rounds][N]. */
-static int32_t *buckets_of(const attention_case *c, shoal_plan *plan, int64_t b, int64_t h) {
+static int32_t *buckets_of(const attention_case *c, shoal_plan *plan, int64_t b,
+                           int64_t h) {
     int64_t rounds = c->spec.attention.rounds, queries = c->query_lengths[b];
     int32_t *buckets = reference_memory(rounds * queries, sizeof *buckets);
     for (int64_t round = 0; plan && queries > 0 && round < rounds; round++)
@@ -58,13 +59,23 @@ head_copy head_copy_create(const attention_case *c, shoal_plan *plan, int64_t b,
                       .v = to_double(&c->v, b, kv_head, keys),
                       .dout = to_double(&c->dout, b, h, queries),
                       .buckets = buckets_of(c, plan, b, h)};
-    copy.head = (reference_head){
-        .kind = s->attention.kind, .queries = queries, .keys = keys, .dim = s->dim,
-        .value_dim = s->value_dim, .q = copy.q, .k = copy.k, .v = copy.v, .topk = topk,
-        .scale = s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->dim),
-        .groups = groups ? groups + first * s->queries : NULL,
-        .top_keys = top_keys ? top_keys + first * clusters * topk : NULL,
-        .rounds = s->attention.rounds, .buckets = copy.buckets};
+    copy.head =
+        (reference_head){.kind = s->attention.kind,
+                         .queries = queries,
+                         .keys = keys,
+                         .dim = s->dim,
+                         .value_dim = s->value_dim,
+                         .q = copy.q,
+                         .k = copy.k,
+                         .v = copy.v,
+                         .topk = topk,
+                         .scale = s->scale != 0 ? (double)s->scale
+                                                : 1 / sqrt((double)s->dim),
+                         .groups = groups ? groups + first * s->queries : NULL,
+                         .top_keys = top_keys ? top_keys + first * clusters * topk : NULL,
+                         .normaliser = s->attention.normaliser,
+                         .rounds = s->attention.rounds,
+                         .buckets = copy.buckets};
     return copy;
 }
 
@@ -76,7 +87,7 @@ void head_copy_destroy(head_copy *copy) {
     free(copy->buckets);
 }
 
-/* ---- How far two tensors are apart -------------------------------------------------- */
+/* ---- How far two tensors are apart --------------------------------------------- */
 
 typedef struct {
     double largest, error; /* over all entries of the reference; of the difference */
@@ -91,10 +102,11 @@ static void compare_row(deviation *total, const double *expected, const float *r
     }
 }
 
-static void compare_rows(deviation *total, const double *expected, const tensor *t, int64_t b,
-                         int64_t h, int64_t positions) {
+static void compare_rows(deviation *total, const double *expected, const tensor *t,
+                         int64_t b, int64_t h, int64_t positions) {
     for (int64_t i = 0; i < positions; i++)
-        compare_row(total, expected + i * t->features, tensor_row(t, b, h, i), t->features);
+        compare_row(total, expected + i * t->features, tensor_row(t, b, h, i),
+                    t->features);
 }
 
 static void check_deviation(deviation d, double tolerance, const char *name,
@@ -106,7 +118,7 @@ static void check_deviation(deviation d, double tolerance, const char *name,
                  case_text(c));
 }
 
-/* ---- Near ties of the oracle -------------------------------------------------------- */
+/* ---- Near ties of the oracle --------------------------------------------------- */
 
 /* [N]: whether rounding could change what the oracle keeps for the query. */
 static bool *undecided_rows(const head_copy *copy) {
@@ -140,7 +152,7 @@ void case_calm(attention_case *c) {
             calm_head(c, b, h);
 }
 
-/* ---- Forward and backward ----------------------------------------------------------- */
+/* ---- Forward and backward ------------------------------------------------------ */
 
 static void compare_forward(const attention_case *c, const head_copy *copy, int64_t b,
                             int64_t h, deviation *total) {
@@ -150,8 +162,8 @@ static void compare_forward(const attention_case *c, const head_copy *copy, int6
     reference_forward(&copy->head, out);
     for (int64_t i = 0; i < copy->head.queries; i++)
         if (!undecided[i])
-            compare_row(total, out + i * copy->head.value_dim, tensor_row(&c->out, b, h, i),
-                        copy->head.value_dim);
+            compare_row(total, out + i * copy->head.value_dim,
+                        tensor_row(&c->out, b, h, i), copy->head.value_dim);
     free(undecided);
     free(out);
 }
@@ -224,15 +236,10 @@ void check_gradients(const attention_case *c, shoal_plan *plan) {
         check_deviation(totals[i], GRADIENT_TOLERANCE, names[i], c);
 }
 
-/* ---- Groups and top keys ------------------------------------------------------------ */
+/* ---- Groups and top keys ------------------------------------------------------- */
 
-static bool has_groups(const attention_case *c) {
-    shoal_kind kind = c->spec.attention.kind;
-    return kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED;
-}
-
-static void check_groups_of_head(const attention_case *c, const int32_t *groups, int64_t b,
-                                 const int32_t *brought) {
+static void check_groups_of_head(const attention_case *c, const int32_t *groups,
+                                 int64_t b, const int32_t *brought) {
     int32_t clusters = c->spec.attention.clusters;
     int64_t live = c->query_lengths[b];
     int64_t *members = reference_memory(clusters, sizeof *members);
@@ -253,7 +260,7 @@ static void check_groups_of_head(const attention_case *c, const int32_t *groups,
 
 void check_groups(const attention_case *c, shoal_plan *plan) {
     const int32_t *groups = shoal_plan_groups(plan, NULL);
-    if (!has_groups(c)) {
+    if (!reference_has_groups(c->spec.attention.kind)) {
         assert_null(groups);
         return;
     }
@@ -313,7 +320,7 @@ static void check_top_of_group(const reference_head *head, int32_t group) {
 }
 
 void check_top_keys(const attention_case *c, shoal_plan *plan) {
-    if (c->spec.attention.kind != SHOAL_I_CLUSTERED) {
+    if (!reference_has_top_keys(c->spec.attention.kind)) {
         assert_null(shoal_plan_top_keys(plan, NULL));
         return;
     }

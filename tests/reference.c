@@ -29,7 +29,15 @@ bool reference_shares_keys(shoal_kind kind) {
     return kind == SHOAL_SHARED_FULL || kind == SHOAL_LSH;
 }
 
-/* ---- One softmax over the keys, and its adjoint ------------------------------------ */
+bool reference_has_groups(shoal_kind kind) {
+    return kind == SHOAL_CLUSTERED || reference_has_top_keys(kind);
+}
+
+bool reference_has_top_keys(shoal_kind kind) {
+    return kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
+}
+
+/* ---- One softmax over the keys, and its adjoint -------------------------------- */
 
 /* p[l] = times[l] exp(scale x.k_l) / sum: key l counts `times[l]` times, 0 leaves it out.
    At least one key must count. */
@@ -49,21 +57,25 @@ static void softmax_row(const reference_head *head, const double *keys, const do
         p[l] /= sum;
 }
 
+/* Adds what the gradient of the score scale x.k_l says about x and the key. */
+static void score_backward(const reference_head *head, const double *keys, int64_t l,
+                           const double *x, double dscore, double *dx, double *dkeys) {
+    for (int64_t d = 0; d < head->dim; d++) {
+        dx[d] += head->scale * dscore * keys[l * head->dim + d];
+        dkeys[l * head->dim + d] += head->scale * dscore * x[d];
+    }
+}
+
 /* Adds to dx and dkeys what dp, the gradient of p, says about them. */
 static void softmax_row_backward(const reference_head *head, const double *keys,
                                  const double *x, const double *p, const double *dp,
                                  double *dx, double *dkeys) {
     double mean = dot(p, dp, head->keys);
-    for (int64_t l = 0; l < head->keys; l++) {
-        double dscore = head->scale * p[l] * (dp[l] - mean);
-        for (int64_t d = 0; d < head->dim; d++) {
-            dx[d] += dscore * keys[l * head->dim + d];
-            dkeys[l * head->dim + d] += dscore * x[d];
-        }
-    }
+    for (int64_t l = 0; l < head->keys; l++)
+        score_backward(head, keys, l, x, p[l] * (dp[l] - mean), dx, dkeys);
 }
 
-/* ---- What each kind lets a query see ------------------------------------------------ */
+/* ---- What each kind lets a query see ------------------------------------------- */
 
 static double length_of(const double *x, int64_t dim) {
     return sqrt(dot(x, x, dim));
@@ -81,7 +93,8 @@ static void fill_keys(const reference_head *head, double *keys) {
     }
 }
 
-/* The chunk that a position falls into when positions are sorted by (bucket, position). */
+/* The chunk that a position falls into when positions are sorted by (bucket, position).
+   */
 static int64_t chunk_of(const reference_head *head, const int32_t *buckets, int64_t i) {
     int64_t before = 0;
     for (int64_t l = 0; l < head->queries; l++)
@@ -132,7 +145,8 @@ static int better_first(const void *a, const void *b) {
 static void rank_keys(const reference_head *head, int64_t i, candidate *ranking) {
     const double *x = head->q + i * head->dim;
     for (int64_t l = 0; l < head->keys; l++)
-        ranking[l] = (candidate){head->scale * dot(x, head->k + l * head->dim, head->dim), l};
+        ranking[l] =
+            (candidate){head->scale * dot(x, head->k + l * head->dim, head->dim), l};
     qsort(ranking, (size_t)head->keys, sizeof *ranking, better_first);
 }
 
@@ -172,7 +186,7 @@ static void fill_times(const reference_head *head, const int64_t *chunks, int64_
         lsh_times(head, chunks, i, times);
     if (head->kind == SHOAL_ORACLE_TOP)
         oracle_times(head, i, times);
-    if (head->kind == SHOAL_I_CLUSTERED)
+    if (reference_has_top_keys(head->kind))
         top_times(head, i, times);
 }
 
@@ -192,11 +206,13 @@ int64_t reference_centroid(const reference_head *head, int32_t group, double *ce
     return members;
 }
 
-/* ---- One query's row ---------------------------------------------------------------- */
+/* ---- One query's row ----------------------------------------------------------- */
 
-/* weights = mass x own where the query looks for itself, shared elsewhere. */
+/* weights = mass x own where the query looks for itself, shared elsewhere; or, with a
+   normaliser per query, one softmax of the query's scores where it looks for itself and
+   of the centroid's elsewhere. */
 typedef struct {
-    bool has_own, has_shared;
+    bool has_own, has_shared, per_query;
     double *keys;     /* [S][D] */
     int64_t *chunks;  /* [rounds][N] */
     double *times;    /* [S] */
@@ -210,7 +226,10 @@ typedef struct {
 
 static row row_create(const reference_head *head) {
     row r = {.has_own = head->kind != SHOAL_CLUSTERED,
-             .has_shared = head->kind == SHOAL_CLUSTERED || head->kind == SHOAL_I_CLUSTERED,
+             .has_shared = reference_has_groups(head->kind),
+             .per_query = head->kind == SHOAL_SHOAL ||
+                          (head->kind == SHOAL_I_CLUSTERED &&
+                           head->normaliser == SHOAL_NORMALISER_QUERY),
              .keys = doubles(head->keys * head->dim),
              .chunks = reference_memory(head->rounds * head->queries, sizeof(int64_t)),
              .times = doubles(head->keys),
@@ -234,6 +253,27 @@ static void row_destroy(row *r) {
     free(r->centroid);
 }
 
+/* Whose scores count for key l of query i. */
+static const double *looker(const reference_head *head, int64_t i, const row *r,
+                            int64_t l) {
+    return r->times[l] > 0 ? head->q + i * head->dim : r->centroid;
+}
+
+static void per_query_weights(const reference_head *head, int64_t i, row *r) {
+    double largest = -INFINITY, sum = 0;
+    for (int64_t l = 0; l < head->keys; l++) {
+        const double *x = looker(head, i, r, l);
+        r->weights[l] = head->scale * dot(x, r->keys + l * head->dim, head->dim);
+        largest = fmax(largest, r->weights[l]);
+    }
+    for (int64_t l = 0; l < head->keys; l++) {
+        r->weights[l] = exp(r->weights[l] - largest);
+        sum += r->weights[l];
+    }
+    for (int64_t l = 0; l < head->keys; l++)
+        r->weights[l] /= sum;
+}
+
 static void row_fill(const reference_head *head, int64_t i, row *r) {
     fill_times(head, r->chunks, i, r->times);
     if (r->has_own)
@@ -249,6 +289,8 @@ static void row_fill(const reference_head *head, int64_t i, row *r) {
     }
     for (int64_t l = 0; l < head->keys; l++)
         r->weights[l] = r->times[l] > 0 ? r->mass * r->own[l] : r->shared[l];
+    if (r->per_query)
+        per_query_weights(head, i, r);
 }
 
 void reference_weights(const reference_head *head, double *weights) {
@@ -268,13 +310,13 @@ void reference_forward(const reference_head *head, double *out) {
         row_fill(head, i, &r);
         for (int64_t l = 0; l < head->keys; l++)
             for (int64_t d = 0; d < head->value_dim; d++)
-                out[i * head->value_dim + d] +=
-                    r.weights[l] * head->v[l * head->value_dim + d];
+                out[i * head->value_dim + d] += r.weights[l] *
+                                                head->v[l * head->value_dim + d];
     }
     row_destroy(&r);
 }
 
-/* ---- Backward ----------------------------------------------------------------------- */
+/* ---- Backward ------------------------------------------------------------------ */
 
 /* The query's own softmax: dweights reaches it through weights = mass x own. */
 static void own_backward(const reference_head *head, int64_t i, const row *r,
@@ -287,8 +329,16 @@ static void own_backward(const reference_head *head, int64_t i, const row *r,
     free(down);
 }
 
-/* The centroid's softmax, by the weights off the top keys and by the mass on them; a
-   centroid's gradient reaches every member divided by the group's size. */
+/* A centroid's gradient reaches every member divided by the group's size. */
+static void centroid_backward(const reference_head *head, int64_t i, const row *r,
+                              const double *dcentroid, double *dq) {
+    for (int64_t member = 0; member < head->queries; member++)
+        if (head->groups[member] == head->groups[i])
+            for (int64_t d = 0; d < head->dim; d++)
+                dq[member * head->dim + d] += dcentroid[d] / (double)r->members;
+}
+
+/* The centroid's softmax, by the weights off the top keys and by the mass on them. */
 static void shared_backward(const reference_head *head, int64_t i, const row *r,
                             const double *dweights, double *dq, double *dkeys) {
     double *dshared = doubles(head->keys), *dcentroid = doubles(head->dim);
@@ -297,12 +347,23 @@ static void shared_backward(const reference_head *head, int64_t i, const row *r,
         dmass += r->times[l] > 0 ? dweights[l] * r->own[l] : 0;
     for (int64_t l = 0; l < head->keys; l++)
         dshared[l] = r->times[l] > 0 ? dmass : dweights[l];
-    softmax_row_backward(head, r->keys, r->centroid, r->shared, dshared, dcentroid, dkeys);
-    for (int64_t member = 0; member < head->queries; member++)
-        if (head->groups[member] == head->groups[i])
-            for (int64_t d = 0; d < head->dim; d++)
-                dq[member * head->dim + d] += dcentroid[d] / (double)r->members;
+    softmax_row_backward(head, r->keys, r->centroid, r->shared, dshared, dcentroid,
+                         dkeys);
+    centroid_backward(head, i, r, dcentroid, dq);
     free(dshared);
+    free(dcentroid);
+}
+
+/* The one softmax of a normaliser per query. */
+static void per_query_backward(const reference_head *head, int64_t i, const row *r,
+                               const double *dweights, double *dq, double *dkeys) {
+    double *dcentroid = doubles(head->dim);
+    double mean = dot(r->weights, dweights, head->keys);
+    for (int64_t l = 0; l < head->keys; l++)
+        score_backward(head, r->keys, l, looker(head, i, r, l),
+                       r->weights[l] * (dweights[l] - mean),
+                       r->times[l] > 0 ? dq + i * head->dim : dcentroid, dkeys);
+    centroid_backward(head, i, r, dcentroid, dq);
     free(dcentroid);
 }
 
@@ -317,8 +378,7 @@ static void keys_to_queries(const reference_head *head, const double *keys, doub
             along = dot(key, dkey, head->dim);
         }
         for (int64_t d = 0; d < head->dim; d++)
-            dq[l * head->dim + d] +=
-                length > 0 ? (dkey[d] - along * key[d]) / length : 0;
+            dq[l * head->dim + d] += length > 0 ? (dkey[d] - along * key[d]) / length : 0;
     }
     memset(dkeys, 0, sizeof *dkeys * (size_t)(head->keys * head->dim));
 }
@@ -338,9 +398,11 @@ void reference_backward(const reference_head *head, const double *dout, double *
             for (int64_t d = 0; d < head->value_dim; d++)
                 dv[l * head->value_dim + d] += r.weights[l] * dout_row[d];
         }
-        if (r.has_own)
+        if (r.per_query)
+            per_query_backward(head, i, &r, dweights, dq, dk);
+        if (r.has_own && !r.per_query)
             own_backward(head, i, &r, dweights, dq, dk);
-        if (r.has_shared)
+        if (r.has_shared && !r.per_query)
             shared_backward(head, i, &r, dweights, dq, dk);
     }
     if (reference_shares_keys(head->kind))

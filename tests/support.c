@@ -11,7 +11,7 @@
 
 static const uint32_t GUARD = UINT32_C(0x7fc0beef);
 
-/* ---- Random numbers ----------------------------------------------------------------- */
+/* ---- Random numbers ------------------------------------------------------------ */
 
 uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter) {
     uint64_t x = seed;
@@ -37,14 +37,15 @@ int64_t test_pick(uint64_t seed, uint64_t stream, int64_t low, int64_t high) {
     return low + (int64_t)(test_hash(seed, stream, 99) % (uint64_t)(high - low + 1));
 }
 
-/* ---- Tensors ------------------------------------------------------------------------ */
+/* ---- Tensors ------------------------------------------------------------------- */
 
 int64_t tensor_positions(const tensor *t, int64_t b) {
     return t->offsets ? t->offsets[b + 1] - t->offsets[b] : t->positions;
 }
 
 float *tensor_row(const tensor *t, int64_t b, int64_t h, int64_t position) {
-    int64_t sequence = t->offsets ? t->offsets[b] * t->strides.position : b * t->strides.batch;
+    int64_t sequence = t->offsets ? t->offsets[b] * t->strides.position
+                                  : b * t->strides.batch;
     return t->data + sequence + h * t->strides.head + position * t->strides.position;
 }
 
@@ -79,8 +80,11 @@ static shoal_strides strides_of(const tensor *t, memory_layout layout) {
 
 static tensor tensor_create(const case_spec *spec, int64_t heads, int64_t positions,
                             int64_t features, const int64_t *offsets) {
-    tensor t = {.batch = spec->batch, .heads = heads, .positions = positions,
-                .features = features, .offsets = offsets};
+    tensor t = {.batch = spec->batch,
+                .heads = heads,
+                .positions = positions,
+                .features = features,
+                .offsets = offsets};
     t.strides = strides_of(&t, spec->layout);
     t.elements = tensor_extent(&t);
     t.data = reference_memory(t.elements, sizeof(float));
@@ -113,8 +117,8 @@ static bool is_guard(float value) {
     return bits == GUARD;
 }
 
-static void check_padding(const tensor *t, int64_t b, int64_t h, int64_t i, const char *name,
-                          unsigned char *named, bool padded) {
+static void check_padding(const tensor *t, int64_t b, int64_t h, int64_t i,
+                          const char *name, unsigned char *named, bool padded) {
     const float *row = tensor_row(t, b, h, i);
     for (int64_t f = 0; f < t->features; f++) {
         named[row - t->data + f] = 1;
@@ -155,7 +159,7 @@ void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
             }
 }
 
-/* ---- Cases -------------------------------------------------------------------------- */
+/* ---- Cases --------------------------------------------------------------------- */
 
 /* [batch]: everything live, or lengths from 0 to the longest, which at least one has. */
 static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stream) {
@@ -185,7 +189,8 @@ static int32_t *groups_of(const attention_case *c) {
         int64_t b = i / (spec->heads * spec->queries), position = i % spec->queries;
         uint64_t bits = test_hash(spec->seed, 40, (uint64_t)i);
         bool live = position < c->query_lengths[b];
-        groups[i] = live ? (int32_t)(bits % (uint64_t)spec->attention.clusters) : INT32_MAX;
+        groups[i] = live ? (int32_t)(bits % (uint64_t)spec->attention.clusters)
+                         : INT32_MAX;
     }
     return groups;
 }
@@ -212,10 +217,15 @@ static void describe_problem(attention_case *c) {
     const case_spec *s = &c->spec;
     bool packed = s->layout == LAYOUT_PACKED || s->layout == LAYOUT_PACKED_GAPS;
     bool defaults = s->layout == LAYOUT_CONTIGUOUS || s->layout == LAYOUT_PACKED;
-    c->problem = (shoal_problem){
-        .batch = s->batch, .heads = s->heads, .kv_heads = s->kv_heads,
-        .queries = s->queries, .keys = s->keys, .dim = s->dim, .value_dim = s->value_dim,
-        .scale = s->scale, .packed = packed};
+    c->problem = (shoal_problem){.batch = s->batch,
+                                 .heads = s->heads,
+                                 .kv_heads = s->kv_heads,
+                                 .queries = s->queries,
+                                 .keys = s->keys,
+                                 .dim = s->dim,
+                                 .value_dim = s->value_dim,
+                                 .scale = s->scale,
+                                 .packed = packed};
     if (!defaults) {
         c->problem.q = c->q.strides;
         c->problem.k = c->k.strides;
@@ -224,12 +234,14 @@ static void describe_problem(attention_case *c) {
     }
     bool lengths = s->ragged && !packed;
     bool shared = reference_shares_keys(s->attention.kind);
-    c->inputs = (shoal_inputs){
-        .q = c->q.data, .k = shared ? NULL : c->k.data, .v = c->v.data,
-        .query_lengths = lengths ? c->query_lengths : NULL,
-        .key_lengths = lengths ? c->key_lengths : NULL,
-        .query_offsets = c->query_offsets, .key_offsets = c->key_offsets,
-        .groups = c->groups};
+    c->inputs = (shoal_inputs){.q = c->q.data,
+                               .k = shared ? NULL : c->k.data,
+                               .v = c->v.data,
+                               .query_lengths = lengths ? c->query_lengths : NULL,
+                               .key_lengths = lengths ? c->key_lengths : NULL,
+                               .query_offsets = c->query_offsets,
+                               .key_offsets = c->key_offsets,
+                               .groups = c->groups};
 }
 
 attention_case case_create(const case_spec *spec) {

@@ -1,6 +1,7 @@
 /* What the tests of the attention core share: seeded data, problems in every memory
    layout with poison around and between what the library may touch, comparison with the
-   reference, contexts for every instruction set, and an allocator that counts and fails. */
+   reference, contexts for every instruction set, and an allocator that counts and fails.
+   */
 #ifndef SHOAL_TESTS_SUPPORT_H
 #define SHOAL_TESTS_SUPPORT_H
 
@@ -11,13 +12,14 @@
 
 #define COUNT_OF(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
-/* ---- Random numbers: pure functions of what they are for ---------------------------- */
+/* ---- Random numbers: pure functions of what they are for ----------------------- */
 
 uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter);
 double test_normal(uint64_t bits); /* about standard normal, from 64 random bits */
-int64_t test_pick(uint64_t seed, uint64_t stream, int64_t low, int64_t high); /* inclusive */
+int64_t test_pick(uint64_t seed, uint64_t stream, int64_t low,
+                  int64_t high); /* inclusive */
 
-/* ---- Tensors ------------------------------------------------------------------------ */
+/* ---- Tensors ------------------------------------------------------------------- */
 
 /* [batch][heads][positions][features] by strides, in a block that ends with its last
    element. Every element that is not filled holds the guard, a NaN of its own bits. */
@@ -29,7 +31,8 @@ typedef struct {
 } tensor;
 
 void tensor_destroy(tensor *t);
-int64_t tensor_positions(const tensor *t, int64_t b); /* of one sequence, padding included */
+int64_t tensor_positions(const tensor *t,
+                         int64_t b); /* of one sequence, padding included */
 float *tensor_row(const tensor *t, int64_t b, int64_t h, int64_t position);
 void tensor_guard(const tensor *t); /* fills every element with the guard */
 
@@ -40,7 +43,7 @@ void check_surroundings(const tensor *t, const int64_t *lengths, const char *nam
 void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
                      const char *name);
 
-/* ---- Cases -------------------------------------------------------------------------- */
+/* ---- Cases --------------------------------------------------------------------- */
 
 typedef enum {
     LAYOUT_CONTIGUOUS,     /* strides left 0 */
@@ -71,7 +74,8 @@ typedef struct {
     int32_t *groups;                      /* [batch][heads][queries], own_groups only */
 } attention_case;
 
-/* keys and kv_heads are ignored where the keys are the queries; kv_heads 0 means heads. */
+/* keys and kv_heads are ignored where the keys are the queries; kv_heads 0 means heads.
+   */
 attention_case case_create(const case_spec *spec);
 void case_destroy(attention_case *c);
 int64_t case_kv_heads(const attention_case *c);
@@ -91,7 +95,7 @@ void case_check_surroundings(const attention_case *c);
 /* Bitwise equality of out, dq, dk and dv. */
 void case_check_identical(const attention_case *a, const attention_case *b);
 
-/* ---- Comparison with the reference (compare.c) -------------------------------------- */
+/* ---- Comparison with the reference (compare.c) --------------------------------- */
 
 /* One head in double precision, padding cut away. */
 typedef struct {
@@ -111,25 +115,30 @@ void case_calm(attention_case *c);
 /* Forward within 1e-5 and gradients within 1e-4 of the reference's largest entry. */
 void check_forward(const attention_case *c, shoal_plan *plan);
 void check_gradients(const attention_case *c, shoal_plan *plan);
-/* Groups: in range where live, -1 in the padding, the caller's when brought, all different
-   when there are no more queries than clusters. Top keys: the best of the centroid's
-   scores, best first, up to rounding. */
+/* Groups: in range where live, -1 in the padding, the caller's when brought, all
+   different when there are no more queries than clusters. Top keys: the best of the
+   centroid's scores, best first, up to rounding. */
 void check_groups(const attention_case *c, shoal_plan *plan);
 void check_top_keys(const attention_case *c, shoal_plan *plan);
 /* All of the above and the surroundings. */
 void check_everything(const attention_case *c, shoal_plan *plan);
 
-/* ---- Contexts ----------------------------------------------------------------------- */
+/* ---- Kinds by their spelling --------------------------------------------------- */
+
+shoal_attention spelled(const char *text);
+
+/* ---- Contexts ------------------------------------------------------------------ */
 
 /* The instruction sets that run here, "scalar" first; NULL past the end. */
 const char *test_isa(int index);
 shoal_context *test_context(const char *isa, int threads);
 
-/* The path of a file or folder of the shared data (in the directory that SHOAL_DATA names,
-   or else beside the project), or NULL where it is absent. Valid until the next call. */
+/* The path of a file or folder of the shared data (in the directory that SHOAL_DATA
+   names, or else beside the project), or NULL where it is absent. Valid until the next
+   call. */
 const char *test_data(const char *name);
 
-/* ---- An allocator that counts, and fails when told to ------------------------------- */
+/* ---- An allocator that counts, and fails when told to -------------------------- */
 
 typedef struct {
     int64_t calls;   /* allocations asked for so far */

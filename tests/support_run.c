@@ -11,15 +11,16 @@
 #include "support.h"
 
 const char *case_text(const attention_case *c) {
-    static const char *const layouts[] = {"contiguous", "position-major", "gaps", "packed",
-                                          "packed with gaps"};
+    static const char *const layouts[] = {"contiguous", "position-major", "gaps",
+                                          "packed", "packed with gaps"};
     static char text[400];
     const case_spec *s = &c->spec;
     char kind[128];
     shoal_attention_print(&s->attention, kind, sizeof kind);
     snprintf(text, sizeof text,
-             "%s, batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", N %" PRId64 ", S %" PRId64
-             ", D %" PRId64 ", Dv %" PRId64 ", scale %g, %s%s%s, data seed %" PRIu64,
+             "%s, batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", N %" PRId64
+             ", S %" PRId64 ", D %" PRId64 ", Dv %" PRId64
+             ", scale %g, %s%s%s, data seed %" PRIu64,
              kind, s->batch, s->heads, case_kv_heads(c), s->queries, s->keys, s->dim,
              s->value_dim, (double)s->scale, layouts[s->layout],
              s->ragged ? ", ragged" : "", s->own_groups ? ", own groups" : "", s->seed);
@@ -28,7 +29,8 @@ const char *case_text(const attention_case *c) {
 
 shoal_plan *case_plan(shoal_context *context, const attention_case *c, unsigned flags) {
     shoal_plan *plan = NULL;
-    if (shoal_plan_create(context, &c->problem, &c->spec.attention, flags, &plan) != SHOAL_OK)
+    if (shoal_plan_create(context, &c->problem, &c->spec.attention, flags, &plan) !=
+        SHOAL_OK)
         fail_msg("plan refused: %s (%s)", shoal_context_message(context), case_text(c));
     assert_non_null(plan);
     return plan;
@@ -40,8 +42,11 @@ void case_forward(shoal_plan *plan, attention_case *c) {
 }
 
 void case_backward(shoal_plan *plan, attention_case *c) {
-    shoal_gradients gradients = {.out = c->out.data, .dout = c->dout.data,
-                                 .dq = c->dq.data, .dk = c->dk.data, .dv = c->dv.data};
+    shoal_gradients gradients = {.out = c->out.data,
+                                 .dout = c->dout.data,
+                                 .dq = c->dq.data,
+                                 .dk = c->dk.data,
+                                 .dv = c->dv.data};
     if (shoal_backward(plan, &c->inputs, &gradients) != SHOAL_OK)
         fail_msg("backward refused (%s)", case_text(c));
 }
@@ -71,7 +76,7 @@ void case_check_identical(const attention_case *a, const attention_case *b) {
     check_identical(&a->dv, &b->dv, a->key_lengths, "dv");
 }
 
-/* ---- Contexts ----------------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------------ */
 
 static bool isa_runs(const char *isa) {
     shoal_context *context = NULL;
@@ -97,6 +102,15 @@ shoal_context *test_context(const char *isa, int threads) {
     return context;
 }
 
+shoal_attention spelled(const char *text) {
+    shoal_context *context = test_context("scalar", 1);
+    shoal_attention attention;
+    if (shoal_attention_parse(context, text, &attention) != SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+    shoal_context_destroy(context);
+    return attention;
+}
+
 const char *test_data(const char *name) {
     static char path[4096];
     const char *folder = getenv("SHOAL_DATA");
@@ -111,7 +125,7 @@ const char *test_data(const char *name) {
     return path;
 }
 
-/* ---- An allocator that counts, and fails when told to ------------------------------- */
+/* ---- An allocator that counts, and fails when told to -------------------------- */
 
 static void *counting_allocate(void *user, size_t bytes) {
     counting_allocator *allocator = user;
@@ -132,6 +146,7 @@ static void counting_release(void *user, void *block) {
 }
 
 shoal_options counting_options(counting_allocator *allocator) {
-    return (shoal_options){.allocate = counting_allocate, .release = counting_release,
+    return (shoal_options){.allocate = counting_allocate,
+                           .release = counting_release,
                            .user = allocator};
 }

@@ -8,15 +8,17 @@
 
 #include "support.h"
 
-enum { PROBLEMS_PER_KIND = 80 };
+enum { PROBLEMS_PER_KIND = 100 };
 
-static const int64_t LENGTHS[] = {0,  1,  2,  3,  5,  7,  8,  9,  15, 16, 17,  23,
+static const int64_t LENGTHS[] = {0,  1,  2,  3,  5,  7,  8,  9,  15,  16,  17, 23,
                                   24, 25, 31, 33, 47, 64, 65, 97, 127, 130, 257};
 static const int64_t SIZES[] = {1, 3, 4, 5, 8, 16, 17, 31, 32, 33, 64, 65, 100};
-static const int64_t HEADS[][2] = {{1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 3}, {4, 2}, {6, 2}};
+static const int64_t HEADS[][2] = {{1, 0}, {1, 1}, {2, 0}, {2, 1},
+                                   {3, 3}, {4, 2}, {6, 2}};
 static const int32_t CLUSTERS[] = {1, 2, 3, 4, 7, 8, 16, 25, 40, 100, 300};
 static const int32_t TOPKS[] = {1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 64, 300};
 static const int32_t BITS[] = {1, 5, 31, 32, 63, 64, 65, 100, 255};
+static const int32_t RANKS[] = {1, 2, 3, 8, 16, 16, 17, 64, 1024};
 static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
 
 /* A random entry of a list. */
@@ -24,13 +26,19 @@ static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
 
 static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
     shoal_attention attention = {.kind = kind, .seed = test_hash(seed, 20, 0)};
-    bool clustered = kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED;
-    if (clustered) {
+    if (reference_has_groups(kind)) {
         attention.clusters = CHOOSE(CLUSTERS, seed, 21);
-        attention.bits = seed % 2 ? 63 : CHOOSE(BITS, seed, 23);
         attention.iterations = (int32_t)test_pick(seed, 24, 1, 10);
+        attention.rank = CHOOSE(RANKS, seed, 28);
     }
-    if (kind == SHOAL_I_CLUSTERED || kind == SHOAL_ORACLE_TOP)
+    if (kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED) {
+        attention.bits = seed % 2 ? 63 : CHOOSE(BITS, seed, 23);
+        attention.groups = test_pick(seed, 26, 0, 2) == 0 ? SHOAL_GROUPS_KEYS
+                                                          : SHOAL_GROUPS_HASH;
+    }
+    if (kind == SHOAL_I_CLUSTERED && test_pick(seed, 27, 0, 2) == 0)
+        attention.normaliser = SHOAL_NORMALISER_QUERY;
+    if (reference_has_top_keys(kind) || kind == SHOAL_ORACLE_TOP)
         attention.topk = CHOOSE(TOPKS, seed, 22);
     if (kind == SHOAL_LSH)
         attention.rounds = (int32_t)test_pick(seed, 25, 1, 4);
@@ -39,7 +47,8 @@ static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
 
 static int64_t work_of(const case_spec *s) {
     int64_t keys = reference_shares_keys(s->attention.kind) ? s->queries : s->keys;
-    return s->batch * s->heads * s->queries * (s->queries + keys) * (s->dim + s->value_dim);
+    return s->batch * s->heads * s->queries * (s->queries + keys) *
+           (s->dim + s->value_dim);
 }
 
 /* Scores stay within what float can exponentiate to 1e-5: with large vectors, only the
@@ -51,16 +60,18 @@ static float random_scale(const case_spec *s, uint64_t seed) {
 
 static case_spec random_spec(shoal_kind kind, uint64_t seed) {
     const int64_t affordable = 6000000;
-    bool clustered = kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED;
     int64_t heads = test_pick(seed, 1, 0, COUNT_OF(HEADS) - 1);
     case_spec spec = {
-        .attention = random_attention(kind, seed), .seed = seed,
+        .attention = random_attention(kind, seed),
+        .seed = seed,
         .batch = test_pick(seed, 2, 1, 3),
-        .heads = HEADS[heads][0], .kv_heads = HEADS[heads][1],
-        .dim = CHOOSE(SIZES, seed, 3), .value_dim = CHOOSE(SIZES, seed, 4),
+        .heads = HEADS[heads][0],
+        .kv_heads = HEADS[heads][1],
+        .dim = CHOOSE(SIZES, seed, 3),
+        .value_dim = CHOOSE(SIZES, seed, 4),
         .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
         .ragged = test_pick(seed, 6, 0, 2) == 0,
-        .own_groups = clustered && test_pick(seed, 7, 0, 3) == 0,
+        .own_groups = reference_has_groups(kind) && test_pick(seed, 7, 0, 3) == 0,
     };
     spec.scale = random_scale(&spec, seed);
     uint64_t attempt = 0;
@@ -112,6 +123,11 @@ static void i_clustered(void **state) {
     check_kind(SHOAL_I_CLUSTERED);
 }
 
+static void shoal(void **state) {
+    (void)state;
+    check_kind(SHOAL_SHOAL);
+}
+
 static void lsh(void **state) {
     (void)state;
     check_kind(SHOAL_LSH);
@@ -125,17 +141,19 @@ static void oracle(void **state) {
 /* Longer sequences, where blocks of keys and of queries begin and end inside. */
 static void several_blocks(void **state) {
     (void)state;
-    const case_spec common = {.batch = 1, .heads = 2, .queries = 1111, .keys = 1300,
-                              .dim = 9, .value_dim = 6, .seed = 77};
-    const shoal_attention kinds[] = {
-        {.kind = SHOAL_FULL},
-        {.kind = SHOAL_CLUSTERED, .clusters = 30, .bits = 63, .iterations = 10},
-        {.kind = SHOAL_I_CLUSTERED, .clusters = 30, .bits = 63, .iterations = 10, .topk = 32},
-        {.kind = SHOAL_LSH, .rounds = 3},
-        {.kind = SHOAL_ORACLE_TOP, .topk = 32}};
+    const case_spec common = {.batch = 1,
+                              .heads = 2,
+                              .queries = 1111,
+                              .keys = 1300,
+                              .dim = 9,
+                              .value_dim = 6,
+                              .seed = 77};
+    const char *const kinds[] = {
+        "full",     "clustered-30", "i-clustered-30", "i-clustered-30:normaliser=query",
+        "shoal-30", "lsh-3",        "oracle-top-32"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         case_spec spec = common;
-        spec.attention = kinds[i];
+        spec.attention = spelled(kinds[i]);
         check_case(&spec);
     }
 }
@@ -144,16 +162,19 @@ static void several_blocks(void **state) {
    are small integers, so that the scores themselves are exact in float. */
 static void large_scores(void **state) {
     (void)state;
-    const shoal_attention kinds[] = {
-        {.kind = SHOAL_FULL},
-        {.kind = SHOAL_CLUSTERED, .clusters = 64},
-        {.kind = SHOAL_I_CLUSTERED, .clusters = 64, .topk = 5},
-        {.kind = SHOAL_SHARED_FULL}};
+    const char *const kinds[] = {"full", "clustered-64", "i-clustered-64:topk=5",
+                                 "i-clustered-64:topk=5,normaliser=query",
+                                 "shoal-64:topk=5", "shared-full"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
-        case_spec spec = {.attention = kinds[i], .batch = 1, .heads = 1, .queries = 40,
-                          .keys = 50, .dim = 8, .value_dim = 5, .scale = 4, .seed = 5};
-        spec.attention.bits = 63;
-        spec.attention.iterations = 5;
+        case_spec spec = {.attention = spelled(kinds[i]),
+                          .batch = 1,
+                          .heads = 1,
+                          .queries = 40,
+                          .keys = 50,
+                          .dim = 8,
+                          .value_dim = 5,
+                          .scale = 4,
+                          .seed = 5};
         for (int isa = 0; test_isa(isa); isa++) {
             shoal_context *context = test_context(test_isa(isa), 1);
             attention_case c = case_create(&spec);
@@ -179,11 +200,19 @@ static void round_to_eighths(const tensor *t) {
 
 /* The keys grow along the sequence, so that each part of it has scores far above all that
    came before: what was added up until then must fade, and not overflow. */
-static attention_case climbing_case(const shoal_attention *attention) {
-    bool clustered = attention->clusters > 0;
-    case_spec spec = {.attention = *attention, .batch = 1, .heads = 1, .queries = 14,
-                      .keys = 20000, .dim = 4, .value_dim = 3, .scale = 1,
-                      .own_groups = clustered, .seed = 6};
+static attention_case climbing_case(const char *kind) {
+    const shoal_attention attention = spelled(kind);
+    bool clustered = attention.clusters > 0;
+    case_spec spec = {.attention = attention,
+                      .batch = 1,
+                      .heads = 1,
+                      .queries = 14,
+                      .keys = 20000,
+                      .dim = 4,
+                      .value_dim = 3,
+                      .scale = 1,
+                      .own_groups = clustered,
+                      .seed = 6};
     attention_case c = case_create(&spec);
     round_to_eighths(&c.q);
     round_to_eighths(&c.k);
@@ -199,13 +228,11 @@ static attention_case climbing_case(const shoal_attention *attention) {
 
 static void climbing_scores(void **state) {
     (void)state;
-    const shoal_attention kinds[] = {
-        {.kind = SHOAL_FULL},
-        {.kind = SHOAL_CLUSTERED, .clusters = 7, .bits = 63, .iterations = 5},
-        {.kind = SHOAL_I_CLUSTERED, .clusters = 7, .bits = 63, .iterations = 5, .topk = 8}};
+    const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
+                                 "shoal-7:topk=8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
         for (int isa = 0; test_isa(isa); isa++) {
-            attention_case c = climbing_case(&kinds[i]);
+            attention_case c = climbing_case(kinds[i]);
             shoal_context *context = test_context(test_isa(isa), 2);
             shoal_plan *plan = case_run(context, &c);
             check_forward(&c, plan);
@@ -215,10 +242,44 @@ static void climbing_scores(void **state) {
         }
 }
 
+/* Groups whose centroid has nearly all its weight on the top keys, and members that score
+   those keys lower and higher than it does: the other keys' small share is what counts. */
+static void sharp_groups(void **state) {
+    (void)state;
+    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};
+    const float centre = 8, apart = 2;
+    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+        for (int isa = 0; test_isa(isa); isa++) {
+            case_spec spec = {.attention = spelled(kinds[kind]),
+                              .batch = 1,
+                              .heads = 1,
+                              .queries = 40,
+                              .keys = 60,
+                              .dim = 4,
+                              .value_dim = 3,
+                              .scale = 1,
+                              .own_groups = true,
+                              .seed = 3};
+            attention_case c = case_create(&spec);
+            for (int64_t e = 0; e < c.k.elements; e++)
+                c.k.data[e] = e % spec.dim ? c.k.data[e] / 8 : e / spec.dim < 5;
+            for (int64_t i = 0; i < spec.queries; i++) {
+                c.q.data[i * spec.dim] = centre + (i % 2 ? apart : -apart);
+                c.groups[i] = (int32_t)i / 10;
+            }
+            shoal_context *context = test_context(test_isa(isa), 2);
+            shoal_plan *plan = case_run(context, &c);
+            check_everything(&c, plan);
+            shoal_plan_destroy(plan);
+            case_destroy(&c);
+            shoal_context_destroy(context);
+        }
+}
+
 /* Without the backward flag, forward gives the same bits, and backward is refused. */
 static void forward_only(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_ORACLE_TOP; kind++) {
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++) {
         case_spec spec = random_spec((shoal_kind)kind, 4242);
         spec.queries = spec.keys = 24;
         attention_case both = case_create(&spec), only = case_create(&spec);
@@ -227,9 +288,11 @@ static void forward_only(void **state) {
         shoal_plan *without = case_plan(context, &only, 0);
         case_forward(without, &only);
         check_identical(&both.out, &only.out, both.query_lengths, "out");
-        shoal_gradients gradients = {.out = only.out.data, .dout = only.dout.data,
+        shoal_gradients gradients = {.out = only.out.data,
+                                     .dout = only.dout.data,
                                      .dq = only.dq.data};
-        assert_int_equal(shoal_backward(without, &only.inputs, &gradients), SHOAL_INVALID);
+        assert_int_equal(shoal_backward(without, &only.inputs, &gradients),
+                         SHOAL_INVALID);
         assert_true(shoal_context_message(context)[0] != '\0');
         shoal_plan_destroy(with);
         shoal_plan_destroy(without);
@@ -242,7 +305,7 @@ static void forward_only(void **state) {
 /* Any subset of the gradients may be asked for. */
 static void some_gradients(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_ORACLE_TOP; kind++)
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++)
         for (int wanted = 0; wanted < 8; wanted++) {
             case_spec spec = random_spec((shoal_kind)kind, 777);
             spec.queries = spec.keys = 17;
@@ -250,7 +313,8 @@ static void some_gradients(void **state) {
             shoal_context *context = test_context(NULL, 1);
             shoal_plan *plan = case_run(context, &whole);
             case_forward(plan, &part);
-            shoal_gradients gradients = {.out = part.out.data, .dout = part.dout.data,
+            shoal_gradients gradients = {.out = part.out.data,
+                                         .dout = part.dout.data,
                                          .dq = wanted & 1 ? part.dq.data : NULL,
                                          .dk = wanted & 2 ? part.dk.data : NULL,
                                          .dv = wanted & 4 ? part.dv.data : NULL};
@@ -274,11 +338,13 @@ int main(void) {
         cmocka_unit_test(shared_full),
         cmocka_unit_test(clustered),
         cmocka_unit_test(i_clustered),
+        cmocka_unit_test(shoal),
         cmocka_unit_test(oracle),
         cmocka_unit_test(lsh),
         cmocka_unit_test(several_blocks),
         cmocka_unit_test(large_scores),
         cmocka_unit_test(climbing_scores),
+        cmocka_unit_test(sharp_groups),
         cmocka_unit_test(forward_only),
         cmocka_unit_test(some_gradients),
     };

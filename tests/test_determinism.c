@@ -12,32 +12,49 @@
 
 static const int THREADS[] = {2, 3, 7};
 
-static const shoal_attention KINDS[] = {
-    {.kind = SHOAL_FULL},
-    {.kind = SHOAL_SHARED_FULL},
-    {.kind = SHOAL_CLUSTERED, .clusters = 50, .bits = 63, .iterations = 10, .seed = 4},
-    {.kind = SHOAL_I_CLUSTERED, .clusters = 50, .bits = 63, .iterations = 10, .topk = 32,
-     .seed = 4},
-    {.kind = SHOAL_LSH, .rounds = 2, .seed = 4},
-    {.kind = SHOAL_ORACLE_TOP, .topk = 16},
+static const char *const KINDS[] = {
+    "full",
+    "shared-full",
+    "clustered-50:seed=4",
+    "clustered-50:groups=keys,seed=4",
+    "i-clustered-50:seed=4",
+    "i-clustered-50:normaliser=query,seed=4",
+    "shoal-50:topk=32,seed=4",
+    "lsh-2:seed=4",
+    "oracle-top-16",
 };
 
 /* Quadratic kinds get shorter sequences: several blocks still, in bearable time. */
 static int64_t long_length(shoal_kind kind) {
-    bool linear = kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED || kind == SHOAL_LSH;
+    bool linear = reference_has_groups(kind) || kind == SHOAL_LSH;
     return linear ? 5003 : 901;
 }
 
-static case_spec long_spec(const shoal_attention *attention) {
-    int64_t length = long_length(attention->kind);
-    return (case_spec){.attention = *attention, .batch = 1, .heads = 1, .queries = length,
-                       .keys = length - 2, .dim = 16, .value_dim = 12, .seed = 31};
+static case_spec long_spec(const char *kind) {
+    const shoal_attention attention = spelled(kind);
+    int64_t length = long_length(attention.kind);
+    return (case_spec){.attention = attention,
+                       .batch = 1,
+                       .heads = 1,
+                       .queries = length,
+                       .keys = length - 2,
+                       .dim = 16,
+                       .value_dim = 12,
+                       .seed = 31};
 }
 
-static case_spec short_spec(const shoal_attention *attention) {
-    return (case_spec){.attention = *attention, .batch = 3, .heads = 4, .kv_heads = 2,
-                       .queries = 150, .keys = 131, .dim = 33, .value_dim = 20,
-                       .layout = LAYOUT_PACKED_GAPS, .ragged = true, .seed = 32};
+static case_spec short_spec(const char *kind) {
+    return (case_spec){.attention = spelled(kind),
+                       .batch = 3,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .queries = 150,
+                       .keys = 131,
+                       .dim = 33,
+                       .value_dim = 20,
+                       .layout = LAYOUT_PACKED_GAPS,
+                       .ragged = true,
+                       .seed = 32};
 }
 
 static size_t groups_size(const attention_case *c) {
@@ -85,7 +102,7 @@ static void threads_do_not_matter(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-            case_spec spec = short_spec(&KINDS[kind]);
+            case_spec spec = short_spec(KINDS[kind]);
             compare_threads(test_isa(isa), &spec);
         }
 }
@@ -94,7 +111,7 @@ static void threads_do_not_matter_in_one_long_head(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-            case_spec spec = long_spec(&KINDS[kind]);
+            case_spec spec = long_spec(KINDS[kind]);
             compare_threads(test_isa(isa), &spec);
         }
 }
@@ -124,14 +141,31 @@ static void groups_are_the_same_on_every_instruction_set(void **state) {
     const int64_t dims[] = {1, 3, 16, 65};
     for (int64_t b = 0; b < COUNT_OF(bits); b++)
         for (int64_t d = 0; d < COUNT_OF(dims); d++) {
-            shoal_attention attention = KINDS[2];
-            attention.bits = bits[b];
-            case_spec spec = short_spec(&attention);
+            case_spec spec = short_spec("clustered-50:seed=4");
+            spec.attention.bits = bits[b];
             spec.dim = dims[d];
             spec.queries = 700;
             compare_instruction_sets(&spec);
         }
-    case_spec spec = long_spec(&KINDS[2]);
+    case_spec spec = long_spec("clustered-50:seed=4");
+    compare_instruction_sets(&spec);
+}
+
+/* In the keys' metric: everything that leads to a group is floating point. */
+static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
+    (void)state;
+    const int32_t ranks[] = {1, 3, 16, 33, 1024};
+    const int64_t dims[] = {1, 3, 16, 65, 100};
+    for (int64_t r = 0; r < COUNT_OF(ranks); r++)
+        for (int64_t d = 0; d < COUNT_OF(dims); d++) {
+            case_spec spec = short_spec("shoal-50:topk=8,seed=4");
+            spec.attention.rank = ranks[r];
+            spec.attention.iterations = 1 + (int32_t)(r + d) % 6;
+            spec.dim = dims[d];
+            spec.queries = 700;
+            compare_instruction_sets(&spec);
+        }
+    case_spec spec = long_spec("shoal-100:topk=8");
     compare_instruction_sets(&spec);
 }
 
@@ -139,7 +173,7 @@ static void groups_are_the_same_on_every_instruction_set(void **state) {
 static void plans_can_be_used_again(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-        case_spec spec = short_spec(&KINDS[kind]);
+        case_spec spec = short_spec(KINDS[kind]);
         attention_case first = case_create(&spec), again = case_create(&spec);
         attention_case between = case_create(&spec);
         for (int64_t i = 0; i < between.q.elements; i++)
@@ -160,9 +194,8 @@ static void plans_can_be_used_again(void **state) {
 }
 
 /* The seed is heard: other seeds give other groups. */
-static void seeds_matter(void **state) {
-    (void)state;
-    case_spec spec = short_spec(&KINDS[2]), other_spec = spec;
+static void check_seeds_matter(const char *kind) {
+    case_spec spec = short_spec(kind), other_spec = spec;
     other_spec.attention.seed++;
     attention_case c = case_create(&spec), other = case_create(&other_spec);
     shoal_context *context = test_context(NULL, 2);
@@ -176,11 +209,18 @@ static void seeds_matter(void **state) {
     case_destroy(&other);
 }
 
+static void seeds_matter(void **state) {
+    (void)state;
+    check_seeds_matter("clustered-50:seed=4");
+    check_seeds_matter("shoal-50:seed=4");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(threads_do_not_matter_in_one_long_head),
         cmocka_unit_test(groups_are_the_same_on_every_instruction_set),
+        cmocka_unit_test(groups_by_keys_are_the_same_on_every_instruction_set),
         cmocka_unit_test(plans_can_be_used_again),
         cmocka_unit_test(seeds_matter),
     };

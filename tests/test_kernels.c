@@ -333,6 +333,71 @@ static void check_nearest(const kernel_table *table) {
                 nearest_once(table, bytes, counts[i], few);
 }
 
+/* What the list says of `closest`, for one lane. */
+static void closest_lane(const float *panel, int width, int rank, const float *centres,
+                         int stride, const float *bias, int count, float *best,
+                         int32_t *who) {
+    *best = -INFINITY;
+    *who = 0;
+    for (int c = 0; c < count; c++) {
+        float value = bias[c];
+        for (int r = 0; r < rank; r++)
+            value = fmaf(centres[c * stride + r], panel[r * width], value);
+        if (value > *best) { /* never for NaN, nor for an equal that comes later */
+            *best = value;
+            *who = c;
+        }
+    }
+}
+
+/* salt 0: random; 1: so few values that ties are everywhere; 2: NaN and infinities in
+   lanes, centres and biases; 3: nothing but NaN. */
+static void fill_closest(float *panel, int lanes, float *centres, int stride, int rank,
+                         float *bias, int count, int salt) {
+    for (int i = 0; i < lanes && salt == 1; i++)
+        panel[i] = (float)(draw_below(3) - 1);
+    for (int c = 0; c < count; c++) {
+        for (int r = 0; r < rank && salt == 1; r++)
+            centres[c * stride + r] = (float)(draw_below(3) - 1);
+        bias[c] = salt == 1 ? (float)draw_below(2) : salt == 3 ? NAN : bias[c];
+    }
+    if (salt != 2)
+        return;
+    const float odd[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        panel[draw_below(lanes)] = odd[i];
+        bias[draw_below(count)] = odd[draw_below(3)];
+        centres[draw_below(count) * stride + draw_below(rank)] = odd[draw_below(2) * i];
+    }
+}
+
+static void closest_once(const kernel_table *table, int width, int rank, int count,
+                         int salt) {
+    const int stride = rank + (count + salt) % 3;
+    const size_t bytes = sizeof(int32_t) * (size_t)width;
+    float *panel = random_panel(rank, width), *bias = random_rows(count, 1, 1);
+    float *centres = random_rows(count, stride, rank);
+    int32_t *expected = guarded_output(bytes), *actual = guarded_output(bytes);
+    float_pair best = pair_create(width);
+    fill_closest(panel, rank * width, centres, stride, rank, bias, count, salt);
+    for (int i = 0; i < width; i++)
+        closest_lane(panel + i, width, rank, centres, stride, bias, count,
+                     best.expected + i, expected + i);
+    table->closest(panel, width, rank, centres, stride, bias, count, best.actual, actual);
+    bytes_compare(best.expected, best.actual, bytes, "closest's best", table->isa);
+    bytes_compare(expected, actual, bytes, "closest's who", table->isa);
+    guarded_finish("closest");
+}
+
+static void check_closest(const kernel_table *table) {
+    const int counts[] = {1, 2, 3, 4, 5, 7, 100};
+    for (int width = table->lanes; width <= table->panel; width += table->lanes)
+        for (int64_t i = 0; i < COUNT_OF(counts); i++)
+            for (int rank = 1; rank <= 33; rank++)
+                for (int salt = 0; salt < 4; salt++)
+                    closest_once(table, width, rank, counts[i], salt);
+}
+
 static void check_tally(const kernel_table *table) {
     for (int again = 0; again < 400; again++) {
         const uint64_t word = draw();
@@ -350,9 +415,10 @@ static void sum_once(const kernel_table *table, int count, int dim, int salt) {
     const int stride = dim + (dim + salt) % 3, rows = count + 2 * salt;
     float *x = random_rows(rows, stride, dim);
     int32_t *index = salt ? random_index(count, rows) : NULL;
+    float *weights = salt ? random_rows(1, count, count) : NULL;
     float_pair sums = pair_create(dim);
-    SCALAR->sum_rows(x, stride, index, count, dim, sums.expected);
-    table->sum_rows(x, stride, index, count, dim, sums.actual);
+    SCALAR->sum_rows(x, stride, index, weights, count, dim, sums.expected);
+    table->sum_rows(x, stride, index, weights, count, dim, sums.actual);
     pair_compare(sums, EPSILON * (float)(count + 8), "sum_rows", table->isa);
     guarded_finish("sum_rows");
 }
@@ -385,8 +451,14 @@ static void on_every_table(check_function *check) {
     }
 SHOAL_KERNELS(TEST_OF)
 
+static void scalar_closest_is_its_definition(void **state) {
+    (void)state;
+    check_closest(SCALAR);
+}
+
 int main(void) {
 #define ROW(name, arguments) cmocka_unit_test(name),
-    const struct CMUnitTest tests[] = {SHOAL_KERNELS(ROW)};
+    const struct CMUnitTest tests[] = {
+        SHOAL_KERNELS(ROW) cmocka_unit_test(scalar_closest_is_its_definition)};
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

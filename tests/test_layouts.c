@@ -1,5 +1,5 @@
-/* Layout is only strides, and a head is alone: neither where the numbers lie in memory nor
-   what else is in the batch changes a single bit. */
+/* Layout is only strides, and a head is alone: neither where the numbers lie in memory
+   nor what else is in the batch changes a single bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,27 +9,38 @@
 
 #include "support.h"
 
-static const shoal_attention KINDS[] = {
-    {.kind = SHOAL_FULL},
-    {.kind = SHOAL_SHARED_FULL},
-    {.kind = SHOAL_CLUSTERED, .clusters = 6, .bits = 63, .iterations = 10, .seed = 9},
-    {.kind = SHOAL_I_CLUSTERED, .clusters = 6, .bits = 63, .iterations = 10, .topk = 11,
-     .seed = 9},
-    {.kind = SHOAL_LSH, .rounds = 3, .seed = 9},
-    {.kind = SHOAL_ORACLE_TOP, .topk = 11},
+static const char *const KINDS[] = {
+    "full",
+    "shared-full",
+    "clustered-6:seed=9",
+    "clustered-6:groups=keys,rank=5,seed=9",
+    "i-clustered-6:topk=11,seed=9",
+    "i-clustered-6:topk=11,groups=keys,seed=9",
+    "i-clustered-6:topk=11,normaliser=query,seed=9",
+    "shoal-6:topk=11,seed=9",
+    "lsh-3:seed=9",
+    "oracle-top-11",
 };
 
-static case_spec layout_spec(const shoal_attention *attention, memory_layout layout,
-                             bool ragged) {
-    return (case_spec){.attention = *attention, .batch = 3, .heads = 4, .kv_heads = 2,
-                       .queries = 83, .keys = 61, .dim = 19, .value_dim = 7,
-                       .layout = layout, .ragged = ragged, .seed = 21};
+static case_spec layout_spec(const char *kind, memory_layout layout, bool ragged) {
+    return (case_spec){.attention = spelled(kind),
+                       .batch = 3,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .queries = 83,
+                       .keys = 61,
+                       .dim = 19,
+                       .value_dim = 7,
+                       .layout = layout,
+                       .ragged = ragged,
+                       .seed = 21};
 }
 
 static void check_same_groups(const attention_case *c, const shoal_plan *a,
                               const shoal_plan *b) {
     size_t heads = (size_t)(c->spec.batch * c->spec.heads);
-    const int32_t *groups = shoal_plan_groups(a, NULL), *top = shoal_plan_top_keys(a, NULL);
+    const int32_t *groups = shoal_plan_groups(a, NULL),
+                  *top = shoal_plan_top_keys(a, NULL);
     if (groups)
         assert_memory_equal(groups, shoal_plan_groups(b, NULL),
                             heads * (size_t)c->spec.queries * sizeof *groups);
@@ -39,13 +50,13 @@ static void check_same_groups(const attention_case *c, const shoal_plan *a,
                                 (size_t)c->spec.attention.topk * sizeof *top);
 }
 
-static void compare_layouts(const char *isa, const shoal_attention *attention, bool ragged) {
+static void compare_layouts(const char *isa, const char *kind, bool ragged) {
     shoal_context *context = test_context(isa, 2);
-    case_spec plain_spec = layout_spec(attention, LAYOUT_CONTIGUOUS, ragged);
+    case_spec plain_spec = layout_spec(kind, LAYOUT_CONTIGUOUS, ragged);
     attention_case plain = case_create(&plain_spec);
     shoal_plan *plain_plan = case_run(context, &plain);
     for (int layout = LAYOUT_CONTIGUOUS + 1; layout < LAYOUT_COUNT; layout++) {
-        case_spec spec = layout_spec(attention, (memory_layout)layout, ragged);
+        case_spec spec = layout_spec(kind, (memory_layout)layout, ragged);
         attention_case other = case_create(&spec);
         shoal_plan *plan = case_run(context, &other);
         case_check_surroundings(&other);
@@ -63,18 +74,19 @@ static void layouts_do_not_matter(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-            compare_layouts(test_isa(isa), &KINDS[kind], false);
-            compare_layouts(test_isa(isa), &KINDS[kind], true);
+            compare_layouts(test_isa(isa), KINDS[kind], false);
+            compare_layouts(test_isa(isa), KINDS[kind], true);
         }
 }
 
-static void check_rows_equal(const tensor *batch, int64_t b, int64_t h, const tensor *alone,
-                             const char *name) {
+static void check_rows_equal(const tensor *batch, int64_t b, int64_t h,
+                             const tensor *alone, const char *name) {
     for (int64_t i = 0; i < alone->positions; i++)
         if (memcmp(tensor_row(batch, b, h, i), tensor_row(alone, 0, 0, i),
                    sizeof(float) * (size_t)alone->features) != 0)
-            fail_msg("%s: sequence %lld, head %lld, position %lld differs when it is alone",
-                     name, (long long)b, (long long)h, (long long)i);
+            fail_msg(
+                "%s: sequence %lld, head %lld, position %lld differs when it is alone",
+                name, (long long)b, (long long)h, (long long)i);
 }
 
 static void check_head_alone(shoal_context *context, const attention_case *c,
@@ -88,9 +100,10 @@ static void check_head_alone(shoal_context *context, const attention_case *c,
         check_rows_equal(&c->dv, b, h, &alone.dv, "dv");
     }
     if (shoal_plan_groups(plan, NULL))
-        assert_memory_equal(
-            shoal_plan_groups(plan, NULL) + (b * c->spec.heads + h) * c->spec.queries,
-            shoal_plan_groups(alone_plan, NULL), sizeof(int32_t) * (size_t)alone.spec.queries);
+        assert_memory_equal(shoal_plan_groups(plan, NULL) +
+                                (b * c->spec.heads + h) * c->spec.queries,
+                            shoal_plan_groups(alone_plan, NULL),
+                            sizeof(int32_t) * (size_t)alone.spec.queries);
     shoal_plan_destroy(alone_plan);
     case_destroy(&alone);
 }
@@ -101,7 +114,7 @@ static void heads_are_alone(void **state) {
         for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
             for (int64_t kv_heads = 2; kv_heads <= 4; kv_heads += 2) {
                 shoal_context *context = test_context(test_isa(isa), 2);
-                case_spec spec = layout_spec(&KINDS[kind], LAYOUT_GAPS, true);
+                case_spec spec = layout_spec(KINDS[kind], LAYOUT_GAPS, true);
                 spec.kv_heads = kv_heads;
                 attention_case c = case_create(&spec);
                 shoal_plan *plan = case_run(context, &c);
@@ -118,7 +131,7 @@ static void heads_are_alone(void **state) {
 static void inputs_may_overlap(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-        case_spec spec = layout_spec(&KINDS[kind], LAYOUT_CONTIGUOUS, false);
+        case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         spec.keys = spec.queries;
         spec.kv_heads = spec.heads;
         spec.value_dim = spec.dim;
@@ -142,7 +155,7 @@ static void inputs_may_overlap(void **state) {
 static void a_stride_of_zero_shares(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-        case_spec spec = layout_spec(&KINDS[kind], LAYOUT_CONTIGUOUS, false);
+        case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         attention_case copied = case_create(&spec), shared = case_create(&spec);
         for (int64_t b = 1; b < spec.batch; b++) {
             memcpy(tensor_row(&copied.k, b, 0, 0), copied.k.data,
@@ -154,7 +167,8 @@ static void a_stride_of_zero_shares(void **state) {
         shared.problem.v = copied.v.strides;
         shared.problem.k.batch = shared.problem.v.batch = 0;
         shoal_context *context = test_context(NULL, 2);
-        shoal_plan *plans[] = {case_plan(context, &copied, 0), case_plan(context, &shared, 0)};
+        shoal_plan *plans[] = {case_plan(context, &copied, 0),
+                               case_plan(context, &shared, 0)};
         case_forward(plans[0], &copied);
         case_forward(plans[1], &shared);
         check_identical(&copied.out, &shared.out, copied.query_lengths, "out");

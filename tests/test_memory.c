@@ -9,21 +9,32 @@
 
 #include "support.h"
 
-static const shoal_attention KINDS[] = {
-    {.kind = SHOAL_FULL},
-    {.kind = SHOAL_SHARED_FULL},
-    {.kind = SHOAL_CLUSTERED, .clusters = 4, .bits = 63, .iterations = 10},
-    {.kind = SHOAL_I_CLUSTERED, .clusters = 4, .bits = 63, .iterations = 10, .topk = 7},
-    {.kind = SHOAL_LSH, .rounds = 2},
-    {.kind = SHOAL_ORACLE_TOP, .topk = 7},
+static const char *const KINDS[] = {
+    "full",
+    "shared-full",
+    "clustered-4",
+    "clustered-4:groups=keys",
+    "i-clustered-4:topk=7",
+    "i-clustered-4:topk=7,groups=keys",
+    "i-clustered-4:topk=7,normaliser=query",
+    "shoal-4:topk=7",
+    "lsh-2",
+    "oracle-top-7",
 };
 
-static case_spec memory_spec(const shoal_attention *attention) {
-    return (case_spec){.attention = *attention, .batch = 2, .heads = 2, .queries = 65,
-                       .keys = 50, .dim = 7, .value_dim = 5, .ragged = true, .seed = 6};
+static case_spec memory_spec(const char *kind) {
+    return (case_spec){.attention = spelled(kind),
+                       .batch = 2,
+                       .heads = 2,
+                       .queries = 65,
+                       .keys = 50,
+                       .dim = 7,
+                       .value_dim = 5,
+                       .ragged = true,
+                       .seed = 6};
 }
 
-/* ---- Every allocation failed in turn ------------------------------------------------ */
+/* ---- Every allocation failed in turn ------------------------------------------- */
 
 /* Context, plan, run; stops at the first status that is not ok. */
 static shoal_status whole_road(const shoal_options *options, attention_case *c) {
@@ -70,7 +81,7 @@ static void check_failures(shoal_status (*road)(const shoal_options *, attention
 static void allocations_may_fail(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-        case_spec spec = memory_spec(&KINDS[kind]);
+        case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
         check_failures(whole_road, &c, 2);
         case_check_surroundings(&c);
@@ -96,7 +107,8 @@ static shoal_status attend_road(const shoal_options *options, attention_case *c)
                             sizeof(float) * (size_t)c->out.elements);
         tensor_destroy(&untouched);
         allocator->fail_at = 0;
-        assert_int_equal(shoal_attend(context, kind, &c->problem, &c->inputs, c->out.data),
+        assert_int_equal(shoal_attend(context, kind, &c->problem, &c->inputs,
+                                      c->out.data),
                          SHOAL_OK);
     }
     shoal_context_destroy(context);
@@ -106,14 +118,70 @@ static shoal_status attend_road(const shoal_options *options, attention_case *c)
 static void attend_may_fail(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-        case_spec spec = memory_spec(&KINDS[kind]);
+        case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
         check_failures(attend_road, &c, 2);
         case_destroy(&c);
     }
 }
 
-/* ---- Nothing is allocated while running --------------------------------------------- */
+static void *modest_allocate(void *user, size_t bytes) {
+    (void)user;
+    return bytes < ((size_t)1 << 30) ? malloc(bytes ? bytes : 1) : NULL;
+}
+
+static void modest_release(void *user, void *block) {
+    (void)user;
+    free(block);
+}
+
+static void check_too_large(const char *kind, int64_t batch, int64_t heads,
+                            int64_t length) {
+    const shoal_attention attention = spelled(kind);
+    shoal_options options = {.allocate = modest_allocate, .release = modest_release};
+    shoal_problem problem = {.batch = batch,
+                             .heads = heads,
+                             .queries = length,
+                             .keys = length,
+                             .dim = 1,
+                             .value_dim = 1};
+    shoal_context *context = NULL;
+    shoal_plan *plan = NULL;
+    assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
+    shoal_status status =
+        shoal_plan_create(context, &problem, &attention, SHOAL_WITH_BACKWARD, &plan);
+    assert_int_equal(status, SHOAL_NO_MEMORY);
+    assert_null(plan);
+    assert_true(shoal_context_message(context)[0] != '\0');
+    shoal_context_destroy(context);
+}
+
+/* Problems that can be described and not held: bytes beyond the memory, and beyond what
+   a size can count. Groups take room even where there are no positions, and here their
+   number is 2^64. */
+static void too_large_to_hold(void **state) {
+    (void)state;
+    const char *const extremes[] = {
+        "clustered-65535:bits=255",
+        "clustered-65535:groups=keys,rank=1024",
+        "i-clustered-65535:bits=255,topk=65535",
+        "shoal-65535:topk=65535,rank=1024",
+        "lsh-255",
+        "oracle-top-65535",
+    };
+    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        check_too_large(KINDS[kind], 1 << 26, 1 << 10, 1 << 20);
+    for (int64_t kind = 0; kind < COUNT_OF(extremes); kind++) {
+        check_too_large(extremes[kind], 1 << 26, 1 << 10, 1 << 20);
+        check_too_large(extremes[kind], 1 << 30, 1 << 10, 1 << 16);
+    }
+    const char *const wrapping[] = {"clustered-16", "i-clustered-16:topk=1",
+                                    "clustered-16:groups=keys", "shoal-16:topk=1"};
+    for (int64_t kind = 0; kind < COUNT_OF(wrapping); kind++)
+        check_too_large(wrapping[kind], 1 << 30, 1 << 30, 0);
+}
+
+/* ---- Nothing is allocated while running ---------------------------------------- */
 
 static void running_allocates_nothing(void **state) {
     (void)state;
@@ -122,7 +190,7 @@ static void running_allocates_nothing(void **state) {
         shoal_options options = counting_options(&allocator);
         shoal_context *context = NULL;
         assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
-        case_spec spec = memory_spec(&KINDS[kind]);
+        case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
         shoal_plan *plan = case_plan(context, &c, SHOAL_WITH_BACKWARD);
         int64_t calls = allocator.calls;
@@ -148,17 +216,25 @@ static void measuring_release(void *user, void *block) {
 }
 
 /* A plan says how much it holds: all that it asked for, alignment aside. */
-static size_t workspace_of(const shoal_attention *attention, int64_t length, int64_t heads) {
+static size_t workspace_of(const char *kind, int64_t length, int64_t heads) {
+    const shoal_attention attention = spelled(kind);
     size_t total = 0;
-    shoal_options options = {.allocate = measuring_allocate, .release = measuring_release,
-                             .user = &total, .threads = 2};
-    shoal_problem problem = {.batch = 1, .heads = heads, .queries = length, .keys = length,
-                             .dim = 64, .value_dim = 64};
+    shoal_options options = {.allocate = measuring_allocate,
+                             .release = measuring_release,
+                             .user = &total,
+                             .threads = 2};
+    shoal_problem problem = {.batch = 1,
+                             .heads = heads,
+                             .queries = length,
+                             .keys = length,
+                             .dim = 64,
+                             .value_dim = 64};
     shoal_context *context = NULL;
     shoal_plan *plan = NULL;
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     total = 0;
-    assert_int_equal(shoal_plan_create(context, &problem, attention, 0, &plan), SHOAL_OK);
+    assert_int_equal(shoal_plan_create(context, &problem, &attention, 0, &plan),
+                     SHOAL_OK);
     size_t bytes = shoal_plan_workspace(plan);
     assert_true(bytes + 4096 >= total);
     assert_true(shoal_plan_state_size(plan) <= bytes);
@@ -170,24 +246,23 @@ static size_t workspace_of(const shoal_attention *attention, int64_t length, int
 /* At most 64 bytes per query per head beyond a constant, and nothing of size N x S. */
 static void workspace_is_linear(void **state) {
     (void)state;
-    const shoal_attention attention = {.kind = SHOAL_I_CLUSTERED, .clusters = 100, .bits = 63,
-                                       .iterations = 10, .topk = 32};
-    for (int64_t heads = 1; heads <= 6; heads += 5) {
-        size_t small = workspace_of(&attention, 20000, heads);
-        size_t large = workspace_of(&attention, 120000, heads);
-        assert_true(large - small <= (size_t)(64 * 100000 * heads));
-    }
+    const char *const kinds[] = {"i-clustered-100", "shoal-100:topk=32"};
+    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+        for (int64_t heads = 1; heads <= 6; heads += 5) {
+            size_t small = workspace_of(kinds[kind], 20000, heads);
+            size_t large = workspace_of(kinds[kind], 120000, heads);
+            assert_true(large - small <= (size_t)(64 * 100000 * heads));
+        }
 }
 
 static void full_needs_no_matrix(void **state) {
     (void)state;
-    const shoal_attention attention = {.kind = SHOAL_FULL};
-    size_t small = workspace_of(&attention, 20000, 1);
-    size_t large = workspace_of(&attention, 120000, 1);
+    size_t small = workspace_of("full", 20000, 1);
+    size_t large = workspace_of("full", 120000, 1);
     assert_true(large - small <= 1024u * 100000u);
 }
 
-/* ---- State that the caller keeps ---------------------------------------------------- */
+/* ---- State that the caller keeps ----------------------------------------------- */
 
 static void *state_create(const shoal_plan *plan) {
     size_t bytes = (shoal_plan_state_size(plan) + 63) / 64 * 64;
@@ -198,9 +273,9 @@ static void *state_create(const shoal_plan *plan) {
 }
 
 /* Two layers of one network: forward, forward, backward, backward with one plan. */
-static void check_two_layers(const shoal_attention *attention) {
+static void check_two_layers(const char *kind) {
     shoal_context *context = test_context(NULL, 2);
-    case_spec specs[2] = {memory_spec(attention), memory_spec(attention)};
+    case_spec specs[2] = {memory_spec(kind), memory_spec(kind)};
     specs[0].ragged = specs[1].ragged = false;
     specs[1].seed++;
     attention_case alone[2], layers[2];
@@ -220,10 +295,11 @@ static void check_two_layers(const shoal_attention *attention) {
         case_check_identical(&alone[i], &layers[i]);
     }
     if (shoal_plan_groups(plan, states[0]))
-        assert_memory_not_equal(
-            shoal_plan_groups(plan, states[0]), shoal_plan_groups(plan, states[1]),
-            sizeof(int32_t) *
-                (size_t)(specs[0].batch * specs[0].heads * specs[0].queries));
+        assert_memory_not_equal(shoal_plan_groups(plan, states[0]),
+                                shoal_plan_groups(plan, states[1]),
+                                sizeof(int32_t) *
+                                    (size_t)(specs[0].batch * specs[0].heads *
+                                             specs[0].queries));
     for (int i = 0; i < 2; i++) {
         free(states[i]);
         case_destroy(&alone[i]);
@@ -236,13 +312,14 @@ static void check_two_layers(const shoal_attention *attention) {
 static void one_plan_two_layers(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
-        check_two_layers(&KINDS[kind]);
+        check_two_layers(KINDS[kind]);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_may_fail),
         cmocka_unit_test(attend_may_fail),
+        cmocka_unit_test(too_large_to_hold),
         cmocka_unit_test(running_allocates_nothing),
         cmocka_unit_test(workspace_is_linear),
         cmocka_unit_test(full_needs_no_matrix),

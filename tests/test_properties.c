@@ -10,7 +10,18 @@
 
 #include "support.h"
 
-/* ---- Kinds that turn into full attention -------------------------------------------- */
+/* ---- Kinds that turn into full attention --------------------------------------- */
+
+/* Kinds with groups, those with top keys from FIRST_IMPROVED on. */
+enum { FIRST_IMPROVED = 2 };
+static const char *const GROUPED[] = {
+    "clustered-1:seed=3",
+    "clustered-1:groups=keys,seed=3",
+    "i-clustered-1:seed=3",
+    "i-clustered-1:groups=keys,seed=3",
+    "i-clustered-1:normaliser=query,seed=3",
+    "shoal-1:seed=3",
+};
 
 /* Runs the case, then compares it as if its kind were full. */
 static void check_equals_full(attention_case *c) {
@@ -28,19 +39,26 @@ static void check_equals_full(attention_case *c) {
     }
 }
 
-static case_spec clustered_spec(shoal_kind kind, int32_t clusters, int32_t topk) {
-    return (case_spec){
-        .attention = {.kind = kind, .clusters = clusters, .bits = 63, .iterations = 10,
-                      .topk = kind == SHOAL_I_CLUSTERED ? topk : 0, .seed = 3},
-        .batch = 2, .heads = 4, .kv_heads = 2, .queries = 70, .keys = 45, .dim = 12,
-        .value_dim = 9, .seed = 11};
+static case_spec clustered_spec(const char *kind, int32_t clusters, int32_t topk) {
+    shoal_attention attention = spelled(kind);
+    attention.clusters = clusters;
+    attention.topk = reference_has_top_keys(attention.kind) ? topk : 0;
+    return (case_spec){.attention = attention,
+                       .batch = 2,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .queries = 70,
+                       .keys = 45,
+                       .dim = 12,
+                       .value_dim = 9,
+                       .seed = 11};
 }
 
 static void no_more_queries_than_clusters(void **state) {
     (void)state;
-    for (int kind = SHOAL_CLUSTERED; kind <= SHOAL_I_CLUSTERED; kind++)
+    for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++)
         for (int32_t clusters = 70; clusters <= 71; clusters++) {
-            case_spec spec = clustered_spec((shoal_kind)kind, clusters, 4);
+            case_spec spec = clustered_spec(GROUPED[kind], clusters, 4);
             attention_case c = case_create(&spec);
             check_equals_full(&c);
             case_destroy(&c);
@@ -49,19 +67,19 @@ static void no_more_queries_than_clusters(void **state) {
 
 static void every_key_is_a_top_key(void **state) {
     (void)state;
-    for (int32_t topk = 45; topk <= 47; topk++) {
-        case_spec spec = clustered_spec(SHOAL_I_CLUSTERED, 7, topk);
-        spec.layout = LAYOUT_GAPS;
-        attention_case c = case_create(&spec);
-        check_equals_full(&c);
-        case_destroy(&c);
-    }
+    for (int64_t kind = FIRST_IMPROVED; kind < COUNT_OF(GROUPED); kind++)
+        for (int32_t topk = 45; topk <= 47; topk++) {
+            case_spec spec = clustered_spec(GROUPED[kind], 7, topk);
+            spec.layout = LAYOUT_GAPS;
+            attention_case c = case_create(&spec);
+            check_equals_full(&c);
+            case_destroy(&c);
+        }
 }
 
 /* The lengths may make it so for one sequence of the batch and not for another. */
-static void short_sequences_equal_full(void **state) {
-    (void)state;
-    case_spec spec = clustered_spec(SHOAL_I_CLUSTERED, 30, 20);
+static void check_short_sequences(const char *kind) {
+    case_spec spec = clustered_spec(kind, 30, 20);
     spec.batch = 3;
     spec.ragged = true;
     attention_case c = case_create(&spec);
@@ -82,11 +100,17 @@ static void short_sequences_equal_full(void **state) {
     case_destroy(&source);
 }
 
+static void short_sequences_equal_full(void **state) {
+    (void)state;
+    for (int64_t kind = FIRST_IMPROVED; kind < COUNT_OF(GROUPED); kind++)
+        check_short_sequences(GROUPED[kind]);
+}
+
 /* The caller's groups, one for each query, in an order of its own. */
 static void singleton_groups(void **state) {
     (void)state;
-    for (int kind = SHOAL_CLUSTERED; kind <= SHOAL_I_CLUSTERED; kind++) {
-        case_spec spec = clustered_spec((shoal_kind)kind, 70, 4);
+    for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++) {
+        case_spec spec = clustered_spec(GROUPED[kind], 70, 4);
         spec.own_groups = true;
         attention_case c = case_create(&spec);
         for (int64_t i = 0; i < spec.batch * spec.heads * spec.queries; i++)
@@ -98,8 +122,8 @@ static void singleton_groups(void **state) {
 
 static void identical_queries(void **state) {
     (void)state;
-    for (int kind = SHOAL_CLUSTERED; kind <= SHOAL_I_CLUSTERED; kind++) {
-        case_spec spec = clustered_spec((shoal_kind)kind, 6, 5);
+    for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++) {
+        case_spec spec = clustered_spec(GROUPED[kind], 6, 5);
         attention_case c = case_create(&spec);
         for (int64_t b = 0; b < spec.batch; b++)
             for (int64_t h = 0; h < spec.heads; h++)
@@ -118,7 +142,7 @@ static void identical_queries(void **state) {
     }
 }
 
-/* ---- The error estimate ------------------------------------------------------------- */
+/* ---- The error estimate -------------------------------------------------------- */
 
 /* The exact attention that a kind approximates: of lsh, full over unit-length queries.
    out: [N][Dv]. */
@@ -195,17 +219,14 @@ static void check_estimate(const case_spec *spec) {
 
 static void estimate_of_everything_is_the_error(void **state) {
     (void)state;
-    const shoal_attention kinds[] = {
-        {.kind = SHOAL_FULL},
-        {.kind = SHOAL_SHARED_FULL},
-        {.kind = SHOAL_CLUSTERED, .clusters = 5, .bits = 63, .iterations = 10},
-        {.kind = SHOAL_I_CLUSTERED, .clusters = 5, .bits = 63, .iterations = 10, .topk = 6},
-        {.kind = SHOAL_LSH, .rounds = 2},
-        {.kind = SHOAL_ORACLE_TOP, .topk = 6}};
+    const char *const kinds[] = {"full",           "shared-full",
+                                 "clustered-5",    "i-clustered-5:topk=6",
+                                 "shoal-5:topk=6", "i-clustered-5:normaliser=query",
+                                 "lsh-2",          "oracle-top-6"};
     for (int layout = 0; layout < LAYOUT_COUNT; layout++)
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
-            case_spec spec = clustered_spec(SHOAL_CLUSTERED, 5, 6);
-            spec.attention = kinds[kind];
+            case_spec spec = clustered_spec("clustered-5", 5, 0);
+            spec.attention = spelled(kinds[kind]);
             spec.layout = (memory_layout)layout;
             spec.ragged = layout != LAYOUT_CONTIGUOUS;
             check_estimate(&spec);
@@ -215,7 +236,7 @@ static void estimate_of_everything_is_the_error(void **state) {
 /* An output that is off in one known place. */
 static void estimate_sees_one_wrong_number(void **state) {
     (void)state;
-    case_spec spec = clustered_spec(SHOAL_CLUSTERED, 5, 6);
+    case_spec spec = clustered_spec("clustered-5", 5, 0);
     spec.attention = (shoal_attention){.kind = SHOAL_FULL};
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 2);

@@ -27,7 +27,8 @@ static double *random_doubles(uint64_t seed, uint64_t stream, int64_t count) {
     return values;
 }
 
-static int32_t *random_integers(uint64_t seed, uint64_t stream, int64_t count, int64_t bound) {
+static int32_t *random_integers(uint64_t seed, uint64_t stream, int64_t count,
+                                int64_t bound) {
     int32_t *values = reference_memory(count, sizeof *values);
     for (int64_t i = 0; i < count; i++)
         values[i] = (int32_t)(test_hash(seed, stream, (uint64_t)i) % (uint64_t)bound);
@@ -35,7 +36,8 @@ static int32_t *random_integers(uint64_t seed, uint64_t stream, int64_t count, i
 }
 
 /* Distinct keys in each row, with the last row one short. */
-static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk, int64_t keys) {
+static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
+                                int64_t keys) {
     int32_t *top = reference_memory(clusters * topk, sizeof *top);
     for (int64_t c = 0; c < clusters; c++) {
         int64_t first = (int64_t)(test_hash(seed, 7, (uint64_t)c) % (uint64_t)keys);
@@ -47,7 +49,8 @@ static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk, i
     return top;
 }
 
-static owned_head head_create(shoal_kind kind, uint64_t seed) {
+static owned_head head_create(shoal_kind kind, shoal_normaliser normaliser,
+                              uint64_t seed) {
     int64_t queries = test_pick(seed, 10, 1, 40), keys = test_pick(seed, 11, 1, 12);
     if (reference_shares_keys(kind))
         keys = queries;
@@ -62,11 +65,21 @@ static owned_head head_create(shoal_kind kind, uint64_t seed) {
         .top_keys = random_top_keys(seed, MAX_CLUSTERS, topk, keys),
         .buckets = random_integers(seed, 6, rounds * queries, 4),
     };
-    owned.head = (reference_head){
-        .kind = kind, .queries = queries, .keys = keys, .dim = dim, .value_dim = value_dim,
-        .scale = 0.3 + 0.2 * (double)(seed % 5), .q = owned.q, .k = owned.k, .v = owned.v,
-        .topk = topk, .groups = owned.groups, .top_keys = owned.top_keys,
-        .rounds = rounds, .buckets = owned.buckets};
+    owned.head = (reference_head){.kind = kind,
+                                  .queries = queries,
+                                  .keys = keys,
+                                  .dim = dim,
+                                  .value_dim = value_dim,
+                                  .scale = 0.3 + 0.2 * (double)(seed % 5),
+                                  .q = owned.q,
+                                  .k = owned.k,
+                                  .v = owned.v,
+                                  .topk = topk,
+                                  .groups = owned.groups,
+                                  .top_keys = owned.top_keys,
+                                  .normaliser = normaliser,
+                                  .rounds = rounds,
+                                  .buckets = owned.buckets};
     return owned;
 }
 
@@ -93,7 +106,8 @@ static double loss(const owned_head *owned, double *out) {
 static bool choice_is_stable(const owned_head *owned) {
     if (owned->head.kind != SHOAL_ORACLE_TOP)
         return true;
-    double *gaps = reference_memory(owned->head.queries, sizeof *gaps), smallest = INFINITY;
+    double *gaps = reference_memory(owned->head.queries, sizeof *gaps),
+           smallest = INFINITY;
     reference_oracle_gaps(&owned->head, gaps);
     for (int64_t i = 0; i < owned->head.queries; i++)
         smallest = fmin(smallest, gaps[i]);
@@ -101,8 +115,8 @@ static bool choice_is_stable(const owned_head *owned) {
     return smallest > 1e-3;
 }
 
-static void compare_gradient(const owned_head *owned, double *values, const double *gradient,
-                             int64_t count) {
+static void compare_gradient(const owned_head *owned, double *values,
+                             const double *gradient, int64_t count) {
     const double step = 1e-5;
     double *out =
         reference_memory(owned->head.queries * owned->head.value_dim, sizeof *out);
@@ -122,10 +136,10 @@ static void compare_gradient(const owned_head *owned, double *values, const doub
     free(out);
 }
 
-static void check_differences(shoal_kind kind) {
+static void check_differences(shoal_kind kind, shoal_normaliser normaliser) {
     int checked = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        owned_head owned = head_create(kind, seed);
+        owned_head owned = head_create(kind, normaliser, seed);
         const reference_head *head = &owned.head;
         int64_t query_size = head->queries * head->dim, key_size = head->keys * head->dim;
         int64_t value_size = head->keys * head->value_dim;
@@ -149,39 +163,50 @@ static void check_differences(shoal_kind kind) {
 
 static void full_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_FULL);
+    check_differences(SHOAL_FULL, SHOAL_NORMALISER_CLUSTER);
 }
 
 static void shared_full_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_SHARED_FULL);
+    check_differences(SHOAL_SHARED_FULL, SHOAL_NORMALISER_CLUSTER);
 }
 
 static void clustered_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_CLUSTERED);
+    check_differences(SHOAL_CLUSTERED, SHOAL_NORMALISER_CLUSTER);
 }
 
 static void i_clustered_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_I_CLUSTERED);
+    check_differences(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void normaliser_per_query_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_QUERY);
+}
+
+/* The kind stands for its normaliser: it need not be told. */
+static void shoal_kind_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_SHOAL, SHOAL_NORMALISER_CLUSTER);
 }
 
 static void lsh_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_LSH);
+    check_differences(SHOAL_LSH, SHOAL_NORMALISER_CLUSTER);
 }
 
 static void oracle_gradients(void **state) {
     (void)state;
-    check_differences(SHOAL_ORACLE_TOP);
+    check_differences(SHOAL_ORACLE_TOP, SHOAL_NORMALISER_CLUSTER);
 }
 
 /* Rows of weights are never negative and sum to 1, whatever the kind. */
 static void weights_are_averages(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_ORACLE_TOP; kind++) {
-        owned_head owned = head_create((shoal_kind)kind, 5);
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++) {
+        owned_head owned = head_create((shoal_kind)kind, SHOAL_NORMALISER_CLUSTER, 5);
         int64_t queries = owned.head.queries, keys = owned.head.keys;
         double *weights = reference_memory(queries * keys, sizeof *weights);
         reference_weights(&owned.head, weights);
@@ -198,21 +223,64 @@ static void weights_are_averages(void **state) {
     }
 }
 
+/* A query that is its group's centroid sees the same with either normaliser, and as if
+   it attended in full. */
+static void normalisers_agree_on_a_centroid(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        owned_head owned =
+            head_create(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_CLUSTER, seed);
+        reference_head *head = &owned.head;
+        int64_t size = head->queries * head->value_dim;
+        double *outs[3];
+        for (int64_t i = 0; i < head->queries * head->dim; i++)
+            owned.q[i] = owned.q[i % head->dim];
+        for (int which = 0; which < 3; which++) {
+            head->kind = which == 2 ? SHOAL_FULL : SHOAL_I_CLUSTERED;
+            head->normaliser =
+                which == 1 ? SHOAL_NORMALISER_QUERY : SHOAL_NORMALISER_CLUSTER;
+            outs[which] = reference_memory(size, sizeof(double));
+            reference_forward(head, outs[which]);
+        }
+        for (int64_t i = 0; i < size; i++)
+            assert_true(fabs(outs[1][i] - outs[0][i]) < 1e-12 &&
+                        fabs(outs[1][i] - outs[2][i]) < 1e-12);
+        for (int which = 0; which < 3; which++)
+            free(outs[which]);
+        head_destroy(&owned);
+    }
+}
+
 /* Two queries, two keys, by hand: scores 0 and log 3 give weights 1/4 and 3/4. */
 static void worked_example(void **state) {
     (void)state;
     const double q[] = {0, 1}, k[] = {0, log(3)}, v[] = {4, 8};
     const int32_t one_group[] = {0, 0};
     const int32_t top[] = {1};
-    reference_head head = {.kind = SHOAL_FULL, .queries = 2, .keys = 2, .dim = 1,
-                           .value_dim = 1, .scale = 1, .q = q, .k = k, .v = v, .topk = 1,
-                           .groups = one_group, .top_keys = top};
+    reference_head head = {.kind = SHOAL_FULL,
+                           .queries = 2,
+                           .keys = 2,
+                           .dim = 1,
+                           .value_dim = 1,
+                           .scale = 1,
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .topk = 1,
+                           .groups = one_group,
+                           .top_keys = top};
     double out[2], root = sqrt(3);
     reference_forward(&head, out);
     assert_true(fabs(out[0] - 6) < 1e-12 && fabs(out[1] - 7) < 1e-12);
     head.kind = SHOAL_CLUSTERED; /* the centroid is 1/2: scores 0 and log(3) / 2 */
     reference_forward(&head, out);
     double expected = (4 + 8 * root) / (1 + root);
+    assert_true(fabs(out[0] - expected) < 1e-12 && fabs(out[1] - expected) < 1e-12);
+    head.kind = SHOAL_SHOAL; /* key 1 by each query, key 0 by the centroid: 1 : 1, 1 : 3 */
+    reference_forward(&head, out);
+    assert_true(fabs(out[0] - 6) < 1e-12 && fabs(out[1] - 7) < 1e-12);
+    head.top_keys = &(const int32_t){0}; /* the other way round: 1 : sqrt(3) for both */
+    reference_forward(&head, out);
     assert_true(fabs(out[0] - expected) < 1e-12 && fabs(out[1] - expected) < 1e-12);
     head.kind = SHOAL_ORACLE_TOP; /* query 0 has a tie, which goes to the lower key */
     reference_forward(&head, out);
@@ -221,10 +289,17 @@ static void worked_example(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_gradients),       cmocka_unit_test(shared_full_gradients),
-        cmocka_unit_test(clustered_gradients),  cmocka_unit_test(i_clustered_gradients),
-        cmocka_unit_test(lsh_gradients),        cmocka_unit_test(oracle_gradients),
-        cmocka_unit_test(weights_are_averages), cmocka_unit_test(worked_example),
+        cmocka_unit_test(full_gradients),
+        cmocka_unit_test(shared_full_gradients),
+        cmocka_unit_test(clustered_gradients),
+        cmocka_unit_test(i_clustered_gradients),
+        cmocka_unit_test(normaliser_per_query_gradients),
+        cmocka_unit_test(shoal_kind_gradients),
+        cmocka_unit_test(lsh_gradients),
+        cmocka_unit_test(oracle_gradients),
+        cmocka_unit_test(weights_are_averages),
+        cmocka_unit_test(normalisers_agree_on_a_centroid),
+        cmocka_unit_test(worked_example),
     };
     return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
 }

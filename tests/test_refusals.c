@@ -10,13 +10,19 @@
 #include "support.h"
 
 static case_spec usual_spec(void) {
-    return (case_spec){.attention = {.kind = SHOAL_I_CLUSTERED, .clusters = 4, .bits = 63,
-                                     .iterations = 10, .topk = 5},
-                       .batch = 2, .heads = 4, .kv_heads = 2, .queries = 30, .keys = 20,
-                       .dim = 6, .value_dim = 5, .ragged = true, .seed = 3};
+    return (case_spec){.attention = spelled("i-clustered-4:topk=5"),
+                       .batch = 2,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .queries = 30,
+                       .keys = 20,
+                       .dim = 6,
+                       .value_dim = 5,
+                       .ragged = true,
+                       .seed = 3};
 }
 
-/* ---- Plans -------------------------------------------------------------------------- */
+/* ---- Plans --------------------------------------------------------------------- */
 
 typedef void change_plan(shoal_problem *problem, shoal_attention *attention);
 
@@ -26,8 +32,8 @@ static void check_plan_refused(change_plan *change, const char *what) {
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = NULL;
     change(&c.problem, &c.spec.attention);
-    shoal_status status =
-        shoal_plan_create(context, &c.problem, &c.spec.attention, SHOAL_WITH_BACKWARD, &plan);
+    shoal_status status = shoal_plan_create(context, &c.problem, &c.spec.attention,
+                                            SHOAL_WITH_BACKWARD, &plan);
     if (status != SHOAL_INVALID)
         fail_msg("%s: status %d (%s)", what, (int)status, shoal_status_text(status));
     if (shoal_context_message(context)[0] == '\0')
@@ -37,11 +43,11 @@ static void check_plan_refused(change_plan *change, const char *what) {
     case_destroy(&c);
 }
 
-#define PLAN_CHANGE(name, change)                                                          \
-    static void name(shoal_problem *problem, shoal_attention *attention) {                 \
-        (void)problem;                                                                     \
-        (void)attention;                                                                   \
-        change;                                                                            \
+#define PLAN_CHANGE(name, change)                                                        \
+    static void name(shoal_problem *problem, shoal_attention *attention) {               \
+        (void)problem;                                                                   \
+        (void)attention;                                                                 \
+        change;                                                                          \
     }
 
 PLAN_CHANGE(negative_batch, problem->batch = -1)
@@ -74,6 +80,19 @@ PLAN_CHANGE(huge_topk, attention->topk = 65536)
 PLAN_CHANGE(no_bits, attention->bits = 0)
 PLAN_CHANGE(huge_bits, attention->bits = 256)
 PLAN_CHANGE(negative_iterations, attention->iterations = -1)
+PLAN_CHANGE(no_rank, (attention->groups = SHOAL_GROUPS_KEYS, attention->rank = 0))
+PLAN_CHANGE(negative_rank, attention->rank = -16)
+PLAN_CHANGE(huge_rank, attention->rank = 1025)
+PLAN_CHANGE(unknown_groups, attention->groups = 2)
+PLAN_CHANGE(negative_groups, attention->groups = -1)
+PLAN_CHANGE(unknown_normaliser, attention->normaliser = 2)
+PLAN_CHANGE(negative_normaliser, attention->normaliser = -1)
+PLAN_CHANGE(shoal_without_clusters,
+            (*attention = spelled("shoal-4"), attention->clusters = 0))
+PLAN_CHANGE(shoal_without_topk, (*attention = spelled("shoal-4"), attention->topk = 0))
+PLAN_CHANGE(shoal_without_rank, (*attention = spelled("shoal-4"), attention->rank = 0))
+PLAN_CHANGE(shoal_without_iterations,
+            (*attention = spelled("shoal-4"), attention->iterations = 0))
 PLAN_CHANGE(unknown_kind, attention->kind = (shoal_kind)99)
 PLAN_CHANGE(negative_kind, attention->kind = (shoal_kind)-1)
 PLAN_CHANGE(lsh_of_two_lengths,
@@ -84,8 +103,7 @@ PLAN_CHANGE(lsh_of_fewer_key_heads,
             (*attention = (shoal_attention){.kind = SHOAL_LSH, .rounds = 2},
              problem->keys = problem->queries))
 PLAN_CHANGE(lsh_without_rounds, (*attention = (shoal_attention){.kind = SHOAL_LSH},
-                                 problem->keys = problem->queries,
-                                 problem->kv_heads = 0))
+                                 problem->keys = problem->queries, problem->kv_heads = 0))
 PLAN_CHANGE(lsh_of_many_rounds,
             (*attention = (shoal_attention){.kind = SHOAL_LSH, .rounds = 256},
              problem->keys = problem->queries, problem->kv_heads = 0))
@@ -125,6 +143,17 @@ static const struct {
     {no_bits, "no_bits"},
     {huge_bits, "huge_bits"},
     {negative_iterations, "negative_iterations"},
+    {no_rank, "no_rank"},
+    {negative_rank, "negative_rank"},
+    {huge_rank, "huge_rank"},
+    {unknown_groups, "unknown_groups"},
+    {negative_groups, "negative_groups"},
+    {unknown_normaliser, "unknown_normaliser"},
+    {negative_normaliser, "negative_normaliser"},
+    {shoal_without_clusters, "shoal_without_clusters"},
+    {shoal_without_topk, "shoal_without_topk"},
+    {shoal_without_rank, "shoal_without_rank"},
+    {shoal_without_iterations, "shoal_without_iterations"},
     {unknown_kind, "unknown_kind"},
     {negative_kind, "negative_kind"},
     {lsh_of_two_lengths, "lsh_of_two_lengths"},
@@ -141,7 +170,7 @@ static void plans(void **state) {
         check_plan_refused(PLAN_CHANGES[i].change, PLAN_CHANGES[i].name);
 }
 
-/* ---- Calls -------------------------------------------------------------------------- */
+/* ---- Calls --------------------------------------------------------------------- */
 
 /* Every element still the guard. */
 static void check_untouched(const tensor *t, const char *what) {
@@ -171,15 +200,19 @@ static void check_inputs_refused(const case_spec *spec, change_inputs *change,
     change(&bad);
     check_refused(context, shoal_forward(plan, &bad.inputs, bad.out.data), what);
     check_untouched(&bad.out, what);
-    shoal_gradients gradients = {.out = good.out.data, .dout = bad.dout.data,
-                                 .dq = bad.dq.data, .dk = bad.dk.data, .dv = bad.dv.data};
+    shoal_gradients gradients = {.out = good.out.data,
+                                 .dout = bad.dout.data,
+                                 .dq = bad.dq.data,
+                                 .dk = bad.dk.data,
+                                 .dv = bad.dv.data};
     check_refused(context, shoal_backward(plan, &bad.inputs, &gradients), what);
     check_untouched(&bad.dq, what);
     check_untouched(&bad.dk, what);
     check_untouched(&bad.dv, what);
     shoal_error error;
     check_refused(context,
-                  shoal_error_estimate(plan, &bad.inputs, good.out.data, 3, 1, &error), what);
+                  shoal_error_estimate(plan, &bad.inputs, good.out.data, 3, 1, &error),
+                  what);
     case_forward(plan, &good);
     shoal_plan_destroy(plan);
     shoal_context_destroy(context);
@@ -187,9 +220,9 @@ static void check_inputs_refused(const case_spec *spec, change_inputs *change,
     case_destroy(&bad);
 }
 
-#define INPUT_CHANGE(name, change)                                                         \
-    static void name(attention_case *c) {                                                  \
-        change;                                                                            \
+#define INPUT_CHANGE(name, change)                                                       \
+    static void name(attention_case *c) {                                                \
+        change;                                                                          \
     }
 
 INPUT_CHANGE(no_q, c->inputs.q = NULL)
@@ -241,6 +274,9 @@ static void groups(void **state) {
     check_inputs_refused(&spec, group_out_of_range, "group_out_of_range");
     check_inputs_refused(&spec, negative_group, "negative_group");
     check_inputs_refused(&spec, live_query_in_no_group, "live_query_in_no_group");
+    spec.attention = spelled("shoal-4:topk=5");
+    check_inputs_refused(&spec, group_out_of_range, "group_out_of_range of shoal");
+    check_inputs_refused(&spec, negative_group, "negative_group of shoal");
 }
 
 static void offsets(void **state) {
@@ -268,10 +304,12 @@ static void outputs(void **state) {
     check_refused(context, shoal_backward(plan, &c.inputs, &gradients), "no dout");
     tensor_guard(&c.out);
     check_refused(context,
-                  shoal_attend(context, "i-clusterd-4", &c.problem, &c.inputs, c.out.data),
+                  shoal_attend(context, "i-clusterd-4", &c.problem, &c.inputs,
+                               c.out.data),
                   "a misspelt kind");
     check_untouched(&c.out, "a misspelt kind");
-    check_refused(context, shoal_attend(context, "lsh-4", &c.problem, &c.inputs, c.out.data),
+    check_refused(context,
+                  shoal_attend(context, "lsh-4", &c.problem, &c.inputs, c.out.data),
                   "lsh of two lengths");
     check_untouched(&c.out, "lsh of two lengths");
     shoal_plan_destroy(plan);

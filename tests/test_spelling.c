@@ -34,19 +34,21 @@ static shoal_attention parse(const char *text) {
 
 static bool same(const shoal_attention *a, const shoal_attention *b) {
     return a->kind == b->kind && a->clusters == b->clusters && a->topk == b->topk &&
-           a->bits == b->bits && a->iterations == b->iterations && a->rounds == b->rounds &&
-           a->seed == b->seed;
+           a->bits == b->bits && a->iterations == b->iterations &&
+           a->rounds == b->rounds && a->rank == b->rank && a->groups == b->groups &&
+           a->normaliser == b->normaliser && a->seed == b->seed;
 }
 
-/* ---- Reading ------------------------------------------------------------------------ */
+/* ---- Reading ------------------------------------------------------------------- */
 
 static void check_parse(const char *text, shoal_attention expected) {
     shoal_attention got = parse(text);
     if (!same(&got, &expected))
-        fail_msg("\"%s\": kind %d, clusters %d, topk %d, bits %d, iterations %d, rounds %d, "
-                 "seed %" PRIu64,
-                 text, (int)got.kind, got.clusters, got.topk, got.bits, got.iterations,
-                 got.rounds, got.seed);
+        fail_msg(
+            "\"%s\": kind %d, clusters %d, topk %d, bits %d, iterations %d, rounds %d, "
+            "rank %d, groups %d, normaliser %d, seed %" PRIu64,
+            text, (int)got.kind, got.clusters, got.topk, got.bits, got.iterations,
+            got.rounds, got.rank, got.groups, got.normaliser, got.seed);
 }
 
 static void known_spellings(void **state) {
@@ -54,42 +56,97 @@ static void known_spellings(void **state) {
     uint64_t seed = parse("clustered-100").seed; /* the default, whatever it is */
     check_parse("full", (shoal_attention){.kind = SHOAL_FULL});
     check_parse("shared-full", (shoal_attention){.kind = SHOAL_SHARED_FULL});
-    check_parse("clustered-100", (shoal_attention){.kind = SHOAL_CLUSTERED, .clusters = 100,
-                                                   .bits = 63, .iterations = 10,
+    check_parse("clustered-100", (shoal_attention){.kind = SHOAL_CLUSTERED,
+                                                   .clusters = 100,
+                                                   .bits = 63,
+                                                   .rank = 16,
+                                                   .iterations = 10,
                                                    .seed = seed});
     check_parse("i-clustered-7:topk=3,bits=31,iterations=2,seed=18446744073709551615",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED, .clusters = 7, .topk = 3,
-                                  .bits = 31, .iterations = 2, .seed = UINT64_MAX});
-    check_parse("i-clustered-65535",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED, .clusters = 65535, .topk = 32,
-                                  .bits = 63, .iterations = 10, .seed = seed});
+                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                                  .clusters = 7,
+                                  .topk = 3,
+                                  .bits = 31,
+                                  .rank = 16,
+                                  .iterations = 2,
+                                  .seed = UINT64_MAX});
+    check_parse("i-clustered-65535", (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                                                       .clusters = 65535,
+                                                       .topk = 32,
+                                                       .bits = 63,
+                                                       .rank = 16,
+                                                       .iterations = 10,
+                                                       .seed = seed});
     check_parse("i-clustered-100:seed=1,topk=65535,bits=255",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED, .clusters = 100, .topk = 65535,
-                                  .bits = 255, .iterations = 10, .seed = 1});
-    check_parse("lsh-4:seed=77", (shoal_attention){.kind = SHOAL_LSH, .rounds = 4, .seed = 77});
-    check_parse("lsh-255", (shoal_attention){.kind = SHOAL_LSH, .rounds = 255, .seed = seed});
+                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                                  .clusters = 100,
+                                  .topk = 65535,
+                                  .bits = 255,
+                                  .rank = 16,
+                                  .iterations = 10,
+                                  .seed = 1});
+    check_parse("clustered-9:rank=1024,groups=keys",
+                (shoal_attention){.kind = SHOAL_CLUSTERED,
+                                  .clusters = 9,
+                                  .bits = 63,
+                                  .rank = 1024,
+                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .iterations = 10,
+                                  .seed = seed});
+    check_parse("i-clustered-9:normaliser=query,groups=hash",
+                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                                  .clusters = 9,
+                                  .topk = 32,
+                                  .bits = 63,
+                                  .rank = 16,
+                                  .normaliser = SHOAL_NORMALISER_QUERY,
+                                  .iterations = 10,
+                                  .seed = seed});
+    check_parse("shoal-100", (shoal_attention){.kind = SHOAL_SHOAL,
+                                               .clusters = 100,
+                                               .topk = 64,
+                                               .rank = 16,
+                                               .groups = SHOAL_GROUPS_KEYS,
+                                               .normaliser = SHOAL_NORMALISER_QUERY,
+                                               .iterations = 5,
+                                               .seed = seed});
+    check_parse("shoal-25:seed=3,iterations=7,rank=1,topk=32",
+                (shoal_attention){.kind = SHOAL_SHOAL,
+                                  .clusters = 25,
+                                  .topk = 32,
+                                  .rank = 1,
+                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .normaliser = SHOAL_NORMALISER_QUERY,
+                                  .iterations = 7,
+                                  .seed = 3});
+    check_parse("lsh-4:seed=77",
+                (shoal_attention){.kind = SHOAL_LSH, .rounds = 4, .seed = 77});
+    check_parse("lsh-255",
+                (shoal_attention){.kind = SHOAL_LSH, .rounds = 255, .seed = seed});
     check_parse("oracle-top-32", (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 32});
 }
 
 /* Every kind describes itself, and what it says can be read. */
 static void descriptions(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_ORACLE_TOP; kind++) {
-        const shoal_kind_info *info = shoal_kind_describe(kind);
-        assert_non_null(info);
+    int kinds = 0;
+    for (const shoal_kind_info *info; (info = shoal_kind_describe(kinds)); kinds++) {
         assert_true(info->name[0] && info->cost[0] && info->summary[0]);
-        assert_int_equal(parse(info->defaults).kind, kind);
+        assert_int_equal(parse(info->defaults).kind, kinds);
     }
-    assert_null(shoal_kind_describe(SHOAL_ORACLE_TOP + 1));
+    assert_true(kinds > SHOAL_SHOAL);
     assert_null(shoal_kind_describe(-1));
 }
 
-/* ---- Writing ------------------------------------------------------------------------ */
+/* ---- Writing ------------------------------------------------------------------- */
 
 static shoal_attention random_attention(uint64_t seed) {
-    const char *const kinds[] = {"full", "shared-full", "clustered-100", "i-clustered-100",
-                                 "lsh-4", "oracle-top-32"};
-    shoal_attention attention = parse(kinds[test_pick(seed, 1, 0, 5)]);
+    const char *const kinds[] = {"full",          "shared-full",
+                                 "clustered-100", "i-clustered-100",
+                                 "lsh-4",         "oracle-top-32",
+                                 "shoal-100"};
+    shoal_attention attention =
+        parse(kinds[test_pick(seed, 1, 0, COUNT_OF(kinds) - 1)]);
     if (attention.clusters)
         attention.clusters = (int32_t)test_pick(seed, 2, 1, 65535);
     if (attention.topk && seed % 2)
@@ -98,6 +155,12 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.bits = (int32_t)test_pick(seed, 4, 1, 255);
     if (attention.iterations && seed % 5)
         attention.iterations = (int32_t)test_pick(seed, 5, 1, 100);
+    if (attention.rank && seed % 11)
+        attention.rank = (int32_t)test_pick(seed, 9, 1, 1024);
+    if (attention.kind == SHOAL_CLUSTERED || attention.kind == SHOAL_I_CLUSTERED)
+        attention.groups = (int32_t)test_pick(seed, 10, 0, 1);
+    if (attention.kind == SHOAL_I_CLUSTERED)
+        attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
     if (attention.rounds)
         attention.rounds = (int32_t)test_pick(seed, 6, 1, 255);
     if ((attention.clusters || attention.rounds) && seed % 7)
@@ -138,7 +201,9 @@ static void round_trips(void **state) {
 /* As snprintf: cut, ended, and the whole length returned. */
 static void little_room(void **state) {
     (void)state;
-    shoal_attention attention = parse("i-clustered-12345:topk=7,bits=9,iterations=3,seed=99");
+    shoal_attention attention =
+        parse("i-clustered-12345:topk=7,groups=keys,normaliser=query,bits=9,rank=5,"
+              "iterations=3,seed=99");
     char whole[256];
     size_t length = shoal_attention_print(&attention, whole, sizeof whole);
     for (size_t room = 1; room <= length + 1; room++) {
@@ -152,7 +217,7 @@ static void little_room(void **state) {
     assert_int_equal(shoal_attention_print(&attention, NULL, 0), length);
 }
 
-/* ---- Refusing ----------------------------------------------------------------------- */
+/* ---- Refusing ------------------------------------------------------------------ */
 
 static const struct {
     const char *text, *part; /* the message must name the part */
@@ -209,6 +274,31 @@ static const struct {
     {"i-clustered-100:seed=18446744073709551616", "seed"},
     {"i-clustered-100:seed=", "seed"},
     {"i-clustered-100:topk=3,topk=4", "topk"},
+    {"i-clustered-100:groups=key", "groups"},
+    {"i-clustered-100:groups=keyss", "groups"},
+    {"i-clustered-100:groups=Keys", "groups"},
+    {"i-clustered-100:groups=1", "groups"},
+    {"i-clustered-100:groups=", "groups"},
+    {"i-clustered-100:groups", "groups"},
+    {"i-clustered-100:groups=keys,groups=keys", "groups"},
+    {"i-clustered-100:normaliser=hash", "normaliser"},
+    {"i-clustered-100:normaliser=", "normaliser"},
+    {"i-clustered-100:normalizer=query", "normalizer"},
+    {"i-clustered-100:rank=0", "rank"},
+    {"i-clustered-100:rank=1025", "rank"},
+    {"i-clustered-100:rank=-1", "rank"},
+    {"clustered-100:normaliser=query", "normaliser"},
+    {"shoal", "shoal"},
+    {"shoal-", ""},
+    {"shoal-0", "0"},
+    {"shoal-65536", "65536"},
+    {"shoal-100:bits=63", "bits"},
+    {"shoal-100:groups=keys", "groups"},
+    {"shoal-100:normaliser=query", "normaliser"},
+    {"shoal-100:topk=0", "topk"},
+    {"shoal-100:rank=0", "rank"},
+    {"lsh-4:rank=3", "rank"},
+    {"full:groups=keys", "groups"},
     {"lsh-", ""},
     {"lsh-0", "0"},
     {"lsh-256", "256"},
@@ -239,7 +329,9 @@ static void malformed_spellings(void **state) {
 /* Text without end or sense: refused, or read as something that can be written again. */
 static void random_text(void **state) {
     (void)state;
-    static const char letters[] = "i-clustered-100:topk=32,bits=63,seed=1lsh-4oracle-full \n%s";
+    static const char letters[] =
+        "i-clustered-100:topk=32,bits=63,seed=1lsh-4oracle-full shoal-groups=keys,rank"
+        "\n%s";
     for (uint64_t seed = 1; seed <= 5000; seed++) {
         char text[200], again[256];
         size_t length = (size_t)test_pick(seed, 1, 0, 198);
@@ -261,5 +353,6 @@ int main(void) {
         cmocka_unit_test(round_trips),         cmocka_unit_test(little_room),
         cmocka_unit_test(malformed_spellings), cmocka_unit_test(random_text),
     };
-    return cmocka_run_group_tests_name("spelling", tests, create_context, destroy_context);
+    return cmocka_run_group_tests_name("spelling", tests, create_context,
+                                       destroy_context);
 }
