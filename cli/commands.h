@@ -7,5 +7,7 @@ int attend_command(int count, char **arguments);
 int kinds_command(int count, char **arguments);
 int info_command(int count, char **arguments);
 int demo_command(int count, char **arguments);
+int bench_command(int count, char **arguments);
+int quality_command(int count, char **arguments);
 
 #endif

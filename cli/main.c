@@ -15,6 +15,8 @@ static const struct {
     {"kinds", kinds_command, "the kinds of attention, their defaults and cost"},
     {"info", info_command, "version, instruction set, threads"},
     {"demo", demo_command, "full against clustered attention at growing lengths"},
+    {"bench", bench_command, "what each kind costs here, verified, with pictures"},
+    {"quality", quality_command, "error of each kind beside its time, on real q, k, v"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

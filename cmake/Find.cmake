@@ -3,6 +3,9 @@ find_package(OpenMP REQUIRED COMPONENTS C)
 
 # Looks for a C library by its header; makes the target NAME, or leaves it undefined.
 function(shoal_find name header library)
+    if(TARGET ${name})
+        return()
+    endif()
     find_path(${name}_INCLUDE_DIR ${header} PATH_SUFFIXES ${name} ${name}-pthread)
     find_library(${name}_LIBRARY ${library})
     mark_as_advanced(${name}_INCLUDE_DIR ${name}_LIBRARY)

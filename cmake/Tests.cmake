@@ -4,7 +4,8 @@ enable_testing()
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.c)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz_*.c)
 file(GLOB helper_sources CONFIGURE_DEPENDS tests/*.c)
-list(REMOVE_ITEM helper_sources ${test_sources} ${fuzz_sources})
+list(REMOVE_ITEM helper_sources ${test_sources} ${fuzz_sources}
+    ${CMAKE_CURRENT_SOURCE_DIR}/tests/instructions.c)
 
 set(test_environment OMP_WAIT_POLICY=passive UBSAN_OPTIONS=print_stacktrace=1)
 function(shoal_test name)
@@ -67,10 +68,22 @@ if(TARGET shoal_program AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_cli.sh
         $<TARGET_FILE:shoal_program>)
 endif()
 
+if(TARGET shoal_program)
+    shoal_test(bench COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_bench.sh
+        $<TARGET_FILE:shoal_program>)
+endif()
+
 # Checks of the tree and of the installed files: once, in the ordinary build, is enough.
 if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     shoal_test(includes COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/tests/check_includes.sh
         ${CMAKE_CURRENT_SOURCE_DIR})
+    # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.
+    add_executable(instructions tests/instructions.c)
+    target_link_libraries(instructions PRIVATE shoal_static shoal_flags)
+    set_target_properties(instructions PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
+    shoal_test(instructions COMMAND bash
+        ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_instructions.sh
+        $<TARGET_FILE:instructions>)
     if(SHOAL_INSTALL)
         shoal_test(install COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/tests/install/run.sh
             ${CMAKE_COMMAND} ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR})

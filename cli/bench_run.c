@@ -1,0 +1,325 @@
+/* What is measured in which order. Lengths go upwards. At each length every kind is made,
+   called once and verified; then the kinds take turns, so that whatever else the machine
+   does falls on all of them. A kind that would not fit into the time left is estimated
+   from the length before.
+
+   An interrupt may come in the middle of a long call: a thread of its own then reports
+   what there is, while the results are locked. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <malloc.h>
+#include <math.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "common.h"
+
+/* A call this long needs no warming up: the verified one counts as a repetition. */
+static const double long_call = 1.0;
+/* Shorter calls are repeated until this is over, and their mean is one repetition. */
+static const double shortest_turn = 5e-3;
+
+static pthread_mutex_t results = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- Interrupts -------------------------------------------------------------------- */
+
+static sem_t asked_to_stop;
+static volatile sig_atomic_t stop_signal;
+
+static void on_stop(int number) {
+    stop_signal = number;
+    sem_post(&asked_to_stop);
+}
+
+static void *wait_for_stop(void *shared) {
+    bench_job *job = shared;
+    while (sem_wait(&asked_to_stop) != 0)
+        continue;
+    pthread_mutex_lock(&results);
+    job->interrupted = true;
+    progress_end();
+    bench_report(job);
+    fflush(stdout);
+    _exit(128 + (int)stop_signal);
+}
+
+static void watch_signals(bench_job *job) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
+    pthread_t watcher;
+    if (sem_init(&asked_to_stop, 0, 0) != 0 ||
+        pthread_create(&watcher, NULL, wait_for_stop, job) != 0)
+        return; /* then an interrupt ends the program as it does elsewhere */
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+}
+
+/* ---- Operations and estimates ------------------------------------------------------ */
+
+/* Forward and backward together do 7 products of the size of which forward does 2. */
+double bench_operations(const bench_job *job, int kind, int64_t length) {
+    const shoal_attention *a = &job->attention[kind];
+    const double n = (double)length, d = (double)job->dim, dv = (double)job->value_dim;
+    const double clusters = fmin(n, a->clusters), rounds = a->rounds;
+    double once = 0, dense = 2 * n * n * (d + dv);
+    if (a->kind == SHOAL_LSH) {
+        once = 2 * rounds * n * d * n / 64;
+        dense = 2 * rounds * n * 64 * (d + dv);
+    } else if (a->kind == SHOAL_ORACLE_TOP) {
+        dense = 2 * n * n * d + 2 * n * a->topk * dv;
+    } else if (a->clusters > 0) {
+        once = 2 * n * d * (a->groups == SHOAL_GROUPS_KEYS ? a->rank : a->bits);
+        dense = 2 * clusters * n * (d + dv) + 2 * n * a->topk * (d + dv);
+    }
+    return (double)(job->batch * job->heads) * (once + (job->train ? 3.5 : 1) * dense);
+}
+
+double bench_estimate(const bench_job *job, int kind, int at) {
+    const double operations = bench_operations(job, kind, job->length[at]);
+    for (int before = at - 1; before >= 0; before--)
+        if (job->rows[before][kind].repeats > 0)
+            return bench_best(&job->rows[before][kind]) * operations /
+                   bench_operations(job, kind, job->length[before]);
+    const double rate = job->machine.before.sgemm > 0
+                            ? 0.2 * job->machine.before.sgemm
+                            : 3e9 * shoal_context_threads(job->context);
+    return operations / rate;
+}
+
+/* Making, calling and checking a kind once. */
+static double verifying_seconds(const bench_job *job, int kind, int at) {
+    const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
+    const bool lsh = job->attention[kind].kind == SHOAL_LSH;
+    return bench_estimate(job, kind, at) * (1 + (job->train ? 0.6 : 0) + 0.5 * lsh) +
+           samples;
+}
+
+static double seconds_left(const bench_job *job) {
+    return (double)job->budget - (seconds_now() - job->begun);
+}
+
+/* Of everything from length `at` on, as far as it will be measured. */
+static double remaining_work(const bench_job *job, int at) {
+    double sum = 0;
+    for (; at < job->lengths; at++)
+        for (int kind = 0; kind < job->kinds; kind++) {
+            const double check = verifying_seconds(job, kind, at);
+            if (sum + check < seconds_left(job))
+                sum += check + fmin((double)job->repeats * bench_estimate(job, kind, at),
+                                    seconds_left(job) / 4);
+        }
+    return fmin(sum, fmax(0, seconds_left(job)));
+}
+
+/* ---- One length -------------------------------------------------------------------- */
+
+typedef struct {
+    bench_job *job;
+    int at; /* which length */
+    bool chosen[BENCH_KINDS];
+    double deadline;
+    bench_data data;
+    shoal_plan *plans[BENCH_KINDS];
+} length_run;
+
+/* Cheapest first, as long as the time allows; the rest is estimated. Returns how many. */
+static int choose_kinds(length_run *run) {
+    bench_job *job = run->job;
+    const bool last = run->at + 1 == job->lengths;
+    const double allowed = seconds_left(job) * (last ? 1 : 0.5);
+    double used = 0;
+    int count = 0;
+    run->deadline = seconds_now() + allowed;
+    for (int turn = 0; turn < job->kinds; turn++) {
+        int cheapest = -1;
+        for (int kind = 0; kind < job->kinds; kind++)
+            if (!run->chosen[kind] && job->rows[run->at][kind].estimate == 0 &&
+                (cheapest < 0 || bench_estimate(job, kind, run->at) <
+                                     bench_estimate(job, cheapest, run->at)))
+                cheapest = kind;
+        const double call = bench_estimate(job, cheapest, run->at);
+        used += verifying_seconds(job, cheapest, run->at) + (call < long_call ? call : 0);
+        run->chosen[cheapest] = used <= allowed;
+        count += run->chosen[cheapest];
+        if (!run->chosen[cheapest])
+            job->rows[run->at][cheapest].estimate = call;
+    }
+    return count;
+}
+
+shoal_status bench_call(shoal_plan *plan, const bench_data *data,
+                        const shoal_attention *attention, double *seconds) {
+    const shoal_inputs inputs = bench_inputs(data, attention);
+    const shoal_gradients gradients = {.out = data->out,
+                                       .dout = data->dout,
+                                       .dq = data->dq,
+                                       .dk = data->dk,
+                                       .dv = data->dv};
+    double begun = seconds_now();
+    shoal_status status = shoal_forward(plan, &inputs, data->out);
+    *seconds = seconds_now() - begun;
+    if (status != SHOAL_OK || !data->train)
+        return status;
+    memcpy(data->dout, data->out, (size_t)data->value_count * sizeof(float));
+    begun = seconds_now();
+    status = shoal_backward(plan, &inputs, &gradients);
+    *seconds += seconds_now() - begun;
+    return status;
+}
+
+/* Of the bits of a result; any change of any of them changes it. */
+static uint64_t digest_of(const bench_data *data) {
+    const float *arrays[] = {data->out, data->dv, data->dq, data->dk};
+    const int64_t counts[] = {data->value_count, data->value_count, data->query_count,
+                              data->query_count};
+    uint64_t digest = 1;
+    for (int a = 0; a < (data->train ? 4 : 1); a++)
+        for (int64_t i = 0; i < counts[a]; i++) {
+            uint32_t bits;
+            memcpy(&bits, arrays[a] + i, sizeof bits);
+            digest = (digest ^ bits) * 0x100000001b3u;
+        }
+    return digest;
+}
+
+static shoal_status verify_kind(length_run *run, int kind) {
+    bench_job *job = run->job;
+    const shoal_attention *attention = &job->attention[kind];
+    const shoal_problem problem = bench_problem(&run->data);
+    bench_row row = {0};
+    double seconds;
+    const double before = bench_peak_begin(&job->machine.peak_resets);
+    shoal_status status = shoal_plan_create(job->context, &problem, attention,
+                                            job->train ? SHOAL_WITH_BACKWARD : 0,
+                                            &run->plans[kind]);
+    if (status == SHOAL_OK)
+        status = bench_call(run->plans[kind], &run->data, attention, &seconds);
+    if (status != SHOAL_OK)
+        return status;
+    row.growth = fmax(0, bench_peak_now() - before);
+    row.workspace = shoal_plan_workspace(run->plans[kind]);
+    row.digest = digest_of(&run->data);
+    row.estimate = seconds;
+    status = bench_verify(job, run->plans[kind], &run->data, kind, &row);
+    if (row.verified && seconds >= long_call)
+        row.seconds[row.repeats++] = seconds;
+    pthread_mutex_lock(&results);
+    job->rows[run->at][kind] = row;
+    job->any_wrong |= row.wrong;
+    pthread_mutex_unlock(&results);
+    return status;
+}
+
+/* One repetition of one kind. */
+static shoal_status take_turn(length_run *run, int kind) {
+    bench_job *job = run->job;
+    bench_row *row = &job->rows[run->at][kind];
+    const int calls = (int)fmin(1000, ceil(shortest_turn / row->estimate));
+    double total = 0;
+    for (int call = 0; call < calls; call++) {
+        double seconds;
+        shoal_status status =
+            bench_call(run->plans[kind], &run->data, &job->attention[kind], &seconds);
+        if (status != SHOAL_OK)
+            return status;
+        total += seconds;
+    }
+    pthread_mutex_lock(&results);
+    row->seconds[row->repeats++] = total / calls;
+    if (digest_of(&run->data) != row->digest) {
+        bench_note(row, "a timed result has the bits of the verified one", 1, 0.5);
+        job->any_wrong = true;
+        row->verified = false;
+    }
+    pthread_mutex_unlock(&results);
+    return SHOAL_OK;
+}
+
+static shoal_status repeat_all(length_run *run) {
+    bench_job *job = run->job;
+    for (int repeat = 0; repeat < job->repeats; repeat++)
+        for (int kind = 0; kind < job->kinds; kind++) {
+            const bench_row *row = &job->rows[run->at][kind];
+            const bool late = seconds_now() + row->estimate > run->deadline;
+            if (!row->verified || row->repeats >= job->repeats ||
+                (late && row->repeats > 0))
+                continue;
+            progress_say("N = %" PRId64 ", repetition %d of %" PRId64
+                         ": %s; about %.0f s left",
+                         job->length[run->at], repeat + 1, job->repeats,
+                         job->spelling[kind],
+                         remaining_work(job, run->at + 1) +
+                             fmin(run->deadline - seconds_now(),
+                                  (double)(job->repeats - repeat) * row->estimate * 2));
+            shoal_status status = take_turn(run, kind);
+            if (status != SHOAL_OK)
+                return status;
+        }
+    return SHOAL_OK;
+}
+
+static shoal_status measure_length(length_run *run) {
+    bench_job *job = run->job;
+    shoal_status status = SHOAL_OK;
+    if (choose_kinds(run) == 0)
+        return SHOAL_OK;
+    if (!bench_data_create(&run->data, job, job->length[run->at]))
+        return SHOAL_NO_MEMORY;
+    for (int kind = 0; kind < job->kinds && status == SHOAL_OK; kind++) {
+        if (!run->chosen[kind])
+            continue;
+        progress_say("N = %" PRId64 ", checking %s; about %.0f s left",
+                     job->length[run->at], job->spelling[kind],
+                     remaining_work(job, run->at));
+        status = verify_kind(run, kind);
+    }
+    if (status == SHOAL_OK)
+        status = repeat_all(run);
+    return status;
+}
+
+static shoal_status run_length(bench_job *job, int at) {
+    length_run run = {.job = job, .at = at};
+    progress_begin(0);
+    shoal_status status = measure_length(&run);
+    progress_end();
+    for (int kind = 0; kind < job->kinds; kind++)
+        shoal_plan_destroy(run.plans[kind]);
+    bench_data_destroy(&run.data);
+#if defined(__GLIBC__)
+    malloc_trim(0); /* so that the next length's growth is seen whole */
+#endif
+    pthread_mutex_lock(&results);
+    if (!job->json)
+        bench_print_rows(job, at + (status == SHOAL_OK));
+    pthread_mutex_unlock(&results);
+    return status;
+}
+
+/* ---- The run ----------------------------------------------------------------------- */
+
+int bench_run(bench_job *job) {
+    const int threads = shoal_context_threads(job->context);
+    shoal_status status = SHOAL_OK;
+    job->begun = seconds_now();
+    watch_signals(job);
+    progress_begin(0);
+    progress_say("measuring sgemm and memory bandwidth");
+    bench_machine_measure(&job->machine.before, threads);
+    progress_end();
+    for (int at = 0; at < job->lengths && status == SHOAL_OK; at++)
+        status = run_length(job, at);
+    bench_machine_measure(&job->machine.after, threads);
+    pthread_mutex_lock(&results); /* for good: an interrupt now waits for the end */
+    int code = status == SHOAL_OK
+                   ? EXIT_OK
+                   : complain_status(status, EXIT_USAGE, "bench", job->context);
+    const int reported = bench_report(job);
+    return code != EXIT_OK ? code : reported;
+}

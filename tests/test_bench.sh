@@ -1,0 +1,243 @@
+#!/usr/bin/env bash
+# Drives `shoal bench` of the program given as $1 on tiny problems: what it prints and
+# writes, that a wrong result gets no time, that an interrupt keeps what there is.
+# Prints "ok NAME" or "not ok NAME" per check; the exit code is 1 if any failed.
+set -u
+[ $# -ge 1 ] || { echo "usage: test_bench.sh PROGRAM"; exit 2; }
+program=$(realpath "$1")
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+unset SHOAL_ISA
+failed=0
+sanitized=no
+ldd "$program" | grep -q libasan && sanitized=yes
+# cairo and fontconfig keep caches until the end of the program.
+export ASAN_OPTIONS=detect_leaks=0
+
+check() { # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >check.log 2>&1; then
+        echo "ok $name"
+    else
+        echo "not ok $name"
+        sed 's/^/# /' check.log | head -20
+        failed=1
+    fi
+}
+
+# Runs the program; the exit code must be $1 and stderr contain $2.
+refuses() {
+    local code=$1 words=$2
+    shift 2
+    "$program" bench "$@" >out.txt 2>err.txt
+    local got=$?
+    [ $got = "$code" ] && grep -qF -- "$words" err.txt && return 0
+    echo "exit code $got, expected $code; stderr:"
+    cat err.txt
+    return 1
+}
+
+small="--lengths 40..160 --heads 2 --dim 16 --repeats 2 --threads 2"
+kinds=full,shared-full,clustered-9,i-clustered-9:topk=8,bits=31,lsh-1,lsh-3,oracle-top-5
+
+cat >look.py <<'PYTHON'
+import csv, json, re, signal, struct, subprocess, sys, time
+
+def rows_of(path):
+    with open(path) as file:
+        return json.load(file)
+
+def everything(path, mode):
+    d = rows_of(path)
+    rows = d["rows"]
+    assert len(rows) == 3 * 7, len(rows)
+    assert d["settings"]["mode"] == mode and not d["interrupted"]
+    assert d["machine"]["threads"] == 2 and d["machine"]["cpu"]
+    assert d["reference"]["triad_bytes_per_second"] > 0
+    for r in rows:
+        assert r["measured"] and r["verified"], r
+        assert len(r["seconds"]) == 2 and 0 < r["best_seconds"] <= r["median_seconds"]
+        assert r["plan_bytes"] > 0 and r["ops_per_second"] > 0
+        assert len(r["checks"]) >= (1 if mode == "forward" else 3), r
+        for c in r["checks"]:
+            assert 0 <= c["error"] < c["tolerance"] <= 5e-3, c
+    assert {r["kind"] for r in rows} >= {"full", "lsh-3", "i-clustered-9:topk=8,bits=31"}
+    assert "full" not in d["faster_than_full_from"]
+
+def table(path, columns):
+    with open(path) as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 21, len(rows)
+    assert all(len(r) == int(columns) and None not in r.values() for r in rows)
+    assert all(float(r["best_seconds"]) > 0 and r["measured"] == "1" for r in rows)
+    assert [r["length"] for r in rows[::7]] == ["40", "80", "160"]
+
+def png(path):
+    raw = open(path, "rb").read()
+    assert raw[:8] == b"\x89PNG\r\n\x1a\n" and raw[-8:-4] == b"IEND"
+    width, height = struct.unpack(">II", raw[16:24])
+    assert width > 1000 and height > 500 and len(raw) > 20000
+
+def svg(path):
+    import xml.etree.ElementTree as tree
+    root = tree.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    assert len(list(root.iter())) > 100
+
+def estimated(path):
+    rows = rows_of(path)["rows"]
+    left = [r for r in rows if not r["measured"]]
+    assert left and all(r["estimated_seconds"] > 0 and r["length"] == 60000000
+                        for r in left), left
+    assert "best_seconds" not in left[0]
+
+def wrong(path):
+    rows = rows_of(path)["rows"]
+    assert rows and not any(r["measured"] or r["verified"] for r in rows)
+    assert not any("best_seconds" in r for r in rows)
+
+# Interrupts it when the shorter lengths are done; what they gave must be there.
+def interrupt(program, *arguments):
+    run = subprocess.Popen([program, "bench", *arguments], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, text=True, preexec_fn=lambda:
+                           signal.signal(signal.SIGINT, signal.default_int_handler))
+    seen = ""
+    while "    256  lsh-4" not in seen:
+        line = run.stdout.readline()
+        assert line, run.stderr.read()
+        seen += line
+    time.sleep(0.2)
+    begun = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    rest, errors = run.communicate(timeout=60)
+    assert run.returncode == 130, (run.returncode, errors)
+    assert time.monotonic() - begun < 30
+    assert "Interrupted" in rest, rest
+    with open("stopped.csv") as file:
+        lengths = {r["length"] for r in csv.DictReader(file) if r["measured"] == "1"}
+    assert {"128", "256"} <= lengths, lengths
+    if "--plot" in arguments:
+        png("stopped.png")
+
+globals()[sys.argv[1]](*sys.argv[2:])
+PYTHON
+
+# ---- What it prints and writes  --------------------
+
+run() { # FILE ARGUMENTS...
+    local file=$1
+    shift
+    "$program" bench "$@" >"$file" 2>err.txt || { cat err.txt; return 1; }
+}
+
+plots=no
+"$program" bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --plot probe.svg \
+    >/dev/null 2>probe.txt && plots=yes
+plot() { [ $plots = no ] || echo "--plot $1"; }
+
+# shellcheck disable=SC2046,SC2086
+{
+    check "bench forward runs" run forward.json $small --kinds $kinds --json \
+        --csv forward.csv $(plot forward.png)
+    check "bench forward: every row verified" python3 look.py everything forward.json \
+        forward
+    check "bench csv has its columns" python3 look.py table forward.csv 14
+    check "bench train runs" run train.json $small --kinds $kinds --mode train --json \
+        --value-dim 24 --batch 2 $(plot train.svg)
+    check "bench train: gradients verified" python3 look.py everything train.json train
+}
+if [ $plots = yes ]; then
+    check "bench png" python3 look.py png forward.png
+    check "bench svg" python3 look.py svg train.svg
+else
+    check "bench without cairo says so" grep -q "without cairo" probe.txt
+    echo "ok bench png and svg # SKIP this build has no cairo"
+fi
+text_mode() {
+    run table.txt --lengths 64,100 --heads 1 --dim 8 --kinds full,clustered-5 \
+        --repeats 1 &&
+        grep -qE '^ +64  full ' table.txt && grep -qE '^ +100  clustered-5 ' table.txt &&
+        grep -q 'Every time is of a verified result' table.txt
+}
+check "bench table" text_mode
+check "bench estimates what exceeds the budget" run estimate.json --lengths 64,60000000 \
+    --kinds full --heads 1 --dim 1 --repeats 1 --budget 2 --json
+# Its inputs alone would be large, and must not be made for nothing.
+check "bench estimate is marked" python3 look.py estimated estimate.json
+
+# ---- A wrong result gets no time  --------------------
+
+cat >spoil.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+/* Makes the array that SPOIL names (o, q, k or v) wrong by a thousandth, or a gradient by
+   a hundredth; 32 positions of 8 in one head. */
+static void spoil(char what, float *array, float factor) {
+    for (int i = 0; i < 32 * 8 && array && getenv("SPOIL")[0] == what; i++)
+        array[i] *= factor;
+}
+int shoal_forward(void *plan, const void *inputs, float *out) {
+    typedef int function(void *, const void *, float *);
+    function *real = (function *)dlsym(RTLD_NEXT, "shoal_forward");
+    int status = real(plan, inputs, out);
+    spoil('o', out, 1.001f);
+    return status;
+}
+struct gradients { const float *out, *dout; float *dq, *dk, *dv; };
+int shoal_backward(void *plan, const void *inputs, const struct gradients *g) {
+    typedef int function(void *, const void *, const struct gradients *);
+    function *real = (function *)dlsym(RTLD_NEXT, "shoal_backward");
+    int status = real(plan, inputs, g);
+    spoil('q', g->dq, 1.01f);
+    spoil('k', g->dk, 1.01f);
+    spoil('v', g->dv, 1.01f);
+    return status;
+}
+C
+spoiled() { # WHAT KINDS ARGUMENTS...
+    SPOIL=$1 LD_PRELOAD=$work/spoil.so "$program" bench --lengths 64 --heads 1 --dim 8 \
+        --json --kinds "$2" "${@:3}" >spoiled.json 2>err.txt
+    [ $? = 1 ] && grep -q "a result is wrong" err.txt &&
+        python3 look.py wrong spoiled.json
+}
+if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null; then
+    check "bench: a wrong result gets no time" spoiled o \
+        full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5
+    for what in q k v; do
+        own_keys=full,clustered-9,i-clustered-9,oracle-top-5
+        [ $what = k ] || own_keys=$own_keys,shared-full,lsh-2
+        check "bench: a wrong d$what gets no time" spoiled $what $own_keys --mode train
+    done
+else
+    echo "ok bench: a wrong result gets no time # SKIP needs cc and no sanitizer"
+fi
+
+# ---- Interrupts  --------------------
+
+# shellcheck disable=SC2046
+check "bench interrupted keeps what is measured" python3 look.py interrupt "$program" \
+    --lengths 128,256,16384 --heads 2 --dim 16 --repeats 1 --threads 1 --csv stopped.csv \
+    --kinds full,lsh-4,oracle-top-32 $(plot stopped.png)
+
+# ---- Refusals  --------------------
+
+check "bench --help" "$program" bench --help
+check "bench refuses a kind" refuses 2 "clusterd-9" --kinds clusterd-9
+check "bench refuses a length" refuses 2 "--lengths" --lengths 12,x
+check "bench refuses lengths that shrink" refuses 2 "must grow" --lengths 64,32
+check "bench refuses a mode" refuses 2 "forward or train" --mode backward
+check "bench refuses the layer" refuses 2 "comes with the transformer layers" \
+    --scope layer
+check "bench refuses a scope" refuses 2 "must be attention" --scope model
+check "bench refuses repeats" refuses 2 "--repeats" --repeats 0
+check "bench refuses an instruction set" refuses 2 "isa" --isa sse9
+check "bench refuses an option" refuses 2 "did you mean --kinds" --knds full
+check "bench refuses a word" refuses 2 "one word too many" full
+check "bench refuses a folder that is not there" refuses 4 "nowhere/x.csv" \
+    --csv nowhere/x.csv
+[ $plots = no ] || check "bench refuses other pictures" refuses 2 ".svg or .png" \
+    --plot x.pdf
+exit $failed
