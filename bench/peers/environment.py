@@ -1,0 +1,69 @@
+"""The comparison's own virtual environment: made once, outside the sources, and used
+again. What cannot be had is said and left out."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+REQUIRED = ["torch==2.13.0", "numpy", "setuptools<81", "wheel", "ninja"]
+ONNX = ["onnxruntime", "onnx"]
+AUTHORS = "pytorch-fast-transformers==0.4.0"
+NATIVE_FLAGS = "-march=native -O3"
+
+
+class Environment:
+    """FOLDER/venv with the package as it ships, FOLDER/native with it built natively."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.python = folder / "venv" / "bin" / "python"
+        self.native = folder / "native"
+        self.record = folder / "installed.json"
+        self.notes = {}
+
+    def make(self):
+        """Installs what is missing; returns {part: "" or why it is not here}."""
+        if self.record.exists():
+            self.notes = json.loads(self.record.read_text())
+            return self.notes
+        self.folder.mkdir(parents=True, exist_ok=True)
+        print(f"making the virtual environment in {self.folder} (once, some minutes)",
+              file=sys.stderr)
+        venv.create(self.folder / "venv", with_pip=True)
+        why = self.install("required", REQUIRED)
+        if why:
+            raise SystemExit(f"bench/peers: {', '.join(REQUIRED)}: {why}")
+        self.notes["onnxruntime"] = self.install("onnxruntime", ONNX)
+        build = ["--no-build-isolation", "--no-deps", "--no-cache-dir", AUTHORS]
+        self.notes["shipped"] = self.install("shipped", build)
+        self.notes["native"] = self.install(
+            "native", ["--target", str(self.native), *build],
+            CFLAGS=NATIVE_FLAGS, CXXFLAGS=NATIVE_FLAGS)
+        self.record.write_text(json.dumps(self.notes, indent=2))
+        return self.notes
+
+    def install(self, name, arguments, **variables):
+        """pip with a log; "" or the last line that tells why it failed."""
+        log = self.folder / f"{name}.log"
+        print(f"  {name}: {log}", file=sys.stderr)
+        with open(log, "w", encoding="utf-8") as out:
+            code = subprocess.run(
+                [self.python, "-m", "pip", "install", *arguments], stdout=out,
+                stderr=subprocess.STDOUT, env={**os.environ, "PATH": without_nvcc(),
+                                               **variables}, check=False).returncode
+        if code == 0:
+            return ""
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()
+                 if "rror" in line and "note:" not in line]
+        return f"pip failed, see {log}: {lines[-1] if lines else ''}"
+
+
+def without_nvcc():
+    """This is a comparison on processors, and the package would try to build for graphics
+    cards wherever it finds an nvcc, even one without its libraries."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    kept = [f for f in folders if not shutil.which("nvcc", path=f)]
+    return os.pathsep.join(kept + ["/usr/bin", "/bin"])
