@@ -2,6 +2,7 @@
 #     make            configure and build in build/
 #     make demo       install what is missing, build, run `shoal demo`
 #     make test       install what is missing, build and test every configuration
+#     make python     build the Python package and test it in an environment of its own
 #     make bench      timings against OpenBLAS, on a quiet machine
 #     make fuzz       fuzz the parsers with clang, FUZZ_SECONDS=60 each
 #     make install    into PREFIX=/usr/local (DESTDIR is honoured)
@@ -12,7 +13,7 @@ FUZZ_SECONDS = 60
 JOBS = $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test bench fuzz install format clean
+.PHONY: all demo test python bench fuzz install format clean
 .NOTPARALLEL:
 
 all:
@@ -26,8 +27,12 @@ demo:
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm blas
+	@tools/install-deps program tests --optional clang arm blas plots counts
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
+
+python:
+	@tools/install-deps program tests
+	@tools/python-tests --build $(BUILD) --jobs $(JOBS)
 
 bench:
 	@tools/install-deps program blas

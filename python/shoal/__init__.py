@@ -1,0 +1,21 @@
+"""Shoal: attention whose cost is linear in the sequence.
+
+Queries are grouped by fast clustering, each group attends once, and the keys that matter
+are treated exactly. This package is the C library for numpy; ``shoal.torch`` is for
+PyTorch and ``shoal.transformers`` for transformers.
+
+>>> import numpy as np, shoal
+>>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 2048, 64), np.float32)
+>>> shoal.attention(q, k, v, "i-clustered-100").shape
+(1, 4, 2048, 64)
+"""
+
+from ._engine import clear_cache
+from ._native import ShoalError, version as __version__
+from ._numpy import Kind, attention, attention_grad, error_estimate, groups, kinds, spelling
+from ._plan import ErrorEstimate, Gradients, Plan
+
+__all__ = [
+    "ErrorEstimate", "Gradients", "Kind", "Plan", "ShoalError", "__version__", "attention",
+    "attention_grad", "clear_cache", "error_estimate", "groups", "kinds", "spelling",
+]

@@ -1,0 +1,205 @@
+"""Contexts and plans: one context per thread, and a small store of plans in each.
+
+A context belongs to one thread of one process. Threads never share one, so calls need no
+lock and run side by side (ctypes lets go of the GIL). A forked child makes its own, with
+one thread each: OpenMP's other threads do not survive a fork, and waiting for them would
+hang. Results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import OrderedDict
+from functools import lru_cache
+from typing import NamedTuple
+
+from ._native import Attention, Error, GradientPointers, Inputs, Options, Problem
+from ._native import ShoalError, Strides, WITH_BACKWARD, lib, raise_status
+
+PLANS_KEPT = 16          # per context
+BYTES_KEPT = 256 << 20   # of their workspaces together
+
+Layout = tuple[int, int, int]  # strides in elements; (0, 0, 0): contiguous
+CONTIGUOUS: Layout = (0, 0, 0)
+
+
+class Key(NamedTuple):
+    """Everything that a plan depends on, apart from its context."""
+
+    kind: str
+    seed: int | None
+    scale: float  # 0: 1/sqrt(dim)
+    backward: bool
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    q: Layout = CONTIGUOUS
+    k: Layout = CONTIGUOUS
+    v: Layout = CONTIGUOUS
+    out: Layout = CONTIGUOUS
+
+
+class Context:
+    """Owns a shoal_context and the plans that were made with it."""
+
+    __slots__ = ("handle", "plans", "bytes_kept", "__weakref__")
+
+    def __init__(self, threads: int) -> None:
+        self.handle = None
+        self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
+        self.bytes_kept = 0
+        handle = ctypes.c_void_p()
+        status = lib.shoal_context_create(ctypes.byref(Options(threads=threads)),
+                                          ctypes.byref(handle))
+        self.handle = handle.value
+        if status:
+            raise_status(status, self.handle)
+
+    def __del__(self) -> None:
+        self.clear()
+        if self.handle and lib is not None:
+            lib.shoal_context_destroy(self.handle)
+
+    def clear(self) -> None:
+        """Forgets the plans that are kept."""
+        self.plans.clear()
+        self.bytes_kept = 0
+
+    def plan(self, key: Key) -> NativePlan:
+        """The plan for a key: a kept one, or a new one that is kept."""
+        plan = self.plans.get(key)
+        if plan is not None:
+            self.plans.move_to_end(key)
+            return plan
+        plan = NativePlan(self, key)
+        if plan.workspace <= BYTES_KEPT:
+            self.plans[key] = plan
+            self.bytes_kept += plan.workspace
+            while len(self.plans) > PLANS_KEPT or self.bytes_kept > BYTES_KEPT:
+                self.bytes_kept -= self.plans.popitem(last=False)[1].workspace
+        return plan
+
+
+class NativePlan:
+    """Owns a shoal_plan; keeps its context alive."""
+
+    __slots__ = ("handle", "context", "attention", "workspace", "state_size")
+
+    def __init__(self, context: Context, key: Key) -> None:
+        self.handle = None
+        self.context = context
+        self.attention = parse(key.kind, key.seed)
+        problem = Problem(key.batch, key.heads, key.kv_heads, key.queries, key.keys,
+                          key.dim, key.value_dim, key.scale, 0, Strides(*key.q),
+                          Strides(*key.k), Strides(*key.v), Strides(*key.out))
+        handle = ctypes.c_void_p()
+        self.check(lib.shoal_plan_create(
+            context.handle, ctypes.byref(problem), ctypes.byref(self.attention),
+            WITH_BACKWARD if key.backward else 0, ctypes.byref(handle)))
+        self.handle = handle.value
+        self.workspace: int = lib.shoal_plan_workspace(self.handle)
+        self.state_size: int = lib.shoal_plan_state_size(self.handle)
+
+    def __del__(self) -> None:
+        if self.handle and lib is not None:
+            lib.shoal_plan_destroy(self.handle)
+
+    def check(self, status: int) -> None:
+        if status:
+            raise_status(status, self.context.handle)
+
+    def forward(self, inputs: Inputs, out: int) -> None:
+        status = lib.shoal_forward(self.handle, inputs, out)
+        if status:
+            raise_status(status, self.context.handle)
+
+    def backward(self, inputs: Inputs, gradients: GradientPointers) -> None:
+        self.check(lib.shoal_backward(self.handle, inputs, gradients))
+
+    def error(self, inputs: Inputs, out: int, samples: int, seed: int) -> Error:
+        error = Error()
+        self.check(lib.shoal_error_estimate(self.handle, inputs, out, samples, seed,
+                                            ctypes.byref(error)))
+        return error
+
+
+def refuse_kind(kind: object) -> None:
+    """For what is not exactly a str."""
+    if not isinstance(kind, str):
+        raise ShoalError(f"kind is a {type(kind).__name__}: it must be a spelling such as "
+                         '"i-clustered-100:topk=32"; shoal.kinds() lists them')
+
+
+@lru_cache(maxsize=256)
+def parse(kind: str, seed: int | None = None) -> Attention:
+    """Reads a spelling; a seed given beside it takes the place of the spelled one."""
+    if "\0" in kind:
+        raise ShoalError("kind: the spelling has a zero byte in it")
+    attention = Attention()
+    context = context_for(1)
+    status = lib.shoal_attention_parse(context.handle, kind.encode(), ctypes.byref(attention))
+    if status:
+        raise_status(status, context.handle)
+    if seed is not None:
+        if not 0 <= seed < 1 << 64:
+            raise ShoalError(f"seed is {seed}: it must be from 0 to 2^64 - 1")
+        attention.seed = seed
+    return attention
+
+
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.contexts: dict[int, Context] = {}
+
+
+_mine = _PerThread()
+_forked = False
+
+
+def context_for(threads: int | None) -> Context:
+    """This thread's context with that many OpenMP threads; None or 0: OpenMP's choice."""
+    if _forked:
+        threads = 1
+    contexts = _mine.contexts
+    context = contexts.get(threads or 0)
+    if context is None:
+        if threads is not None and not (isinstance(threads, int) and 0 <= threads <= 4096):
+            raise ShoalError(f"threads is {threads!r}: it must be an integer from 1 to 4096, "
+                             "or None for as many as OpenMP offers")
+        context = contexts[threads or 0] = Context(threads or 0)
+    return context
+
+
+def clear_cache() -> None:
+    """Gives back the memory of the plans that this thread keeps for repeated calls.
+
+    Up to 16 plans are kept per thread, of 256 MiB together; the oldest go first.
+
+    >>> import shoal
+    >>> shoal.clear_cache()
+    """
+    for context in _mine.contexts.values():
+        context.clear()
+
+
+def is_forked() -> bool:
+    """Whether this process is a forked child: plans made before the fork stay behind."""
+    return _forked
+
+
+def _after_fork() -> None:
+    global _forked, _mine
+    _forked = True
+    _left_behind.append(_mine)  # not freed: another thread may have been inside it
+    _mine = _PerThread()
+
+
+_left_behind: list[_PerThread] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

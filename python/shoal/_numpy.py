@@ -1,0 +1,185 @@
+"""The calls on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _engine
+from ._arrays import FLOAT32, FloatArray, IntArray, Lengths, check_output, four_axes
+from ._arrays import overlaps_itself
+from ._engine import context_for
+from ._native import Attention, ShoalError, lib
+from ._plan import ErrorEstimate, Gradients, Plan, key_for, make_call, shorten
+
+
+class Kind(NamedTuple):
+    """One kind of attention."""
+
+    name: str
+    defaults: str
+    cost: str
+    summary: str
+
+
+def attention(q: FloatArray, k: FloatArray | None, v: FloatArray,
+              kind: str = "i-clustered-100", *, scale: float | None = None,
+              seed: int | None = None, query_lengths: Lengths = None,
+              key_lengths: Lengths = None, groups: Any = None, threads: int | None = None,
+              out: FloatArray | None = None) -> FloatArray:
+    """Attention of float32 arrays [batch, heads, length, dim], without copying them.
+
+    >>> import numpy as np, shoal
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.standard_normal((3, 1, 4, 1000, 64), np.float32)
+    >>> out = shoal.attention(q, k, v, "i-clustered-100:topk=32")
+    >>> out.shape, out.dtype
+    ((1, 4, 1000, 64), dtype('float32'))
+
+    [heads, length, dim] and [length, dim] are taken too. k and v may have fewer heads than
+    q, if their number divides q's. Any strides will do as long as the last axis is
+    contiguous and none is negative; anything else is refused rather than copied.
+
+    kind           a spelling; ``shoal.kinds()`` lists them
+    scale          of the scores; None is 1/sqrt(dim)
+    seed           of the groups; None is the kind's own (kinds without chance ignore it)
+    query_lengths, key_lengths
+                   [batch] integers, or one for all: positions from there on are padding
+                   on the right; the output of padding is 0
+    groups         [batch, heads, queries] integers below the number of clusters, instead
+                   of those that the kind would find
+    threads        of OpenMP; None is as many as it offers, and 1 in a forked child
+    out            where to write, [batch, heads, queries, value_dim]
+
+    k is None (or q itself) for shared-full and lsh, whose keys are the queries.
+    Raises ShoalError, a ValueError, for what it cannot do and MemoryError for memory.
+    """
+    call = make_call(q, k, v, query_lengths, key_lengths, groups)
+    if out is None:
+        key = key_for(call, kind, seed, scale, False)
+        result = np.empty((key.batch, key.heads, key.queries, key.value_dim), FLOAT32)
+    else:
+        result = four_axes(out, "out")
+        key = key_for(call, kind, seed, scale, False, result)
+        check_output(result, (key.batch, key.heads, key.queries, key.value_dim),
+                     (call.q, call.k, call.v))
+    context_for(threads).plan(key).forward(call.inputs, result.ctypes.data)
+    return out if out is not None else shorten(result, call.axes)
+
+
+def attention_grad(q: FloatArray, k: FloatArray | None, v: FloatArray, dout: FloatArray,
+                   kind: str = "i-clustered-100", *, scale: float | None = None,
+                   seed: int | None = None, query_lengths: Lengths = None,
+                   key_lengths: Lengths = None, groups: Any = None,
+                   threads: int | None = None) -> Gradients:
+    """Gradients (dq, dk, dv) of a loss whose gradient at the output is dout.
+
+    Runs forward and backward; ``Plan`` gives the output as well. dk is None where the keys
+    are the queries (shared-full, lsh): dq is the whole gradient then. Broadcast views are
+    copied, because a gradient cannot be written into one.
+
+    >>> import numpy as np, shoal
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.standard_normal((3, 2, 50, 16), np.float32)
+    >>> dq, dk, dv = shoal.attention_grad(q, k, v, np.ones_like(q), "full")
+    >>> bool(abs(dv.sum(axis=1) - 50).max() < 1e-3)    # every row of weights sums to 1
+    True
+    """
+    def own(array: FloatArray, name: str) -> FloatArray:
+        overlapping = overlaps_itself(four_axes(array, name))
+        return np.ascontiguousarray(array) if overlapping else array
+
+    separate = None if k is None or k is q else own(k, "k")
+    q = own(q, "q")
+    k = q if k is not None and separate is None else separate
+    v = own(v, "v")
+    plan = Plan.like(q, k, v, kind, scale=scale, seed=seed, backward=True, threads=threads)
+    plan.forward(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths, groups=groups)
+    return plan.backward(dout)
+
+
+def groups(q: FloatArray, k: FloatArray | None, kind: str = "i-clustered-100", *,
+           scale: float | None = None, seed: int | None = None,
+           query_lengths: Lengths = None, key_lengths: Lengths = None,
+           threads: int | None = None) -> IntArray:
+    """The groups of queries that a kind finds: int32, [batch, heads, queries].
+
+    Padding has -1. They can be given back as ``attention(..., groups=...)``.
+
+    >>> import numpy as np, shoal
+    >>> rng = np.random.default_rng(0)
+    >>> q, k = rng.standard_normal((2, 2, 300, 16), np.float32)
+    >>> found = shoal.groups(q, k, "clustered-8")
+    >>> found.shape, int(found.min()) >= 0, int(found.max()) < 8
+    ((2, 300), True, True)
+    """
+    keys = four_axes(q, "q") if k is None else four_axes(k, "k")
+    v = np.zeros(keys.shape[:3] + (1,), FLOAT32)
+    axes = q.ndim
+    plan = Plan.like(q, k, shorten(v, axes), kind, scale=scale, seed=seed, threads=threads)
+    plan.forward(q, k, shorten(v, axes), query_lengths=query_lengths, key_lengths=key_lengths)
+    found = plan.groups
+    if found is None:
+        raise ShoalError(f"{kind} has no groups")
+    return found if axes == 4 else found.reshape(found.shape[4 - axes:])
+
+
+def error_estimate(q: FloatArray, k: FloatArray | None, v: FloatArray, out: FloatArray,
+                   kind: str = "full", *, samples: int = 256, sample_seed: int = 0,
+                   scale: float | None = None, query_lengths: Lengths = None,
+                   key_lengths: Lengths = None, threads: int | None = None) -> ErrorEstimate:
+    """How far an output is from the exact attention, from a sample of its queries.
+
+    The exact attention is computed in double precision for ``samples`` queries, so this
+    costs samples x keys. kind matters only for what the keys are: shared-full and lsh.
+
+    >>> import numpy as np, shoal
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.standard_normal((3, 1, 2, 600, 32), np.float32)
+    >>> exact = shoal.error_estimate(q, k, v, shoal.attention(q, k, v, "full"))
+    >>> exact.samples, exact.relative_error < 1e-5
+    (256, True)
+    >>> rough = shoal.error_estimate(q, k, v, shoal.attention(q, k, v, "clustered-10"))
+    >>> rough.relative_error > 0.1
+    True
+    """
+    if not isinstance(samples, (int, np.integer)) or samples < 0:
+        raise ShoalError(f"samples is {samples!r}: it must be an integer from 0 on")
+    call = make_call(q, k, v, query_lengths, key_lengths, None)
+    given = four_axes(out, "out")
+    key = key_for(call, kind, None, scale, False, given)
+    expected = (key.batch, key.heads, key.queries, key.value_dim)
+    if given.shape != expected:
+        raise ShoalError(f"out has shape {given.shape}: it must be {expected}")
+    error = context_for(threads).plan(key).error(call.inputs, given.ctypes.data,
+                                                 int(samples), sample_seed)
+    return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+
+
+def kinds() -> list[Kind]:
+    """Every kind of attention, with its defaults, cost and a line about it.
+
+    >>> import shoal
+    >>> [kind.name for kind in shoal.kinds()][:2]
+    ['full', 'shared-full']
+    """
+    rows: list[Kind] = []
+    while row := lib.shoal_kind_describe(len(rows)):
+        rows.append(Kind(*(getattr(row.contents, field).decode() for field in Kind._fields)))
+    return rows
+
+
+def spelling(kind: str, seed: int | None = None) -> str:
+    """The shortest spelling of a kind; refuses one that cannot be read.
+
+    >>> import shoal
+    >>> shoal.spelling("i-clustered-25:topk=32,bits=63")
+    'i-clustered-25'
+    """
+    _engine.refuse_kind(kind)
+    attention: Attention = _engine.parse(str(kind), seed)
+    text = ctypes.create_string_buffer(256)
+    lib.shoal_attention_print(ctypes.byref(attention), text, len(text))
+    return text.value.decode()

@@ -1,0 +1,290 @@
+"""shoal.Plan: one problem, planned once and run many times."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from . import _engine
+from ._arrays import FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths, Shape
+from ._arrays import check_keys_given, check_output, check_shapes, empty_like_strides
+from ._arrays import four_axes, group_numbers, layout, lengths, overlaps_itself
+from ._engine import Key, NativePlan, context_for
+from ._native import GradientPointers, Inputs, ShoalError, lib
+
+
+class Gradients(NamedTuple):
+    """Gradients of the loss; dk is None where the keys are the queries."""
+
+    dq: FloatArray
+    dk: Optional[FloatArray]
+    dv: FloatArray
+
+
+class ErrorEstimate(NamedTuple):
+    """How far an output is from the exact attention, over a sample of queries."""
+
+    samples: int
+    relative_error: float
+    largest_error: float
+
+
+class Call(NamedTuple):
+    """One forward: its arrays, kept alive, and their pointers."""
+
+    q: FloatArray
+    k: Optional[FloatArray]
+    v: FloatArray
+    keep: tuple[Any, ...]
+    inputs: Inputs
+    axes: int  # of the q that the caller gave
+
+
+def scale_for(scale: float | None) -> float:
+    """The library's 0 stands for 1/sqrt(dim), so a real 0 cannot be said to it."""
+    if scale is None:
+        return 0.0
+    if scale == 0:
+        raise ShoalError("scale is 0: every key would weigh the same; None is 1/sqrt(dim)")
+    return float(scale)
+
+
+def make_call(q: FloatArray, k: FloatArray | None, v: FloatArray, query_lengths: Lengths,
+              key_lengths: Lengths, groups: Any) -> Call:
+    """Gives arrays four axes and collects pointers; types and strides are checked apart."""
+    given = q, k, v
+    q, v = four_axes(q, "q"), four_axes(v, "v")
+    k = None if k is None else four_axes(k, "k")
+    axes = given[0].ndim
+    if given[2].ndim != axes or (given[1] is not None and given[1].ndim != axes):
+        raise ShoalError("q, k and v have different numbers of axes")
+    if query_lengths is None and key_lengths is None and groups is None:
+        return Call(q, k, v, (), Inputs(q.ctypes.data, None if k is None else k.ctypes.data,
+                                        v.ctypes.data), axes)
+    keep = (lengths(query_lengths, q.shape[0], "query_lengths"),
+            lengths(key_lengths, q.shape[0], "key_lengths"), group_numbers(groups, q.shape))
+    of_queries, of_keys, of_groups = (None if x is None else x.ctypes.data for x in keep)
+    inputs = Inputs(q.ctypes.data, None if k is None else k.ctypes.data, v.ctypes.data,
+                    of_queries, of_keys, None, None, of_groups)
+    return Call(q, k, v, keep, inputs, axes)
+
+
+def key_for(call: Call, kind: str, seed: int | None, scale: float | None, backward: bool,
+            out: FloatArray | None = None) -> Key:
+    """What the plan of a call depends on; refuses arrays that do not fit."""
+    if type(kind) is not str:
+        _engine.refuse_kind(kind)
+    q, k, v = call.q, call.k, call.v
+    batch, heads, queries, dim = q.shape
+    v_batch, kv_heads, keys, value_dim = v.shape
+    of_q = layout(q, "q")
+    of_v = layout(v, "v")
+    if k is None:
+        check_keys_given(kind)
+        check_shapes(q.shape, q.shape, v.shape)
+        of_k = of_q
+    else:
+        of_k = layout(k, "k")
+        if k.shape != (batch, kv_heads, keys, dim) or v_batch != batch or heads != kv_heads:
+            check_shapes(q.shape, k.shape, v.shape)
+    return Key(kind, seed, 0.0 if scale is None else scale_for(scale), backward, batch, heads,
+               kv_heads, queries, keys, dim, value_dim, of_q, of_k, of_v,
+               _engine.CONTIGUOUS if out is None else layout(out, "out"))
+
+
+def shorten(array: Any, axes: int) -> Any:
+    """Takes away the axes that four_axes added."""
+    return array if axes == 4 else array.reshape(array.shape[4 - axes:])
+
+
+class Plan:
+    """One attention for one shape: checked and given its memory once, then run.
+
+    ``shoal.attention`` keeps plans by itself; a Plan is for those who want its groups, its
+    gradient without a second forward, or to know its memory beforehand.
+
+    >>> import numpy as np, shoal
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.standard_normal((3, 2, 4, 500, 16), np.float32)
+    >>> plan = shoal.Plan("i-clustered-20:topk=8", batch=2, heads=4, queries=500, keys=500,
+    ...                   dim=16, backward=True)
+    >>> out = plan.forward(q, k, v)
+    >>> dq, dk, dv = plan.backward(np.ones_like(out))
+    >>> plan.groups.shape, plan.top_keys.shape, plan.workspace > 0
+    ((2, 4, 500), (2, 4, 20, 8), True)
+
+    Arrays are contiguous [batch, heads, length, dim]; ``Plan.like`` plans for other strides.
+    A plan may be used from several threads: they take turns. Pickling keeps what it was
+    made from, not its memory.
+    """
+
+    def __init__(self, kind: str, *, batch: int, heads: int, queries: int, keys: int,
+                 dim: int, value_dim: int | None = None, kv_heads: int | None = None,
+                 scale: float | None = None, seed: int | None = None,
+                 backward: bool = False, threads: int | None = None) -> None:
+        if type(kind) is not str:
+            _engine.refuse_kind(kind)
+        self._start(Key(kind, seed, scale_for(scale), backward, batch, heads,
+                        heads if kv_heads is None else kv_heads, queries, keys, dim,
+                        dim if value_dim is None else value_dim), threads)
+
+    @classmethod
+    def like(cls, q: FloatArray, k: FloatArray | None, v: FloatArray,
+             kind: str = "i-clustered-100", *, scale: float | None = None,
+             seed: int | None = None, backward: bool = False,
+             threads: int | None = None) -> Plan:
+        """A plan for arrays with the shapes and the strides of these.
+
+        >>> import numpy as np, shoal
+        >>> qkv = np.zeros((2, 300, 3, 4, 16), np.float32)  # one projection's output
+        >>> q, k, v = qkv.transpose(2, 0, 3, 1, 4)          # three views of it
+        >>> shoal.Plan.like(q, k, v, "full").forward(q, k, v).shape
+        (2, 4, 300, 16)
+        """
+        call = make_call(q, k, v, None, None, None)
+        plan = cls.__new__(cls)
+        plan._start(key_for(call, kind, seed, scale, backward), threads)
+        return plan
+
+    def _start(self, key: Key, threads: int | None) -> None:
+        self._key, self._threads = key, threads
+        self._lock = threading.Lock()
+        self._last: Call | None = None
+        self._out: FloatArray | None = None
+        self._plan: NativePlan = self._make()
+
+    def _make(self) -> NativePlan:
+        # A context of its own: the thread that made it need not be the one that runs it.
+        self._forked = _engine.is_forked()
+        context = _engine.Context(1 if self._forked else self._threads or 0)
+        return NativePlan(context, self._key)
+
+    def _native(self) -> NativePlan:
+        """The native plan; a forked child makes its own, with one thread."""
+        if _engine.is_forked() and not self._forked:
+            self._plan, self._last = self._make(), None
+        return self._plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (tuple(self._key), self._threads)
+
+    def __repr__(self) -> str:
+        key = self._key
+        return (f"<shoal.Plan {key.kind}: {key.batch} x {key.heads} heads, {key.queries} "
+                f"queries, {key.keys} keys, {key.dim} -> {key.value_dim}>")
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that the plan holds."""
+        return self._native().workspace
+
+    def forward(self, q: FloatArray, k: FloatArray | None, v: FloatArray, *,
+                query_lengths: Lengths = None, key_lengths: Lengths = None,
+                groups: Any = None, out: FloatArray | None = None) -> FloatArray:
+        """The attention's output; the arguments are those of shoal.attention."""
+        call = make_call(q, k, v, query_lengths, key_lengths, groups)
+        own = self._key
+        key = key_for(call, own.kind, own.seed, own.scale or None, own.backward)
+        if key != own:
+            raise ShoalError(f"the arrays do not fit the plan: it has {_about(own)}; they have "
+                             f"{_about(key)} (Plan.like plans for given strides)")
+        shape: Shape = (key.batch, key.heads, key.queries, key.value_dim)
+        if out is None:
+            result = np.empty(shape, FLOAT32)
+        else:
+            result = four_axes(out, "out")
+            check_output(result, shape, (call.q, call.k, call.v))
+            if not result.flags.c_contiguous:
+                raise ShoalError("out of a plan must be contiguous")
+        with self._lock:
+            self._native().forward(call.inputs, result.ctypes.data)
+            self._last, self._out = call, result
+        return out if out is not None else shorten(result, call.axes)
+
+    def backward(self, dout: FloatArray) -> Gradients:
+        """The gradients, given that of the last forward's output.
+
+        Each has the strides of what it belongs to. Groups and the choice of top keys are
+        constants; everything else is differentiated exactly.
+        """
+        with self._lock:
+            native, call, out = self._native(), self._last, self._out
+            if call is None or out is None:
+                raise ShoalError("backward needs a forward before it, in this process")
+            dout = four_axes(dout, "dout")
+            if dout.shape != out.shape:
+                raise ShoalError(f"dout has shape {dout.shape}: out has {out.shape}")
+            if dout.dtype != FLOAT32:
+                raise ShoalError(f"dout is {dout.dtype}: it must be float32")
+            dout = np.ascontiguousarray(dout)
+            shared = native.attention.kind in KEYS_ARE_QUERIES
+            dq, dk, dv = _room_for_gradients(call, shared)
+            native.backward(call.inputs, GradientPointers(
+                out.ctypes.data, dout.ctypes.data, dq.ctypes.data,
+                None if dk is None else dk.ctypes.data, dv.ctypes.data))
+        return Gradients(*(None if d is None else shorten(d, call.axes)
+                           for d in (dq, dk, dv)))  # type: ignore[arg-type]
+
+    def error_estimate(self, out: FloatArray | None = None, *, samples: int = 256,
+                       seed: int = 0) -> ErrorEstimate:
+        """The real error of the last forward's output; see shoal.error_estimate."""
+        with self._lock:
+            native, call = self._native(), self._last
+            if call is None or self._out is None:
+                raise ShoalError("error_estimate needs a forward before it, in this process")
+            given = self._out if out is None else four_axes(out, "out")
+            if given.shape != self._out.shape or layout(given, "out") != _engine.CONTIGUOUS:
+                raise ShoalError(f"out must be contiguous, of shape {self._out.shape}")
+            error = native.error(call.inputs, given.ctypes.data, samples, seed)
+        return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+
+    @property
+    def groups(self) -> IntArray | None:
+        """int32 [batch, heads, queries]: the last forward's groups, -1 in the padding."""
+        key = self._key
+        return self._copy(lib.shoal_plan_groups, (key.batch, key.heads, key.queries))
+
+    @property
+    def top_keys(self) -> IntArray | None:
+        """int32 [batch, heads, clusters, topk]: the keys that were treated exactly."""
+        key, attention = self._key, self._plan.attention
+        return self._copy(lib.shoal_plan_top_keys,
+                          (key.batch, key.heads, attention.clusters, attention.topk))
+
+    def _copy(self, function: Any, shape: tuple[int, ...]) -> IntArray | None:
+        with self._lock:
+            native = self._native()
+            if self._last is None:
+                raise ShoalError("groups and top keys need a forward before them")
+            pointer = function(native.handle, None)
+            if not pointer:
+                return None
+            result = np.empty(shape, np.int32)
+            ctypes.memmove(result.ctypes.data, pointer, result.nbytes)
+        return result
+
+
+def _room_for_gradients(
+        call: Call, shared: bool) -> tuple[FloatArray, FloatArray | None, FloatArray]:
+    """Arrays with the strides of q, k and v; no dk where the keys are the queries."""
+    for name, array in (("q", call.q), ("k", call.k), ("v", call.v)):
+        if array is not None and overlaps_itself(array):
+            raise ShoalError(f"{name} is a broadcast or overlapping view, where a gradient "
+                             f"cannot be written: copy it with numpy.ascontiguousarray({name})")
+    dk = None if call.k is None or shared else empty_like_strides(call.k)
+    return empty_like_strides(call.q), dk, empty_like_strides(call.v)
+
+
+def _about(key: Key) -> str:
+    return (f"batch {key.batch}, {key.heads} heads ({key.kv_heads} of k and v), {key.queries} "
+            f"queries, {key.keys} keys, dims {key.dim} and {key.value_dim}, strides "
+            f"{key.q}, {key.k}, {key.v}")
+
+
+def _rebuild(key: tuple[Any, ...], threads: int | None) -> Plan:
+    plan = Plan.__new__(Plan)
+    plan._start(Key(*key), threads)
+    return plan

@@ -1,0 +1,177 @@
+"""MultiheadAttention with a kind, and use_kind, which swaps a model's attention."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._native import ShoalError
+from ._torch_ops import parse_kind, prefix_lengths, scaled_dot_product_attention
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention with a kind of attention; the same parameters and names.
+
+    >>> import torch, shoal.torch
+    >>> layer = shoal.torch.MultiheadAttention(64, 4, kind="i-clustered-25", batch_first=True)
+    >>> x = torch.randn(2, 300, 64)
+    >>> layer(x, x, x, need_weights=False)[0].shape
+    torch.Size([2, 300, 64])
+
+    No weights are returned (there is no matrix of them), so need_weights must be False.
+    key_padding_mask is True for padding, as PyTorch has it, and must be on the right. attn_mask,
+    is_causal, dropout, bias_kv and add_zero_attn are refused.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0,
+                 bias: bool = True, add_bias_kv: bool = False, add_zero_attn: bool = False,
+                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+                 device: Any = None, dtype: Any = None, *,
+                 kind: str = "i-clustered-100") -> None:
+        if add_bias_kv or add_zero_attn:
+            raise ShoalError("MultiheadAttention: add_bias_kv and add_zero_attn are not "
+                             "supported")
+        parse_kind(kind)
+        super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
+                         batch_first=batch_first, device=device, dtype=dtype)
+        self.kind = kind
+        self._refuse_fast_path()
+
+    def _refuse_fast_path(self) -> None:
+        # nn.TransformerEncoderLayer bypasses its attention when this says that it may.
+        self._qkv_same_embed_dim = False
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, kind: str) -> MultiheadAttention:
+        """The same layer with a kind of attention, sharing its parameters."""
+        if module.bias_k is not None or module.add_zero_attn:
+            raise ShoalError("MultiheadAttention: add_bias_kv and add_zero_attn are not "
+                             "supported")
+        parse_kind(kind)
+        twin = cls.__new__(cls)
+        twin.__dict__.update(module.__dict__)
+        twin.__dict__["_modules"] = dict(module._modules)
+        twin.kind = kind
+        twin._refuse_fast_path()
+        return twin
+
+    def extra_repr(self) -> str:
+        return f"kind={self.kind}"
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return [F.linear(x, weight, bias)
+                for x, weight, bias in zip((query, key, value), weights, biases)]
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor,
+                key_padding_mask: Tensor | None = None, need_weights: bool = False,
+                attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+                is_causal: bool = False) -> tuple[Tensor, None]:
+        """(output, None); the arguments are those of torch.nn.MultiheadAttention."""
+        if need_weights:
+            raise ShoalError("need_weights=True: Shoal makes no matrix of weights; pass "
+                             "need_weights=False")
+        if attn_mask is not None or is_causal:
+            raise ShoalError("attn_mask and is_causal cannot be honoured: Shoal takes key "
+                             "padding only (key_padding_mask)")
+        alone = query.dim() == 2
+        if alone:
+            query, key, value = query[None], key[None], value[None]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        mask, query_lengths = None, None
+        if key_padding_mask is not None:
+            keep = _kept(key_padding_mask)
+            mask = keep[:, None, None]
+            # In self-attention the padding is no query either: it joins no group.
+            query_lengths = prefix_lengths(keep) if query is key else None
+        q, k, v = (x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+                   for x in self._project(query, key, value))
+        out = scaled_dot_product_attention(
+            q, k, v, mask, self.dropout if self.training else 0.0, kind=self.kind,
+            query_lengths=query_lengths)
+        out = self.out_proj(out.transpose(1, 2).flatten(-2))
+        if alone:
+            return out[0], None
+        return (out if self.batch_first else out.transpose(0, 1)), None
+
+
+def _kept(key_padding_mask: Tensor) -> Tensor:
+    """True for keep, from PyTorch's True for padding or from 0 and -inf."""
+    if key_padding_mask.dtype is torch.bool:
+        return ~key_padding_mask
+    if key_padding_mask.is_floating_point():  # nn.TransformerEncoderLayer makes it so
+        return key_padding_mask == 0
+    raise ShoalError(f"key_padding_mask is {key_padding_mask.dtype}: it must be boolean")
+
+
+@contextmanager
+def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
+    """Within the block, the model's attention is of that kind; afterwards what it was.
+
+    >>> import torch, shoal.torch
+    >>> layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
+    >>> x = torch.randn(1, 200, 64)
+    >>> with torch.no_grad(), shoal.torch.use_kind(layer, "full"):
+    ...     swapped = layer(x)
+    >>> torch.allclose(swapped, layer(x), atol=1e-5)
+    True
+
+    Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
+    transformers' models (also of a part of one, such as Whisper's encoder). For inference:
+    the model must be in eval mode. Not for several threads at once on one model. PyTorch's
+    fused encoder layer, which would go past the swap, is off within the block.
+    """
+    parse_kind(kind)
+    if model.training:
+        raise ShoalError("use_kind is for inference: call model.eval() first")
+    undo: list[tuple[Any, str, Any]] = []
+    configs: dict[int, Any] = {}
+    try:
+        for parent in list(model.modules()):
+            if isinstance(parent, MultiheadAttention):
+                undo.append((parent.__dict__, "kind", parent.kind))
+                parent.kind = kind
+            for name, child in list(parent._modules.items()):
+                if isinstance(child, nn.MultiheadAttention) \
+                        and not isinstance(child, MultiheadAttention):
+                    undo.append((parent._modules, name, child))
+                    parent._modules[name] = MultiheadAttention.from_torch(child, kind)
+            config = parent.__dict__.get("config")
+            if hasattr(config, "_attn_implementation_internal"):
+                undo.append((parent.__dict__, "config", config))
+                parent.__dict__["config"] = _config_with(config, kind, configs)
+        if not undo:
+            raise ShoalError(f"use_kind: no attention to swap in {type(model).__name__}; in "
+                             "your own modules call "
+                             "shoal.torch.scaled_dot_product_attention")
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield model
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+    finally:
+        for place, name, value in reversed(undo):
+            place[name] = value
+
+
+def _config_with(config: Any, kind: str, made: dict[int, Any]) -> Any:
+    """A copy of a transformers configuration with that attention; one copy for each."""
+    if id(config) not in made:
+        from .transformers import register
+        register(kind)
+        twin = copy.copy(config)
+        twin._attn_implementation_internal = kind
+        made[id(config)] = twin
+    return made[id(config)]

