@@ -98,39 +98,10 @@ static const command_help help = {
 
 /* ---- Lists ------------------------------------------------------------------------- */
 
-/* A piece such as "bits=63" belongs to the kind before it. */
-static bool continues_kind(const char *piece) {
-    const size_t name = strspn(piece, "abcdefghijklmnopqrstuvwxyz-");
-    return name > 0 && piece[name] == '=';
-}
-
-static bool add_kind(bench_job *job, const char *piece, size_t size) {
-    const bool more = job->kinds > 0 && continues_kind(piece);
-    if (!more && job->kinds == BENCH_KINDS) {
-        complain(EXIT_USAGE, "bench", "--kinds has more than %d kinds", BENCH_KINDS);
-        return false;
-    }
-    job->kinds += !more;
-    char *text = job->kind_texts[job->kinds - 1];
-    const size_t used = more ? strlen(text) : 0;
-    const int written = snprintf(text + used, sizeof *job->kind_texts - used, "%s%.*s",
-                                 more ? "," : "", (int)size, piece);
-    if (used + (size_t)written < sizeof *job->kind_texts)
-        return true;
-    complain(EXIT_USAGE, "bench", "--kinds: %.*s is too long", (int)size, piece);
-    return false;
-}
-
 static bool take_kinds(bench_job *job, const char *text) {
-    job->kinds = 0;
-    for (;;) {
-        const size_t size = strcspn(text, ",");
-        if (!add_kind(job, text, size))
-            return false;
-        if (!text[size])
-            return true;
-        text += size + 1;
-    }
+    job->kinds = read_kinds("bench", text, job->kind_texts[0], sizeof *job->kind_texts,
+                            BENCH_KINDS);
+    return job->kinds > 0;
 }
 
 static bool add_lengths(bench_job *job, int64_t from, int64_t to) {

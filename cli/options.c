@@ -193,3 +193,34 @@ bool parse_scale(const char *command, const char *option, const char *text,
              "--%s is \"%s\"; it must be a finite number other than 0", option, text);
     return false;
 }
+
+/* ---- Kinds ------------------------------------------------------------------------ */
+
+static bool continues_kind(const char *piece) {
+    const size_t name = strspn(piece, "abcdefghijklmnopqrstuvwxyz");
+    return name > 0 && piece[name] == '=';
+}
+
+int read_kinds(const char *command, const char *text, char *names, size_t size, int most) {
+    int kinds = 0;
+    for (;; text++) {
+        const int length = (int)strcspn(text, ",");
+        const bool more = kinds > 0 && continues_kind(text);
+        if (!more && kinds == most) {
+            complain(EXIT_USAGE, command, "--kinds has more than %d kinds", most);
+            return 0;
+        }
+        kinds += !more;
+        char *name = names + (size_t)(kinds - 1) * size;
+        const size_t used = more ? strlen(name) : 0;
+        const int written =
+            snprintf(name + used, size - used, "%s%.*s", more ? "," : "", length, text);
+        if (used + (size_t)written >= size) {
+            complain(EXIT_USAGE, command, "--kinds: %.40s... is too long", name);
+            return 0;
+        }
+        text += length;
+        if (!*text)
+            return kinds;
+    }
+}

@@ -83,39 +83,10 @@ static const command_help help = {
 
 /* ---- Options ----------------------------------------------------------------------- */
 
-/* A piece such as "topk=32" belongs to the kind before it. */
-static bool continues_kind(const char *piece) {
-    const size_t name = strspn(piece, "abcdefghijklmnopqrstuvwxyz");
-    return name > 0 && piece[name] == '=';
-}
-
-static bool add_kind(quality_job *job, const char *piece, size_t size) {
-    const bool more = job->kinds > 0 && continues_kind(piece);
-    if (!more && job->kinds == QUALITY_KINDS) {
-        complain(EXIT_USAGE, "quality", "--kinds has more than %d kinds", QUALITY_KINDS);
-        return false;
-    }
-    job->kinds += !more;
-    char *text = job->kind_texts[job->kinds - 1];
-    const size_t used = more ? strlen(text) : 0;
-    const int written = snprintf(text + used, QUALITY_NAME - used, "%s%.*s",
-                                 more ? "," : "", (int)size, piece);
-    if (written >= 0 && used + (size_t)written < QUALITY_NAME)
-        return true;
-    complain(EXIT_USAGE, "quality", "--kinds: %.40s... is too long", text);
-    return false;
-}
-
 static bool take_kinds(quality_job *job, const char *text) {
-    job->kinds = 0;
-    for (;;) {
-        const size_t size = strcspn(text, ",");
-        if (!add_kind(job, text, size))
-            return false;
-        if (!text[size])
-            return true;
-        text += size + 1;
-    }
+    job->kinds = read_kinds("quality", text, job->kind_texts[0], sizeof *job->kind_texts,
+                            QUALITY_KINDS);
+    return job->kinds > 0;
 }
 
 /* Errors and speeds are against full: where it is not asked for it comes first. */
