@@ -242,8 +242,9 @@ static void climbing_scores(void **state) {
         }
 }
 
-/* Groups whose centroid has nearly all its weight on the top keys, and members that score
-   those keys lower and higher than it does: the other keys' small share is what counts. */
+/* Groups whose centroid has nearly all its weight on the top keys, and members that
+   score those keys lower and higher than it does: what counts is the other keys' small
+   share. */
 static void sharp_groups(void **state) {
     (void)state;
     const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};

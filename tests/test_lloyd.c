@@ -38,8 +38,8 @@ static double normal(uint64_t seed, uint64_t stream, int64_t at) {
 }
 
 static double element(const lloyd_case *c, character which, int64_t i, int d) {
-    const uint64_t kinds = which == MIXTURE ? (uint64_t)(c->clusters + c->clusters / 2 + 3)
-                                            : 6;
+    const int many = c->clusters + c->clusters / 2 + 3;
+    const uint64_t kinds = which == MIXTURE ? (uint64_t)many : 6;
     const int64_t centre = (int64_t)(test_hash(c->seed, 5, (uint64_t)i) % kinds);
     switch (which) {
     case MIXTURE:
@@ -237,6 +237,21 @@ static void check_nearest(const lloyd_case *c, const int32_t *groups,
     free(nearest);
 }
 
+/* Where all members of a group are one point, or all queries are in one group that every
+   one of them taught, the centre is the mean. */
+static void check_centres(const lloyd_case *c, const int32_t *groups,
+                          const float *centres, double size) {
+    double *means = reference_memory((int64_t)c->clusters * c->rank, sizeof *means);
+    move_to_means(c, groups, means);
+    for (int64_t i = 0; i < c->n; i++)
+        for (int r = 0; r < c->rank; r++) {
+            int64_t at = groups[i] * c->rank + r;
+            assert_true(fabs((double)centres[at] - means[at]) <=
+                        1e-4 * sqrt(size / (double)c->n));
+        }
+    free(means);
+}
+
 static void check_case(character which, int64_t n, int clusters, int rank, int iterations,
                        uint64_t seed) {
     lloyd_case c = lloyd_case_create(which, n, clusters, rank, iterations, seed);
@@ -249,6 +264,9 @@ static void check_case(character which, int64_t n, int clusters, int rank, int i
         size += c.points[i] * c.points[i];
     if (which == IDENTICAL || (which == FEW && clusters >= 25))
         assert_true(loose <= 1e-9 * size);
+    if (which == IDENTICAL || (which == FEW && clusters >= 25) ||
+        (clusters == 1 && n < 1024 && iterations > 1))
+        check_centres(&c, groups, centres, size);
     for (int64_t i = 0; i < n && which == IDENTICAL; i++)
         assert_int_equal(groups[i], groups[0]);
     free(groups);

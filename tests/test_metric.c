@@ -135,12 +135,12 @@ static void scatter_of(const float *rows, int64_t count, int64_t stride, int dim
                                     ((double)rows[i * stride + e] - mean[e]);
 }
 
-/* x' A x */
-static double form(const double *a, const double *x, int dim) {
+/* x' A y */
+static double form(const double *a, const double *x, const double *y, int dim) {
     double sum = 0;
     for (int d = 0; d < dim; d++)
         for (int e = 0; e < dim; e++)
-            sum += x[d] * a[d * dim + e] * x[e];
+            sum += x[d] * a[d * dim + e] * y[e];
     return sum;
 }
 
@@ -183,22 +183,44 @@ static int larger_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* What the best `rank` coordinates of the keys' eigenbasis hold of the queries: the sum of
-   w_c u_c' Cq u_c over those where it is largest. */
-static double eigenbasis_variance(const double *keys, const double *queries, int dim,
-                                  int rank) {
-    double *a = reference_memory(dim * dim, sizeof *a), held[MOST_DIM], sum = 0;
-    double *vectors = reference_memory(dim * dim, sizeof *vectors);
-    memcpy(a, keys, sizeof *a * (size_t)(dim * dim));
+static double sum_of_largest(double *values, int count, int rank) {
+    double sum = 0;
+    qsort(values, (size_t)count, sizeof *values, larger_first);
+    for (int i = 0; i < rank && i < count; i++)
+        sum += values[i];
+    return sum;
+}
+
+/* What `rank` directions can hold of the queries' variance in the keys' metric. */
+typedef struct {
+    double eigenbasis; /* coordinates of the keys' eigenbasis: largest w_c u_c' Cq u_c */
+    double best;       /* any directions: largest eigenvalues of sqrt(S) Cq sqrt(S) */
+} variances;
+
+static variances possible_variances(const double *keys, const double *queries, int dim,
+                                    int rank) {
+    const int64_t size = (int64_t)dim * dim;
+    double *a = reference_memory(size, sizeof *a), held[MOST_DIM], either[MOST_DIM];
+    double *vectors = reference_memory(size, sizeof *vectors);
+    double *mixed = reference_memory(size, sizeof *mixed);
+    memcpy(a, keys, sizeof *a * (size_t)size);
     eigen(a, vectors, dim);
-    for (int c = 0; c < dim; c++)
-        held[c] = a[c * dim + c] * form(queries, vectors + c * dim, dim);
-    qsort(held, (size_t)dim, sizeof *held, larger_first);
-    for (int c = 0; c < rank && c < dim; c++)
-        sum += held[c];
+    for (int i = 0; i < dim; i++)
+        for (int j = 0; j < dim; j++) {
+            double weight = fmax(a[i * dim + i], 0) * fmax(a[j * dim + j], 0);
+            mixed[i * dim + j] =
+                sqrt(weight) * form(queries, vectors + i * dim, vectors + j * dim, dim);
+        }
+    for (int i = 0; i < dim; i++)
+        held[i] = mixed[i * dim + i];
+    eigen(mixed, vectors, dim);
+    for (int i = 0; i < dim; i++)
+        either[i] = mixed[i * dim + i];
     free(a);
     free(vectors);
-    return sum;
+    free(mixed);
+    return (variances){sum_of_largest(held, dim, rank),
+                       sum_of_largest(either, dim, rank)};
 }
 
 static double projected_variance(const float *projection, const double *queries, int dim,
@@ -207,7 +229,7 @@ static double projected_variance(const float *projection, const double *queries,
     for (int r = 0; r < rank; r++) {
         for (int d = 0; d < dim; d++)
             row[d] = (double)projection[r * dim + d];
-        sum += form(queries, row, dim);
+        sum += form(queries, row, row, dim);
     }
     return sum;
 }
@@ -237,7 +259,7 @@ static void check_distances(const metric_case *c, const float *projection, int r
         for (int d = 0; d < c->dim; d++)
             difference[d] = (double)c->q[i * c->stride + d] -
                             (double)c->q[(i + 1) * c->stride + d];
-        double exact = form(keys, difference, c->dim);
+        double exact = form(keys, difference, difference, c->dim);
         double got = projected_distance(projection, difference, c->dim, rank);
         typical += exact;
         error = fmax(error, fabs(got - exact));
@@ -259,11 +281,12 @@ static void check_metric(const metric_case *c, int rank, const char *what) {
     scatter_of(c->k, c->keys, c->stride, c->dim, keys);
     scatter_of(c->q, c->queries, c->stride, c->dim, queries);
     check_distances(c, projection, rank, keys, rank == c->dim ? 3e-4 : INFINITY, what);
-    double best = eigenbasis_variance(keys, queries, c->dim, rank);
+    variances most = possible_variances(keys, queries, c->dim, rank);
     double got = projected_variance(projection, queries, c->dim, rank);
-    if (!(got >= 0.97 * best))
-        fail_msg("%s keys, D %d, rank %d: %.4g of what the eigenbasis holds", what,
-                 c->dim, rank, got / best);
+    if (!(got >= 0.97 * most.eigenbasis) || !(got >= 0.95 * most.best))
+        fail_msg("%s keys, D %d, rank %d: %.4g of what the eigenbasis holds, %.4g of the "
+                 "most that can be held",
+                 what, c->dim, rank, got / most.eigenbasis, got / most.best);
     check_same_everywhere(c, rank);
     free(projection);
     free(keys);
@@ -297,7 +320,7 @@ static void a_sample_stands_for_all(void **state) {
             double unit[MOST_DIM] = {0};
             unit[d] = 1;
             double got = projected_distance(projection, unit, c.dim, c.dim);
-            typical = got / form(keys, unit, c.dim) * (double)c.keys / 256;
+            typical = got / form(keys, unit, unit, c.dim) * (double)c.keys / 256;
             assert_true(typical > 0.6 && typical < 1.6);
         }
         check_same_everywhere(&c, 5);

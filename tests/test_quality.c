@@ -10,8 +10,9 @@
 
 #include "support.h"
 
-static const char *const WHISPER[] = {"qkv/whisper-tiny/layer0", "qkv/whisper-tiny/layer1",
-                                      "qkv/whisper-tiny/layer2", "qkv/whisper-tiny/layer3"};
+static const char *const WHISPER[] = {
+    "qkv/whisper-tiny/layer0", "qkv/whisper-tiny/layer1", "qkv/whisper-tiny/layer2",
+    "qkv/whisper-tiny/layer3"};
 static const char *const MINILM[] = {"qkv/minilm-l6/layer0", "qkv/minilm-l6/layer3",
                                      "qkv/minilm-l6/layer5"};
 
@@ -123,9 +124,9 @@ static void minilm_l6(void **state) {
                   mean_error(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32"), 0.62 * paper);
 }
 
-/* One query in a hundred carries up to half of a layer's error, so that a few queries tell
-   the error without bias and not without chance: how many of `seeds` are within a quarter
-   of it, and the mean square of them all over the true one's. */
+/* One query in a hundred carries up to half of a layer's error, so that a few queries
+   tell the error without bias and not without chance: how many of `seeds` are within a
+   quarter of it, and the mean square of them all over the true one's. */
 typedef struct {
     int near;
     double bias;
@@ -160,8 +161,8 @@ static void check_estimates(const char *const *names, int64_t count, const char 
         double truth = layer_error(context, &l, kind);
         estimates few = estimate(context, &l, kind, truth, 64, 100);
         estimates many = estimate(context, &l, kind, truth, 1024, 4);
-        print_message("%s, %s: error %.4f; within a quarter of it are %d of 100 estimates "
-                      "from 64 queries, %d of 4 from 1024\n",
+        print_message("%s, %s: error %.4f; within a quarter of it are %d of 100 "
+                      "estimates from 64 queries, %d of 4 from 1024\n",
                       names[i], kind, truth, few.near, many.near);
         assert_true(few.bias > 0.75 && few.bias < 1.25);
         assert_true(few.near >= 35);

@@ -77,7 +77,7 @@ static owned_head head_create(shoal_kind kind, shoal_normaliser normaliser,
                                   .topk = topk,
                                   .groups = owned.groups,
                                   .top_keys = owned.top_keys,
-                                  .normaliser = normaliser,
+                                  .normaliser = (int32_t)normaliser,
                                   .rounds = rounds,
                                   .buckets = owned.buckets};
     return owned;
@@ -276,7 +276,7 @@ static void worked_example(void **state) {
     reference_forward(&head, out);
     double expected = (4 + 8 * root) / (1 + root);
     assert_true(fabs(out[0] - expected) < 1e-12 && fabs(out[1] - expected) < 1e-12);
-    head.kind = SHOAL_SHOAL; /* key 1 by each query, key 0 by the centroid: 1 : 1, 1 : 3 */
+    head.kind = SHOAL_SHOAL; /* key 1 by each query, key 0 by the centroid */
     reference_forward(&head, out);
     assert_true(fabs(out[0] - 6) < 1e-12 && fabs(out[1] - 7) < 1e-12);
     head.top_keys = &(const int32_t){0}; /* the other way round: 1 : sqrt(3) for both */
