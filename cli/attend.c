@@ -182,18 +182,20 @@ static int check_combination(const attend_job *job) {
 /* What the kind has to say about the options. */
 static int check_kind(attend_job *job) {
     shoal_kind kind = job->attention.kind;
-    bool groups = kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED;
+    bool top_keys = kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
+    bool groups = kind == SHOAL_CLUSTERED || top_keys;
     job->shared = kind == SHOAL_SHARED_FULL || kind == SHOAL_LSH;
     if (job->has_seed)
         job->attention.seed = job->seed;
     if (!groups && (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
         return complain(EXIT_USAGE, "attend",
                         "%s has no groups: --groups and --save-groups "
-                        "are for clustered-C and i-clustered-C",
+                        "are for clustered-C, i-clustered-C and shoal-C",
                         job->kind);
-    if (kind != SHOAL_I_CLUSTERED && job->output_paths[OUTPUT_TOP])
+    if (!top_keys && job->output_paths[OUTPUT_TOP])
         return complain(EXIT_USAGE, "attend",
-                        "%s has no top keys: --save-top is for i-clustered-C", job->kind);
+                        "%s has no top keys: --save-top is for i-clustered-C and shoal-C",
+                        job->kind);
     if (strcmp(job->input_paths[INPUT_K], "-") != 0)
         return EXIT_OK;
     if (!job->shared)
@@ -219,6 +221,9 @@ static int parse_kind(attend_job *job) {
 /* The spelling with every option shown, defaults too. */
 static void spell_in_full(const shoal_attention *attention, char *text, size_t size) {
     shoal_attention_print(attention, text, size);
+    /* What is not the paper's is spelled by what differs from its defaults. */
+    if (attention->kind == SHOAL_SHOAL || attention->groups || attention->normaliser)
+        return;
     size_t used = strcspn(text, ":");
     text[used] = 0;
     if (attention->kind == SHOAL_I_CLUSTERED)

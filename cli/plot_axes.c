@@ -135,7 +135,7 @@ static int linear_ticks(const plot_ruler *ruler, plot_tick *ticks) {
     int count = 0;
     for (double i = ceil(ruler->low / step - 1e-9); i * step <= ruler->high + 1e-9 * step;
          i++)
-        add_tick(ruler, ticks, &count, i * step, true);
+        add_tick(ruler, ticks, &count, i * step + 0.0, true); /* + 0.0: never -0 */
     return count;
 }
 
