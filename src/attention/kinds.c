@@ -186,6 +186,10 @@ shoal_status attention_check(shoal_context *context, shoal_attention *attention)
     }
     for (int i = 0; i < count; i++) {
         int32_t value = value_of(attention, wanted[i]);
+        /* Hashes have bits and the keys' metric has a rank: the other one is not used. */
+        if (wanted[i]->bit ==
+            (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK))
+            continue;
         if (value < wanted[i]->least || value > wanted[i]->most)
             return fail(context, SHOAL_INVALID, "attention.%s is %d: it must be %d to %d",
                         wanted[i]->name, (int)value, (int)wanted[i]->least,
