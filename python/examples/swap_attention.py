@@ -17,8 +17,10 @@ import torch
 import shoal.torch
 from common import Missing, load, minilm_path, run, table, tokenizer_of
 
-TEXT = ("Herring swim in shoals of millions. No fish sees the whole; each watches its "
-        "neighbours, and the shoal turns as one. ")
+TEXT = (
+    "Herring swim in shoals of millions. No fish sees the whole; each watches its "
+    "neighbours, and the shoal turns as one. "
+)
 
 
 @torch.no_grad()
@@ -42,26 +44,48 @@ def main(options: argparse.Namespace) -> None:
         if not Path(options.text).exists():
             raise Missing(f"no {options.text}")
         text = Path(options.text).read_text(encoding="utf-8")
-    inputs = tokenizer_of(path)([text * (1 + options.length // 8)], return_tensors="pt",
-                                truncation=True, max_length=min(options.length, positions))
+    inputs = tokenizer_of(path)(
+        [text * (1 + options.length // 8)],
+        return_tensors="pt",
+        truncation=True,
+        max_length=min(options.length, positions),
+    )
     exact, milliseconds = run_model(model, inputs, options.repeats)
     tokens = int(inputs["input_ids"].shape[1])
-    rows = [{"attention": "PyTorch's own", "tokens": tokens, "relative error": 0.0,
-             "cosine": 1.0, "ms": milliseconds}]
+    rows = [
+        {
+            "attention": "PyTorch's own",
+            "tokens": tokens,
+            "relative error": 0.0,
+            "cosine": 1.0,
+            "ms": milliseconds,
+        }
+    ]
     for kind in options.kinds:
         with shoal.torch.use_kind(model, kind):
             hidden, milliseconds = run_model(model, inputs, options.repeats)
         error = float((hidden - exact).norm() / exact.norm())
         cosine = float(torch.cosine_similarity(hidden.mean(1), exact.mean(1)).mean())
-        rows.append({"attention": kind, "tokens": tokens, "relative error": error,
-                     "cosine": cosine, "ms": milliseconds})
+        rows.append(
+            {
+                "attention": kind,
+                "tokens": tokens,
+                "relative error": error,
+                "cosine": cosine,
+                "ms": milliseconds,
+            }
+        )
     table(rows, options.json)
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("kinds", nargs="*", help="kinds of attention",
-                        default=["full", "i-clustered-25", "i-clustered-25:topk=64"])
+    parser.add_argument(
+        "kinds",
+        nargs="*",
+        help="kinds of attention",
+        default=["full", "i-clustered-25", "i-clustered-25:topk=64"],
+    )
     parser.add_argument("--model", help="folder of a model; None is all-MiniLM-L6-v2")
     parser.add_argument("--text", help="file of text; None is a sentence about herring")
     parser.add_argument("--length", type=int, default=512, help="tokens")

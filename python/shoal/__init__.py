@@ -12,10 +12,29 @@ PyTorch and ``shoal.transformers`` for transformers.
 
 from ._engine import clear_cache
 from ._native import ShoalError, version as __version__
-from ._numpy import Kind, attention, attention_grad, error_estimate, groups, kinds, spelling
+from ._numpy import (
+    Kind,
+    attention,
+    attention_grad,
+    error_estimate,
+    groups,
+    kinds,
+    spelling,
+)
 from ._plan import ErrorEstimate, Gradients, Plan
 
 __all__ = [
-    "ErrorEstimate", "Gradients", "Kind", "Plan", "ShoalError", "__version__", "attention",
-    "attention_grad", "clear_cache", "error_estimate", "groups", "kinds", "spelling",
+    "ErrorEstimate",
+    "Gradients",
+    "Kind",
+    "Plan",
+    "ShoalError",
+    "__version__",
+    "attention",
+    "attention_grad",
+    "clear_cache",
+    "error_estimate",
+    "groups",
+    "kinds",
+    "spelling",
 ]

@@ -23,31 +23,46 @@ def four_axes(array: FloatArray, name: str) -> FloatArray:
     """[batch, heads, length, dim]; missing axes in front become 1."""
     if not isinstance(array, np.ndarray):
         hint = " (shoal.torch is for tensors)" if hasattr(array, "data_ptr") else ""
-        raise ShoalError(f"{name} is a {type(array).__name__}: it must be a numpy array of "
-                         f"float32{hint}")
+        raise ShoalError(
+            f"{name} is a {type(array).__name__}: it must be a numpy array of "
+            f"float32{hint}"
+        )
     if not 2 <= array.ndim <= 4:
-        raise ShoalError(f"{name} has {array.ndim} axes: it must be [batch, heads, length, "
-                         "dim], [heads, length, dim] or [length, dim]")
-    return array.reshape((1,) * (4 - array.ndim) + array.shape) if array.ndim < 4 else array
+        raise ShoalError(
+            f"{name} has {array.ndim} axes: it must be [batch, heads, length, "
+            "dim], [heads, length, dim] or [length, dim]"
+        )
+    return (
+        array.reshape((1,) * (4 - array.ndim) + array.shape) if array.ndim < 4 else array
+    )
 
 
 def refuse_layout(array: FloatArray, name: str) -> None:
     """Says why an array cannot be used as it is."""
     if array.dtype != FLOAT32:
-        raise ShoalError(f"{name} is {array.dtype}: it must be float32; "
-                         f"{name}.astype(numpy.float32) makes it so")
+        raise ShoalError(
+            f"{name} is {array.dtype}: it must be float32; "
+            f"{name}.astype(numpy.float32) makes it so"
+        )
     if not array.flags.aligned or any(stride % 4 for stride in array.strides):
-        raise ShoalError(f"{name} does not lie on whole float32 elements: copy it with "
-                         f"{name}.copy()")
+        raise ShoalError(
+            f"{name} does not lie on whole float32 elements: copy it with {name}.copy()"
+        )
     if array.shape[3] > 1 and array.strides[3] != 4:
-        raise ShoalError(f"{name}'s last axis is not contiguous (stride {array.strides[3]} "
-                         f"bytes): copy it with numpy.ascontiguousarray({name})")
+        raise ShoalError(
+            f"{name}'s last axis is not contiguous (stride {array.strides[3]} "
+            f"bytes): copy it with numpy.ascontiguousarray({name})"
+        )
     if min(array.strides[:3]) < 0:
-        raise ShoalError(f"{name} has negative strides {array.strides}: copy it with "
-                         f"numpy.ascontiguousarray({name})")
+        raise ShoalError(
+            f"{name} has negative strides {array.strides}: copy it with "
+            f"numpy.ascontiguousarray({name})"
+        )
     if not any(array.strides[:3]):
-        raise ShoalError(f"{name} is one row broadcast over every axis: copy it with "
-                         f"numpy.ascontiguousarray({name})")
+        raise ShoalError(
+            f"{name} is one row broadcast over every axis: copy it with "
+            f"numpy.ascontiguousarray({name})"
+        )
 
 
 def layout(array: FloatArray, name: str) -> Layout:
@@ -58,9 +73,14 @@ def layout(array: FloatArray, name: str) -> Layout:
     shape, strides = array.shape, array.strides
     # The stride of an axis of one element means nothing: 1, which is never all zero.
     batch, head, position = (strides[i] if shape[i] > 1 else 4 for i in range(3))
-    if (array.dtype != FLOAT32 or not flags.aligned or (batch | head | position) % 4
-            or (shape[3] > 1 and strides[3] != 4) or min(batch, head, position) < 0
-            or not batch | head | position):
+    if (
+        array.dtype != FLOAT32
+        or not flags.aligned
+        or (batch | head | position) % 4
+        or (shape[3] > 1 and strides[3] != 4)
+        or min(batch, head, position) < 0
+        or not batch | head | position
+    ):
         refuse_layout(array, name)
     return batch // 4, head // 4, position // 4
 
@@ -73,15 +93,19 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
     if k[3] != q[3]:
         raise ShoalError(f"k has dim {k[3]}, q has {q[3]}")
     if k[1:3] != v[1:3]:
-        raise ShoalError(f"k has {k[1]} heads of {k[2]} positions, v has {v[1]} of {v[2]}")
+        raise ShoalError(
+            f"k has {k[1]} heads of {k[2]} positions, v has {v[1]} of {v[2]}"
+        )
     if k[1] == 0 or q[1] % k[1]:
         raise ShoalError(f"k and v have {k[1]} heads: that must divide q's {q[1]} heads")
 
 
 def check_keys_given(kind: str) -> None:
     if parse(kind).kind not in KEYS_ARE_QUERIES:
-        raise ShoalError(f"k is None, but {kind} needs keys: only shared-full and lsh take "
-                         "the queries for keys")
+        raise ShoalError(
+            f"k is None, but {kind} needs keys: only shared-full and lsh take "
+            "the queries for keys"
+        )
 
 
 def lengths(values: Lengths, batch: int, name: str) -> npt.NDArray[np.int64] | None:
@@ -94,8 +118,10 @@ def lengths(values: Lengths, batch: int, name: str) -> npt.NDArray[np.int64] | N
     if array.ndim == 0:
         array = np.full(batch, array)
     if array.shape != (batch,):
-        raise ShoalError(f"{name} has shape {array.shape}: it must be ({batch},), one length "
-                         "for each sequence")
+        raise ShoalError(
+            f"{name} has shape {array.shape}: it must be ({batch},), one length "
+            "for each sequence"
+        )
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
@@ -118,7 +144,9 @@ def overlaps_itself(array: FloatArray) -> bool:
     if array.size == 0:
         return False
     reach = array.shape[3] * 4
-    axes = ((abs(array.strides[i]), array.shape[i]) for i in range(3) if array.shape[i] > 1)
+    axes = (
+        (abs(array.strides[i]), array.shape[i]) for i in range(3) if array.shape[i] > 1
+    )
     for stride, count in sorted(axes):
         if stride < reach:
             return True
@@ -126,19 +154,28 @@ def overlaps_itself(array: FloatArray) -> bool:
     return False
 
 
-def check_output(out: FloatArray, shape: Shape, inputs: Sequence[FloatArray | None]) -> None:
+def check_output(
+    out: FloatArray, shape: Shape, inputs: Sequence[FloatArray | None]
+) -> None:
     """An array to write to: right in shape, writeable, and apart from everything else."""
     if not isinstance(out, np.ndarray) or out.dtype != FLOAT32:
-        raise ShoalError(f"out must be a float32 array, not {getattr(out, 'dtype', type(out))}")
+        raise ShoalError(
+            f"out must be a float32 array, not {getattr(out, 'dtype', type(out))}"
+        )
     if not out.flags.writeable:
         raise ShoalError("out is read-only")
     if out.shape != shape:
         raise ShoalError(f"out has shape {out.shape}: it must be {shape}")
     if overlaps_itself(out):
-        raise ShoalError("out's elements overlap each other: it cannot be a broadcast view")
+        raise ShoalError(
+            "out's elements overlap each other: it cannot be a broadcast view"
+        )
     for name, array in zip(("q", "k", "v"), inputs):
-        if array is not None and np.may_share_memory(out, array) \
-                and np.shares_memory(out, array):
+        if (
+            array is not None
+            and np.may_share_memory(out, array)
+            and np.shares_memory(out, array)
+        ):
             raise ShoalError(f"out overlaps {name}: give it memory of its own")
 
 
@@ -146,6 +183,8 @@ def empty_like_strides(array: FloatArray) -> FloatArray:
     """A new array with exactly the strides of one that does not overlap itself."""
     if array.flags.c_contiguous:
         return np.empty(array.shape, FLOAT32)
-    elements = 1 + sum((n - 1) * (s // 4) for n, s in zip(array.shape, array.strides) if n > 1)
+    elements = 1 + sum(
+        (n - 1) * (s // 4) for n, s in zip(array.shape, array.strides) if n > 1
+    )
     memory = np.empty(max(elements, 1), FLOAT32)
     return np.lib.stride_tricks.as_strided(memory, array.shape, array.strides)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from ._native import Attention, Error, GradientPointers, Inputs, Options, Problem
 from ._native import ShoalError, Strides, WITH_BACKWARD, lib, raise_status
 
-PLANS_KEPT = 16          # per context
-BYTES_KEPT = 256 << 20   # of their workspaces together
+PLANS_KEPT = 16  # per context
+BYTES_KEPT = 256 << 20  # of their workspaces together
 
 Layout = tuple[int, int, int]  # strides in elements; (0, 0, 0): contiguous
 CONTIGUOUS: Layout = (0, 0, 0)
@@ -55,8 +55,9 @@ class Context:
         self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
         self.bytes_kept = 0
         handle = ctypes.c_void_p()
-        status = lib.shoal_context_create(ctypes.byref(Options(threads=threads)),
-                                          ctypes.byref(handle))
+        status = lib.shoal_context_create(
+            ctypes.byref(Options(threads=threads)), ctypes.byref(handle)
+        )
         self.handle = handle.value
         if status:
             raise_status(status, self.handle)
@@ -95,13 +96,31 @@ class NativePlan:
         self.handle = None
         self.context = context
         self.attention = parse(key.kind, key.seed)
-        problem = Problem(key.batch, key.heads, key.kv_heads, key.queries, key.keys,
-                          key.dim, key.value_dim, key.scale, 0, Strides(*key.q),
-                          Strides(*key.k), Strides(*key.v), Strides(*key.out))
+        problem = Problem(
+            key.batch,
+            key.heads,
+            key.kv_heads,
+            key.queries,
+            key.keys,
+            key.dim,
+            key.value_dim,
+            key.scale,
+            0,
+            Strides(*key.q),
+            Strides(*key.k),
+            Strides(*key.v),
+            Strides(*key.out),
+        )
         handle = ctypes.c_void_p()
-        self.check(lib.shoal_plan_create(
-            context.handle, ctypes.byref(problem), ctypes.byref(self.attention),
-            WITH_BACKWARD if key.backward else 0, ctypes.byref(handle)))
+        self.check(
+            lib.shoal_plan_create(
+                context.handle,
+                ctypes.byref(problem),
+                ctypes.byref(self.attention),
+                WITH_BACKWARD if key.backward else 0,
+                ctypes.byref(handle),
+            )
+        )
         self.handle = handle.value
         self.workspace: int = lib.shoal_plan_workspace(self.handle)
         self.state_size: int = lib.shoal_plan_state_size(self.handle)
@@ -124,16 +143,21 @@ class NativePlan:
 
     def error(self, inputs: Inputs, out: int, samples: int, seed: int) -> Error:
         error = Error()
-        self.check(lib.shoal_error_estimate(self.handle, inputs, out, samples, seed,
-                                            ctypes.byref(error)))
+        self.check(
+            lib.shoal_error_estimate(
+                self.handle, inputs, out, samples, seed, ctypes.byref(error)
+            )
+        )
         return error
 
 
 def refuse_kind(kind: object) -> None:
     """For what is not exactly a str."""
     if not isinstance(kind, str):
-        raise ShoalError(f"kind is a {type(kind).__name__}: it must be a spelling such as "
-                         '"i-clustered-100:topk=32"; shoal.kinds() lists them')
+        raise ShoalError(
+            f"kind is a {type(kind).__name__}: it must be a spelling such as "
+            '"i-clustered-100:topk=32"; shoal.kinds() lists them'
+        )
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +167,9 @@ def parse(kind: str, seed: int | None = None) -> Attention:
         raise ShoalError("kind: the spelling has a zero byte in it")
     attention = Attention()
     context = context_for(1)
-    status = lib.shoal_attention_parse(context.handle, kind.encode(), ctypes.byref(attention))
+    status = lib.shoal_attention_parse(
+        context.handle, kind.encode(), ctypes.byref(attention)
+    )
     if status:
         raise_status(status, context.handle)
     if seed is not None:
@@ -169,9 +195,13 @@ def context_for(threads: int | None) -> Context:
     contexts = _mine.contexts
     context = contexts.get(threads or 0)
     if context is None:
-        if threads is not None and not (isinstance(threads, int) and 0 <= threads <= 4096):
-            raise ShoalError(f"threads is {threads!r}: it must be an integer from 1 to 4096, "
-                             "or None for as many as OpenMP offers")
+        if threads is not None and not (
+            isinstance(threads, int) and 0 <= threads <= 4096
+        ):
+            raise ShoalError(
+                f"threads is {threads!r}: it must be an integer from 1 to 4096, "
+                "or None for as many as OpenMP offers"
+            )
         context = contexts[threads or 0] = Context(threads or 0)
     return context
 

@@ -24,20 +24,37 @@ class ShoalError(ValueError):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
-                ("release", c_void_p), ("user", c_void_p)]
+    _fields_ = [
+        ("threads", c_int),
+        ("isa", c_char_p),
+        ("allocate", c_void_p),
+        ("release", c_void_p),
+        ("user", c_void_p),
+    ]
 
 
 class Attention(ctypes.Structure):
-    _fields_ = [("kind", c_int), ("clusters", c_int32), ("topk", c_int32),
-                ("bits", c_int32), ("iterations", c_int32), ("rounds", c_int32),
-                ("rank", c_int32), ("groups", c_int32), ("normaliser", c_int32),
-                ("seed", c_uint64)]
+    _fields_ = [
+        ("kind", c_int),
+        ("clusters", c_int32),
+        ("topk", c_int32),
+        ("bits", c_int32),
+        ("iterations", c_int32),
+        ("rounds", c_int32),
+        ("rank", c_int32),
+        ("groups", c_int32),
+        ("normaliser", c_int32),
+        ("seed", c_uint64),
+    ]
 
 
 class KindRow(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("defaults", c_char_p), ("cost", c_char_p),
-                ("summary", c_char_p)]
+    _fields_ = [
+        ("name", c_char_p),
+        ("defaults", c_char_p),
+        ("cost", c_char_p),
+        ("summary", c_char_p),
+    ]
 
 
 class Strides(ctypes.Structure):
@@ -45,33 +62,64 @@ class Strides(ctypes.Structure):
 
 
 class Problem(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
-                ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
-                ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
-                ("q", Strides), ("k", Strides), ("v", Strides), ("out", Strides)]
+    _fields_ = [
+        ("batch", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("queries", c_int64),
+        ("keys", c_int64),
+        ("dim", c_int64),
+        ("value_dim", c_int64),
+        ("scale", c_float),
+        ("packed", c_int),
+        ("q", Strides),
+        ("k", Strides),
+        ("v", Strides),
+        ("out", Strides),
+    ]
 
 
 class Inputs(ctypes.Structure):
-    _fields_ = [("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
-                ("query_lengths", c_void_p), ("key_lengths", c_void_p),
-                ("query_offsets", c_void_p), ("key_offsets", c_void_p),
-                ("groups", c_void_p), ("state", c_void_p)]
+    _fields_ = [
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("query_lengths", c_void_p),
+        ("key_lengths", c_void_p),
+        ("query_offsets", c_void_p),
+        ("key_offsets", c_void_p),
+        ("groups", c_void_p),
+        ("state", c_void_p),
+    ]
 
 
 class GradientPointers(ctypes.Structure):
-    _fields_ = [("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
-                ("dk", c_void_p), ("dv", c_void_p)]
+    _fields_ = [
+        ("out", c_void_p),
+        ("dout", c_void_p),
+        ("dq", c_void_p),
+        ("dk", c_void_p),
+        ("dv", c_void_p),
+    ]
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("samples", c_int64), ("relative_error", c_double),
-                ("largest_error", c_double)]
+    _fields_ = [
+        ("samples", c_int64),
+        ("relative_error", c_double),
+        ("largest_error", c_double),
+    ]
 
 
 STRUCTURES = {
-    "shoal_options": Options, "shoal_attention": Attention, "shoal_kind_info": KindRow,
-    "shoal_strides": Strides, "shoal_problem": Problem, "shoal_inputs": Inputs,
-    "shoal_gradients": GradientPointers, "shoal_error": Error,
+    "shoal_options": Options,
+    "shoal_attention": Attention,
+    "shoal_kind_info": KindRow,
+    "shoal_strides": Strides,
+    "shoal_problem": Problem,
+    "shoal_inputs": Inputs,
+    "shoal_gradients": GradientPointers,
+    "shoal_error": Error,
 }
 
 SIGNATURES = {
@@ -85,8 +133,10 @@ SIGNATURES = {
     "shoal_kind_describe": (POINTER(KindRow), [c_int]),
     "shoal_attention_parse": (c_int, [c_void_p, c_char_p, POINTER(Attention)]),
     "shoal_attention_print": (c_size_t, [POINTER(Attention), c_char_p, c_size_t]),
-    "shoal_plan_create": (c_int, [c_void_p, POINTER(Problem), POINTER(Attention), c_uint,
-                                  POINTER(c_void_p)]),
+    "shoal_plan_create": (
+        c_int,
+        [c_void_p, POINTER(Problem), POINTER(Attention), c_uint, POINTER(c_void_p)],
+    ),
     "shoal_plan_destroy": (None, [c_void_p]),
     "shoal_plan_workspace": (c_size_t, [c_void_p]),
     "shoal_plan_state_size": (c_size_t, [c_void_p]),
@@ -94,8 +144,10 @@ SIGNATURES = {
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
     "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),
-    "shoal_error_estimate": (c_int, [c_void_p, POINTER(Inputs), c_void_p, c_int64,
-                                     c_uint64, POINTER(Error)]),
+    "shoal_error_estimate": (
+        c_int,
+        [c_void_p, POINTER(Inputs), c_void_p, c_int64, c_uint64, POINTER(Error)],
+    ),
 }
 
 
@@ -115,7 +167,8 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(
             f"shoal: cannot load {path} ({error}); install the package with "
-            "`pip install ./python`, or set SHOAL_LIBRARY to a built libshoal") from error
+            "`pip install ./python`, or set SHOAL_LIBRARY to a built libshoal"
+        ) from error
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -123,20 +176,27 @@ def _load() -> ctypes.CDLL:
 
 
 def _check_interface(library: ctypes.CDLL) -> str:
-    """The library must be of the version, and write structures of the size, known here."""
+    """The library's version and the size of its structures must be those known here."""
     version: str = library.shoal_version().decode()
     if tuple(int(part) for part in version.split(".")[:2]) != INTERFACE:
         raise ImportError(
             f"shoal: {library_path()} is version {version}, and this package is for "
-            f"{INTERFACE[0]}.{INTERFACE[1]}: install both from the same source")
+            f"{INTERFACE[0]}.{INTERFACE[1]}: install both from the same source"
+        )
     room = ctypes.create_string_buffer(b"\xaa" * 256, 256)
     parsed = ctypes.cast(room, POINTER(Attention)).contents
     text = b"i-clustered-7:topk=5,seed=9"
     status = library.shoal_attention_parse(None, text, ctypes.byref(parsed))
-    untouched = room.raw[ctypes.sizeof(Attention):].strip(b"\xaa") == b""
-    if status != OK or not untouched or (parsed.clusters, parsed.topk, parsed.seed) != (7, 5, 9):
-        raise ImportError(f"shoal: {library_path()} does not have the structures that this "
-                          "package knows: install both from the same source")
+    untouched = room.raw[ctypes.sizeof(Attention) :].strip(b"\xaa") == b""
+    if (
+        status != OK
+        or not untouched
+        or (parsed.clusters, parsed.topk, parsed.seed) != (7, 5, 9)
+    ):
+        raise ImportError(
+            f"shoal: {library_path()} does not have the structures that this "
+            "package knows: install both from the same source"
+        )
     return version
 
 

@@ -24,11 +24,20 @@ class Kind(NamedTuple):
     summary: str
 
 
-def attention(q: FloatArray, k: FloatArray | None, v: FloatArray,
-              kind: str = "i-clustered-100", *, scale: float | None = None,
-              seed: int | None = None, query_lengths: Lengths = None,
-              key_lengths: Lengths = None, groups: Any = None, threads: int | None = None,
-              out: FloatArray | None = None) -> FloatArray:
+def attention(
+    q: FloatArray,
+    k: FloatArray | None,
+    v: FloatArray,
+    kind: str = "i-clustered-100",
+    *,
+    scale: float | None = None,
+    seed: int | None = None,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    groups: Any = None,
+    threads: int | None = None,
+    out: FloatArray | None = None,
+) -> FloatArray:
     """Attention of float32 arrays [batch, heads, length, dim], without copying them.
 
     >>> import numpy as np, shoal
@@ -38,8 +47,8 @@ def attention(q: FloatArray, k: FloatArray | None, v: FloatArray,
     >>> out.shape, out.dtype
     ((1, 4, 1000, 64), dtype('float32'))
 
-    [heads, length, dim] and [length, dim] are taken too. k and v may have fewer heads than
-    q, if their number divides q's. Any strides will do as long as the last axis is
+    [heads, length, dim] and [length, dim] are taken too. k and v may have fewer heads
+    than q, if their number divides q's. Any strides will do as long as the last axis is
     contiguous and none is negative; anything else is refused rather than copied.
 
     kind           a spelling; ``shoal.kinds()`` lists them
@@ -63,22 +72,34 @@ def attention(q: FloatArray, k: FloatArray | None, v: FloatArray,
     else:
         result = four_axes(out, "out")
         key = key_for(call, kind, seed, scale, False, result)
-        check_output(result, (key.batch, key.heads, key.queries, key.value_dim),
-                     (call.q, call.k, call.v))
+        check_output(
+            result,
+            (key.batch, key.heads, key.queries, key.value_dim),
+            (call.q, call.k, call.v),
+        )
     context_for(threads).plan(key).forward(call.inputs, result.ctypes.data)
     return out if out is not None else shorten(result, call.axes)
 
 
-def attention_grad(q: FloatArray, k: FloatArray | None, v: FloatArray, dout: FloatArray,
-                   kind: str = "i-clustered-100", *, scale: float | None = None,
-                   seed: int | None = None, query_lengths: Lengths = None,
-                   key_lengths: Lengths = None, groups: Any = None,
-                   threads: int | None = None) -> Gradients:
+def attention_grad(
+    q: FloatArray,
+    k: FloatArray | None,
+    v: FloatArray,
+    dout: FloatArray,
+    kind: str = "i-clustered-100",
+    *,
+    scale: float | None = None,
+    seed: int | None = None,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    groups: Any = None,
+    threads: int | None = None,
+) -> Gradients:
     """Gradients (dq, dk, dv) of a loss whose gradient at the output is dout.
 
-    Runs forward and backward; ``Plan`` gives the output as well. dk is None where the keys
-    are the queries (shared-full, lsh): dq is the whole gradient then. Broadcast views are
-    copied, because a gradient cannot be written into one.
+    Runs forward and backward; ``Plan`` gives the output as well. dk is None where the
+    keys are the queries (shared-full, lsh): dq is the whole gradient then. Broadcast
+    views are copied, because a gradient cannot be written into one.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -87,6 +108,7 @@ def attention_grad(q: FloatArray, k: FloatArray | None, v: FloatArray, dout: Flo
     >>> bool(abs(dv.sum(axis=1) - 50).max() < 1e-3)    # every row of weights sums to 1
     True
     """
+
     def own(array: FloatArray, name: str) -> FloatArray:
         overlapping = overlaps_itself(four_axes(array, name))
         return np.ascontiguousarray(array) if overlapping else array
@@ -95,15 +117,26 @@ def attention_grad(q: FloatArray, k: FloatArray | None, v: FloatArray, dout: Flo
     q = own(q, "q")
     k = q if k is not None and separate is None else separate
     v = own(v, "v")
-    plan = Plan.like(q, k, v, kind, scale=scale, seed=seed, backward=True, threads=threads)
-    plan.forward(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths, groups=groups)
+    plan = Plan.like(
+        q, k, v, kind, scale=scale, seed=seed, backward=True, threads=threads
+    )
+    plan.forward(
+        q, k, v, query_lengths=query_lengths, key_lengths=key_lengths, groups=groups
+    )
     return plan.backward(dout)
 
 
-def groups(q: FloatArray, k: FloatArray | None, kind: str = "i-clustered-100", *,
-           scale: float | None = None, seed: int | None = None,
-           query_lengths: Lengths = None, key_lengths: Lengths = None,
-           threads: int | None = None) -> IntArray:
+def groups(
+    q: FloatArray,
+    k: FloatArray | None,
+    kind: str = "i-clustered-100",
+    *,
+    scale: float | None = None,
+    seed: int | None = None,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    threads: int | None = None,
+) -> IntArray:
     """The groups of queries that a kind finds: int32, [batch, heads, queries].
 
     Padding has -1. They can be given back as ``attention(..., groups=...)``.
@@ -118,18 +151,32 @@ def groups(q: FloatArray, k: FloatArray | None, kind: str = "i-clustered-100", *
     keys = four_axes(q, "q") if k is None else four_axes(k, "k")
     v = np.zeros(keys.shape[:3] + (1,), FLOAT32)
     axes = q.ndim
-    plan = Plan.like(q, k, shorten(v, axes), kind, scale=scale, seed=seed, threads=threads)
-    plan.forward(q, k, shorten(v, axes), query_lengths=query_lengths, key_lengths=key_lengths)
+    plan = Plan.like(
+        q, k, shorten(v, axes), kind, scale=scale, seed=seed, threads=threads
+    )
+    plan.forward(
+        q, k, shorten(v, axes), query_lengths=query_lengths, key_lengths=key_lengths
+    )
     found = plan.groups
     if found is None:
         raise ShoalError(f"{kind} has no groups")
-    return found if axes == 4 else found.reshape(found.shape[4 - axes:])
+    return found if axes == 4 else found.reshape(found.shape[4 - axes :])
 
 
-def error_estimate(q: FloatArray, k: FloatArray | None, v: FloatArray, out: FloatArray,
-                   kind: str = "full", *, samples: int = 256, sample_seed: int = 0,
-                   scale: float | None = None, query_lengths: Lengths = None,
-                   key_lengths: Lengths = None, threads: int | None = None) -> ErrorEstimate:
+def error_estimate(
+    q: FloatArray,
+    k: FloatArray | None,
+    v: FloatArray,
+    out: FloatArray,
+    kind: str = "full",
+    *,
+    samples: int = 256,
+    sample_seed: int = 0,
+    scale: float | None = None,
+    query_lengths: Lengths = None,
+    key_lengths: Lengths = None,
+    threads: int | None = None,
+) -> ErrorEstimate:
     """How far an output is from the exact attention, from a sample of its queries.
 
     The exact attention is computed in double precision for ``samples`` queries, so this
@@ -153,8 +200,11 @@ def error_estimate(q: FloatArray, k: FloatArray | None, v: FloatArray, out: Floa
     expected = (key.batch, key.heads, key.queries, key.value_dim)
     if given.shape != expected:
         raise ShoalError(f"out has shape {given.shape}: it must be {expected}")
-    error = context_for(threads).plan(key).error(call.inputs, given.ctypes.data,
-                                                 int(samples), sample_seed)
+    error = (
+        context_for(threads)
+        .plan(key)
+        .error(call.inputs, given.ctypes.data, int(samples), sample_seed)
+    )
     return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
 
 
@@ -167,7 +217,9 @@ def kinds() -> list[Kind]:
     """
     rows: list[Kind] = []
     while row := lib.shoal_kind_describe(len(rows)):
-        rows.append(Kind(*(getattr(row.contents, field).decode() for field in Kind._fields)))
+        rows.append(
+            Kind(*(getattr(row.contents, field).decode() for field in Kind._fields))
+        )
     return rows
 
 

@@ -12,7 +12,7 @@ from . import _engine
 from ._arrays import FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths, Shape
 from ._arrays import check_keys_given, check_output, check_shapes, empty_like_strides
 from ._arrays import four_axes, group_numbers, layout, lengths, overlaps_itself
-from ._engine import Key, NativePlan, context_for
+from ._engine import Key, NativePlan
 from ._native import GradientPointers, Inputs, ShoalError, lib
 
 
@@ -48,13 +48,21 @@ def scale_for(scale: float | None) -> float:
     if scale is None:
         return 0.0
     if scale == 0:
-        raise ShoalError("scale is 0: every key would weigh the same; None is 1/sqrt(dim)")
+        raise ShoalError(
+            "scale is 0: every key would weigh the same; None is 1/sqrt(dim)"
+        )
     return float(scale)
 
 
-def make_call(q: FloatArray, k: FloatArray | None, v: FloatArray, query_lengths: Lengths,
-              key_lengths: Lengths, groups: Any) -> Call:
-    """Gives arrays four axes and collects pointers; types and strides are checked apart."""
+def make_call(
+    q: FloatArray,
+    k: FloatArray | None,
+    v: FloatArray,
+    query_lengths: Lengths,
+    key_lengths: Lengths,
+    groups: Any,
+) -> Call:
+    """Four axes and pointers; types and strides are checked apart."""
     given = q, k, v
     q, v = four_axes(q, "q"), four_axes(v, "v")
     k = None if k is None else four_axes(k, "k")
@@ -62,18 +70,41 @@ def make_call(q: FloatArray, k: FloatArray | None, v: FloatArray, query_lengths:
     if given[2].ndim != axes or (given[1] is not None and given[1].ndim != axes):
         raise ShoalError("q, k and v have different numbers of axes")
     if query_lengths is None and key_lengths is None and groups is None:
-        return Call(q, k, v, (), Inputs(q.ctypes.data, None if k is None else k.ctypes.data,
-                                        v.ctypes.data), axes)
-    keep = (lengths(query_lengths, q.shape[0], "query_lengths"),
-            lengths(key_lengths, q.shape[0], "key_lengths"), group_numbers(groups, q.shape))
+        return Call(
+            q,
+            k,
+            v,
+            (),
+            Inputs(q.ctypes.data, None if k is None else k.ctypes.data, v.ctypes.data),
+            axes,
+        )
+    keep = (
+        lengths(query_lengths, q.shape[0], "query_lengths"),
+        lengths(key_lengths, q.shape[0], "key_lengths"),
+        group_numbers(groups, q.shape),
+    )
     of_queries, of_keys, of_groups = (None if x is None else x.ctypes.data for x in keep)
-    inputs = Inputs(q.ctypes.data, None if k is None else k.ctypes.data, v.ctypes.data,
-                    of_queries, of_keys, None, None, of_groups)
+    inputs = Inputs(
+        q.ctypes.data,
+        None if k is None else k.ctypes.data,
+        v.ctypes.data,
+        of_queries,
+        of_keys,
+        None,
+        None,
+        of_groups,
+    )
     return Call(q, k, v, keep, inputs, axes)
 
 
-def key_for(call: Call, kind: str, seed: int | None, scale: float | None, backward: bool,
-            out: FloatArray | None = None) -> Key:
+def key_for(
+    call: Call,
+    kind: str,
+    seed: int | None,
+    scale: float | None,
+    backward: bool,
+    out: FloatArray | None = None,
+) -> Key:
     """What the plan of a call depends on; refuses arrays that do not fit."""
     if type(kind) is not str:
         _engine.refuse_kind(kind)
@@ -88,54 +119,105 @@ def key_for(call: Call, kind: str, seed: int | None, scale: float | None, backwa
         of_k = of_q
     else:
         of_k = layout(k, "k")
-        if k.shape != (batch, kv_heads, keys, dim) or v_batch != batch or heads != kv_heads:
+        if (
+            k.shape != (batch, kv_heads, keys, dim)
+            or v_batch != batch
+            or heads != kv_heads
+        ):
             check_shapes(q.shape, k.shape, v.shape)
-    return Key(kind, seed, 0.0 if scale is None else scale_for(scale), backward, batch, heads,
-               kv_heads, queries, keys, dim, value_dim, of_q, of_k, of_v,
-               _engine.CONTIGUOUS if out is None else layout(out, "out"))
+    return Key(
+        kind,
+        seed,
+        0.0 if scale is None else scale_for(scale),
+        backward,
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        dim,
+        value_dim,
+        of_q,
+        of_k,
+        of_v,
+        _engine.CONTIGUOUS if out is None else layout(out, "out"),
+    )
 
 
 def shorten(array: Any, axes: int) -> Any:
     """Takes away the axes that four_axes added."""
-    return array if axes == 4 else array.reshape(array.shape[4 - axes:])
+    return array if axes == 4 else array.reshape(array.shape[4 - axes :])
 
 
 class Plan:
     """One attention for one shape: checked and given its memory once, then run.
 
-    ``shoal.attention`` keeps plans by itself; a Plan is for those who want its groups, its
-    gradient without a second forward, or to know its memory beforehand.
+    ``shoal.attention`` keeps plans by itself; a Plan is for those who want its groups,
+    its gradient without a second forward, or to know its memory beforehand.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
     >>> q, k, v = rng.standard_normal((3, 2, 4, 500, 16), np.float32)
-    >>> plan = shoal.Plan("i-clustered-20:topk=8", batch=2, heads=4, queries=500, keys=500,
-    ...                   dim=16, backward=True)
+    >>> plan = shoal.Plan("i-clustered-20:topk=8", batch=2, heads=4, queries=500,
+    ...                   keys=500, dim=16, backward=True)
     >>> out = plan.forward(q, k, v)
     >>> dq, dk, dv = plan.backward(np.ones_like(out))
     >>> plan.groups.shape, plan.top_keys.shape, plan.workspace > 0
     ((2, 4, 500), (2, 4, 20, 8), True)
 
-    Arrays are contiguous [batch, heads, length, dim]; ``Plan.like`` plans for other strides.
-    A plan may be used from several threads: they take turns. Pickling keeps what it was
-    made from, not its memory.
+    Arrays are contiguous [batch, heads, length, dim]; ``Plan.like`` plans for other
+    strides. A plan may be used from several threads: they take turns. Pickling keeps what
+    it was made from, not its memory.
     """
 
-    def __init__(self, kind: str, *, batch: int, heads: int, queries: int, keys: int,
-                 dim: int, value_dim: int | None = None, kv_heads: int | None = None,
-                 scale: float | None = None, seed: int | None = None,
-                 backward: bool = False, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        batch: int,
+        heads: int,
+        queries: int,
+        keys: int,
+        dim: int,
+        value_dim: int | None = None,
+        kv_heads: int | None = None,
+        scale: float | None = None,
+        seed: int | None = None,
+        backward: bool = False,
+        threads: int | None = None,
+    ) -> None:
         if type(kind) is not str:
             _engine.refuse_kind(kind)
-        self._start(Key(kind, seed, scale_for(scale), backward, batch, heads,
-                        heads if kv_heads is None else kv_heads, queries, keys, dim,
-                        dim if value_dim is None else value_dim), threads)
+        self._start(
+            Key(
+                kind,
+                seed,
+                scale_for(scale),
+                backward,
+                batch,
+                heads,
+                heads if kv_heads is None else kv_heads,
+                queries,
+                keys,
+                dim,
+                dim if value_dim is None else value_dim,
+            ),
+            threads,
+        )
 
     @classmethod
-    def like(cls, q: FloatArray, k: FloatArray | None, v: FloatArray,
-             kind: str = "i-clustered-100", *, scale: float | None = None,
-             seed: int | None = None, backward: bool = False,
-             threads: int | None = None) -> Plan:
+    def like(
+        cls,
+        q: FloatArray,
+        k: FloatArray | None,
+        v: FloatArray,
+        kind: str = "i-clustered-100",
+        *,
+        scale: float | None = None,
+        seed: int | None = None,
+        backward: bool = False,
+        threads: int | None = None,
+    ) -> Plan:
         """A plan for arrays with the shapes and the strides of these.
 
         >>> import numpy as np, shoal
@@ -173,24 +255,36 @@ class Plan:
 
     def __repr__(self) -> str:
         key = self._key
-        return (f"<shoal.Plan {key.kind}: {key.batch} x {key.heads} heads, {key.queries} "
-                f"queries, {key.keys} keys, {key.dim} -> {key.value_dim}>")
+        return (
+            f"<shoal.Plan {key.kind}: {key.batch} x {key.heads} heads, {key.queries} "
+            f"queries, {key.keys} keys, {key.dim} -> {key.value_dim}>"
+        )
 
     @property
     def workspace(self) -> int:
         """Bytes that the plan holds."""
         return self._native().workspace
 
-    def forward(self, q: FloatArray, k: FloatArray | None, v: FloatArray, *,
-                query_lengths: Lengths = None, key_lengths: Lengths = None,
-                groups: Any = None, out: FloatArray | None = None) -> FloatArray:
+    def forward(
+        self,
+        q: FloatArray,
+        k: FloatArray | None,
+        v: FloatArray,
+        *,
+        query_lengths: Lengths = None,
+        key_lengths: Lengths = None,
+        groups: Any = None,
+        out: FloatArray | None = None,
+    ) -> FloatArray:
         """The attention's output; the arguments are those of shoal.attention."""
         call = make_call(q, k, v, query_lengths, key_lengths, groups)
         own = self._key
         key = key_for(call, own.kind, own.seed, own.scale or None, own.backward)
         if key != own:
-            raise ShoalError(f"the arrays do not fit the plan: it has {_about(own)}; they have "
-                             f"{_about(key)} (Plan.like plans for given strides)")
+            raise ShoalError(
+                f"the arrays do not fit the plan: it has {_about(own)}; they have "
+                f"{_about(key)} (Plan.like plans for given strides)"
+            )
         shape: Shape = (key.batch, key.heads, key.queries, key.value_dim)
         if out is None:
             result = np.empty(shape, FLOAT32)
@@ -222,21 +316,38 @@ class Plan:
             dout = np.ascontiguousarray(dout)
             shared = native.attention.kind in KEYS_ARE_QUERIES
             dq, dk, dv = _room_for_gradients(call, shared)
-            native.backward(call.inputs, GradientPointers(
-                out.ctypes.data, dout.ctypes.data, dq.ctypes.data,
-                None if dk is None else dk.ctypes.data, dv.ctypes.data))
-        return Gradients(*(None if d is None else shorten(d, call.axes)
-                           for d in (dq, dk, dv)))  # type: ignore[arg-type]
+            native.backward(
+                call.inputs,
+                GradientPointers(
+                    out.ctypes.data,
+                    dout.ctypes.data,
+                    dq.ctypes.data,
+                    None if dk is None else dk.ctypes.data,
+                    dv.ctypes.data,
+                ),
+            )
+        axes = call.axes
+        return Gradients(
+            shorten(dq, axes),
+            None if dk is None else shorten(dk, axes),
+            shorten(dv, axes),
+        )
 
-    def error_estimate(self, out: FloatArray | None = None, *, samples: int = 256,
-                       seed: int = 0) -> ErrorEstimate:
+    def error_estimate(
+        self, out: FloatArray | None = None, *, samples: int = 256, seed: int = 0
+    ) -> ErrorEstimate:
         """The real error of the last forward's output; see shoal.error_estimate."""
         with self._lock:
             native, call = self._native(), self._last
             if call is None or self._out is None:
-                raise ShoalError("error_estimate needs a forward before it, in this process")
+                raise ShoalError(
+                    "error_estimate needs a forward before it, in this process"
+                )
             given = self._out if out is None else four_axes(out, "out")
-            if given.shape != self._out.shape or layout(given, "out") != _engine.CONTIGUOUS:
+            if (
+                given.shape != self._out.shape
+                or layout(given, "out") != _engine.CONTIGUOUS
+            ):
                 raise ShoalError(f"out must be contiguous, of shape {self._out.shape}")
             error = native.error(call.inputs, given.ctypes.data, samples, seed)
         return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
@@ -251,8 +362,10 @@ class Plan:
     def top_keys(self) -> IntArray | None:
         """int32 [batch, heads, clusters, topk]: the keys that were treated exactly."""
         key, attention = self._key, self._plan.attention
-        return self._copy(lib.shoal_plan_top_keys,
-                          (key.batch, key.heads, attention.clusters, attention.topk))
+        return self._copy(
+            lib.shoal_plan_top_keys,
+            (key.batch, key.heads, attention.clusters, attention.topk),
+        )
 
     def _copy(self, function: Any, shape: tuple[int, ...]) -> IntArray | None:
         with self._lock:
@@ -268,20 +381,25 @@ class Plan:
 
 
 def _room_for_gradients(
-        call: Call, shared: bool) -> tuple[FloatArray, FloatArray | None, FloatArray]:
+    call: Call, shared: bool
+) -> tuple[FloatArray, FloatArray | None, FloatArray]:
     """Arrays with the strides of q, k and v; no dk where the keys are the queries."""
     for name, array in (("q", call.q), ("k", call.k), ("v", call.v)):
         if array is not None and overlaps_itself(array):
-            raise ShoalError(f"{name} is a broadcast or overlapping view, where a gradient "
-                             f"cannot be written: copy it with numpy.ascontiguousarray({name})")
+            raise ShoalError(
+                f"{name} is a broadcast or overlapping view, where a gradient "
+                f"cannot be written: copy it with numpy.ascontiguousarray({name})"
+            )
     dk = None if call.k is None or shared else empty_like_strides(call.k)
     return empty_like_strides(call.q), dk, empty_like_strides(call.v)
 
 
 def _about(key: Key) -> str:
-    return (f"batch {key.batch}, {key.heads} heads ({key.kv_heads} of k and v), {key.queries} "
-            f"queries, {key.keys} keys, dims {key.dim} and {key.value_dim}, strides "
-            f"{key.q}, {key.k}, {key.v}")
+    return (
+        f"batch {key.batch}, {key.heads} heads ({key.kv_heads} of k and v), "
+        f"{key.queries} queries, {key.keys} keys, dims {key.dim} and {key.value_dim}, "
+        f"strides {key.q}, {key.k}, {key.v}"
+    )
 
 
 def _rebuild(key: tuple[Any, ...], threads: int | None) -> Plan:

@@ -11,34 +11,57 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._native import ShoalError
-from ._torch_ops import parse_kind, prefix_lengths, scaled_dot_product_attention
+from ._torch_functions import parse_kind, prefix_lengths
+from ._torch_functions import scaled_dot_product_attention
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention with a kind of attention; the same parameters and names.
+    """torch.nn.MultiheadAttention with a kind; the same parameters and names.
 
     >>> import torch, shoal.torch
-    >>> layer = shoal.torch.MultiheadAttention(64, 4, kind="i-clustered-25", batch_first=True)
+    >>> layer = shoal.torch.MultiheadAttention(64, 4, batch_first=True,
+    ...                                        kind="i-clustered-25")
     >>> x = torch.randn(2, 300, 64)
     >>> layer(x, x, x, need_weights=False)[0].shape
     torch.Size([2, 300, 64])
 
     No weights are returned (there is no matrix of them), so need_weights must be False.
-    key_padding_mask is True for padding, as PyTorch has it, and must be on the right. attn_mask,
-    is_causal, dropout, bias_kv and add_zero_attn are refused.
+    key_padding_mask is True for padding, as PyTorch has it, and must be on the right.
+    attn_mask, is_causal, dropout, bias_kv and add_zero_attn are refused.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0,
-                 bias: bool = True, add_bias_kv: bool = False, add_zero_attn: bool = False,
-                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-                 device: Any = None, dtype: Any = None, *,
-                 kind: str = "i-clustered-100") -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        kind: str = "i-clustered-100",
+    ) -> None:
         if add_bias_kv or add_zero_attn:
-            raise ShoalError("MultiheadAttention: add_bias_kv and add_zero_attn are not "
-                             "supported")
+            raise ShoalError(
+                "MultiheadAttention: add_bias_kv and add_zero_attn are not supported"
+            )
         parse_kind(kind)
-        super().__init__(embed_dim, num_heads, dropout, bias, kdim=kdim, vdim=vdim,
-                         batch_first=batch_first, device=device, dtype=dtype)
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout,
+            bias,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
         self.kind = kind
         self._refuse_fast_path()
 
@@ -50,8 +73,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     def from_torch(cls, module: nn.MultiheadAttention, kind: str) -> MultiheadAttention:
         """The same layer with a kind of attention, sharing its parameters."""
         if module.bias_k is not None or module.add_zero_attn:
-            raise ShoalError("MultiheadAttention: add_bias_kv and add_zero_attn are not "
-                             "supported")
+            raise ShoalError(
+                "MultiheadAttention: add_bias_kv and add_zero_attn are not supported"
+            )
         parse_kind(kind)
         twin = cls.__new__(cls)
         twin.__dict__.update(module.__dict__)
@@ -69,24 +93,39 @@ class MultiheadAttention(nn.MultiheadAttention):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        return [F.linear(x, weight, bias)
-                for x, weight, bias in zip((query, key, value), weights, biases)]
+        return [
+            F.linear(x, weight, bias)
+            for x, weight, bias in zip((query, key, value), weights, biases)
+        ]
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor,
-                key_padding_mask: Tensor | None = None, need_weights: bool = False,
-                attn_mask: Tensor | None = None, average_attn_weights: bool = True,
-                is_causal: bool = False) -> tuple[Tensor, None]:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, None]:
         """(output, None); the arguments are those of torch.nn.MultiheadAttention."""
         if need_weights:
-            raise ShoalError("need_weights=True: Shoal makes no matrix of weights; pass "
-                             "need_weights=False")
+            raise ShoalError(
+                "need_weights=True: Shoal makes no matrix of weights; pass "
+                "need_weights=False"
+            )
         if attn_mask is not None or is_causal:
-            raise ShoalError("attn_mask and is_causal cannot be honoured: Shoal takes key "
-                             "padding only (key_padding_mask)")
+            raise ShoalError(
+                "attn_mask and is_causal cannot be honoured: Shoal takes key "
+                "padding only (key_padding_mask)"
+            )
         alone = query.dim() == 2
         if alone:
             query, key, value = query[None], key[None], value[None]
-            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+            key_padding_mask = (
+                None if key_padding_mask is None else key_padding_mask[None]
+            )
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         mask, query_lengths = None, None
@@ -95,11 +134,19 @@ class MultiheadAttention(nn.MultiheadAttention):
             mask = keep[:, None, None]
             # In self-attention the padding is no query either: it joins no group.
             query_lengths = prefix_lengths(keep) if query is key else None
-        q, k, v = (x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
-                   for x in self._project(query, key, value))
+        q, k, v = (
+            x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+            for x in self._project(query, key, value)
+        )
         out = scaled_dot_product_attention(
-            q, k, v, mask, self.dropout if self.training else 0.0, kind=self.kind,
-            query_lengths=query_lengths)
+            q,
+            k,
+            v,
+            mask,
+            self.dropout if self.training else 0.0,
+            kind=self.kind,
+            query_lengths=query_lengths,
+        )
         out = self.out_proj(out.transpose(1, 2).flatten(-2))
         if alone:
             return out[0], None
@@ -128,9 +175,10 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
     True
 
     Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
-    transformers' models (also of a part of one, such as Whisper's encoder). For inference:
-    the model must be in eval mode. Not for several threads at once on one model. PyTorch's
-    fused encoder layer, which would go past the swap, is off within the block.
+    transformers' models (also of a part of one, such as Whisper's encoder). For
+    inference: the model must be in eval mode. Not for several threads at once on one
+    model. PyTorch's fused encoder layer, which would go past the swap, is off within the
+    block.
     """
     parse_kind(kind)
     if model.training:
@@ -143,8 +191,9 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
                 undo.append((parent.__dict__, "kind", parent.kind))
                 parent.kind = kind
             for name, child in list(parent._modules.items()):
-                if isinstance(child, nn.MultiheadAttention) \
-                        and not isinstance(child, MultiheadAttention):
+                if isinstance(child, nn.MultiheadAttention) and not isinstance(
+                    child, MultiheadAttention
+                ):
                     undo.append((parent._modules, name, child))
                     parent._modules[name] = MultiheadAttention.from_torch(child, kind)
             config = parent.__dict__.get("config")
@@ -152,9 +201,11 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
                 undo.append((parent.__dict__, "config", config))
                 parent.__dict__["config"] = _config_with(config, kind, configs)
         if not undo:
-            raise ShoalError(f"use_kind: no attention to swap in {type(model).__name__}; in "
-                             "your own modules call "
-                             "shoal.torch.scaled_dot_product_attention")
+            raise ShoalError(
+                f"use_kind: no attention to swap in {type(model).__name__}; in "
+                "your own modules call "
+                "shoal.torch.scaled_dot_product_attention"
+            )
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
@@ -170,6 +221,7 @@ def _config_with(config: Any, kind: str, made: dict[int, Any]) -> Any:
     """A copy of a transformers configuration with that attention; one copy for each."""
     if id(config) not in made:
         from .transformers import register
+
         register(kind)
         twin = copy.copy(config)
         twin._attn_implementation_internal = kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -11,13 +10,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ._arrays import KEYS_ARE_QUERIES, check_shapes
-from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, parse, refuse_kind
+from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, parse
 from ._native import GradientPointers, Inputs, ShoalError
-from ._plan import scale_for
 
-ALIGNMENT = 64    # of a state, in bytes
+ALIGNMENT = 64  # of a state, in bytes
 PLAIN = (Tensor, torch.nn.Parameter)
-PROBE = 1 << 14   # positions; long enough that the rounding of sizes does not matter
+PROBE = 1 << 14  # positions; long enough that the rounding of sizes does not matter
 
 
 # ---- What tensors must be ------------------------------------------------------------
@@ -26,14 +24,19 @@ PROBE = 1 << 14   # positions; long enough that the rounding of sizes does not m
 def _refuse_tensor(tensor: Tensor, name: str) -> None:
     """Says why a tensor cannot be used as it is."""
     if tensor.device.type != "cpu":
-        raise ShoalError(f"{name} is on {tensor.device}: Shoal runs on the CPU; move it with "
-                         f"{name}.cpu()")
+        raise ShoalError(
+            f"{name} is on {tensor.device}: Shoal runs on the CPU; move it with "
+            f"{name}.cpu()"
+        )
     if tensor.dtype != torch.float32:
-        raise ShoalError(f"{name} is {tensor.dtype}: it must be float32; {name}.float() makes "
-                         "it so")
+        raise ShoalError(
+            f"{name} is {tensor.dtype}: it must be float32; {name}.float() makes it so"
+        )
     if tensor.layout != torch.strided or tensor.dim() != 4:
-        raise ShoalError(f"{name} must be a plain tensor [batch, heads, length, dim], not one "
-                         f"of {tensor.dim()} axes and layout {tensor.layout}")
+        raise ShoalError(
+            f"{name} must be a plain tensor [batch, heads, length, dim], not one "
+            f"of {tensor.dim()} axes and layout {tensor.layout}"
+        )
 
 
 def _layout(tensor: Tensor, name: str) -> Layout:
@@ -43,44 +46,73 @@ def _layout(tensor: Tensor, name: str) -> Layout:
     # The stride of an axis of one element means nothing: 1, which is never all zero.
     batch, head, position = (strides[i] if shape[i] > 1 else 1 for i in range(3))
     if (shape[3] > 1 and strides[3] != 1) or not batch | head | position:
-        raise ShoalError(f"{name}'s last axis is not contiguous, or {name} is one row expanded "
-                         f"over every axis (strides {strides}): use {name}.contiguous()")
+        raise ShoalError(
+            f"{name}'s last axis is not contiguous, or {name} is one row expanded "
+            f"over every axis (strides {strides}): use {name}.contiguous()"
+        )
     return batch, head, position
 
 
 def _check(q: Tensor, k: Tensor | None, v: Tensor, kind: str) -> None:
     """Refuses what does not fit. Fake tensors come here too."""
     for tensor, name in ((q, "q"), (k, "k"), (v, "v")):
-        if tensor is not None and (tensor.dtype is not torch.float32 or tensor.dim() != 4
-                                   or not tensor.is_cpu):
+        if tensor is not None and (
+            tensor.dtype is not torch.float32 or tensor.dim() != 4 or not tensor.is_cpu
+        ):
             _refuse_tensor(tensor, name)
     if k is None and parse(kind).kind not in KEYS_ARE_QUERIES:
-        raise ShoalError(f"k is None, but {kind} needs keys: only shared-full and lsh take "
-                         "the queries for keys")
+        raise ShoalError(
+            f"k is None, but {kind} needs keys: only shared-full and lsh take "
+            "the queries for keys"
+        )
     keys = q if k is None else k
     if not (q.shape == keys.shape == v.shape):
         check_shapes(tuple(q.shape), tuple(keys.shape), tuple(v.shape))
 
 
-def _plan(q: Tensor, k: Tensor | None, v: Tensor, out: Tensor, kind: str, scale: float,
-          backward: bool) -> NativePlan:
+def _plan(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor,
+    out: Tensor,
+    kind: str,
+    scale: float,
+    backward: bool,
+) -> NativePlan:
     batch, heads, queries, dim = q.shape
     _, kv_heads, keys, value_dim = v.shape
     of_q = _layout(q, "q")
-    key = Key(kind, None, scale, backward, batch, heads, kv_heads, queries, keys, dim,
-              value_dim, of_q, of_q if k is None else _layout(k, "k"), _layout(v, "v"),
-              _layout(out, "out"))
+    key = Key(
+        kind,
+        None,
+        scale,
+        backward,
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        dim,
+        value_dim,
+        of_q,
+        of_q if k is None else _layout(k, "k"),
+        _layout(v, "v"),
+        _layout(out, "out"),
+    )
     return context_for(torch.get_num_threads()).plan(key)
 
 
 def _out_memory(q: Tensor, v: Tensor) -> Tensor:
-    """[batch, heads, queries, value_dim], lying as [batch][queries][heads][value_dim]: what
-    follows an attention is nearly always the joining of its heads."""
+    """[batch, heads, queries, value_dim], lying as [batch][queries][heads][value_dim]:
+    what follows an attention is nearly always the joining of its heads."""
     batch, heads, queries, _ = q.shape
     dim = v.shape[3]
     return torch.empty_strided(
-        (batch, heads, queries, dim), (queries * heads * dim, dim, heads * dim, 1),
-        dtype=torch.float32, device=q.device)
+        (batch, heads, queries, dim),
+        (queries * heads * dim, dim, heads * dim, 1),
+        dtype=torch.float32,
+        device=q.device,
+    )
 
 
 # ---- The state that goes from forward to backward ------------------------------------
@@ -93,6 +125,7 @@ def _state_rate(kind: str, dim: int, value_dim: int) -> tuple[int, int]:
     Taken from two plans, so that a state's size is a formula of the shapes, which
     torch.compile can trace where shapes are symbols.
     """
+
     def size(positions: int) -> int:
         key = Key(kind, None, 0.0, True, 1, 1, 1, positions, positions, dim, value_dim)
         return NativePlan(context_for(1), key).state_size
@@ -105,7 +138,8 @@ def _state_rate(kind: str, dim: int, value_dim: int) -> tuple[int, int]:
 
 def _state_bytes(q: Tensor, v: Tensor, kind: str) -> int:
     per_position, fixed = _state_rate(kind, int(q.shape[3]), int(v.shape[3]))
-    positions: int = torch.sym_max(q.shape[2], v.shape[2])  # type: ignore[no-untyped-call]
+    longer = torch.sym_max  # untyped in PyTorch
+    positions: int = longer(q.shape[2], v.shape[2])  # type: ignore[no-untyped-call]
     return q.shape[0] * q.shape[1] * (per_position * positions + fixed) + 16 * ALIGNMENT
 
 
@@ -116,14 +150,16 @@ def _aligned_state(size: int) -> Tensor:
     if shift:
         state = torch.zeros(size + ALIGNMENT, dtype=torch.uint8)
         shift = -state.data_ptr() % ALIGNMENT
-        state = state[shift:shift + size]
+        state = state[shift : shift + size]
     return state
 
 
 def _check_state(state: Tensor, plan: NativePlan) -> Tensor:
     if state.numel() < plan.state_size:
-        raise ShoalError("this output was computed without what its gradient needs: call "
-                         "shoal.torch.attention where gradients are enabled")
+        raise ShoalError(
+            "this output was computed without what its gradient needs: call "
+            "shoal.torch.attention where gradients are enabled"
+        )
     if state.data_ptr() % ALIGNMENT:
         state = _aligned_state(state.numel()).copy_(state)
     return state
@@ -136,19 +172,31 @@ def _pointer(tensor: Tensor | None) -> int | None:
 def _lengths(lengths: Tensor | None, batch: int, name: str) -> Tensor | None:
     if lengths is None:
         return None
-    if lengths.dtype != torch.int64 or tuple(lengths.shape) != (batch,) \
-            or lengths.device.type != "cpu":
-        raise ShoalError(f"{name} is {lengths.dtype} of shape {tuple(lengths.shape)} on "
-                         f"{lengths.device}: it must be int64 [{batch}] on the CPU")
+    if (
+        lengths.dtype != torch.int64
+        or tuple(lengths.shape) != (batch,)
+        or lengths.device.type != "cpu"
+    ):
+        raise ShoalError(
+            f"{name} is {lengths.dtype} of shape {tuple(lengths.shape)} on "
+            f"{lengths.device}: it must be int64 [{batch}] on the CPU"
+        )
     return lengths.contiguous()
 
 
 # ---- Forward -------------------------------------------------------------------------
 
 
-def _forward(q: Tensor, k: Tensor | None, v: Tensor, kind: str, scale: float,
-             query_lengths: Tensor | None, key_lengths: Tensor | None,
-             with_state: bool) -> tuple[Tensor, Tensor | None]:
+def forward(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Tensor | None,
+    key_lengths: Tensor | None,
+    with_state: bool,
+) -> tuple[Tensor, Tensor | None]:
     _check(q, k, v, kind)
     out = _out_memory(q, v)
     plan = _plan(q, k, v, out, kind, scale, with_state)
@@ -157,8 +205,10 @@ def _forward(q: Tensor, k: Tensor | None, v: Tensor, kind: str, scale: float,
     if with_state:
         state = _aligned_state(_state_bytes(q, v, kind))
         if state.numel() < plan.state_size:
-            raise RuntimeError(f"shoal: the state of {kind} needs {plan.state_size} bytes, "
-                               f"and {state.numel()} were expected")
+            raise RuntimeError(
+                f"shoal: the state of {kind} needs {plan.state_size} bytes, "
+                f"and {state.numel()} were expected"
+            )
         inputs.state = state.data_ptr()
     # The tensors must live until the call is over.
     of_queries = _lengths(query_lengths, q.shape[0], "query_lengths")
@@ -169,17 +219,31 @@ def _forward(q: Tensor, k: Tensor | None, v: Tensor, kind: str, scale: float,
 
 
 @torch.library.custom_op("shoal::attention", mutates_args=())
-def _attention(q: Tensor, k: Optional[Tensor], v: Tensor, kind: str, scale: float,
-               query_lengths: Optional[Tensor], key_lengths: Optional[Tensor],
-               with_state: bool) -> tuple[Tensor, Tensor]:
-    out, state = _forward(q, k, v, kind, scale, query_lengths, key_lengths, with_state)
+def attend(
+    q: Tensor,
+    k: Optional[Tensor],
+    v: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Optional[Tensor],
+    key_lengths: Optional[Tensor],
+    with_state: bool,
+) -> tuple[Tensor, Tensor]:
+    out, state = forward(q, k, v, kind, scale, query_lengths, key_lengths, with_state)
     return out, q.new_empty(0, dtype=torch.uint8) if state is None else state
 
 
-@_attention.register_fake
-def _(q: Tensor, k: Optional[Tensor], v: Tensor, kind: str, scale: float,
-      query_lengths: Optional[Tensor], key_lengths: Optional[Tensor],
-      with_state: bool) -> tuple[Tensor, Tensor]:
+@attend.register_fake
+def _(
+    q: Tensor,
+    k: Optional[Tensor],
+    v: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Optional[Tensor],
+    key_lengths: Optional[Tensor],
+    with_state: bool,
+) -> tuple[Tensor, Tensor]:
     _check(q, k, v, kind)
     size = _state_bytes(q, v, kind) if with_state else 0
     return _out_memory(q, v), q.new_empty(size, dtype=torch.uint8)
@@ -197,9 +261,18 @@ def _dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return tensor, gradient
 
 
-def _backward(q: Tensor, k: Tensor | None, v: Tensor, out: Tensor, state: Tensor,
-              dout: Tensor, kind: str, scale: float, query_lengths: Tensor | None,
-              key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor,
+    out: Tensor,
+    state: Tensor,
+    dout: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Tensor | None,
+    key_lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """dk is empty where the keys are the queries: dq is the whole gradient then."""
     _check(q, k, v, kind)
     q, dq = _dense(q)
@@ -215,31 +288,65 @@ def _backward(q: Tensor, k: Tensor | None, v: Tensor, out: Tensor, state: Tensor
     of_queries = _lengths(query_lengths, q.shape[0], "query_lengths")
     of_keys = _lengths(key_lengths, q.shape[0], "key_lengths")
     plan.backward(
-        Inputs(q.data_ptr(), _pointer(k), v.data_ptr(), _pointer(of_queries),
-               _pointer(of_keys), None, None, None, state.data_ptr()),
-        GradientPointers(out.data_ptr(), dout.data_ptr(), dq.data_ptr(),
-                         None if k is None else dk.data_ptr(), dv.data_ptr()))
+        Inputs(
+            q.data_ptr(),
+            _pointer(k),
+            v.data_ptr(),
+            _pointer(of_queries),
+            _pointer(of_keys),
+            None,
+            None,
+            None,
+            state.data_ptr(),
+        ),
+        GradientPointers(
+            out.data_ptr(),
+            dout.data_ptr(),
+            dq.data_ptr(),
+            None if k is None else dk.data_ptr(),
+            dv.data_ptr(),
+        ),
+    )
     return dq, dk, dv
 
 
 @torch.library.custom_op("shoal::attention_backward", mutates_args=())
 def _attention_backward(
-        q: Tensor, k: Optional[Tensor], v: Tensor, out: Tensor, state: Tensor, dout: Tensor,
-        kind: str, scale: float, query_lengths: Optional[Tensor],
-        key_lengths: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor,
+    k: Optional[Tensor],
+    v: Tensor,
+    out: Tensor,
+    state: Tensor,
+    dout: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Optional[Tensor],
+    key_lengths: Optional[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
     return _backward(q, k, v, out, state, dout, kind, scale, query_lengths, key_lengths)
 
 
 @_attention_backward.register_fake
-def _(q: Tensor, k: Optional[Tensor], v: Tensor, out: Tensor, state: Tensor, dout: Tensor,
-      kind: str, scale: float, query_lengths: Optional[Tensor],
-      key_lengths: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    q: Tensor,
+    k: Optional[Tensor],
+    v: Tensor,
+    out: Tensor,
+    state: Tensor,
+    dout: Tensor,
+    kind: str,
+    scale: float,
+    query_lengths: Optional[Tensor],
+    key_lengths: Optional[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
     shared = k is None or parse(kind).kind in KEYS_ARE_QUERIES
     dk = q.new_empty(0) if shared else torch.empty_like(k)  # type: ignore[arg-type]
     return torch.empty_like(q), dk, torch.empty_like(v)
 
 
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep_for_backward(
+    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
+) -> None:
     q, k, v, ctx.kind, ctx.scale, query_lengths, key_lengths, ctx.with_state = inputs
     ctx.save_for_backward(q, k, v, *output, query_lengths, key_lengths)
 
@@ -250,24 +357,35 @@ def _gradient(ctx: Any, dout: Tensor | None, _: Any) -> tuple[Any, ...]:
     if dout is None:
         return None, None, None, *nothing
     if not ctx.with_state:
-        raise ShoalError("torch.ops.shoal.attention was called with with_state=False: there "
-                         "is nothing to compute a gradient from")
-    dq, dk, dv = _attention_backward(q, k, v, out, state, dout, ctx.kind, ctx.scale,
-                                     query_lengths, key_lengths)
+        raise ShoalError(
+            "torch.ops.shoal.attention was called with with_state=False: there "
+            "is nothing to compute a gradient from"
+        )
+    dq, dk, dv = _attention_backward(
+        q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths, key_lengths
+    )
     return dq, None if k is None or dk.shape != k.shape else dk, dv, *nothing
 
 
-_attention.register_autograd(_gradient, setup_context=_keep_for_backward)
+attend.register_autograd(_gradient, setup_context=_keep_for_backward)
 
 
-class _Direct(torch.autograd.Function):
+class Direct(torch.autograd.Function):
     """What the operator does, without the way through the dispatcher: for plain tensors
     that nothing traces, where that way would cost more than a small attention."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor | None, v: Tensor, kind: str, scale: float,
-                query_lengths: Tensor | None, key_lengths: Tensor | None) -> Tensor:
-        out, state = _forward(q, k, v, kind, scale, query_lengths, key_lengths, True)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor,
+        kind: str,
+        scale: float,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+    ) -> Tensor:
+        out, state = forward(q, k, v, kind, scale, query_lengths, key_lengths, True)
         ctx.kind, ctx.scale = kind, scale
         ctx.save_for_backward(q, k, v, out, state, query_lengths, key_lengths)
         return out
@@ -276,167 +394,20 @@ class _Direct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         q, k, v, out, state, query_lengths, key_lengths = ctx.saved_tensors
-        dq, dk, dv = _backward(q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths,
-                               key_lengths)
+        dq, dk, dv = _backward(
+            q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths, key_lengths
+        )
         shared = k is None or dk.shape != k.shape
         return dq, None if shared else dk, dv, None, None, None, None
 
 
-def _nothing_traces(q: Tensor, k: Tensor | None, v: Tensor) -> bool:
-    """Whether the tensors are plain and no mode or transformation wants to see the call."""
-    return (type(q) in PLAIN and type(v) in PLAIN and (k is None or type(k) in PLAIN)
-            and not torch._C._len_torch_dispatch_stack()
-            and torch._C._functorch.peek_interpreter_stack() is None
-            and torch._C._get_tracing_state() is None)
-
-
-# ---- Lengths from masks --------------------------------------------------------------
-
-
-@torch.library.custom_op("shoal::prefix_lengths", mutates_args=())
-def prefix_lengths(mask: Tensor) -> Tensor:
-    """bool [batch, positions], True for keep -> int64 [batch]; refuses holes."""
-    lengths = mask.sum(-1, dtype=torch.int64)
-    positions = torch.arange(mask.shape[-1], device=mask.device)
-    wrong = (mask != (positions < lengths[:, None])).any(-1)
-    if wrong.any():
-        row = int(wrong.nonzero()[0, 0])
-        raise ShoalError(
-            f"the mask of sequence {row} is not padding on the right (True up to a length, "
-            "then False): Shoal takes key padding on the right only; right-pad the batch "
-            '(tokenizer.padding_side = "right")')
-    return lengths
-
-
-@prefix_lengths.register_fake
-def _(mask: Tensor) -> Tensor:
-    return mask.new_empty(mask.shape[0], dtype=torch.int64)
-
-
-# ---- What people call ----------------------------------------------------------------
-
-_said: set[torch.dtype] = set()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _say_converted(dtype: torch.dtype) -> bool:
-    """Once for each type."""
-    if dtype not in _said:
-        _said.add(dtype)
-        warnings.warn(f"shoal computes in float32: {dtype} inputs are converted, and the "
-                      "output back", stacklevel=4)
-    return True
-
-
-def attention(q: Tensor, k: Tensor | None, v: Tensor, kind: str = "i-clustered-100", *,
-              scale: float | None = None, query_lengths: Tensor | None = None,
-              key_lengths: Tensor | None = None) -> Tensor:
-    """Attention of tensors [batch, heads, length, dim], with gradients.
-
-    >>> import torch, shoal.torch
-    >>> q, k, v = torch.randn(3, 1, 2, 200, 16, requires_grad=True)
-    >>> out = shoal.torch.attention(q, k, v, "i-clustered-25:topk=16,seed=3")
-    >>> torch.autograd.grad(out.sum(), q)[0].shape
-    torch.Size([1, 2, 200, 16])
-
-    k and v may have fewer heads than q. The lengths are int64 [batch]: positions from there
-    on are padding. k is None (or q itself) for shared-full and lsh. float16 and bfloat16 are
-    converted to float32 and back, with a warning; the number of threads is PyTorch's.
-    """
-    if type(kind) is not str:
-        refuse_kind(kind)
-    dtype = q.dtype
-    if dtype is torch.bfloat16 or dtype is torch.float16:
-        _say_converted(dtype)
-        k = None if k is None else q.float() if k is q else k.float()
-        q, v = q.float(), v.float()
-    if k is q and parse_kind(kind) in KEYS_ARE_QUERIES:
-        k = None
-    needs_gradient = torch.is_grad_enabled() and (
-        q.requires_grad or v.requires_grad or (k is not None and k.requires_grad))
-    factor = 0.0 if scale is None else scale_for(scale)
-    out: Tensor
-    if torch.compiler.is_compiling() or not _nothing_traces(q, k, v):
-        out = _attention(q, k, v, kind, factor, query_lengths, key_lengths, needs_gradient)[0]
-    elif needs_gradient:
-        out = _Direct.apply(  # type: ignore[no-untyped-call]
-            q, k, v, kind, factor, query_lengths, key_lengths)
-    else:
-        out = _forward(q, k, v, kind, factor, query_lengths, key_lengths, False)[0]
-    return out if dtype is out.dtype else out.to(dtype)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def parse_kind(kind: str) -> int:
-    """The number of a spelling's kind."""
-    refuse_kind(kind)
-    return int(parse(kind).kind)
-
-
-def key_padding(mask: Tensor, batch: int, keys: int) -> Tensor:
-    """A mask for PyTorch's attention as key lengths, where that is all that it says."""
-    if mask.dtype is not torch.bool:
-        raise ShoalError(f"attn_mask is {mask.dtype}: Shoal takes boolean key padding only "
-                         "(True for keep), no additive biases")
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(0)
-    # Expanded axes repeat one row.
-    for axis in (1, 2):
-        if mask.shape[axis] != 1 and mask.stride(axis) == 0:
-            mask = mask.narrow(axis, 0, 1)
-    if mask.dim() > 4 or mask.shape[1] != 1 or mask.shape[2] != 1 or mask.shape[3] not in (
-            1, keys):
-        raise ShoalError(f"attn_mask has shape {tuple(mask.shape)}: Shoal takes key padding "
-                         f"only, [batch, 1, 1, {keys}]; masks that differ between queries or "
-                         "heads cannot be honoured")
-    lengths: Tensor = prefix_lengths(mask.expand(batch, 1, 1, keys)[:, 0, 0])
-    return lengths
-
-
-def scaled_dot_product_attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
-        enable_gqa: bool = False, *, kind: str = "i-clustered-100",
-        query_lengths: Tensor | None = None) -> Tensor:
-    """PyTorch's function, by a kind of attention; refuses what the kind cannot honour.
-
-    >>> import torch, shoal.torch
-    >>> q = k = v = torch.randn(2, 4, 300, 32)
-    >>> keep = torch.arange(300) < torch.tensor([300, 120])[:, None]     # right padding
-    >>> out = shoal.torch.scaled_dot_product_attention(q, k, v, keep[:, None, None],
-    ...                                                kind="full")
-    >>> exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, keep[:, None, None])
-    >>> torch.allclose(out, exact, atol=1e-5)
-    True
-
-    attn_mask must be boolean key padding on the right, [batch, 1, 1, keys] or what
-    broadcasts to it. Dropout, causal and other masks raise ShoalError.
-    """
-    if is_causal:
-        raise ShoalError("is_causal=True: Shoal has no causal attention")
-    if dropout_p:
-        raise ShoalError(f"dropout_p={dropout_p}: Shoal has no dropout; call .eval() or set "
-                         "the attention's dropout to 0")
-    lead = query.shape[:-3]
-    if query.dim() != 4:
-        query, key, value = (_as_four(x) for x in (query, key, value))
-    if key.shape[1] != query.shape[1] and not enable_gqa:
-        raise ShoalError(f"key has {key.shape[1]} heads and query {query.shape[1]}: "
-                         "enable_gqa=True lets heads share keys")
-    key_lengths = None
-    if attn_mask is not None:
-        key_lengths = key_padding(attn_mask, query.shape[0], key.shape[2])
-    out = attention(query, key, value, kind, scale=scale, query_lengths=query_lengths,
-                    key_lengths=key_lengths)
-    if len(lead) == 1:
-        return out
-    return out.reshape(lead + out.shape[1:]) if lead else out[0]
-
-
-def _as_four(tensor: Tensor) -> Tensor:
-    """[..., heads, length, dim] -> [batch, heads, length, dim]."""
-    if tensor.dim() < 2:
-        raise ShoalError(f"query, key and value need at least 2 axes, not {tensor.dim()}")
-    if tensor.dim() == 2:
-        return tensor[None, None]
-    return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)
+def nothing_traces(q: Tensor, k: Tensor | None, v: Tensor) -> bool:
+    """Whether the tensors are plain and no mode or transformation watches."""
+    return (
+        type(q) in PLAIN
+        and type(v) in PLAIN
+        and (k is None or type(k) in PLAIN)
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )

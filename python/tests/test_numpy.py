@@ -25,12 +25,16 @@ def softmax_attention(q, k, v, scale=None):
     return weights / weights.sum(axis=-1, keepdims=True) @ v
 
 
-def arrays(batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads=None, seed=0):
+def arrays(
+    batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads=None, seed=0
+):
     rng = np.random.default_rng(seed)
     kv_heads = kv_heads or heads
-    return (rng.standard_normal((batch, heads, queries, dim), np.float32),
-            rng.standard_normal((batch, kv_heads, keys, dim), np.float32),
-            rng.standard_normal((batch, kv_heads, keys, value_dim), np.float32))
+    return (
+        rng.standard_normal((batch, heads, queries, dim), np.float32),
+        rng.standard_normal((batch, kv_heads, keys, dim), np.float32),
+        rng.standard_normal((batch, kv_heads, keys, value_dim), np.float32),
+    )
 
 
 # ---- Values ----------------------------------------------------------------------------
@@ -39,9 +43,14 @@ def arrays(batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_full_is_softmax(kv_heads):
     q, k, v = arrays(kv_heads=kv_heads)
-    assert np.allclose(shoal.attention(q, k, v, "full"), softmax_attention(q, k, v), atol=1e-5)
-    assert np.allclose(shoal.attention(q, k, v, "full", scale=0.7),
-                       softmax_attention(q, k, v, 0.7), atol=1e-5)
+    assert np.allclose(
+        shoal.attention(q, k, v, "full"), softmax_attention(q, k, v), atol=1e-5
+    )
+    assert np.allclose(
+        shoal.attention(q, k, v, "full", scale=0.7),
+        softmax_attention(q, k, v, 0.7),
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
@@ -75,8 +84,12 @@ def test_lengths_are_padding_on_the_right():
     q[0, :, 33:], k[1, :, 20:], v[1, :, 20:] = np.nan, np.nan, np.nan
     out = shoal.attention(q, k, v, "full", query_lengths=[33, 60], key_lengths=[50, 20])
     assert not out[0, :, 33:].any()
-    assert np.allclose(out[0, :, :33], softmax_attention(q[0, :, :33], k[0], v[0]), atol=1e-5)
-    assert np.allclose(out[1], softmax_attention(q[1], k[1, :, :20], v[1, :, :20]), atol=1e-5)
+    assert np.allclose(
+        out[0, :, :33], softmax_attention(q[0, :, :33], k[0], v[0]), atol=1e-5
+    )
+    assert np.allclose(
+        out[1], softmax_attention(q[1], k[1, :, :20], v[1, :, :20]), atol=1e-5
+    )
     assert not shoal.attention(q, k, v, "full", key_lengths=0).any()
 
 
@@ -104,23 +117,32 @@ def test_keys_that_are_the_queries_have_a_gradient_of_their_own():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_by_differences(kind):
-    """Along random directions, the groups held. Where a step moves a key into or out of the
-    top keys the output jumps, so most directions must agree and not all."""
+    """Along random directions, the groups held. Where a step moves a key into or out of
+    the top keys the output jumps, so most directions must agree and not all."""
     rng = np.random.default_rng(3)
     q, k, v = arrays(1, 2, 40, 30, 8, 6)
     dout = rng.standard_normal((1, 2, 40, 6), np.float32)
     gradients = shoal.attention_grad(q, k, v, dout, kind)
-    groups = shoal.groups(q, k, kind) if kind.startswith(("clus", "i-clus", "shoal")) else None
+    groups = (
+        shoal.groups(q, k, kind) if kind.startswith(("clus", "i-clus", "shoal")) else None
+    )
 
     def loss(*inputs):
-        return float((shoal.attention(*inputs, kind, groups=groups).astype(float) * dout).sum())
+        return float(
+            (shoal.attention(*inputs, kind, groups=groups).astype(float) * dout).sum()
+        )
 
     step = 5e-4
     for at, gradient in enumerate(gradients):
         errors = []
         for direction in rng.standard_normal((5, *gradient.shape), np.float32):
-            moved = [[x + sign * step * direction if i == at else x
-                      for i, x in enumerate((q, k, v))] for sign in (1, -1)]
+            moved = [
+                [
+                    x + sign * step * direction if i == at else x
+                    for i, x in enumerate((q, k, v))
+                ]
+                for sign in (1, -1)
+            ]
             slope = (loss(*moved[0]) - loss(*moved[1])) / (2 * step)
             errors.append(abs(slope - float((gradient * direction).sum())))
         assert np.median(errors) < 0.01 * np.linalg.norm(gradient), (at, errors)
@@ -130,12 +152,16 @@ def test_seed_and_groups():
     q, k, v = arrays(queries=300)
     first = shoal.groups(q, k, "clustered-9", seed=1)
     assert np.array_equal(first, shoal.groups(q, k, "clustered-9"))
-    assert np.array_equal(shoal.groups(q, k, "clustered-9", seed=5),
-                          shoal.groups(q, k, "clustered-9:seed=5"))
+    assert np.array_equal(
+        shoal.groups(q, k, "clustered-9", seed=5),
+        shoal.groups(q, k, "clustered-9:seed=5"),
+    )
     assert not np.array_equal(first, shoal.groups(q, k, "clustered-9", seed=5))
     out = shoal.attention(q, k, v, "clustered-9")
     assert np.array_equal(out, shoal.attention(q, k, v, "clustered-9", groups=first))
-    assert not np.array_equal(out, shoal.attention(q, k, v, "clustered-9", groups=first % 3))
+    assert not np.array_equal(
+        out, shoal.attention(q, k, v, "clustered-9", groups=first % 3)
+    )
     padded = shoal.groups(q, k, "clustered-9", query_lengths=[300, 10])
     assert (padded[1, :, 10:] == -1).all() and (padded[1, :, :10] >= 0).all()
 
@@ -151,7 +177,9 @@ def test_threads_do_not_change_the_result():
 
 def test_views_go_without_copies():
     rng = np.random.default_rng(0)
-    qkv = rng.standard_normal((2, 60, 3, 4, 16), np.float32)  # [batch][position][3][head][dim]
+    qkv = rng.standard_normal(
+        (2, 60, 3, 4, 16), np.float32
+    )  # [batch][position][3][head][dim]
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     expected = shoal.attention(*(np.ascontiguousarray(x) for x in (q, k, v)), "full")
     assert np.array_equal(shoal.attention(q, k, v, "full"), expected)
@@ -172,8 +200,9 @@ def test_views_have_gradients_with_their_strides():
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     dout = rng.standard_normal((2, 4, 60, 16), np.float32)
     found = shoal.attention_grad(q, k, v, dout, "i-clustered-9")
-    expected = shoal.attention_grad(*(np.ascontiguousarray(x) for x in (q, k, v)), dout,
-                                    "i-clustered-9")
+    expected = shoal.attention_grad(
+        *(np.ascontiguousarray(x) for x in (q, k, v)), dout, "i-clustered-9"
+    )
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
     assert found.dq.strides == q.strides
 
@@ -181,15 +210,22 @@ def test_views_have_gradients_with_their_strides():
 def test_broadcast_views():
     q, k, v = arrays(batch=3)
     one = np.broadcast_to(k[:1], k.shape)
-    assert np.allclose(shoal.attention(q, one, v, "full"),
-                       softmax_attention(q, one, v), atol=1e-5)
-    assert shoal.attention_grad(q, one, v, np.ones((3, 4, 60, 12), np.float32)).dk.shape == k.shape
+    assert np.allclose(
+        shoal.attention(q, one, v, "full"), softmax_attention(q, one, v), atol=1e-5
+    )
+    assert (
+        shoal.attention_grad(q, one, v, np.ones((3, 4, 60, 12), np.float32)).dk.shape
+        == k.shape
+    )
     row = np.broadcast_to(k[:1, :1, :1], k.shape)
     with pytest.raises(shoal.ShoalError, match="broadcast"):
         shoal.attention(q, row, v, "full")
     single = np.broadcast_to(k[:1, :1, :1], (1, 1, 50, 16))
-    assert np.allclose(shoal.attention(q[:1, :1], single, v[:1, :1], "full"),
-                       softmax_attention(q[:1, :1], single, v[:1, :1]), atol=1e-5)
+    assert np.allclose(
+        shoal.attention(q[:1, :1], single, v[:1, :1], "full"),
+        softmax_attention(q[:1, :1], single, v[:1, :1]),
+        atol=1e-5,
+    )
 
 
 def test_read_only_inputs():
@@ -242,8 +278,15 @@ def test_wrong_outputs():
     refused("out has shape", q, k, v, out=np.empty((2, 4, 60, 9), np.float32))
     refused("out", q, k, v, out=np.empty((2, 4, 60, 16)))
     refused("overlaps q", q, k, v, out=q)
-    refused("overlap", q, k, v, out=np.lib.stride_tricks.as_strided(
-        np.empty(4 * 60 * 16, np.float32), (2, 4, 60, 16), (0, 3840, 64, 4)))
+    refused(
+        "overlap",
+        q,
+        k,
+        v,
+        out=np.lib.stride_tricks.as_strided(
+            np.empty(4 * 60 * 16, np.float32), (2, 4, 60, 16), (0, 3840, 64, 4)
+        ),
+    )
     locked = np.empty((2, 4, 60, 16), np.float32)
     locked.flags.writeable = False
     refused("read-only", q, k, v, out=locked)
@@ -271,8 +314,14 @@ def test_wrong_options():
 
 def test_no_memory_is_a_memory_error():
     with pytest.raises(MemoryError, match="memory"):
-        shoal.Plan("clustered-65535", batch=1 << 15, heads=1 << 10, queries=1 << 10,
-                   keys=10, dim=64)
+        shoal.Plan(
+            "clustered-65535",
+            batch=1 << 15,
+            heads=1 << 10,
+            queries=1 << 10,
+            keys=10,
+            dim=64,
+        )
 
 
 # ---- Corners ---------------------------------------------------------------------------
@@ -295,8 +344,17 @@ def test_one_of_everything():
 
 def test_plan():
     q, k, v = arrays()
-    plan = shoal.Plan("i-clustered-7:topk=9", batch=2, heads=4, queries=60, keys=50, dim=16,
-                      value_dim=12, backward=True, threads=1)
+    plan = shoal.Plan(
+        "i-clustered-7:topk=9",
+        batch=2,
+        heads=4,
+        queries=60,
+        keys=50,
+        dim=16,
+        value_dim=12,
+        backward=True,
+        threads=1,
+    )
     with pytest.raises(shoal.ShoalError, match="forward before"):
         plan.backward(np.zeros((2, 4, 60, 12), np.float32))
     with pytest.raises(shoal.ShoalError, match="forward before"):
@@ -348,7 +406,7 @@ def test_error_estimate():
     out = shoal.attention(q, k, v, "i-clustered-7")
     exact = softmax_attention(q, k, v)
     true = np.linalg.norm(out - exact) / np.linalg.norm(exact)
-    every = shoal.error_estimate(q, k, v, out, samples=10 ** 6)
+    every = shoal.error_estimate(q, k, v, out, samples=10**6)
     assert every.samples == 2 * 4 * 500 and abs(every.relative_error - true) < 1e-5
     assert abs(shoal.error_estimate(q, k, v, out).relative_error - true) < 0.2 * true
     with pytest.raises(shoal.ShoalError, match="samples"):
@@ -366,6 +424,8 @@ def test_real_queries():
     folder = data("qkv", "minilm-l6")
     q, k, v = (np.load(folder / f"layer3_{name}.npy") for name in "qkv")
     exact = softmax_attention(q, k, v)
-    errors = [np.linalg.norm(shoal.attention(q, k, v, kind) - exact) / np.linalg.norm(exact)
-              for kind in ("full", "i-clustered-100:topk=64", "i-clustered-25", "clustered-25")]
+    errors = [
+        np.linalg.norm(shoal.attention(q, k, v, kind) - exact) / np.linalg.norm(exact)
+        for kind in ("full", "i-clustered-100:topk=64", "i-clustered-25", "clustered-25")
+    ]
     assert errors[0] < 1e-5 and errors == sorted(errors)

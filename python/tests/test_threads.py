@@ -107,9 +107,12 @@ def test_fork_after_use():
         with pytest.raises(shoal.ShoalError, match="forward before"):
             plan.groups
         nested = in_child(lambda: np.array_equal(plan.forward(*inputs), expected))
-        return (nested, np.array_equal(shoal.attention(*inputs, KIND), expected),
-                np.array_equal(shoal.attention(*inputs, KIND, threads=4), expected),
-                np.array_equal(plan.forward(*inputs), expected))
+        return (
+            nested,
+            np.array_equal(shoal.attention(*inputs, KIND), expected),
+            np.array_equal(shoal.attention(*inputs, KIND, threads=4), expected),
+            np.array_equal(plan.forward(*inputs), expected),
+        )
 
     assert in_child(child) == (True,) * 4
     assert np.array_equal(shoal.attention(*inputs, KIND, threads=4), expected)
@@ -130,13 +133,15 @@ def test_data_loader_workers():
         def __getitem__(self, index):
             return shoal.torch.attention(*inputs, KIND)
 
-    loader = torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=60,
-                                         multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Rows(), num_workers=2, timeout=60, multiprocessing_context="fork"
+    )
     assert all(torch.equal(rows[0], expected) for rows in loader)
 
 
 def test_spawned_process():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         inputs = tuple(problem(0))
-        assert np.array_equal(pool.apply(shoal.attention, (*inputs, KIND)),
-                              shoal.attention(*inputs, KIND))
+        assert np.array_equal(
+            pool.apply(shoal.attention, (*inputs, KIND)), shoal.attention(*inputs, KIND)
+        )

