@@ -248,7 +248,7 @@ static void climbing_scores(void **state) {
 static void sharp_groups(void **state) {
     (void)state;
     const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};
-    const float centre = 8, apart = 2;
+    const float centre = 16, apart = 16;
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
         for (int isa = 0; test_isa(isa); isa++) {
             case_spec spec = {.attention = spelled(kinds[kind]),

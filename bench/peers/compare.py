@@ -20,6 +20,7 @@ from library import Library
 
 TOLERANCE = 1e-4  # float32 against float32 or double
 LONG_CALL = 2.0   # seconds; needs no warming up
+SETTLE = 0.05     # seconds in which threads of the one before stop spinning
 
 
 def say(text):
@@ -54,6 +55,7 @@ def make_data(options, length):
 
 def one_call(contender, mode):
     contender.clear()
+    time.sleep(SETTLE)
     begun = time.perf_counter()
     contender.call(mode)
     return time.perf_counter() - begun
@@ -139,7 +141,8 @@ def line_up(options):
         everyone.append(contenders.TorchPlain())
     for name, make in (("onnxruntime",
                         lambda: [contenders.OnnxRuntime(options.threads)]),
-                       ("fast-transformers", contenders.fast_transformers)):
+                       ("fast-transformers",
+                        lambda: contenders.fast_transformers(options.kinds.split(",")))):
         if name in wanted:
             try:
                 everyone += make()

@@ -1,6 +1,7 @@
 /* Forward of the clustered kinds; clustered_backward.c is its mirror. */
 #include "attention/clustered.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -101,7 +102,7 @@ static void cut_list(const candidate_seer *seer, int lane) {
     seer->floor[lane] = candidate_score(worst);
 }
 
-static void see_scores(void *shared, const query_panel *panel, const float *scores, int count,
+static void see_scores(void *shared, const query_panel *panel, float *scores, int count,
                        int64_t first) {
     const candidate_seer *seer = shared;
     for (int i = 0; i < panel->count; i++)
@@ -203,7 +204,10 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
                                  own->top_v);
     for (int64_t d = 0; d < Dv; d++)
         shared[d] -= own->top_v[d];
+    /* Below 1, however it was rounded, while there are other keys. */
     head->state.mass[j] = (float)mass;
+    if (head->state.mass[j] >= 1)
+        head->state.mass[j] = 1 - FLT_EPSILON / 2;
     if (count < head->view.keys)
         return;
     /* All keys are top keys: nothing is left to share, exactly. */

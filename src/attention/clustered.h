@@ -25,7 +25,9 @@ typedef struct {
     float *shared;         /* [C][Dv]: the output that a group's members share: all of it,
                               or what lies outside the top keys */
     float *top, *inverse;  /* [C]: of the centroids' softmax */
-    float *mass;           /* [C]: weight of the top keys in it */
+    float *mass;           /* [C]: weight of the top keys in it; 0 marks a group whose shared,
+                              top and inverse are those of its other keys alone
+                              (clustered_rest.c) */
 } clustered_state;
 
 /* Memory for one head at a time. */
@@ -35,11 +37,13 @@ typedef struct {
     metric_work metric; /* groups=keys */
     lloyd_work lloyd;
     grouping sorted;
+    clustered_state softmax; /* plans without backward: of the head at work, no more */
     /* The centroids' softmax over each chunk of keys, before they are merged: */
     float *part_top, *part_sum; /* [chunks][C] */
     float *part_values;         /* [chunks][C][Dv] */
     uint64_t *part_keys;        /* [chunks][C][k] candidates */
     int32_t *part_counts;       /* [chunks][C] */
+    atomic_int *strained; /* [C]: normaliser=query, groups whose other keys are summed again */
     /* Backward: */
     float *grad_shared;    /* [C][Dv]: sum of the members' output gradients */
     float *grad_centroids; /* [C][D] */
@@ -103,6 +107,16 @@ int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
 /* The softmax over the top keys of group j begins with nothing, or, where each query has
    its own normaliser, with the group's other keys: how much weight they have. */
 float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
+
+/* The other keys of group j summed on their own, instead of by what the top keys leave of
+   the whole: needed where hardly anything is left and a member leans on it. */
+void clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own);
+int clustered_rest_is_summed(const clustered_head *head, int64_t j);
+
+/* Backward of such a group's other keys: what every member gives the shared part is in
+   slot->grad_shared, and delta is the softmax's. Adds to dk and dv: on the group's turn. */
+void clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
+                             clustered_thread *own);
 
 /* Writes the members' rows of out. */
 void clustered_outputs(clustered_head *head, team workers);

@@ -16,6 +16,7 @@
  * times f_i = (sum of the centroid's exponentials) / (sum of query i's). With
  * mean_i = dout_i . out_i, the top part is as above with m_j = 1; the others see
  * G_j = sum of f_i dout_i, and delta_j = sum of f_i mean_i takes the place of dm_j. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -134,8 +135,8 @@ static void correct_top(const clustered_head *head, int64_t j, int k, float grad
 }
 
 /* Groups share keys, so they add to them one after another, in order. */
-static void scatter_top(const clustered_head *head, int64_t j, int k,
-                        const clustered_thread *own) {
+static void scatter_top(const clustered_head *head, int64_t j, int k, float gradient,
+                        clustered_thread *own) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     await_turn(head->slot->scatter_turn, (int)j);
@@ -145,7 +146,24 @@ static void scatter_top(const clustered_head *head, int64_t j, int k,
         for (int d = 0; d < Dv && head->dv.data; d++)
             head->dv.data[keys[l] * head->dv.stride + d] += own->grad_top_v[l * Dv + d];
     }
+    if (clustered_rest_is_summed(head, j))
+        clustered_rest_backward(head, j, gradient, own);
     pass_turn(head->slot->scatter_turn, (int)j);
+}
+
+/* The softmax that the dense pass sees. A group without members has no weight in it, and
+   one whose other keys were summed on their own has had its turn already. */
+static void leave_to_dense(const clustered_head *head, int64_t j, int members) {
+    float *top = head->slot->part_top + j, *inverse = head->slot->part_sum + j;
+    *top = members ? head->state.top[j] : 0;
+    *inverse = members ? head->state.inverse[j] : 0;
+    if (!members) {
+        memset(head->state.centroids + j * head->keys.dim, 0,
+               sizeof(float) * (size_t)head->keys.dim);
+    } else if (clustered_rest_is_summed(head, j)) {
+        *top = FLT_MAX;
+        *inverse = 0;
+    }
 }
 
 /* All that belongs to one group before the dense pass. */
@@ -163,13 +181,9 @@ static void group_task(void *shared, int64_t j, int thread) {
                       last - first, Dv, grad_shared);
     memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
     head->slot->delta[j] = 0;
-    if (last == first) {
-        /* No members: no weight, whatever the dense pass computes. */
-        head->state.top[j] = head->state.inverse[j] = 0;
-        memset(head->state.centroids + j * dim, 0, sizeof(float) * (size_t)dim);
-    } else if (!head->work->per_query) {
+    leave_to_dense(head, j, last > first);
+    if (last > first && !head->work->per_query)
         head->slot->delta[j] = dot(grad_shared, head->state.shared + j * Dv, Dv);
-    }
     if (!head->work->improved)
         return;
     if (last == first) {
@@ -188,8 +202,9 @@ static void group_task(void *shared, int64_t j, int thread) {
         gradient += top_panel(head, j, k, at, own);
     }
     head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) * (float)gradient;
-    correct_top(head, j, k, (float)gradient, own);
-    scatter_top(head, j, k, own);
+    if (!clustered_rest_is_summed(head, j))
+        correct_top(head, j, k, (float)gradient, own);
+    scatter_top(head, j, k, (float)gradient, own);
 }
 
 enum { MEMBER_TASK = 1024 };
@@ -222,8 +237,8 @@ static void backward_head(clustered_head *head, team workers) {
                               .key_count = head->view.keys,
                               .x = {head->state.centroids, head->keys.dim},
                               .dout = {slot->grad_shared, head->keys.value_dim},
-                              .top = head->state.top,
-                              .inverse = head->state.inverse,
+                              .top = slot->part_top,
+                              .inverse = slot->part_sum,
                               .delta = slot->delta,
                               .dq = {slot->grad_centroids, head->keys.dim},
                               .dk = head->dk,

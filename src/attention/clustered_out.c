@@ -31,6 +31,22 @@ float clustered_start_top(const clustered_head *head, int64_t j, query_panel *pa
     return sum;
 }
 
+/* What is left for the other keys was found by subtraction, to a rounding error of the
+   centroid's sum; for query i that error is f_i = (centroid's sum) / (the query's) times
+   as large. A group with such members is done again with its other keys summed directly.
+   Hardly any group is, on real queries, so nothing is looked up beforehand. */
+enum { STRAIN = 32 };
+
+static void watch_strain(const clustered_head *head, int64_t j, float others,
+                         const query_panel *panel) {
+    for (int i = 0; i < panel->count; i++)
+        if (panel->keep[i] * others > STRAIN * panel->sum[i] &&
+            !clustered_rest_is_summed(head, j)) {
+            atomic_store_explicit(&head->slot->strained[j], 1, memory_order_relaxed);
+            return;
+        }
+}
+
 /* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
 static void improve_members(const clustered_head *head, int64_t j, int64_t first,
                             int64_t last, clustered_thread *own) {
@@ -59,6 +75,8 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
             for (int i = 0; i < panel->width; i++)
                 panel->outputs[d * panel->width + i] = others * shared[d];
         run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum, panel->keep);
+        if (per_query)
+            watch_strain(head, j, others, panel);
         run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, panel->keep,
                  panel->outputs);
         for (int i = 0; i < panel->width; i++)
@@ -95,7 +113,22 @@ static void improve_task(void *shared, int64_t task, int thread) {
     }
 }
 
+static void strained_task(void *shared, int64_t j, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    clustered_thread *own = &head->work->threads[thread];
+    if (!atomic_load_explicit(&head->slot->strained[j], memory_order_relaxed))
+        return;
+    clustered_sum_rest(head, j, own);
+    improve_members(head, j, offsets[j], offsets[j + 1], own);
+}
+
 void clustered_outputs(clustered_head *head, team workers) {
+    const int64_t used = head->slot->sorted.used;
+    for (int64_t j = 0; j < used && head->work->per_query; j++)
+        atomic_init(&head->slot->strained[j], 0);
     team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
              head->work->improved ? improve_task : copy_task, head);
+    if (head->work->per_query)
+        team_run(workers, used, strained_task, head);
 }

@@ -15,20 +15,32 @@ static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     return even > least_length ? even : least_length;
 }
 
+/* The centroids' softmax of `heads` heads. */
+static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_t heads,
+                          layout *place) {
+    const int64_t groups = times(heads, plan->attention.clusters);
+    state->centroids = reserve(place, times(groups, plan->problem.dim), sizeof(float));
+    state->shared = reserve(place, times(groups, plan->problem.value_dim), sizeof(float));
+    state->top = reserve(place, groups, sizeof(float));
+    state->inverse = reserve(place, groups, sizeof(float));
+    if (plan->attention.kind != SHOAL_CLUSTERED)
+        state->mass = reserve(place, groups, sizeof(float));
+}
+
+/* Groups and top keys are there to be asked for. The softmax is kept for backward only;
+   without it a slot has one head's. */
 static clustered_state state_at(const shoal_plan *plan, layout *place) {
     const shoal_problem *problem = &plan->problem;
     const int64_t heads = problem->batch * problem->heads;
-    const int64_t groups = times(heads, plan->attention.clusters);
     clustered_state state = {0};
     state.groups = reserve(place, times(heads, problem->queries), sizeof(int32_t));
-    state.centroids = reserve(place, times(groups, problem->dim), sizeof(float));
-    state.shared = reserve(place, times(groups, problem->value_dim), sizeof(float));
-    state.top = reserve(place, groups, sizeof(float));
-    state.inverse = reserve(place, groups, sizeof(float));
-    if (plan->attention.kind != SHOAL_CLUSTERED) {
-        state.mass = reserve(place, groups, sizeof(float));
-        state.top_keys = reserve(place, times(groups, plan->attention.topk), sizeof(int32_t));
-    }
+    if (plan->with_backward)
+        place_softmax(&state, plan, heads, place);
+    if (plan->attention.kind != SHOAL_CLUSTERED)
+        state.top_keys = reserve(place,
+                                 times(times(heads, plan->attention.clusters),
+                                       plan->attention.topk),
+                                 sizeof(int32_t));
     return state;
 }
 
@@ -67,8 +79,12 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
         slot->part_keys = reserve(work, parts * own->topk, sizeof(uint64_t));
         slot->part_counts = reserve(work, parts, sizeof(int32_t));
     }
-    if (!plan->with_backward)
+    if (own->per_query)
+        slot->strained = reserve(work, C, sizeof(atomic_int));
+    if (!plan->with_backward) {
+        place_softmax(&slot->softmax, plan, 1, work);
         return;
+    }
     slot->grad_shared = reserve(work, C * plan->problem.value_dim, sizeof(float));
     slot->grad_centroids = reserve(work, C * plan->problem.dim, sizeof(float));
     slot->delta = reserve(work, C, sizeof(float));
@@ -170,16 +186,18 @@ clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t 
     head.slot = &head.work->slots[slot];
     head.keys = dense_keys_of(plan, &head.view);
     head.chunk_keys = chunk_length(plan, head.view.keys);
-    head.state = state_at(plan, &(layout){.base = call->state});
-    head.state.groups += at * problem->queries;
-    head.state.centroids += at * C * problem->dim;
-    head.state.shared += at * C * problem->value_dim;
-    head.state.top += at * C;
-    head.state.inverse += at * C;
-    if (head.work->improved) {
-        head.state.mass += at * C;
-        head.state.top_keys += at * C * plan->attention.topk;
+    const clustered_state all = state_at(plan, &(layout){.base = call->state});
+    head.state = head.slot->softmax;
+    if (plan->with_backward) {
+        head.state.centroids = all.centroids + at * C * problem->dim;
+        head.state.shared = all.shared + at * C * problem->value_dim;
+        head.state.top = all.top + at * C;
+        head.state.inverse = all.inverse + at * C;
+        head.state.mass = head.work->improved ? all.mass + at * C : NULL;
     }
+    head.state.groups = all.groups + at * problem->queries;
+    if (head.work->improved)
+        head.state.top_keys = all.top_keys + at * C * plan->attention.topk;
     return head;
 }
 

@@ -49,8 +49,8 @@ int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first, 
 void dense_start(const dense_keys *keys, query_panel *panel, rows x);
 
 /* Streams keys first .. last - 1 over one panel. seen, if given, gets every block of
-   scores before it becomes weights. */
-typedef void scores_seen(void *seer, const query_panel *panel, const float *scores, int count,
+   scores [count][width] before it becomes weights, and may change it. */
+typedef void scores_seen(void *seer, const query_panel *panel, float *scores, int count,
                          int64_t first);
 void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
                   float *scores, scores_seen *seen, void *seer);

@@ -99,9 +99,10 @@ static void sample_task(void *shared, int64_t task, int thread) {
 static void compare_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
-    const int64_t last = smaller((task + 1) * POINT_TASK, work->active);
+    const int64_t last = smaller(work->begin + (task + 1) * POINT_TASK, work->end);
     (void)thread;
-    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
+    for (int64_t first = work->begin + task * POINT_TASK; first < last;
+         first += pass->table->panel) {
         int width = panel_width(pass->table, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
@@ -124,8 +125,8 @@ static void compare_task(void *shared, int64_t task, int thread) {
 static void compare(lloyd_pass *pass, team workers, int32_t first, int32_t last) {
     pass->first = first;
     pass->last = last;
-    int64_t tasks = (pass->work->active + POINT_TASK - 1) / POINT_TASK;
-    team_run(workers, tasks, compare_task, pass);
+    int64_t points = pass->work->end - pass->work->begin;
+    team_run(workers, (points + POINT_TASK - 1) / POINT_TASK, compare_task, pass);
 }
 
 /* ---- The start -------------------------------------------------------------------- */
@@ -140,9 +141,9 @@ static void take_point(lloyd_work *work, int32_t c, int64_t point) {
    eight sums side by side; returns the sum of all. */
 static double weigh(lloyd_work *work) {
     double total = 0;
-    for (int64_t first = 0; first < work->active; first += WEIGHT_BLOCK) {
+    for (int64_t first = 0; first < work->end; first += WEIGHT_BLOCK) {
         float *weights = work->weights + first;
-        int64_t count = smaller(WEIGHT_BLOCK, work->active - first);
+        int64_t count = smaller(WEIGHT_BLOCK, work->end - first);
         memset(weights, 0, sizeof(float) * WEIGHT_BLOCK);
         for (int64_t i = 0; i < count; i++) {
             float square = work->squares[first + i];
@@ -188,7 +189,7 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
         uint64_t bits =
             random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
         double mark = total * ((double)share + (double)(bits >> 11) * unit) / wanted;
-        while ((block + 1) * WEIGHT_BLOCK < work->active &&
+        while ((block + 1) * WEIGHT_BLOCK < work->end &&
                passed + (double)work->weight_sums[block] <= mark)
             passed += (double)work->weight_sums[block++];
         int64_t point = point_in_block(work, block * WEIGHT_BLOCK, mark - passed);
@@ -202,12 +203,12 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
 static void start(lloyd_pass *pass, team workers, uint64_t seed) {
     lloyd_work *work = pass->work;
     int32_t chosen = 1;
-    for (int64_t i = 0; i < work->active; i++) {
+    for (int64_t i = 0; i < work->end; i++) {
         const float *point = work->points + i * work->rank;
         work->squares[i] = ordered_dot(point, point, work->rank);
     }
     take_point(work, 0,
-               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->active));
+               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
     compare(pass, workers, 0, 1);
     /* Centres are compared four at a time. */
     const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 * 4;
@@ -223,12 +224,12 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
     }
     /* Too few different points: the centres that are left repeat some, and stay empty. */
     for (; chosen < work->clusters; chosen++)
-        take_point(work, chosen, (int64_t)chosen * work->active / work->clusters);
+        take_point(work, chosen, (int64_t)chosen * work->end / work->clusters);
 }
 
 /* ---- Iterations ------------------------------------------------------------------- */
 
-/* Sums of one part of the sample, by centre. */
+/* Sums of one part of the points looked at, by centre. */
 static void sum_task(void *shared, int64_t part, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
@@ -238,8 +239,9 @@ static void sum_task(void *shared, int64_t part, int thread) {
     (void)thread;
     memset(sums, 0, sizeof(float) * (size_t)(C * rank));
     memset(sizes, 0, sizeof(int32_t) * (size_t)C);
-    for (int64_t i = part * work->active / LLOYD_PARTS;
-         i < (part + 1) * work->active / LLOYD_PARTS; i++) {
+    const int64_t points = work->end - work->begin;
+    for (int64_t i = work->begin + part * points / LLOYD_PARTS;
+         i < work->begin + (part + 1) * points / LLOYD_PARTS; i++) {
         float *sum = sums + work->nearest[i] * rank;
         const float *point = work->points + i * rank;
         for (int64_t r = 0; r < rank; r++)
@@ -287,6 +289,15 @@ static void assign_task(void *shared, int64_t task, int thread) {
     }
 }
 
+/* Iterations look at one half of the sample and then the other, by turns, and the last one
+   at all of it. Centres that follow a fresh half settle better than ones that see every
+   point each time, and cost half (docs/QUALITY.md). */
+static void look_at(lloyd_work *work, int iteration, int iterations) {
+    const int last = iteration == iterations - 1;
+    work->begin = !last && iteration % 2 && work->half < work->sample ? work->half : 0;
+    work->end = last || work->begin ? work->sample : work->half;
+}
+
 void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const float *q,
                int64_t stride, int64_t n, const float *projection, int iterations,
                uint64_t seed, int32_t *groups) {
@@ -304,11 +315,11 @@ void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const 
         work->half = work->sample;
     team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task, &pass);
     /* The start leaves its points with their nearest centre: the first assignment. */
-    work->active = iterations > 1 ? work->half : work->sample;
+    look_at(work, 0, iterations);
     start(&pass, workers, seed);
     for (int l = 1; l < iterations; l++) {
         move_centres(&pass, workers);
-        work->active = l == 1 && iterations > 2 ? work->half : work->sample;
+        look_at(work, l, iterations);
         if (l < iterations - 1 || work->sample == n)
             compare(&pass, workers, 0, work->clusters);
     }

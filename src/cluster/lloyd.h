@@ -1,8 +1,9 @@
 /* Euclidean k-means on projected queries. Start: a few rounds of k-means++, each drawing
  * several centres at once, in proportion to the squared distance from those already
- * drawn. Then Lloyd's iterations, on an even sample where there are many queries (the
- * start and the first iteration on half of it), and one assignment of all. Equal distances go to the first centre; a centre that loses its
- * members stays. Same bits on every instruction set and number of threads. */
+ * drawn. Then Lloyd's iterations, on an even sample where there are many queries, one half
+ * of it by turns, and one assignment of all. Equal distances go to the first centre; a
+ * centre that loses its members stays. Same bits on every instruction set and number of
+ * threads. */
 #ifndef SHOAL_CLUSTER_LLOYD_H
 #define SHOAL_CLUSTER_LLOYD_H
 
@@ -21,8 +22,8 @@ typedef struct {
 typedef struct {
     int clusters, rank, dim;
     int64_t sample;   /* points that centres are learnt on, in the run under way */
-    int64_t half;     /* of them, those that the first steps look at: every other one */
-    int64_t active;   /* how many the step under way looks at: half or all */
+    int64_t half;     /* of them, where the second half begins; every other query is in it */
+    int64_t begin, end; /* which of them the step under way looks at */
     float *panels;    /* the sample in panels, [rank][width] each */
     float *points;    /* [sample][rank] */
     float *squares;   /* [sample]: |y|^2 */

@@ -5,7 +5,7 @@
 
 enum {
     METRIC_SAMPLE = 256, /* rows that a covariance is taken from */
-    POWER_STEPS = 4 /* of the subspace iteration; thirty gave the same errors */
+    POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */
 };
 
 void metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
