@@ -94,7 +94,11 @@ def table(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(rows, indent=2))
         return
     text = [
-        [f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values()]
+        # + 0.0, because what rounds to -0 is 0
+        [
+            f"{round(x, 4) + 0.0:.4f}" if isinstance(x, float) else str(x)
+            for x in row.values()
+        ]
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(rows[0], *text)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import Any, Sequence, Union
 
 import numpy as np
@@ -83,6 +84,13 @@ def layout(array: FloatArray, name: str) -> Layout:
     ):
         refuse_layout(array, name)
     return batch // 4, head // 4, position // 4
+
+
+def address(array: Any) -> int:
+    """Where an array begins. array.ctypes.data says it too, in three times the time."""
+    if array.dtype is FLOAT32 and array.flags.carray and array.nbytes:
+        return addressof(c_char.from_buffer(array))
+    return int(array.ctypes.data)
 
 
 def check_shapes(q: Shape, k: Shape, v: Shape) -> None:

@@ -12,8 +12,8 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, Callable, NamedTuple
 
 from ._native import Attention, Error, GradientPointers, Inputs, Options, Problem
 from ._native import ShoalError, Strides, WITH_BACKWARD, lib, raise_status
@@ -45,14 +45,20 @@ class Key(NamedTuple):
     out: Layout = CONTIGUOUS
 
 
+# A Key of a whole tuple, without the steps of Key's own constructor: for every call.
+key_of: Callable[[tuple[Any, ...]], Key] = partial(tuple.__new__, Key)
+
+
 class Context:
     """Owns a shoal_context and the plans that were made with it."""
 
-    __slots__ = ("handle", "plans", "bytes_kept", "__weakref__")
+    __slots__ = ("handle", "plans", "latest", "bytes_kept", "__weakref__")
 
     def __init__(self, threads: int) -> None:
         self.handle = None
         self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
+        # The plan that was used last, also in plans: to compare is less than to hash.
+        self.latest: tuple[Key | None, NativePlan | None] = None, None
         self.bytes_kept = 0
         handle = ctypes.c_void_p()
         status = lib.shoal_context_create(
@@ -70,17 +76,23 @@ class Context:
     def clear(self) -> None:
         """Forgets the plans that are kept."""
         self.plans.clear()
+        self.latest = None, None
         self.bytes_kept = 0
 
     def plan(self, key: Key) -> NativePlan:
         """The plan for a key: a kept one, or a new one that is kept."""
+        latest, plan = self.latest
+        if plan is not None and latest == key:
+            return plan
         plan = self.plans.get(key)
         if plan is not None:
             self.plans.move_to_end(key)
+            self.latest = key, plan
             return plan
         plan = NativePlan(self, key)
         if plan.workspace <= BYTES_KEPT:
             self.plans[key] = plan
+            self.latest = key, plan
             self.bytes_kept += plan.workspace
             while len(self.plans) > PLANS_KEPT or self.bytes_kept > BYTES_KEPT:
                 self.bytes_kept -= self.plans.popitem(last=False)[1].workspace
@@ -141,6 +153,11 @@ class NativePlan:
     def backward(self, inputs: Inputs, gradients: GradientPointers) -> None:
         self.check(lib.shoal_backward(self.handle, inputs, gradients))
 
+    def picked(self) -> Attention:
+        attention = Attention()
+        self.check(lib.shoal_plan_picked(self.handle, None, ctypes.byref(attention)))
+        return attention
+
     def error(self, inputs: Inputs, out: int, samples: int, seed: int) -> Error:
         error = Error()
         self.check(
@@ -177,6 +194,13 @@ def parse(kind: str, seed: int | None = None) -> Attention:
             raise ShoalError(f"seed is {seed}: it must be from 0 to 2^64 - 1")
         attention.seed = seed
     return attention
+
+
+def spell(attention: Attention) -> str:
+    """The shortest spelling."""
+    text = ctypes.create_string_buffer(256)
+    lib.shoal_attention_print(ctypes.byref(attention), text, len(text))
+    return text.value.decode()
 
 
 class _PerThread(threading.local):

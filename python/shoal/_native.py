@@ -22,6 +22,8 @@ WITH_BACKWARD = 1
 class ShoalError(ValueError):
     """Something that Shoal cannot honour: shapes, types, spellings, ranges."""
 
+    __module__ = "shoal"
+
 
 class Options(ctypes.Structure):
     _fields_ = [
@@ -30,6 +32,7 @@ class Options(ctypes.Structure):
         ("allocate", c_void_p),
         ("release", c_void_p),
         ("user", c_void_p),
+        ("crossover", c_int),
     ]
 
 
@@ -44,6 +47,7 @@ class Attention(ctypes.Structure):
         ("rank", c_int32),
         ("groups", c_int32),
         ("normaliser", c_int32),
+        ("tolerance", c_float),
         ("seed", c_uint64),
     ]
 
@@ -144,6 +148,7 @@ SIGNATURES = {
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
     "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),
+    "shoal_plan_picked": (c_int, [c_void_p, c_void_p, POINTER(Attention)]),
     "shoal_error_estimate": (
         c_int,
         [c_void_p, POINTER(Inputs), c_void_p, c_int64, c_uint64, POINTER(Error)],

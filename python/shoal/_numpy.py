@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _engine
-from ._arrays import FLOAT32, FloatArray, IntArray, Lengths, check_output, four_axes
-from ._arrays import overlaps_itself
+from ._arrays import FLOAT32, FloatArray, IntArray, Lengths, address, check_output
+from ._arrays import four_axes, overlaps_itself
+from ._call import key_for, make_call, shorten
 from ._engine import context_for
-from ._native import Attention, ShoalError, lib
-from ._plan import ErrorEstimate, Gradients, Plan, key_for, make_call, shorten
+from ._native import ShoalError, lib
+from ._plan import ErrorEstimate, Gradients, Plan
 
 
 class Kind(NamedTuple):
@@ -77,7 +77,7 @@ def attention(
             (key.batch, key.heads, key.queries, key.value_dim),
             (call.q, call.k, call.v),
         )
-    context_for(threads).plan(key).forward(call.inputs, result.ctypes.data)
+    context_for(threads).plan(key).forward(call.inputs, address(result))
     return out if out is not None else shorten(result, call.axes)
 
 
@@ -231,7 +231,4 @@ def spelling(kind: str, seed: int | None = None) -> str:
     'i-clustered-25'
     """
     _engine.refuse_kind(kind)
-    attention: Attention = _engine.parse(str(kind), seed)
-    text = ctypes.create_string_buffer(256)
-    lib.shoal_attention_print(ctypes.byref(attention), text, len(text))
-    return text.value.decode()
+    return _engine.spell(_engine.parse(str(kind), seed))

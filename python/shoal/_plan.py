@@ -10,10 +10,11 @@ import numpy as np
 
 from . import _engine
 from ._arrays import FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths, Shape
-from ._arrays import check_keys_given, check_output, check_shapes, empty_like_strides
-from ._arrays import four_axes, group_numbers, layout, lengths, overlaps_itself
+from ._arrays import address, check_output, empty_like_strides, four_axes, layout
+from ._arrays import overlaps_itself
+from ._call import Call, key_for, make_call, scale_for, shorten
 from ._engine import Key, NativePlan
-from ._native import GradientPointers, Inputs, ShoalError, lib
+from ._native import GradientPointers, ShoalError, lib
 
 
 class Gradients(NamedTuple):
@@ -30,123 +31,6 @@ class ErrorEstimate(NamedTuple):
     samples: int
     relative_error: float
     largest_error: float
-
-
-class Call(NamedTuple):
-    """One forward: its arrays, kept alive, and their pointers."""
-
-    q: FloatArray
-    k: Optional[FloatArray]
-    v: FloatArray
-    keep: tuple[Any, ...]
-    inputs: Inputs
-    axes: int  # of the q that the caller gave
-
-
-def scale_for(scale: float | None) -> float:
-    """The library's 0 stands for 1/sqrt(dim), so a real 0 cannot be said to it."""
-    if scale is None:
-        return 0.0
-    if scale == 0:
-        raise ShoalError(
-            "scale is 0: every key would weigh the same; None is 1/sqrt(dim)"
-        )
-    return float(scale)
-
-
-def make_call(
-    q: FloatArray,
-    k: FloatArray | None,
-    v: FloatArray,
-    query_lengths: Lengths,
-    key_lengths: Lengths,
-    groups: Any,
-) -> Call:
-    """Four axes and pointers; types and strides are checked apart."""
-    given = q, k, v
-    q, v = four_axes(q, "q"), four_axes(v, "v")
-    k = None if k is None else four_axes(k, "k")
-    axes = given[0].ndim
-    if given[2].ndim != axes or (given[1] is not None and given[1].ndim != axes):
-        raise ShoalError("q, k and v have different numbers of axes")
-    if query_lengths is None and key_lengths is None and groups is None:
-        return Call(
-            q,
-            k,
-            v,
-            (),
-            Inputs(q.ctypes.data, None if k is None else k.ctypes.data, v.ctypes.data),
-            axes,
-        )
-    keep = (
-        lengths(query_lengths, q.shape[0], "query_lengths"),
-        lengths(key_lengths, q.shape[0], "key_lengths"),
-        group_numbers(groups, q.shape),
-    )
-    of_queries, of_keys, of_groups = (None if x is None else x.ctypes.data for x in keep)
-    inputs = Inputs(
-        q.ctypes.data,
-        None if k is None else k.ctypes.data,
-        v.ctypes.data,
-        of_queries,
-        of_keys,
-        None,
-        None,
-        of_groups,
-    )
-    return Call(q, k, v, keep, inputs, axes)
-
-
-def key_for(
-    call: Call,
-    kind: str,
-    seed: int | None,
-    scale: float | None,
-    backward: bool,
-    out: FloatArray | None = None,
-) -> Key:
-    """What the plan of a call depends on; refuses arrays that do not fit."""
-    if type(kind) is not str:
-        _engine.refuse_kind(kind)
-    q, k, v = call.q, call.k, call.v
-    batch, heads, queries, dim = q.shape
-    v_batch, kv_heads, keys, value_dim = v.shape
-    of_q = layout(q, "q")
-    of_v = layout(v, "v")
-    if k is None:
-        check_keys_given(kind)
-        check_shapes(q.shape, q.shape, v.shape)
-        of_k = of_q
-    else:
-        of_k = layout(k, "k")
-        if (
-            k.shape != (batch, kv_heads, keys, dim)
-            or v_batch != batch
-            or heads != kv_heads
-        ):
-            check_shapes(q.shape, k.shape, v.shape)
-    return Key(
-        kind,
-        seed,
-        0.0 if scale is None else scale_for(scale),
-        backward,
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        keys,
-        dim,
-        value_dim,
-        of_q,
-        of_k,
-        of_v,
-        _engine.CONTIGUOUS if out is None else layout(out, "out"),
-    )
-
-
-def shorten(array: Any, axes: int) -> Any:
-    """Takes away the axes that four_axes added."""
-    return array if axes == 4 else array.reshape(array.shape[4 - axes :])
 
 
 class Plan:
@@ -294,7 +178,7 @@ class Plan:
             if not result.flags.c_contiguous:
                 raise ShoalError("out of a plan must be contiguous")
         with self._lock:
-            self._native().forward(call.inputs, result.ctypes.data)
+            self._native().forward(call.inputs, address(result))
             self._last, self._out = call, result
         return out if out is not None else shorten(result, call.axes)
 
@@ -366,6 +250,24 @@ class Plan:
             lib.shoal_plan_top_keys,
             (key.batch, key.heads, attention.clusters, attention.topk),
         )
+
+    @property
+    def picked(self) -> str:
+        """The spelling of what the last forward really was: what auto picked, or the
+        plan's own kind.
+
+        >>> import numpy as np, shoal
+        >>> q = k = v = np.zeros((1, 1, 50, 16), np.float32)
+        >>> plan = shoal.Plan.like(q, k, v, "auto")
+        >>> out = plan.forward(q, k, v)
+        >>> plan.picked
+        'full'
+        """
+        with self._lock:
+            native = self._native()
+            if self._last is None:
+                raise ShoalError("picked needs a forward before it, in this process")
+            return _engine.spell(native.picked())
 
     def _copy(self, function: Any, shape: tuple[int, ...]) -> IntArray | None:
         with self._lock:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ._arrays import KEYS_ARE_QUERIES
+from ._call import scale_for
 from ._engine import parse, refuse_kind
 from ._native import ShoalError
-from ._plan import scale_for
-from ._torch_ops import Direct, attend, forward, nothing_traces
+from ._torch_ops import Direct, attend, forward
+from ._torch_tensors import nothing_traces, state_format
 
 _said: set[torch.dtype] = set()
 
@@ -68,13 +69,14 @@ def attention(
     factor = 0.0 if scale is None else scale_for(scale)
     out: Tensor
     if torch.compiler.is_compiling() or not nothing_traces(q, k, v):
-        out = attend(q, k, v, kind, factor, query_lengths, key_lengths, needs_gradient)[0]
+        state = format_for(kind) if needs_gradient else 0
+        out = attend(q, k, v, kind, factor, query_lengths, key_lengths, state)[0]
     elif needs_gradient:
         out = Direct.apply(  # type: ignore[no-untyped-call]
             q, k, v, kind, factor, query_lengths, key_lengths
         )
     else:
-        out = forward(q, k, v, kind, factor, query_lengths, key_lengths, False)[0]
+        out = forward(q, k, v, kind, factor, query_lengths, key_lengths, None)[0]
     return out if dtype is out.dtype else out.to(dtype)
 
 
@@ -83,6 +85,11 @@ def parse_kind(kind: str) -> int:
     """The number of a spelling's kind."""
     refuse_kind(kind)
     return int(parse(kind).kind)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def format_for(kind: str) -> int:
+    return state_format(kind)
 
 
 @torch.library.custom_op("shoal::prefix_lengths", mutates_args=())

@@ -2,7 +2,7 @@
 
     import shoal.transformers
     shoal.transformers.register()
-    model = AutoModel.from_pretrained(path, attn_implementation="i-clustered-25")
+    model = AutoModel.from_pretrained(path, attn_implementation="shoal-25")
 
 Encoders only: padding on the right is honoured, and what Shoal cannot do (causal masks,
 sliding windows, soft caps, sinks, biases, dropout) is refused with a message.

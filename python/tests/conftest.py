@@ -1,12 +1,18 @@
-"""What the tests share: where the data is, and models that are small and random."""
+"""What the tests share: where the data is, and arrays with their exact attention."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import shoal
+
+LISTED = [kind.name for kind in shoal.kinds()]
+KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9", "shoal-7:topk=9"]
+KINDS += ["auto"] * ("auto" in LISTED)
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -17,3 +23,25 @@ def data(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"no {path}: set SHOAL_DATA to the folder that has it")
     return path
+
+
+def softmax_attention(q, k, v, scale=None):
+    """In double precision."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    if k.shape[:-2] != q.shape[:-2]:
+        k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * (scale or 1 / np.sqrt(q.shape[-1]))
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def arrays(
+    batch=2, heads=4, queries=60, keys=50, dim=16, value_dim=12, kv_heads=None, seed=0
+):
+    rng = np.random.default_rng(seed)
+    kv_heads = kv_heads or heads
+    return (
+        rng.standard_normal((batch, heads, queries, dim), np.float32),
+        rng.standard_normal((batch, kv_heads, keys, dim), np.float32),
+        rng.standard_normal((batch, kv_heads, keys, value_dim), np.float32),
+    )

@@ -56,6 +56,24 @@ def test_structures_match_the_header(tmp_path):
             )
 
 
+def fields_of(structure: str) -> list[str]:
+    """The names of a structure's fields, as the header declares them."""
+    plain = re.sub(r"/\*.*?\*/", "", header(), flags=re.DOTALL)
+    (body,) = re.findall(r"typedef struct \{([^{}]*)\} " + structure + ";", plain)
+    found = []
+    for declaration in filter(str.strip, body.split(";")):
+        function = re.search(r"\(\*(\w+)\)", declaration)
+        names = [function[0]] if function else declaration.split(",")
+        found += [re.findall(r"\w+", name)[-1] for name in names]
+    return found
+
+
+@pytest.mark.parametrize("name", _native.STRUCTURES)
+def test_no_field_is_missing(name):
+    """A new field may lie where there was padding: sizes do not tell."""
+    assert [field for field, _ in _native.STRUCTURES[name]._fields_] == fields_of(name)
+
+
 def test_every_function_is_in_the_header_and_the_library():
     declared = set(re.findall(r"\b(shoal_\w+)\(", header()))
     for name in _native.SIGNATURES:

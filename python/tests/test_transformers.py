@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 import shoal  # noqa: E402
 import shoal.torch  # noqa: E402
 import shoal.transformers  # noqa: E402
+from transformers.masking_utils import AttentionMaskInterface  # noqa: E402
 from transformers import AutoModel, BertConfig, BertModel  # noqa: E402
 from transformers import LlamaConfig, LlamaModel  # noqa: E402
 from transformers import ModernBertConfig, ModernBertModel, RobertaConfig  # noqa: E402
@@ -105,6 +106,15 @@ def live(output, inputs, family):
     margin = 2 if family == "wav2vec2" else 0  # its convolutions shorten the sequence
     lengths = (share * hidden.shape[1]).round().long() - margin
     return torch.cat([rows[:n] for rows, n in zip(hidden, lengths)])
+
+
+def test_every_kind_with_keys_is_registered(registered):
+    for kind in shoal.kinds():
+        stem = kind.defaults.partition(":")[0].rpartition("-")[0] or kind.name
+        known = any(name.startswith(stem) for name in registered)
+        assert known == (kind.name not in ("shared-full", "lsh-R")), kind.name
+    functions, masks = transformers.AttentionInterface(), AttentionMaskInterface()
+    assert all(name in functions and name in masks for name in registered)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -285,6 +295,17 @@ def test_what_cannot_be_honoured_is_refused(argument, value):
     with pytest.raises(shoal.ShoalError):
         function(torch.nn.Module(), q, q, q, None, **{argument: value})
     assert function(torch.nn.Module(), q, q, q, None)[0].shape == (1, 9, 4, 8)
+
+
+def test_is_causal_of_the_call_counts_before_the_module():
+    function = transformers.AttentionInterface()["full"]
+    module, q = torch.nn.Module(), torch.randn(1, 4, 9, 8)
+    module.is_causal = True
+    with pytest.raises(shoal.ShoalError, match="causal"):
+        function(module, q, q, q, None)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2)
+    got, _ = function(module, q, q, q, None, is_causal=False)
+    assert torch.allclose(got, expected, atol=1e-5)
 
 
 def test_dropout_in_training_is_refused():

@@ -1,0 +1,243 @@
+"""What tensors must be to go to the C library, and the plan and state of a call."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Callable, Optional
+
+import torch
+from torch import Tensor
+
+from ._arrays import KEYS_ARE_QUERIES, check_shapes
+from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, key_of, parse
+from ._native import ShoalError
+
+ALIGNMENT = 64  # of a state, in bytes
+PLAIN = (Tensor, torch.nn.Parameter)
+# Positions; the longest are long enough that the rounding of sizes does not matter.
+PROBES = tuple(1 << exponent for exponent in range(16))
+StateMaker = Optional[Callable[[NativePlan], Tensor]]
+
+
+# ---- What tensors must be ------------------------------------------------------------
+
+
+def refuse_tensor(tensor: Tensor, name: str) -> None:
+    """Says why a tensor cannot be used as it is."""
+    if tensor.device.type != "cpu":
+        raise ShoalError(
+            f"{name} is on {tensor.device}: Shoal runs on the CPU; move it with "
+            f"{name}.cpu()"
+        )
+    if tensor.dtype != torch.float32:
+        raise ShoalError(
+            f"{name} is {tensor.dtype}: it must be float32; {name}.float() makes it so"
+        )
+    if tensor.layout != torch.strided or tensor.dim() != 4:
+        raise ShoalError(
+            f"{name} must be a plain tensor [batch, heads, length, dim], not one "
+            f"of {tensor.dim()} axes and layout {tensor.layout}"
+        )
+
+
+def layout(tensor: Tensor, name: str) -> Layout:
+    if tensor.is_contiguous():
+        return CONTIGUOUS
+    shape, strides = tensor.shape, tensor.stride()
+    # The stride of an axis of one element means nothing: 1, which is never all zero.
+    batch = strides[0] if shape[0] > 1 else 1
+    head = strides[1] if shape[1] > 1 else 1
+    position = strides[2] if shape[2] > 1 else 1
+    if (shape[3] > 1 and strides[3] != 1) or not batch | head | position:
+        raise ShoalError(
+            f"{name}'s last axis is not contiguous, or {name} is one row expanded "
+            f"over every axis (strides {strides}): use {name}.contiguous()"
+        )
+    return batch, head, position
+
+
+def check(
+    q: Tensor, k: Tensor | None, v: Tensor, kind: str
+) -> tuple[torch.Size, torch.Size]:
+    """The shapes of q and v; refuses what does not fit. Fake tensors come here too."""
+    for tensor, name in ((q, "q"), (k, "k"), (v, "v")):
+        if tensor is not None and (
+            tensor.dtype is not torch.float32 or tensor.dim() != 4 or not tensor.is_cpu
+        ):
+            refuse_tensor(tensor, name)
+    if k is None and parse(kind).kind not in KEYS_ARE_QUERIES:
+        raise ShoalError(
+            f"k is None, but {kind} needs keys: only shared-full and lsh take "
+            "the queries for keys"
+        )
+    of_q, of_v = q.shape, v.shape
+    of_k = of_q if k is None else k.shape
+    if not (of_q == of_k == of_v):
+        check_shapes(tuple(of_q), tuple(of_k), tuple(of_v))
+    return of_q, of_v
+
+
+def plan_for(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor,
+    shapes: tuple[torch.Size, torch.Size],
+    of_out: Layout,
+    kind: str,
+    scale: float,
+    backward: bool,
+) -> NativePlan:
+    """The plan for tensors that fit together, given the shapes of q and v."""
+    batch, heads, queries, dim = shapes[0]
+    _, kv_heads, keys, value_dim = shapes[1]
+    of_q = layout(q, "q")
+    key = key_of(
+        (
+            kind,
+            None,
+            scale,
+            backward,
+            batch,
+            heads,
+            kv_heads,
+            queries,
+            keys,
+            dim,
+            value_dim,
+            of_q,
+            of_q if k is None else layout(k, "k"),
+            layout(v, "v"),
+            of_out,
+        )
+    )
+    return context_for(torch.get_num_threads()).plan(key)
+
+
+def out_memory(q: Tensor, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Layout]:
+    """[batch, heads, queries, value_dim], lying as [batch][queries][heads][value_dim],
+    and its strides: what follows an attention is nearly always the joining of its heads.
+    """
+    batch, heads, queries, _ = shapes[0]
+    dim = shapes[1][3]
+    row = heads * dim
+    out = q.new_empty_strided((batch, heads, queries, dim), (queries * row, dim, row, 1))
+    return out, (queries * row, dim, row)
+
+
+def layout_of_out(out: Tensor) -> Layout:
+    """Strides as out_memory made them, so that the plan of forward serves again."""
+    batch, head, position, feature = out.stride()
+    if feature != 1 or not batch | head | position:
+        return layout(out, "out")
+    return batch, head, position
+
+
+# ---- The state that goes from forward to backward ------------------------------------
+
+
+@lru_cache(maxsize=256)
+def state_rate(kind: str, dim: int, value_dim: int) -> tuple[int, int]:
+    """Bytes of one head's state: (per position, fixed), both rounded up.
+
+    Taken from plans of several lengths, so that a state's size is a formula of the
+    shapes, which torch.compile can trace where shapes are symbols. The longest two give
+    the slope; a kind that changes with the length may need more at a short one.
+    """
+
+    def size(positions: int) -> int:
+        key = Key(kind, None, 0.0, True, 1, 1, 1, positions, positions, dim, value_dim)
+        return NativePlan(context_for(1), key).state_size
+
+    sizes = {positions: size(positions) for positions in PROBES}
+    longest = PROBES[-1]
+    growth = sizes[longest] - sizes[longest // 2]
+    per_position = -(-(growth + 16 * ALIGNMENT) // (longest // 2))
+    most = max(bytes_ - per_position * n for n, bytes_ in sizes.items())
+    return per_position, max(0, most) + 64 * per_position + 32 * ALIGNMENT
+
+
+def state_bytes(q: Tensor, v: Tensor, kind: str) -> int:
+    """Enough for the state of a call, as a formula of its shapes."""
+    per_position, fixed = state_rate(kind, int(q.shape[3]), int(v.shape[3]))
+    longer = torch.sym_max  # untyped in PyTorch
+    positions: int = longer(q.shape[2], v.shape[2])  # type: ignore[no-untyped-call]
+    return q.shape[0] * q.shape[1] * (per_position * positions + fixed) + 16 * ALIGNMENT
+
+
+def state_format(kind: str) -> int:
+    """A number that changes when the size of a kind's states does. Traced as an argument
+    of the operator, it keeps torch.compile from taking code for the states of another
+    build of the library out of its cache."""
+    per_position, fixed = state_rate(kind, 64, 64)
+    return per_position << 40 | fixed
+
+
+def aligned_state(size: int) -> Tensor:
+    """Room for a state; PyTorch's own memory nearly always is aligned enough."""
+    state = torch.empty(size, dtype=torch.uint8)
+    if state.data_ptr() % ALIGNMENT:
+        state = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+        shift = -state.data_ptr() % ALIGNMENT
+        state = state[shift : shift + size]
+    return state
+
+
+def exact_state(plan: NativePlan) -> Tensor:
+    """What a plan needs and no more, for calls that nothing traces."""
+    return aligned_state(plan.state_size)
+
+
+def formula_state(q: Tensor, v: Tensor, kind: str) -> StateMaker:
+    """As large as the operator's fake kernel says, and zero where forward leaves it, so
+    that two runs give the same."""
+
+    def make(plan: NativePlan) -> Tensor:
+        size = state_bytes(q, v, kind)
+        if size < plan.state_size:
+            raise RuntimeError(
+                f"shoal: the state of {kind} needs {plan.state_size} bytes, "
+                f"and {size} were expected"
+            )
+        return aligned_state(size).zero_()
+
+    return make
+
+
+def check_state(state: Tensor, plan: NativePlan) -> Tensor:
+    if state.numel() < plan.state_size:
+        raise ShoalError(
+            "this output was computed without what its gradient needs: call "
+            "shoal.torch.attention where gradients are enabled"
+        )
+    if state.data_ptr() % ALIGNMENT:
+        state = aligned_state(state.numel()).copy_(state)
+    return state
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:
+    if (
+        lengths.dtype != torch.int64
+        or tuple(lengths.shape) != (batch,)
+        or lengths.device.type != "cpu"
+    ):
+        raise ShoalError(
+            f"{name} is {lengths.dtype} of shape {tuple(lengths.shape)} on "
+            f"{lengths.device}: it must be int64 [{batch}] on the CPU"
+        )
+    return lengths.contiguous()
+
+
+def nothing_traces(q: Tensor, k: Tensor | None, v: Tensor) -> bool:
+    """Whether the tensors are plain and no mode or transformation watches."""
+    return (
+        type(q) in PLAIN
+        and type(v) in PLAIN
+        and (k is None or type(k) in PLAIN)
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._get_tracing_state() is None
+    )

@@ -1,0 +1,108 @@
+"""MultiheadAttention and use_kind against PyTorch's own modules."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import shoal  # noqa: E402
+import shoal.torch  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(batch_first=True),
+        dict(),
+        dict(batch_first=True, bias=False),
+        dict(batch_first=True, kdim=20, vdim=28),
+    ],
+)
+def test_multihead_attention_equals_pytorch(settings):
+    theirs = torch.nn.MultiheadAttention(32, 4, **settings)
+    ours = shoal.torch.MultiheadAttention(32, 4, **settings, kind="full")
+    ours.load_state_dict(theirs.state_dict())
+    torch.manual_seed(1)
+    query = torch.randn(2, 30, 32)
+    key = torch.randn(2, 40, settings.get("kdim", 32))
+    value = torch.randn(2, 40, settings.get("vdim", 32))
+    if not settings.get("batch_first"):
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    padding = torch.arange(40) >= torch.tensor([40, 15])[:, None]
+    expected, _ = theirs(query, key, value, key_padding_mask=padding, need_weights=False)
+    got, weights = ours(query, key, value, key_padding_mask=padding)
+    assert weights is None and torch.allclose(got, expected, atol=1e-5)
+    alone = [
+        x[0] if settings.get("batch_first") else x[:, 0] for x in (query, key, value)
+    ]
+    assert torch.allclose(ours(*alone)[0], theirs(*alone)[0], atol=1e-5)
+
+
+def test_multihead_attention_refuses():
+    layer, x = shoal.torch.MultiheadAttention(32, 4, dropout=0.1), torch.randn(5, 2, 32)
+    with pytest.raises(shoal.ShoalError, match="dropout"):
+        layer(x, x, x)
+    layer.eval()
+    for options, match in (
+        (dict(need_weights=True), "weights"),
+        (dict(is_causal=True), "causal"),
+        (dict(attn_mask=torch.zeros(5, 5)), "attn_mask"),
+    ):
+        with pytest.raises(shoal.ShoalError, match=match):
+            layer(x, x, x, **options)
+    with pytest.raises(shoal.ShoalError):
+        shoal.torch.MultiheadAttention(32, 4, kind="nonsense")
+    with pytest.raises(shoal.ShoalError):
+        shoal.torch.MultiheadAttention(32, 4, add_bias_kv=True)
+
+
+def test_multihead_attention_copies_and_pickles():
+    layer, x = (
+        shoal.torch.MultiheadAttention(32, 4, kind="clustered-3"),
+        torch.randn(9, 2, 32),
+    )
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert twin.kind == "clustered-3" and torch.equal(
+            twin(x, x, x)[0], layer(x, x, x)[0]
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*", "ignore:enable_nested_tensor")
+def test_use_kind_on_an_encoder():
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 40, 32)
+    padding = torch.arange(40) >= torch.tensor([40, 15])[:, None]
+    names = list(model.state_dict())
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=padding)
+        with shoal.torch.use_kind(model, "full"):
+            assert list(model.state_dict()) == names
+            full = model(x, src_key_padding_mask=padding)
+        with shoal.torch.use_kind(model, "clustered-3"):
+            rough = model(x, src_key_padding_mask=padding)
+            with shoal.torch.use_kind(model, "full"):
+                assert torch.equal(model(x, src_key_padding_mask=padding), full)
+        after = model(x, src_key_padding_mask=padding)
+    live = ~padding
+    assert torch.allclose(full[live], plain[live], atol=1e-5)
+    assert not torch.allclose(rough[live], plain[live], atol=1e-3)
+    assert torch.equal(after, plain)
+    assert type(model.layers[0].self_attn) is torch.nn.MultiheadAttention
+
+
+def test_use_kind_restores_after_an_error():
+    layer = shoal.torch.MultiheadAttention(32, 4, kind="full").eval()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(KeyError):
+        with shoal.torch.use_kind(layer, "clustered-3"):
+            assert layer.kind == "clustered-3"
+            raise KeyError
+    assert layer.kind == "full" and torch.backends.mha.get_fastpath_enabled() == fast_path
+    with pytest.raises(shoal.ShoalError):
+        with shoal.torch.use_kind(layer, "nonsense"):
+            pass
