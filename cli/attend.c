@@ -222,7 +222,8 @@ static int parse_kind(attend_job *job) {
 static void spell_in_full(const shoal_attention *attention, char *text, size_t size) {
     shoal_attention_print(attention, text, size);
     /* What is not the paper's is spelled by what differs from its defaults. */
-    if (attention->kind == SHOAL_SHOAL || attention->groups || attention->normaliser)
+    if (attention->kind == SHOAL_SHOAL || attention->kind == SHOAL_AUTO ||
+        attention->groups || attention->normaliser)
         return;
     size_t used = strcspn(text, ":");
     text[used] = 0;
@@ -265,6 +266,11 @@ static int report_json(const attend_job *job, const char *spelling) {
                             outputs);
     json_object_update(object, run);
     json_decref(run);
+    if (job->attention.kind == SHOAL_AUTO) {
+        char picked[128];
+        spell_in_full(&job->picked, picked, sizeof picked);
+        json_object_set_new(object, "picked", json_string(picked));
+    }
     if (job->check_samples > 0) {
         json_object_set_new(object, "samples", json_integer(job->error.samples));
         json_object_set_new(object, "relative_error",
@@ -278,6 +284,11 @@ static int report_json(const attend_job *job, const char *spelling) {
 static int report_text(const attend_job *job, const char *spelling) {
     const shoal_problem *p = &job->problem;
     printf("%s\n", spelling);
+    if (job->attention.kind == SHOAL_AUTO) {
+        char picked[128];
+        spell_in_full(&job->picked, picked, sizeof picked);
+        printf("  picked %s%s\n", picked, job->slices > 1 ? " for the last slice" : "");
+    }
     printf("  batch %" PRId64 ", heads %" PRId64 " (keys and values: %" PRId64
            "), queries %" PRId64 ", keys %" PRId64 ", dim %" PRId64 ", value dim %" PRId64
            ", scale %.6g\n",

@@ -52,6 +52,7 @@ typedef struct {
     double seconds; /* forward and backward */
     size_t workspace;
     shoal_error error;
+    shoal_attention picked; /* what auto picked, for the last slice */
 } attend_job;
 
 /* Each returns an exit code, after a complaint where it is not EXIT_OK. */

@@ -152,6 +152,7 @@ static int run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pla
     if (status == SHOAL_OK) {
         keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
         keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
+        shoal_plan_picked(plan, NULL, &job->picked);
         status = check_slice(job, plan, slice, &inputs);
     }
     if (status != SHOAL_OK)

@@ -55,6 +55,8 @@ static int print_text(const shoal_context *context) {
         printf("%s %s", index ? "," : "", json_string_value(name));
     printf(" that run here)\n");
     printf("threads          %d\n", shoal_context_threads(context));
+    printf("crossover        %d positions, measured now (SHOAL_CROSSOVER=%d keeps it)\n",
+           shoal_context_crossover(context), shoal_context_crossover(context));
     printf("BLAS             %s\n", blas);
     printf("compiler         %s\n", compiler);
     json_decref(list);
@@ -63,9 +65,10 @@ static int print_text(const shoal_context *context) {
 
 static int print_object(const shoal_context *context) {
     return print_json(
-        json_pack("{s:s, s:s, s:o, s:i, s:s, s:s}", "version", shoal_version(), "isa",
+        json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version", shoal_version(), "isa",
                   shoal_context_isa(context), "isa_runnable", runnable(), "threads",
-                  shoal_context_threads(context), "blas", blas, "compiler", compiler));
+                  shoal_context_threads(context), "crossover",
+                  shoal_context_crossover(context), "blas", blas, "compiler", compiler));
 }
 
 int info_command(int count, char **arguments) {
@@ -87,7 +90,11 @@ int info_command(int count, char **arguments) {
     int code = open_context("info", 0, NULL, &context);
     if (code != EXIT_OK)
         return code;
-    code = json ? print_object(context) : print_text(context);
+    const shoal_status status = shoal_measure_crossover(context);
+    if (status != SHOAL_OK)
+        code = complain_status(status, EXIT_RESOURCES, "info", context);
+    else
+        code = json ? print_object(context) : print_text(context);
     shoal_context_destroy(context);
     return code;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/auto.h"
 #include "attention/call.h"
 #include "attention/clustered.h"
 #include "attention/full.h"
@@ -180,6 +181,17 @@ const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
                                 : NULL;
 }
 
+shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
+                               shoal_attention *picked) {
+    if (!plan || !picked)
+        return fail(plan ? plan->context : NULL, SHOAL_INVALID,
+                    "shoal_plan_picked: an argument is NULL");
+    *picked = plan->attention;
+    if (plan->attention.kind == SHOAL_AUTO)
+        *picked = auto_picked(plan, state ? state : plan->state);
+    return SHOAL_OK;
+}
+
 shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out) {
     attention_call now;
     shoal_status status = call_check(plan, inputs, &now);
@@ -231,7 +243,7 @@ const attention_kind *attention_kind_at(int index) {
         [SHOAL_FULL] = &full_kind,           [SHOAL_SHARED_FULL] = &shared_full_kind,
         [SHOAL_CLUSTERED] = &clustered_kind, [SHOAL_I_CLUSTERED] = &i_clustered_kind,
         [SHOAL_LSH] = &lsh_kind,             [SHOAL_ORACLE_TOP] = &oracle_top_kind,
-        [SHOAL_SHOAL] = &shoal_kind_row,
+        [SHOAL_SHOAL] = &shoal_kind_row,     [SHOAL_AUTO] = &auto_kind,
     };
     int count = (int)(sizeof kinds / sizeof *kinds);
     return index >= 0 && index < count ? kinds[index] : NULL;

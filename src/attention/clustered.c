@@ -24,14 +24,13 @@ static void hash_task(void *shared, int64_t task, int thread) {
                      own->dense->panels[0].queries, own->projections);
 }
 
-/* The caller's groups, or one for every query where there are enough, or found. */
-static void find_groups(clustered_head *head, team workers) {
+void clustered_find_groups(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
     const int32_t *brought = head->call->inputs->groups;
     int32_t *groups = head->state.groups;
     if (brought) {
-        memcpy(groups, brought + head->view.head * N, (size_t)n * sizeof *groups);
+        memmove(groups, brought + head->view.head * N, (size_t)n * sizeof *groups);
     } else if (n <= plan->attention.clusters) {
         for (int64_t i = 0; i < n; i++)
             groups[i] = (int32_t)i;
@@ -73,17 +72,7 @@ static void centroid_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Sees a block of scores: keeps the candidates, and cuts lists before they are full. */
-typedef struct {
-    const clustered_work *work;
-    const kernel_table *kernels;
-    /* Of one panel's lanes: */
-    uint64_t *candidates; /* [width][capacity] */
-    int32_t *counts;
-    float *floor;
-} candidate_seer;
-
-static candidate_seer seer_of(const clustered_head *head, clustered_thread *own, int p) {
+candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own, int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
     return (candidate_seer){head->work, head->keys.kernels,
                             own->candidates + lane * head->work->capacity,
@@ -102,8 +91,8 @@ static void cut_list(const candidate_seer *seer, int lane) {
     seer->floor[lane] = candidate_score(worst);
 }
 
-static void see_scores(void *shared, const query_panel *panel, float *scores, int count,
-                       int64_t first) {
+void clustered_see(void *shared, const query_panel *panel, float *scores, int count,
+                   int64_t first) {
     const candidate_seer *seer = shared;
     for (int i = 0; i < panel->count; i++)
         if (seer->counts[i] >= seer->work->capacity - KEY_BLOCK)
@@ -112,8 +101,8 @@ static void see_scores(void *shared, const query_panel *panel, float *scores, in
                            seer->candidates, seer->work->capacity, seer->counts);
 }
 
-static void start_panel(const clustered_head *head, query_panel *panel,
-                        const candidate_seer *seer) {
+void clustered_start_panel(const clustered_head *head, query_panel *panel,
+                           const candidate_seer *seer) {
     dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
     for (int i = 0; i < panel->width && head->work->improved; i++) {
         seer->counts[i] = 0;
@@ -158,14 +147,14 @@ static void attend_task(void *shared, int64_t task, int thread) {
         dense_cut(own->dense, head->keys.kernels, first, least(first + run, used));
     candidate_seer seers[PANELS];
     for (int p = 0; p < panels; p++) {
-        seers[p] = seer_of(head, own, p);
-        start_panel(head, &own->dense->panels[p], &seers[p]);
+        seers[p] = clustered_seer(head, own, p);
+        clustered_start_panel(head, &own->dense->panels[p], &seers[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
             dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
                          &own->dense->panels[p], own->dense->scores,
-                         head->work->improved ? see_scores : NULL, &seers[p]);
+                         head->work->improved ? clustered_see : NULL, &seers[p]);
     for (int p = 0; p < panels; p++)
         keep_panel(head, chunk, &own->dense->panels[p], &seers[p]);
 }
@@ -258,7 +247,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     head.out = query_rows(call, call->out, &problem->out, b, h);
     clear_rows(head.out, S > 0 ? n : 0, problem->packed ? n : problem->queries,
                problem->value_dim);
-    find_groups(&head, workers);
+    clustered_find_groups(&head, workers);
     int64_t used = head.slot->sorted.used;
     if (head.work->improved)
         for (int64_t i = 0; i < (int64_t)call->plan->attention.clusters *

@@ -100,6 +100,25 @@ typedef struct {
 
 clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h, int slot);
 
+/* The caller's groups, or one for every query where there are enough, or found; sorted. */
+void clustered_find_groups(clustered_head *head, team workers);
+
+/* Sees blocks of scores of one panel of centroids: keeps the candidates, and cuts lists
+   before they are full. */
+typedef struct {
+    const clustered_work *work;
+    const kernel_table *kernels;
+    /* Of the panel's lanes: */
+    uint64_t *candidates; /* [width][capacity] */
+    int32_t *counts;
+    float *floor;
+} candidate_seer;
+candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own, int panel);
+void clustered_see(void *seer, const query_panel *panel, float *scores, int count,
+                   int64_t first);
+void clustered_start_panel(const clustered_head *head, query_panel *panel,
+                           const candidate_seer *seer);
+
 /* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
    returns how many. */
 int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
@@ -122,5 +141,20 @@ void clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
 void clustered_outputs(clustered_head *head, team workers);
 
 void clustered_backward(const attention_call *call);
+
+/* Finds the groups of all heads, leaves them in the state, and compares what `samples`
+   queries of each head would get with what they should: squares[h][t] is the squared error
+   with topks[t] top keys (increasing, at most the plan's), squares[h][count] the squared
+   length of the exact outputs, both scaled to all queries of the head. */
+typedef struct {
+    const attention_call *call;
+    int samples, count;
+    const int32_t *topks; /* [count] */
+    double *squares;      /* [batch * heads][count + 1] */
+} clustered_trial;
+void clustered_try(clustered_trial *trial);
+
+/* Uses fewer top keys than the plan has room for, from the next forward on. */
+void clustered_use_topk(shoal_plan *plan, int32_t topk);
 
 #endif

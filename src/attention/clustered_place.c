@@ -168,6 +168,12 @@ void clustered_place(shoal_plan *plan, layout *work, layout *state) {
     state_at(plan, state);
 }
 
+void clustered_use_topk(shoal_plan *plan, int32_t topk) {
+    clustered_work *own = plan->work;
+    own->topk = (int32_t)least(topk, plan->problem.keys);
+    own->capacity = topk_capacity(own->topk, KEY_BLOCK);
+}
+
 const int32_t *clustered_groups(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(layout){.base = (char *)state}).groups;
 }

@@ -54,6 +54,10 @@ static const attention_kind *row_of(shoal_kind kind) {
     return NULL;
 }
 
+static int tolerance_is_legal(float tolerance) {
+    return tolerance >= 0.0001f && tolerance <= 10;
+}
+
 /* A run of decimal digits and nothing else, at most `most`. */
 static int read_number(const char *text, size_t length, uint64_t most, uint64_t *value) {
     *value = 0;
@@ -98,6 +102,28 @@ static shoal_status read_field(shoal_context *context, const char *whole,
     return SHOAL_OK;
 }
 
+/* Digits with at most one point, so that no locale changes what it means. */
+static shoal_status read_tolerance(shoal_context *context, const char *whole,
+                                   const char *text, size_t length,
+                                   shoal_attention *attention) {
+    double value = 0, unit = 1;
+    int points = 0, digits = 0;
+    for (size_t i = 0; i < length && points < 2; i++) {
+        points += text[i] == '.' ? 1 : text[i] < '0' || text[i] > '9' ? 2 : 0;
+        if (text[i] == '.')
+            continue;
+        unit = points ? unit * 10 : 1;
+        value = points ? value + (text[i] - '0') / unit : value * 10 + (text[i] - '0');
+        digits++;
+    }
+    attention->tolerance = (float)value;
+    if (points < 2 && digits > 0 && tolerance_is_legal(attention->tolerance))
+        return SHOAL_OK;
+    return fail(context, SHOAL_INVALID,
+                "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
+                whole);
+}
+
 /* One "name=value". */
 static shoal_status read_option(shoal_context *context, const char *whole, const char *text,
                                 size_t length, unsigned *seen, shoal_attention *attention) {
@@ -110,6 +136,10 @@ static shoal_status read_option(shoal_context *context, const char *whole, const
             return SHOAL_OK;
         return fail(context, SHOAL_INVALID,
                     "attention \"%.80s\": seed must be a whole number below 2^64", whole);
+    }
+    if (equals && name == 9 && !memcmp(text, "tolerance", 9) && (allowed & OPTION_TOLERANCE)) {
+        *seen |= OPTION_TOLERANCE;
+        return read_tolerance(context, whole, equals + 1, length - 10, attention);
     }
     for (int i = 0; i < OPTION_ROWS && equals; i++) {
         const option_row *row = &option_rows[i];
@@ -143,7 +173,7 @@ static shoal_status read_kind(shoal_context *context, const char *text, size_t l
     }
     return fail(context, SHOAL_INVALID,
                 "unknown attention \"%.80s\": the kinds are full, shared-full, clustered-C, "
-                "i-clustered-C, lsh-R, oracle-top-k, shoal-C, such as shoal-100:topk=64",
+                "i-clustered-C, lsh-R, oracle-top-k, shoal-C, auto, such as shoal-100:topk=64",
                 text);
 }
 
@@ -195,7 +225,29 @@ shoal_status attention_check(shoal_context *context, shoal_attention *attention)
                         wanted[i]->name, (int)value, (int)wanted[i]->least,
                         (int)wanted[i]->most);
     }
+    if (!(kind->options & OPTION_TOLERANCE))
+        attention->tolerance = 0;
+    else if (attention->tolerance != 0 && !tolerance_is_legal(attention->tolerance))
+        return fail(context, SHOAL_INVALID,
+                    "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
+                    (double)attention->tolerance);
     return SHOAL_OK;
+}
+
+/* The fewest decimals that read back as the same float; with a point in every locale. */
+static size_t print_tolerance(float tolerance, char *text, size_t size, char *separator) {
+    char digits[40];
+    int decimals = 0;
+    shoal_attention back = {0};
+    do {
+        snprintf(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
+        for (char *c = digits; *c; c++)
+            *c = *c >= '0' && *c <= '9' ? *c : '.';
+        read_tolerance(NULL, digits, digits, strlen(digits), &back);
+    } while (back.tolerance != tolerance && ++decimals < 20);
+    size_t length = (size_t)snprintf(text, size, "%ctolerance=%s", *separator, digits);
+    *separator = ',';
+    return length;
 }
 
 size_t shoal_attention_print(const shoal_attention *attention, char *text, size_t size) {
@@ -222,6 +274,9 @@ size_t shoal_attention_print(const shoal_attention *attention, char *text, size_
                                          (int)value);
         separator = ',';
     }
+    if (kind && (kind->options & OPTION_TOLERANCE) && attention->tolerance > 0)
+        length += print_tolerance(attention->tolerance, buffer + length,
+                                  sizeof buffer - length, &separator);
     if (kind && (kind->options & OPTION_SEED) && attention->seed != kind->defaults.seed)
         length += (size_t)snprintf(buffer + length, sizeof buffer - length,
                                    "%cseed=%" PRIu64, separator, attention->seed);

@@ -11,7 +11,8 @@ enum option {
     OPTION_SEED = 8,
     OPTION_RANK = 16,
     OPTION_GROUPS = 32,
-    OPTION_NORMALISER = 64
+    OPTION_NORMALISER = 64,
+    OPTION_TOLERANCE = 128
 };
 
 /* The number after the kind's name: none, or a field of shoal_attention. */

@@ -8,6 +8,7 @@
 struct shoal_context {
     shoal_options options; /* allocate and release are never NULL here */
     int threads;
+    int crossover; /* options' or measured; see shoal_options */
     const struct kernel_table *kernels; /* set by the kernels' room; NULL: refused options */
     char message[512];
 };

@@ -98,10 +98,13 @@ static bool write_bytes(int descriptor, const char *bytes, size_t size) {
 }
 
 /* Closes the descriptor in any case; errno is that of the first failure. */
-static bool write_parts_and_close(int descriptor, const file_part *parts, int count) {
+static bool write_parts_and_close(int descriptor, const file_part *parts, int count,
+                                  bool durable) {
     bool written = true;
     for (int i = 0; i < count && written; i++)
         written = write_bytes(descriptor, parts[i].bytes, parts[i].size);
+    if (written && durable)
+        written = fsync(descriptor) == 0;
     int error = errno;
     if (close(descriptor) != 0 && written)
         return false;
@@ -131,13 +134,30 @@ static int open_temporary(const char *target, char *temporary, size_t size) {
 static shoal_status write_directly(shoal_context *context, const char *path,
                                    const file_part *parts, int count) {
     int descriptor = open(path, O_WRONLY | O_CLOEXEC);
-    if (descriptor < 0 || !write_parts_and_close(descriptor, parts, count))
+    if (descriptor < 0 || !write_parts_and_close(descriptor, parts, count, false))
         return cannot(context, path, "write it");
     return SHOAL_OK;
 }
 
-shoal_status file_replace(shoal_context *context, const char *path,
-                          const file_part *parts, int count) {
+/* The folder's entry is written by syncing the folder. A file system that cannot do that
+   for folders says EINVAL and needs no more. */
+static bool sync_folder_of(const char *target) {
+    char folder[PATH_MAX];
+    const char *slash = strrchr(target, '/');
+    int length = slash ? (int)(slash - target) + 1 : 0;
+    snprintf(folder, sizeof folder, "%.*s.", length, target);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool synced = fsync(descriptor) == 0 || errno == EINVAL;
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return synced;
+}
+
+static shoal_status replace(shoal_context *context, const char *path,
+                            const file_part *parts, int count, bool durable) {
     struct stat existing;
     bool exists = stat(path, &existing) == 0;
     if (exists && !S_ISREG(existing.st_mode))
@@ -151,9 +171,23 @@ shoal_status file_replace(shoal_context *context, const char *path,
     /* Keeping the old file's permissions is a courtesy, and no reason to stop. */
     if (exists && fchmod(descriptor, existing.st_mode & 0777) != 0)
         errno = 0;
-    if (write_parts_and_close(descriptor, parts, count) && rename(temporary, target) == 0)
+    if (write_parts_and_close(descriptor, parts, count, durable) &&
+        rename(temporary, target) == 0) {
+        if (durable && !sync_folder_of(target))
+            return cannot(context, path, "sync the folder it is in");
         return SHOAL_OK;
+    }
     shoal_status status = cannot(context, path, "write it");
     unlink(temporary);
     return status;
+}
+
+shoal_status file_replace(shoal_context *context, const char *path,
+                          const file_part *parts, int count) {
+    return replace(context, path, parts, count, false);
+}
+
+shoal_status file_replace_durably(shoal_context *context, const char *path,
+                                  const file_part *parts, int count) {
+    return replace(context, path, parts, count, true);
 }

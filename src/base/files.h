@@ -29,4 +29,9 @@ void pages_release(void *pages, size_t size); /* the size that was asked for */
 shoal_status file_replace(shoal_context *context, const char *path,
                           const file_part *parts, int count);
 
+/* The same, and returns only when the disk has the new file and its name: after a loss of
+   power there is the old file or the new one, whole. */
+shoal_status file_replace_durably(shoal_context *context, const char *path,
+                                  const file_part *parts, int count);
+
 #endif

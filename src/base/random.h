@@ -11,6 +11,8 @@ enum random_stream {
     STREAM_STARTS,     /* k-means' first centres */
     STREAM_ROTATIONS,  /* lsh's projections */
     STREAM_SAMPLES,    /* queries that the error estimate looks at */
+    STREAM_WEIGHTS,    /* a model's first parameters */
+    STREAM_DROPOUT,    /* what dropout leaves out */
 };
 
 uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter);

@@ -74,6 +74,8 @@ static shoal_status choose_table(shoal_context *context, const char *name) {
                 from, name);
 }
 
+enum { DEFAULT_CROSSOVER = 450, MOST_CROSSOVER = 1 << 24 };
+
 static void *plain_allocate(void *user, size_t bytes) {
     (void)user;
     return malloc(bytes);
@@ -82,6 +84,23 @@ static void *plain_allocate(void *user, size_t bytes) {
 static void plain_release(void *user, void *block) {
     (void)user;
     free(block);
+}
+
+/* The number that the caller or the environment gives, or the default. */
+static shoal_status choose_crossover(shoal_context *context, int given) {
+    const char *text = getenv("SHOAL_CROSSOVER"), *from = "options.crossover";
+    long value = given ? given : DEFAULT_CROSSOVER;
+    if (!given && text && *text) {
+        char *end;
+        from = "SHOAL_CROSSOVER";
+        value = strtol(text, &end, 10);
+        value = *end ? 0 : value;
+    }
+    if (value < 1 || value > MOST_CROSSOVER)
+        return fail(context, SHOAL_INVALID, "%s must be a whole number from 1 to %d", from,
+                    MOST_CROSSOVER);
+    context->crossover = (int)value;
+    return SHOAL_OK;
 }
 
 shoal_status shoal_context_create(const shoal_options *options, shoal_context **context) {
@@ -100,7 +119,8 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
         return fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
                     chosen.threads);
     made->threads = chosen.threads ? chosen.threads : omp_get_max_threads();
-    return choose_table(made, chosen.isa);
+    const shoal_status status = choose_crossover(made, chosen.crossover);
+    return status == SHOAL_OK ? choose_table(made, chosen.isa) : status;
 }
 
 void shoal_context_destroy(shoal_context *context) {

@@ -1,0 +1,160 @@
+/* What a few queries of every head would get from more and more top keys, against what they
+   should get. One pass over the keys for the queries and for their groups' centroids gives
+   the exact outputs, the centroids' sums and their best keys; then keys move one by one,
+   best first, from the centroid's part of a query's softmax into its own. */
+#include <math.h>
+#include <string.h>
+
+#include "attention/clustered.h"
+#include "base/random.h"
+#include "cluster/topk.h"
+
+/* The samples of one panel. Panel 0 of the thread's scratch has the queries, panel 1 their
+   groups' centroids, which lie in the first rows of the head's own. */
+typedef struct {
+    const clustered_trial *trial;
+    const clustered_head *head;
+    clustered_thread *own;
+    candidate_seer seer;
+    const int32_t *queries; /* [count] */
+    int count;
+    int32_t *keys; /* [top keys]: room for one sample's list */
+} sample_panel;
+
+static void load_panels(sample_panel *samples) {
+    const clustered_head *head = samples->head;
+    const kernel_table *run = head->keys.kernels;
+    const grouping *sorted = &head->slot->sorted;
+    const rows q = head->view.q;
+    const int dim = head->keys.dim;
+    query_panel *panel = samples->own->dense->panels;
+    for (int s = 0; s < samples->count; s++) {
+        const int32_t j = head->state.groups[samples->queries[s]];
+        const int32_t first = sorted->offsets[j], size = sorted->offsets[j + 1] - first;
+        float *centroid = head->state.centroids + (int64_t)s * dim;
+        run->sum_rows(q.data, q.stride, sorted->order + first, NULL, size, dim, centroid);
+        for (int d = 0; d < dim; d++)
+            centroid[d] /= (float)size;
+    }
+    for (int p = 0; p < 2; p++) {
+        panel[p].first = 0;
+        panel[p].count = samples->count;
+        panel[p].width = panel_width(run, samples->count);
+        clustered_start_panel(head, &panel[p], &samples->seer);
+    }
+    run->pack(q.data, q.stride, samples->queries, samples->count, panel->width, dim,
+              head->keys.scale, panel->queries);
+}
+
+/* What moving the list's keys into the query's own part adds to their weights. */
+static void weigh_moves(const sample_panel *samples, int s, const uint64_t *list,
+                        int32_t count) {
+    const rows q = samples->head->view.q, k = samples->head->view.k;
+    const float *query = q.data + samples->queries[s] * q.stride;
+    const float top = samples->own->dense->panels[1].top[s];
+    for (int32_t r = 0; r < count; r++) {
+        const float *key = k.data + candidate_key(list[r]) * k.stride;
+        const float score =
+            samples->head->keys.scale * ordered_dot(query, key, samples->head->keys.dim);
+        samples->own->weights[r] = expf(score - top) - expf(candidate_score(list[r]) - top);
+        samples->keys[r] = candidate_key(list[r]);
+    }
+}
+
+/* Brings the best keys to the front of the list, those for each of the trial's numbers
+   before the others: their order matters no further. Returns how many there are. */
+static int32_t best_in_parts(const clustered_trial *trial, uint64_t *list, int32_t count) {
+    const int32_t found = topk_cut(list, count, trial->topks[trial->count - 1]);
+    count = found;
+    for (int t = trial->count - 2; t >= 0; t--)
+        count = topk_cut(list, count, trial->topks[t]);
+    return found;
+}
+
+/* Sample s: adds to squares [count + 1]. */
+static void follow_sample(const sample_panel *samples, int s, double *squares) {
+    const clustered_trial *trial = samples->trial;
+    const clustered_head *head = samples->head;
+    const int Dv = head->keys.value_dim;
+    const query_panel *exact = samples->own->dense->panels, *centroid = exact + 1;
+    const int width = exact->width;
+    float *sums = samples->own->top_v, *moved = sums + Dv; /* room for 2 top keys' values */
+    uint64_t *list = samples->seer.candidates + s * samples->seer.work->capacity;
+    const int32_t found = best_in_parts(trial, list, samples->seer.counts[s]);
+    weigh_moves(samples, s, list, found);
+    double sum = (double)centroid->sum[s];
+    for (int d = 0; d < Dv; d++)
+        sums[d] = centroid->outputs[d * width + s];
+    for (int32_t t = 0, taken = 0; t < trial->count; t++) {
+        const int32_t more = (int32_t)least(trial->topks[t], found) - taken;
+        head->keys.kernels->sum_rows(head->view.v.data, head->view.v.stride,
+                                     samples->keys + taken, samples->own->weights + taken,
+                                     more, Dv, moved);
+        for (int32_t r = taken; r < taken + more; r++)
+            sum += (double)samples->own->weights[r];
+        taken += more;
+        double square = 0;
+        for (int d = 0; d < Dv; d++) {
+            sums[d] += moved[d];
+            const double error = (double)sums[d] / sum -
+                                 (double)(exact->outputs[d * width + s] / exact->sum[s]);
+            square += error * error;
+        }
+        squares[t] += square;
+    }
+    for (int d = 0; d < Dv; d++) {
+        const double right = (double)(exact->outputs[d * width + s] / exact->sum[s]);
+        squares[trial->count] += right * right;
+    }
+}
+
+static void try_panel(sample_panel *samples, double *squares) {
+    const clustered_head *head = samples->head;
+    query_panel *panel = samples->own->dense->panels;
+    float *scores = samples->own->dense->scores;
+    load_panels(samples);
+    for (int64_t key = 0; key < head->view.keys; key += KEY_BLOCK) {
+        const int64_t end = least(key + KEY_BLOCK, head->view.keys);
+        dense_stream(&head->keys, key, end, &panel[0], scores, NULL, NULL);
+        dense_stream(&head->keys, key, end, &panel[1], scores, clustered_see, &samples->seer);
+    }
+    for (int s = 0; s < samples->count; s++)
+        follow_sample(samples, s, squares);
+}
+
+enum { MOST_SAMPLES = 64 };
+
+static void try_head(void *shared, int64_t unit, int slot, team workers) {
+    const clustered_trial *trial = shared;
+    const shoal_plan *plan = trial->call->plan;
+    const int64_t heads = plan->problem.heads;
+    clustered_head head = clustered_head_of(trial->call, unit / heads, unit % heads, slot);
+    double *squares = trial->squares + unit * (trial->count + 1);
+    memset(squares, 0, sizeof *squares * (size_t)(trial->count + 1));
+    clustered_find_groups(&head, workers);
+    const int64_t n = head.view.queries;
+    if (n == 0 || head.view.keys == 0)
+        return;
+    int32_t chosen[MOST_SAMPLES];
+    const int64_t count = least(least(trial->samples, MOST_SAMPLES), n);
+    random_subset(plan->attention.seed + (uint64_t)unit, STREAM_SAMPLES, n, count, chosen);
+    const int thread = workers.threads == 1 ? workers.self : 0;
+    sample_panel samples = {.trial = trial,
+                            .head = &head,
+                            .own = &head.work->threads[thread],
+                            .keys = head.state.top_keys};
+    samples.seer = clustered_seer(&head, samples.own, 1);
+    for (int64_t first = 0; first < count; first += samples.count) {
+        samples.queries = chosen + first;
+        samples.count = (int)least(least(head.keys.kernels->panel, plan->attention.clusters),
+                                   count - first);
+        try_panel(&samples, squares);
+    }
+    for (int t = 0; t <= trial->count; t++)
+        squares[t] *= (double)n / (double)count;
+}
+
+void clustered_try(clustered_trial *trial) {
+    const shoal_problem *problem = &trial->call->plan->problem;
+    run_units(trial->call->plan->threads, problem->batch * problem->heads, try_head, trial);
+}
