@@ -21,13 +21,13 @@ all:
 	@cmake --build $(BUILD) -j $(JOBS)
 
 demo:
-	@tools/install-deps program
+	@tools/install-deps program --optional models plots
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS) --target shoal_program
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm blas plots counts
+	@tools/install-deps program tests --optional clang arm blas models plots counts
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:

@@ -7,6 +7,15 @@ file(GLOB helper_sources CONFIGURE_DEPENDS tests/*.c)
 list(REMOVE_ITEM helper_sources ${test_sources} ${fuzz_sources}
     ${CMAKE_CURRENT_SOURCE_DIR}/tests/instructions.c)
 
+# tests/test_nn_*.c, test_data_*.c and test_model_*.c are of the rooms that may be absent, as
+# are their fuzz targets; tests/nn_*.c and the like help them.
+if(NOT model_libraries)
+    set(of_models "/tests/(test_|fuzz_)?(nn|data|model)_[^/]*$")
+    list(FILTER test_sources EXCLUDE REGEX ${of_models})
+    list(FILTER fuzz_sources EXCLUDE REGEX ${of_models})
+    list(FILTER helper_sources EXCLUDE REGEX ${of_models})
+endif()
+
 set(test_environment OMP_WAIT_POLICY=passive UBSAN_OPTIONS=print_stacktrace=1)
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
@@ -66,6 +75,15 @@ endforeach()
 if(TARGET shoal_program AND EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_cli.sh)
     shoal_test(cli COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/tests/test_cli.sh
         $<TARGET_FILE:shoal_program>)
+endif()
+
+# tests/cli_X.sh is a script of cases for the program, the CTest test cli_X.
+file(GLOB program_scripts CONFIGURE_DEPENDS tests/cli_*.sh)
+if(TARGET shoal_program)
+    foreach(script IN LISTS program_scripts)
+        cmake_path(GET script STEM name)
+        shoal_test(${name} COMMAND bash ${script} $<TARGET_FILE:shoal_program>)
+    endforeach()
 endif()
 
 if(TARGET shoal_program)

@@ -1,0 +1,17 @@
+#include "nn/crew.h"
+
+#include <cblas.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "nn/rows.h"
+
+crew crew_of(const shoal_context *context) {
+    openblas_set_num_threads(1);
+    crew made = {.workers = {context->threads, 0}, .rows = &plain_rows};
+#if defined(__x86_64__)
+    if (strncmp(context->kernels->isa, "avx", 3) == 0)
+        made.rows = &avx2_rows;
+#endif
+    return made;
+}
