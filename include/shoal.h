@@ -267,13 +267,16 @@ SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
                                     float *out);
 
 /* The real error of an output: exact attention, in double precision, for `samples` live
-   queries (seeded, without repetition; all of them if there are no more), compared with
-   the same rows of `out`. The exact attention of lsh has its keys: unit-length queries.
-   Costs samples x keys x (dim + value_dim). */
+   queries (seeded; all of them if there are no more), compared with the same rows of
+   `out`. The exact attention of lsh has its keys: unit-length queries. For kinds with
+   groups, queries are drawn more often where a better approximation, shoal-C with four
+   times the top keys, differs from `out`, and counted less; so few samples tell even an
+   error that a handful of queries carry. Costs samples x keys x (dim + value_dim), and
+   that approximation, for which memory is allocated and given back. */
 typedef struct {
     int64_t samples;       /* queries compared */
     double relative_error; /* |out - exact| / |exact|, both as one long vector; 0 for 0/0 */
-    double largest_error;  /* the largest absolute difference */
+    double largest_error;  /* the largest absolute difference among them */
 } shoal_error;
 SHOAL_API shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                                             const float *out, int64_t samples, uint64_t seed,
@@ -354,11 +357,11 @@ typedef struct {
                                offsets[b + 1] - 1; offsets[0] is 0 */
     const int32_t *tokens;  /* [rows], where the model has a vocabulary */
     const float *features;  /* [rows][model], where it has none */
-    int32_t training;       /* nonzero: with dropout, drawn for `step`; backward follows */
+    int32_t training;       /* nonzero: with dropout, drawn for `step` */
     int64_t step;
 } shoal_model_inputs;
 
-/* *out is the model's own, valid until the next call: [rows][outputs], or [rows][model]. */
+/* *out is the model's own until the next call: [rows][outputs] or [rows][model]. */
 SHOAL_API shoal_status shoal_model_forward(shoal_model *model,
                                            const shoal_model_inputs *inputs,
                                            const float **out);

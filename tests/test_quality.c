@@ -165,7 +165,7 @@ static void check_estimates(const char *const *names, int64_t count, const char 
                       "estimates from 64 queries, %d of 4 from 1024\n",
                       names[i], kind, truth, few.near, many.near);
         assert_true(few.bias > 0.75 && few.bias < 1.25);
-        assert_true(few.near >= 35);
+        assert_true(few.near >= 95);
         assert_true(many.near >= 3);
         layer_release(&l);
     }

@@ -1,10 +1,17 @@
-/* The error estimate: exact attention for a sample of live queries, by the plainest loops
-   in double precision. Nothing is allocated: samples are drawn in one pass over all live
-   queries and compared a batch at a time, and a row is made a slice of features at a
-   time, each with a softmax that streams over the keys. */
+/* The error estimate: exact attention for some live queries, by the plainest loops in double
+   precision, a slice of features at a time with a softmax that streams over the keys.
+ *
+ * One query in a hundred can carry half of the squared error, and an even draw misses it.
+ * So a guide, a better approximation that is still linear (guide.c), says where `out` is
+ * likely to be off: query i is drawn with probability p_i, most of which is in proportion
+ * to its squared distance from the guide's output, the rest even. What a drawn query shows
+ * is divided by p_i, so the sums are unbiased whatever the guide is worth. The outputs'
+ * squared length is known for all queries, and only its difference from the exact one is
+ * estimated. */
 #include <math.h>
 
 #include "attention/call.h"
+#include "attention/guide.h"
 #include "base/random.h"
 
 enum { BATCH = 128, SLICE = 256 };
@@ -12,7 +19,8 @@ enum { BATCH = 128, SLICE = 256 };
 /* One query and what was found about it. */
 typedef struct {
     int64_t b, h, i;
-    double error_squared, exact_squared, largest;
+    double weight; /* what it counts for: the inverse of its probability */
+    double error_squared, exact_squared, out_squared, largest;
 } sample;
 
 typedef struct {
@@ -72,6 +80,7 @@ static void compare_slice(sample *at, const double *exact, const float *out,
         const double error = fabs((double)out[f] - exact[f]);
         at->error_squared += error * error;
         at->exact_squared += exact[f] * exact[f];
+        at->out_squared += (double)out[f] * (double)out[f];
         at->largest = error > at->largest || isnan(error) ? error : at->largest;
     }
 }
@@ -98,8 +107,9 @@ static void finish_batch(sample_batch *batch, sample *total) {
     team_run((team){batch->call->plan->threads, 0}, batch->count, sample_task, batch);
     for (int64_t s = 0; s < batch->count; s++) {
         const sample *at = &batch->samples[s];
-        total->error_squared += at->error_squared;
-        total->exact_squared += at->exact_squared;
+        total->error_squared += at->weight * at->error_squared;
+        total->exact_squared += at->weight * at->exact_squared;
+        total->out_squared += at->weight * at->out_squared;
         if (at->largest > total->largest || isnan(at->largest))
             total->largest = at->largest;
     }
@@ -114,28 +124,59 @@ static int64_t count_live(const attention_call *call) {
     return live;
 }
 
-/* Selection sampling: of the `left` queries still to come, `wanted` are to be taken. */
-static sample compare_samples(const attention_call *call, const float *out, int64_t left,
-                              int64_t wanted, uint64_t seed) {
+enum { EVEN_SHARE = 5 /* one part in so many of the probability is even */ };
+
+/* Queries in order, each as wide as its probability; one mark in each of `wanted` equal
+   shares, at random. A query that holds several marks counts for each of them. */
+static sample compare_samples(const attention_call *call, const float *out,
+                              const guide *guided, int64_t live, int64_t wanted,
+                              uint64_t seed) {
     const shoal_problem *problem = &call->plan->problem;
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    const int even = !(guided->total > 0) || wanted == live;
     sample_batch batch = {.call = call, .out = out};
     sample total = {0};
-    uint64_t seen = 0;
-    for (int64_t head = 0; head < problem->batch * problem->heads && wanted > 0; head++) {
+    double passed = 0;
+    int64_t marks = 0, query = 0;
+    for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         const int64_t b = head / problem->heads, h = head % problem->heads;
-        const int64_t live = view_of(call, b, h).queries;
-        for (int64_t i = 0; i < live && wanted > 0; i++, left--) {
-            if (random_below(seed, STREAM_SAMPLES, seen++, (uint64_t)left) >=
-                (uint64_t)wanted)
+        const int64_t queries = view_of(call, b, h).queries;
+        for (int64_t i = 0; i < queries && marks < wanted; i++, query++) {
+            double p = 1 / (double)live;
+            if (!even)
+                p = p / EVEN_SHARE + (1 - 1.0 / EVEN_SHARE) *
+                                         (double)guided->distances[query] / guided->total;
+            int64_t held = 0;
+            passed += p;
+            for (; marks < wanted; marks++, held++) {
+                const uint64_t bits =
+                    random_bits(seed, STREAM_SAMPLES, (uint64_t)marks) >> 11;
+                const double inside = wanted == live ? 0.5 : (double)bits * unit;
+                if (((double)marks + inside) / (double)wanted > passed)
+                    break;
+            }
+            if (held == 0)
                 continue;
-            wanted--;
-            batch.samples[batch.count++] = (sample){.b = b, .h = h, .i = i};
+            batch.samples[batch.count++] = (sample){
+                .b = b, .h = h, .i = i, .weight = (double)held / (p * (double)wanted)};
             if (batch.count == BATCH)
                 finish_batch(&batch, &total);
         }
     }
     finish_batch(&batch, &total);
     return total;
+}
+
+/* |out - exact| / |exact|, where the squared length of the exact outputs is the outputs'
+   own and what the samples say it differs by; or, should that come to nothing, what the
+   samples say alone. */
+static double relative_error(const sample *total, const guide *guided) {
+    if (total->error_squared == 0 && !isnan(total->exact_squared))
+        return 0;
+    const double exact =
+        guided->out_squared + (total->exact_squared - total->out_squared);
+    return sqrt(total->error_squared / (exact > 0 || isnan(exact) ? exact
+                                                                  : total->exact_squared));
 }
 
 shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
@@ -152,9 +193,16 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
     const int64_t live = count_live(&call), wanted = least(samples, live);
     if (!out && wanted > 0)
         return fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
-    const sample total = compare_samples(&call, out, live, wanted, seed);
-    *error = (shoal_error){.samples = wanted, .largest_error = total.largest};
-    if (total.error_squared != 0 || isnan(total.exact_squared))
-        error->relative_error = sqrt(total.error_squared / total.exact_squared);
+    *error = (shoal_error){.samples = wanted};
+    if (wanted == 0)
+        return SHOAL_OK;
+    guide guided = {0};
+    status = guide_create(&call, out, live, wanted < live, &guided);
+    if (status != SHOAL_OK)
+        return status;
+    const sample total = compare_samples(&call, out, &guided, live, wanted, seed);
+    error->largest_error = total.largest;
+    error->relative_error = relative_error(&total, &guided);
+    guide_destroy(&call, &guided);
     return SHOAL_OK;
 }
