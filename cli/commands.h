@@ -9,5 +9,11 @@ int info_command(int count, char **arguments);
 int demo_command(int count, char **arguments);
 int bench_command(int count, char **arguments);
 int quality_command(int count, char **arguments);
+int train_command(int count, char **arguments);
+int eval_command(int count, char **arguments);
+int plot_command(int count, char **arguments);
+int repro_command(int count, char **arguments);
+int transcribe_command(int count, char **arguments);
+int wer_command(int count, char **arguments);
 
 #endif

@@ -17,13 +17,19 @@ static const struct {
     {"demo", demo_command, "full against clustered attention at growing lengths"},
     {"bench", bench_command, "what each kind costs here, verified, with pictures"},
     {"quality", quality_command, "error of each kind beside its time, on real q, k, v"},
+    {"train", train_command, "train a transformer with any kind of attention"},
+    {"eval", eval_command, "a trained model with other kinds of attention"},
+    {"plot", plot_command, "loss and accuracy of trainings as a picture"},
+    {"repro", repro_command, "an experiment of the paper, whole and resumable"},
+    {"transcribe", transcribe_command, "text of recordings, by a Whisper model"},
+    {"wer", wer_command, "word error rate of each kind in a Whisper model"},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_general_help(void) {
     printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\ncommands:\n");
     for (int i = 0; i < COMMANDS; i++)
-        printf("  %-8s %s\n", commands[i].name, commands[i].summary);
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     printf("\n  shoal COMMAND --help    what a command does, with every option\n"
            "  shoal --version         the version\n\n"
            "example:\n  shoal attend i-clustered-100 q.npy k.npy v.npy -o out.npy\n\n%s",

@@ -1,0 +1,228 @@
+/* shoal eval: a trained model with other kinds of attention than it was trained with. */
+#define _GNU_SOURCE
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "commands.h"
+#include "common.h"
+#include "options.h"
+#include "train.h"
+
+#if defined(SHOAL_HAVE_MODELS)
+
+enum { MOST_KINDS = 32, NAME = 128, DEFAULT_BATCHES = 20 };
+
+enum {
+    OPTION_ATTENTION,
+    OPTION_BATCHES,
+    OPTION_THREADS,
+    OPTION_ISA,
+    OPTION_JSON,
+    OPTION_HELP
+};
+
+static const option_row rows[] =
+    {[OPTION_ATTENTION] = {"attention", 0, "LIST",
+                           "kinds of attention, as shoal kinds spells them, with commas\n"
+                           "between (default: the one that was trained)"},
+     [OPTION_BATCHES] = {"batches", 0, "N",
+                         "batches of the training's size, the same for every kind, that\n"
+                         "neither training nor validation saw (default: 20)"},
+     [OPTION_THREADS] = {"threads", 0, "T",
+                         "threads (default: 0, as many as OpenMP offers)"},
+     [OPTION_ISA] = {"isa", 0, "NAME",
+                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
+                     "else the best that runs here)"},
+     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
+     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     {0}};
+
+static const command_help help = {
+    "eval", "eval CHECKPOINT [options]",
+    "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
+    "each of the kinds of attention, on the same fresh data of its task.\n",
+    rows,
+    "lsh and shared-full take the queries as keys: they evaluate models that were "
+    "trained\n"
+    "so (by one of the two, or with shared_qk).\n"};
+
+typedef struct {
+    char names[MOST_KINDS][NAME];
+    int kinds;
+    int64_t batches, threads;
+    const char *isa;
+    bool json;
+
+    shoal_context *context;
+    shoal_trainer *trainer;
+    shoal_score scores[MOST_KINDS];
+    char trained[NAME];
+} eval_job;
+
+static bool take_option(eval_job *job, int option, const char *value) {
+    switch (option) {
+    case OPTION_ATTENTION:
+        job->kinds = read_kinds("eval", value, job->names[0], NAME, MOST_KINDS);
+        return job->kinds > 0;
+    case OPTION_BATCHES:
+        return parse_integer("eval", "batches", value, 1, 1000000, &job->batches);
+    case OPTION_THREADS:
+        return parse_integer("eval", "threads", value, 0, 4096, &job->threads);
+    case OPTION_ISA: job->isa = value; return true;
+    case OPTION_JSON: job->json = true; return true;
+    default: return true;
+    }
+}
+
+static int open_checkpoint(eval_job *job, const char *path) {
+    char inside[TRAIN_PATH];
+    struct stat information;
+    shoal_train_config config;
+    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode)) {
+        if (!train_path("eval", inside, path, TRAIN_CHECKPOINT))
+            return EXIT_USAGE;
+        path = inside;
+    }
+    shoal_status status = shoal_train_read(job->context, path, &config);
+    if (status == SHOAL_OK)
+        status = shoal_trainer_create(job->context, &config, &job->trainer);
+    if (status == SHOAL_OK)
+        status = shoal_trainer_resume(job->trainer, path);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+    shoal_attention_print(&config.model.attention, job->trained, NAME);
+    return EXIT_OK;
+}
+
+/* Every spelling is looked at before the first minute goes by. */
+static int parse_kinds(const eval_job *job, shoal_attention *kinds) {
+    for (int i = 0; i < job->kinds; i++) {
+        const shoal_status status =
+            shoal_attention_parse(job->context, job->names[i], &kinds[i]);
+        if (status != SHOAL_OK)
+            return complain_status(status, EXIT_USAGE, "eval", job->context);
+    }
+    return EXIT_OK;
+}
+
+static int evaluate(eval_job *job) {
+    shoal_attention kinds[MOST_KINDS];
+    int code = parse_kinds(job, kinds);
+    progress_begin(2);
+    for (int i = 0; i < job->kinds && code == EXIT_OK; i++) {
+        progress_say("%s, %d of %d", job->names[i], i + 1, job->kinds);
+        const shoal_status status = shoal_trainer_evaluate(job->trainer, &kinds[i],
+                                                           job->batches, &job->scores[i]);
+        if (status != SHOAL_OK)
+            code = complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+    }
+    progress_end();
+    return code;
+}
+
+static void print_table(const eval_job *job) {
+    const shoal_train_config *config = shoal_trainer_config(job->trainer);
+    size_t width = 4;
+    for (int i = 0; i < job->kinds; i++)
+        width = strlen(job->names[i]) > width ? strlen(job->names[i]) : width;
+    printf("%s, trained with %s for %" PRId64 " steps; %" PRId64 " batches of %" PRId64
+           "\n\n  %-*s %10s %9s %12s\n",
+           config->task, job->trained, shoal_trainer_progress(job->trainer).step,
+           job->batches, config->batch, (int)width, "kind", "loss", "right %", "of");
+    for (int i = 0; i < job->kinds; i++)
+        printf("%c %-*s %10.6f %9.3f %12" PRId64 "\n",
+               strcmp(job->names[i], job->trained) == 0 ? '*' : ' ', (int)width,
+               job->names[i], job->scores[i].loss, 100 * job->scores[i].accuracy,
+               job->scores[i].counted);
+    printf("\n* the kind it was trained with\n");
+}
+
+static int print_object(const eval_job *job) {
+    const shoal_train_config *config = shoal_trainer_config(job->trainer);
+    json_t *kinds = json_array();
+    for (int i = 0; i < job->kinds; i++)
+        json_array_append_new(kinds,
+                              json_pack("{s:s, s:o, s:o, s:I, s:I}", "kind",
+                                        job->names[i], "loss",
+                                        json_number(job->scores[i].loss), "accuracy",
+                                        json_number(job->scores[i].accuracy), "correct",
+                                        (json_int_t)job->scores[i].correct, "counted",
+                                        (json_int_t)job->scores[i].counted));
+    return print_json(json_pack("{s:s, s:s, s:I, s:I, s:o, s:o}", "task", config->task,
+                                "trained", job->trained, "steps",
+                                (json_int_t)shoal_trainer_progress(job->trainer).step,
+                                "batches", (json_int_t)job->batches, "config",
+                                train_config_json(config), "kinds", kinds));
+}
+
+static int run(eval_job *job, int count, char **paths) {
+    if (count != 1)
+        return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
+                        count == 0 ? "no checkpoint was given"
+                                   : "one checkpoint at a time",
+                        help.usage);
+    int code = open_context("eval", (int)job->threads, job->isa, &job->context);
+    if (code != EXIT_OK)
+        return code;
+    code = open_checkpoint(job, paths[0]);
+    if (code == EXIT_OK && job->kinds == 0)
+        snprintf(job->names[job->kinds++], NAME, "%s", job->trained);
+    if (code == EXIT_OK)
+        code = evaluate(job);
+    if (code == EXIT_OK && job->json)
+        code = print_object(job);
+    else if (code == EXIT_OK)
+        print_table(job);
+    shoal_trainer_destroy(job->trainer);
+    shoal_context_destroy(job->context);
+    return code;
+}
+
+int eval_command(int count, char **arguments) {
+    static eval_job job = {.batches = DEFAULT_BATCHES};
+    const char *value;
+    for (int option;
+         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
+        if (option == OPTION_HELP) {
+            print_help(&help);
+            return EXIT_OK;
+        }
+        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
+            return EXIT_USAGE;
+    }
+    return run(&job, count - optind, arguments + optind);
+}
+
+#else
+
+/* A build without the rooms of training knows the commands, to say why they are not
+   there. */
+static int absent(const char *command) {
+    return complain(EXIT_USAGE, command,
+                    "this build cannot train: it was made without OpenBLAS, jansson, "
+                    "FFTW, libsndfile or soxr (libopenblas-dev, libjansson-dev, "
+                    "libfftw3-dev, libsndfile1-dev, libsoxr-dev)");
+}
+
+int train_command(int count, char **arguments) {
+    (void)count;
+    (void)arguments;
+    return absent("train");
+}
+
+int eval_command(int count, char **arguments) {
+    (void)count;
+    (void)arguments;
+    return absent("eval");
+}
+
+int repro_command(int count, char **arguments) {
+    (void)count;
+    (void)arguments;
+    return absent("repro");
+}
+
+#endif

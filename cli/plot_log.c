@@ -1,0 +1,206 @@
+/* shoal plot: loss and accuracy of trainings against their steps. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "commands.h"
+#include "common.h"
+#include "options.h"
+#include "plot.h"
+#include "train.h"
+
+enum { MOST_LOGS = PLOT_COLOURS, POINTS = 400, NAME = 96 };
+
+enum { OPTION_OUT, OPTION_HELP };
+
+static const option_row rows[] = {[OPTION_OUT] = {"output", 'o', "F.svg|F.png",
+                                                  "the picture"},
+                                  [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+                                  {0}};
+
+static const command_help help =
+    {"plot", "plot LOG... -o F.svg|F.png",
+     "Draws logs of shoal train (the files, or the folders that hold them; up to 7): "
+     "loss\n"
+     "and accuracy against steps. Lines are training, in means over neighbouring steps;\n"
+     "markers are validation.\n",
+     rows, NULL};
+
+/* A curve as it is read: means of `stride` neighbours once there are too many points. */
+typedef struct {
+    double x[POINTS], y[POINTS];
+    int count, stride, pending;
+    double sum_x, sum_y;
+} curve;
+
+static void add_point(curve *line, double x, double y) {
+    line->stride += line->stride == 0;
+    line->sum_x += x;
+    line->sum_y += y;
+    if (++line->pending < line->stride)
+        return;
+    if (line->count == POINTS) {
+        for (int i = 0; i < POINTS / 2; i++) {
+            line->x[i] = (line->x[2 * i] + line->x[2 * i + 1]) / 2;
+            line->y[i] = (line->y[2 * i] + line->y[2 * i + 1]) / 2;
+        }
+        line->count = POINTS / 2;
+        line->stride *= 2;
+        return; /* the new point waits for the rest of its wider mean */
+    }
+    line->x[line->count] = line->sum_x / line->pending;
+    line->y[line->count++] = line->sum_y / line->pending;
+    line->sum_x = line->sum_y = 0;
+    line->pending = 0;
+}
+
+typedef enum { LOSS, ACCURACY, VALIDATION_LOSS, VALIDATION_ACCURACY, CURVES } curve_name;
+
+typedef struct {
+    char path[TRAIN_PATH], name[NAME];
+    curve curves[CURVES];
+} plotted_log;
+
+static double number_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static void take_line(plotted_log *log, const json_t *line) {
+    static const char *const keys[CURVES] = {"loss", "accuracy", "validation_loss",
+                                             "validation_accuracy"};
+    const double step = number_of(line, "step");
+    for (int i = 0; i < CURVES; i++) {
+        const double value = number_of(line, keys[i]);
+        const double scale = i == ACCURACY || i == VALIDATION_ACCURACY ? 100 : 1;
+        if (isfinite(step) && isfinite(value))
+            add_point(&log->curves[i], step, scale * value);
+    }
+    const json_t *config = json_object_get(line, "config");
+    const char *kind = json_string_value(json_object_get(config, "attention"));
+    if (kind)
+        snprintf(log->name, NAME, "%s, L = %.0f", kind, number_of(config, "length"));
+}
+
+/* A last line that was not written whole is no mistake: the training may be running. */
+static int read_log(plotted_log *log) {
+    FILE *file = fopen(log->path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    ssize_t size;
+    int code = EXIT_OK;
+    if (!file)
+        return complain(EXIT_BAD_INPUT, "plot", "%s: cannot open it: %s", log->path,
+                        strerror(errno));
+    for (int64_t number = 1; code == EXIT_OK; number++) {
+        size = getline(&text, &capacity, file);
+        if (size <= 0 || text[size - 1] != '\n')
+            break;
+        json_t *line = json_loadb(text, (size_t)size, 0, NULL);
+        if (json_is_object(line))
+            take_line(log, line);
+        else
+            code = complain(EXIT_BAD_INPUT, "plot",
+                            "%s: line %" PRId64 " is no JSON object", log->path, number);
+        json_decref(line);
+    }
+    free(text);
+    fclose(file);
+    if (code == EXIT_OK &&
+        log->curves[LOSS].count + log->curves[VALIDATION_LOSS].count == 0)
+        code = complain(EXIT_BAD_INPUT, "plot", "%s: it has no steps to draw", log->path);
+    return code;
+}
+
+static int open_log(plotted_log *log, const char *path) {
+    struct stat information;
+    const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
+    const int length =
+        snprintf(log->path, TRAIN_PATH, "%s%s", path, folder ? "/" TRAIN_LOG : "");
+    if (length < 0 || length >= TRAIN_PATH)
+        return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
+    snprintf(log->name, NAME, "%s", path);
+    return read_log(log);
+}
+
+static plot_series series_of(const plotted_log *log, curve_name name, int colour,
+                             bool validation) {
+    const curve *line = &log->curves[name];
+    return (plot_series){.name = validation ? log->name : NULL,
+                         .x = line->x,
+                         .y = line->y,
+                         .count = line->count,
+                         .colour = colour,
+                         .marker = validation ? PLOT_CIRCLE : PLOT_NO_MARKER,
+                         .dashed = validation};
+}
+
+static int draw(const plotted_log *logs, int count, const char *path) {
+    static plot_series series[2][2 * MOST_LOGS];
+    char reason[4300];
+    for (int i = 0; i < count; i++) {
+        series[0][2 * i] = series_of(&logs[i], LOSS, i, false);
+        series[0][2 * i + 1] = series_of(&logs[i], VALIDATION_LOSS, i, true);
+        series[1][2 * i] = series_of(&logs[i], ACCURACY, i, false);
+        series[1][2 * i + 1] = series_of(&logs[i], VALIDATION_ACCURACY, i, true);
+    }
+    const plot_axis steps = {.label = "steps", .scale = PLOT_LINEAR};
+    const plot_chart charts[] =
+        {{.title = "loss",
+          .x = steps,
+          .y = {.label = "cross-entropy, nats", .scale = PLOT_LINEAR},
+          .series = series[0],
+          .series_count = 2 * count},
+         {.title = "accuracy",
+          .x = steps,
+          .y = {.label = "right, %", .scale = PLOT_LINEAR, .low = 0, .high = 102},
+          .series = series[1],
+          .series_count = 2 * count}};
+    const plot_figure figure = {.charts = charts,
+                                .count = 2,
+                                .caption = "lines: training; markers: validation"};
+    if (plot_write(path, &figure, reason, sizeof reason))
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, "plot", "%s", reason);
+}
+
+static int run(const char *picture, int count, char **paths) {
+    char reason[4300];
+    if (count == 0 || count > MOST_LOGS)
+        return complain(EXIT_USAGE, "plot", "%s; usage: shoal %s",
+                        count ? "more than 7 logs" : "no log was given", help.usage);
+    if (!picture)
+        return complain(EXIT_USAGE, "plot", "no picture was named; usage: shoal %s",
+                        help.usage);
+    if (!plot_possible(picture, reason, sizeof reason))
+        return complain(EXIT_USAGE, "plot", "%s", reason);
+    plotted_log *logs = calloc((size_t)count, sizeof *logs);
+    int code = logs ? EXIT_OK : complain(EXIT_RESOURCES, "plot", "out of memory");
+    for (int i = 0; i < count && code == EXIT_OK; i++)
+        code = open_log(&logs[i], paths[i]);
+    if (code == EXIT_OK)
+        code = draw(logs, count, picture);
+    free(logs);
+    return code;
+}
+
+int plot_command(int count, char **arguments) {
+    const char *value, *picture = NULL;
+    for (int option;
+         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
+        if (option == OPTION_HELP) {
+            print_help(&help);
+            return EXIT_OK;
+        }
+        if (option == OPTIONS_WRONG)
+            return EXIT_USAGE;
+        picture = value;
+    }
+    return run(picture, count - optind, arguments + optind);
+}

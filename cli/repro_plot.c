@@ -1,0 +1,236 @@
+/* The heatmaps: a panel per family of kinds, a row per number of clusters or rounds, a
+   column per length, the accuracy as colour and number. */
+#define _GNU_SOURCE
+#include "repro.h"
+
+#if defined(SHOAL_HAVE_MODELS)
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "plot.h"
+
+#if !defined(SHOAL_HAVE_CAIRO)
+
+int repro_write_pictures(const repro_job *job) {
+    char reason[160];
+    (void)job;
+    plot_possible("copy.svg", reason, sizeof reason);
+    fprintf(stderr, "shoal repro: no pictures: %s\n", reason);
+    return EXIT_OK;
+}
+
+#else
+
+#include <cairo-svg.h>
+
+enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18, PIXELS = 3 };
+static const double text_size = 10, small_text = 8.5, bottom = 58;
+
+/* ---- Panels ---------------------------------------------------------------------- */
+
+/* Kinds of one family: the same spelling up to the number in it. */
+typedef struct {
+    char family[REPRO_NAME];
+    int kinds[REPRO_KINDS];
+    int count;
+} panel;
+
+typedef struct {
+    panel panels[REPRO_KINDS];
+    int count;
+} panels;
+
+/* "i-clustered-15:topk=64" -> "i-clustered:topk=64"; the number, or -1. */
+static int64_t split_kind(const char *kind, char family[REPRO_NAME]) {
+    const char *end = strchrnul(kind, ':'), *digits = end;
+    int64_t number = -1;
+    while (digits > kind && digits[-1] >= '0' && digits[-1] <= '9')
+        digits--;
+    if (digits < end && digits > kind && digits[-1] == '-') {
+        number = 0;
+        for (const char *at = digits; at < end; at++)
+            number = 10 * number + (*at - '0');
+        snprintf(family, REPRO_NAME, "%.*s%s", (int)(digits - 1 - kind), kind, end);
+        return number;
+    }
+    snprintf(family, REPRO_NAME, "%s", kind);
+    return number;
+}
+
+static void sort_panels(const repro_job *job, panels *all) {
+    for (int k = 0; k < job->kind_count; k++) {
+        char family[REPRO_NAME];
+        int at = 0;
+        split_kind(job->kinds[k], family);
+        while (at < all->count && strcmp(all->panels[at].family, family) != 0)
+            at++;
+        if (at == all->count)
+            snprintf(all->panels[all->count++].family, REPRO_NAME, "%s", family);
+        all->panels[at].kinds[all->panels[at].count++] = k;
+    }
+}
+
+static int tallest(const panels *all) {
+    int rows = 0;
+    for (int i = 0; i < all->count; i++)
+        rows = all->panels[i].count > rows ? all->panels[i].count : rows;
+    return rows;
+}
+
+static double panel_width(const repro_job *job) {
+    return LEFT + CELL_WIDTH * job->length_count + GAP;
+}
+
+/* ---- Colours --------------------------------------------------------------------- */
+
+/* From dark blue over green to yellow, lightness growing with the value, so that it reads
+   in grey and for colour-blind readers too. */
+static void colour_of(double value, double rgb[3]) {
+    static const double anchors[][3] = {{0.17, 0.07, 0.37}, {0.16, 0.29, 0.53},
+                                        {0.11, 0.48, 0.56}, {0.16, 0.66, 0.49},
+                                        {0.55, 0.81, 0.33}, {0.97, 0.91, 0.25}};
+    enum { LAST = sizeof anchors / sizeof *anchors - 1 };
+    const double at = fmin(fmax(value, 0), 1) * LAST;
+    const int left = at >= LAST ? LAST - 1 : (int)at;
+    for (int i = 0; i < 3; i++)
+        rgb[i] = anchors[left][i] +
+                 (at - left) * (anchors[left + 1][i] - anchors[left][i]);
+}
+
+/* ---- Drawing --------------------------------------------------------------------- */
+
+static void draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
+    cairo_text_extents_t extents;
+    cairo_text_extents(cr, text, &extents);
+    cairo_move_to(cr, x - across * extents.x_advance, y);
+    cairo_show_text(cr, text);
+    cairo_new_path(cr);
+}
+
+static void draw_cell(cairo_t *cr, const repro_cell *cell, double x, double y) {
+    char text[16] = "-";
+    double rgb[3] = {0.93, 0.93, 0.93};
+    if (cell->done) {
+        colour_of(cell->accuracy, rgb);
+        snprintf(text, sizeof text, cell->accuracy == 1 ? "%.0f" : "%.1f",
+                 fmin(100 * cell->accuracy, cell->accuracy == 1 ? 100 : 99.9));
+    }
+    cairo_rectangle(cr, x, y, CELL_WIDTH - 1, CELL_HEIGHT - 1);
+    cairo_set_source_rgb(cr, rgb[0], rgb[1], rgb[2]);
+    cairo_fill(cr);
+    const bool light = !cell->done || cell->accuracy > 0.5;
+    cairo_set_source_rgb(cr, light ? 0 : 1, light ? 0 : 1, light ? 0 : 1);
+    draw_text(cr, x + CELL_WIDTH / 2.0, y + CELL_HEIGHT / 2.0 + 3.5, 0.5, text);
+}
+
+static void draw_panel(cairo_t *cr, const repro_job *job, const panel *one, double left) {
+    char text[48], family[REPRO_NAME];
+    const double middle = left + LEFT + CELL_WIDTH * job->length_count / 2.0;
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           CAIRO_FONT_WEIGHT_BOLD);
+    draw_text(cr, middle, TOP - 14, 0.5, one->family);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           CAIRO_FONT_WEIGHT_NORMAL);
+    for (int row = 0; row < one->count; row++) {
+        const char *kind = job->kinds[one->kinds[row]];
+        const int64_t number = split_kind(kind, family);
+        const double y = TOP + CELL_HEIGHT * row;
+        const bool rounds = strncmp(family, "lsh", 3) == 0;
+        text[0] = 0;
+        if (number >= 0)
+            snprintf(text, sizeof text, "%s = %" PRId64, rounds ? "R" : "C", number);
+        cairo_set_source_rgb(cr, 0, 0, 0);
+        draw_text(cr, left + LEFT - 6, y + CELL_HEIGHT / 2.0 + 3.5, 1, text);
+        for (int l = 0; l < job->length_count; l++) {
+            const repro_cell cell = repro_cell_of(job, kind, job->lengths[l]);
+            draw_cell(cr, &cell, left + LEFT + CELL_WIDTH * l, y);
+        }
+    }
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    for (int l = 0; l < job->length_count; l++) {
+        snprintf(text, sizeof text, "%" PRId64, repro_positions(job->lengths[l]));
+        draw_text(cr, left + LEFT + CELL_WIDTH * (l + 0.5),
+                  TOP + CELL_HEIGHT * one->count + 12, 0.5, text);
+    }
+    draw_text(cr, middle, TOP + CELL_HEIGHT * one->count + 26, 0.5, "positions N");
+}
+
+static void draw(cairo_t *cr, const repro_job *job, const panels *all, double width,
+                 double height) {
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    cairo_set_font_size(cr, text_size);
+    for (int i = 0; i < all->count; i++)
+        draw_panel(cr, job, &all->panels[i], i * panel_width(job));
+    cairo_set_font_size(cr, small_text);
+    cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
+    draw_text(cr, width / 2, height - 9, 0.5,
+              "masked copy: % of masked symbols right, on fresh sequences; -: not "
+              "finished");
+}
+
+/* ---- Files ----------------------------------------------------------------------- */
+
+static cairo_status_t write_bytes(void *file, const unsigned char *bytes,
+                                  unsigned count) {
+    return fwrite(bytes, 1, count, file) == count ? CAIRO_STATUS_SUCCESS
+                                                  : CAIRO_STATUS_WRITE_ERROR;
+}
+
+static cairo_status_t draw_to(FILE *file, bool svg, const repro_job *job) {
+    panels all = {.count = 0};
+    sort_panels(job, &all);
+    const double width = panel_width(job) * all.count;
+    const double height = TOP + CELL_HEIGHT * tallest(&all) + bottom;
+    const int scale = svg ? 1 : PIXELS;
+    cairo_surface_t *surface =
+        svg ? cairo_svg_surface_create_for_stream(write_bytes, file, width, height)
+            : cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale),
+                                         (int)ceil(height * scale));
+    cairo_t *cr = cairo_create(surface);
+    cairo_scale(cr, scale, scale);
+    draw(cr, job, &all, width, height);
+    cairo_status_t status = cairo_status(cr);
+    cairo_destroy(cr);
+    if (status == CAIRO_STATUS_SUCCESS && !svg)
+        status = cairo_surface_write_to_png_stream(surface, write_bytes, file);
+    cairo_surface_finish(surface);
+    if (status == CAIRO_STATUS_SUCCESS)
+        status = cairo_surface_status(surface);
+    cairo_surface_destroy(surface);
+    return status;
+}
+
+static int write_picture(const repro_job *job, const char *name, bool svg) {
+    char path[TRAIN_PATH], temporary[TRAIN_PATH + 32];
+    if (!train_path("repro", path, job->folder, name))
+        return EXIT_USAGE;
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    FILE *file = fopen(temporary, "wb");
+    if (!file)
+        return complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path,
+                        strerror(errno));
+    const cairo_status_t status = draw_to(file, svg, job);
+    if (fclose(file) == 0 && status == CAIRO_STATUS_SUCCESS &&
+        rename(temporary, path) == 0)
+        return EXIT_OK;
+    const char *reason = status == CAIRO_STATUS_SUCCESS ? strerror(errno)
+                                                        : cairo_status_to_string(status);
+    remove(temporary);
+    return complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path, reason);
+}
+
+int repro_write_pictures(const repro_job *job) {
+    const int code = write_picture(job, "copy.svg", true);
+    return code == EXIT_OK ? write_picture(job, "copy.png", false) : code;
+}
+
+#endif
+#endif

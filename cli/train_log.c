@@ -1,0 +1,125 @@
+/* The log of a training: JSON lines. */
+#define _GNU_SOURCE
+#include "train.h"
+
+#if defined(SHOAL_HAVE_MODELS)
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+
+/* The shortest decimal that reads back to the same number; NaN has none. */
+static const char *real_text(char text[32], double value, bool is_float) {
+    if (!isfinite(value))
+        return "null";
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
+static bool write_config(train_log *log, const shoal_train_config *config) {
+    json_t *line = json_pack("{s:s, s:o}", "shoal", shoal_version(), "config",
+                             train_config_json(config));
+    const bool written = line &&
+                         json_dumpf(line, log->file, JSON_REAL_PRECISION(9)) == 0 &&
+                         fputc('\n', log->file) != EOF && fflush(log->file) == 0;
+    json_decref(line);
+    return written;
+}
+
+/* Whether a line is of the time until `progress`; one that was not written whole is of
+   the time after it. */
+static bool line_is_past(const char *line, size_t size,
+                         const shoal_train_progress *progress) {
+    if (size == 0 || line[size - 1] != '\n')
+        return false;
+    json_t *object = json_loadb(line, size, 0, NULL);
+    const json_t *number = json_object_get(object, "step");
+    const bool of_validation = json_object_get(object, "validation_loss") != NULL;
+    const int64_t step = json_integer_value(number);
+    const bool past =
+        object && (!number || step < progress->step ||
+                   (step == progress->step && !(of_validation && progress->validate)));
+    json_decref(object);
+    return past;
+}
+
+/* Bytes up to the first line that is later than the progress. */
+static off_t past_bytes(FILE *file, const shoal_train_progress *progress) {
+    char *line = NULL;
+    size_t capacity = 0;
+    off_t bytes = 0;
+    ssize_t size;
+    rewind(file);
+    while ((size = getline(&line, &capacity, file)) > 0 &&
+           line_is_past(line, (size_t)size, progress))
+        bytes += size;
+    free(line);
+    return bytes;
+}
+
+int train_log_open(train_log *log, const char *command, const char *path,
+                   const shoal_train_config *config,
+                   const shoal_train_progress *progress) {
+    snprintf(log->path, sizeof log->path, "%s", path);
+    log->file = fopen(path, "a+");
+    if (!log->file)
+        return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                        strerror(errno));
+    const off_t kept = progress->step > 0 ? past_bytes(log->file, progress) : 0;
+    /* All writes go to the end, wherever reading has left the position. */
+    if (ftruncate(fileno(log->file), kept) == 0 && fseeko(log->file, 0, SEEK_END) == 0 &&
+        (kept > 0 || write_config(log, config)))
+        return EXIT_OK;
+    const int code = complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                              strerror(errno));
+    train_log_close(log);
+    return code;
+}
+
+bool train_log_step(train_log *log, int64_t number, const shoal_train_step *step,
+                    double seconds) {
+    char loss[32], accuracy[32], norm[32], rate[32];
+    return fprintf(log->file,
+                   "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
+                   "\"gradient_norm\": %s, \"learning_rate\": %s, \"seconds\": %.3f}\n",
+                   number, real_text(loss, step->score.loss, false),
+                   real_text(accuracy, step->score.accuracy, false),
+                   real_text(norm, step->gradient_norm, false),
+                   real_text(rate, step->learning_rate, true), seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+bool train_log_validation(train_log *log, int64_t number, const shoal_score *score,
+                          double seconds) {
+    char loss[32], accuracy[32];
+    return fprintf(log->file,
+                   "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
+                   "\"validation_accuracy\": %s, \"correct\": %" PRId64
+                   ", \"counted\": %" PRId64 ", \"seconds\": %.3f}\n",
+                   number, real_text(loss, score->loss, false),
+                   real_text(accuracy, score->accuracy, false), score->correct,
+                   score->counted, seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+bool train_log_sync(train_log *log) {
+    return fflush(log->file) == 0 &&
+           (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EROFS);
+}
+
+void train_log_close(train_log *log) {
+    if (log->file)
+        fclose(log->file);
+    log->file = NULL;
+}
+
+#endif

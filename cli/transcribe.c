@@ -1,0 +1,356 @@
+/* shoal transcribe: the command line, and one recording after another. */
+#define _GNU_SOURCE
+#include "transcribe.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "common.h"
+#include "options.h"
+
+#ifdef SHOAL_HAVE_MODELS
+
+enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
+
+enum {
+    OPTION_MODEL,
+    OPTION_ATTENTION,
+    OPTION_LANGUAGE,
+    OPTION_TASK,
+    OPTION_BEAM_SIZE,
+    OPTION_OUTPUT,
+    OPTION_OUT,
+    OPTION_NO_TIMESTAMPS,
+    OPTION_NO_CONTEXT,
+    OPTION_NO_FALLBACK,
+    OPTION_SEED,
+    OPTION_THREADS,
+    OPTION_ISA,
+    OPTION_QUIET,
+    OPTION_HELP
+};
+
+static const option_row rows[] =
+    {[OPTION_MODEL] = {"model", 'm', "M",
+                       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
+                       "(default: the environment variable SHOAL_MODEL)"},
+     [OPTION_ATTENTION] = {"attention", 'a', "KIND",
+                           "attention of the encoder, as shoal kinds spells it\n"
+                           "(default: full)"},
+     [OPTION_LANGUAGE] = {"language", 'l', "L",
+                          "code or English name of the language spoken, or auto, which\n"
+                          "listens to the first 30 s (default: auto)"},
+     [OPTION_TASK] = {"task", 't', "TASK",
+                      "transcribe, or translate into English (default: transcribe)"},
+     [OPTION_BEAM_SIZE] = {"beam-size", 'b', "B",
+                           "texts that are followed side by side, 1 to 64; 1 is greedy\n"
+                           "(default: 1)"},
+     [OPTION_OUTPUT] = {"output", 'f', "FORM", "txt, srt, vtt or json (default: txt)"},
+     [OPTION_OUT] = {"out", 'o', "DIR",
+                     "write NAME.FORM there for each recording NAME, instead of to\n"
+                     "standard output; made if it is missing"},
+     [OPTION_NO_TIMESTAMPS] = {"no-timestamps", 0, NULL,
+                               "decode without times: one segment per 30 s; windows do\n"
+                               "not begin where the last words ended"},
+     [OPTION_NO_CONTEXT] = {"no-context", 0, NULL,
+                            "windows are not told what was said before them"},
+     [OPTION_NO_FALLBACK] = {"no-fallback", 0, NULL,
+                             "temperature 0 only, and nothing is taken for silence"},
+     [OPTION_SEED] = {"seed", 0, "S", "seed of the fallback's samples (default: 0)"},
+     [OPTION_THREADS] = {"threads", 0, "T",
+                         "threads (default: 0, as many as OpenMP offers)"},
+     [OPTION_ISA] = {"isa", 0, "NAME",
+                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
+                     "else the best that runs here)"},
+     [OPTION_QUIET] = {"quiet", 'q', NULL, "no summary on standard error"},
+     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     {0}};
+
+static const command_help help = {
+    "transcribe", "transcribe FILE... --model M [options]",
+    "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
+    "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length.\n",
+    rows,
+    "Decoding is the published one: timestamps in pairs, symbols nobody speaks left "
+    "out,\n"
+    "higher temperatures (0.2 ... 1, the best of 5) where the text repeats itself\n"
+    "(compression above 2.4) or is unlikely (mean log-probability below -1), silence\n"
+    "left out where it is likely (above 0.6) and the words are not.\n"
+    "A recording that cannot be read does not keep the others from being transcribed.\n"};
+
+typedef struct {
+    const char *model, *attention, *isa, *folder;
+    transcript_form form;
+    int64_t beams, threads;
+    shoal_transcribe_options options;
+    bool quiet;
+
+    shoal_context *context;
+    shoal_speech *speech;
+    const char *path; /* of the recording at work */
+    transcript out;
+} transcribe_job;
+
+/* ---- Options -------------------------------------------------------------------- */
+
+static bool take_form(transcribe_job *job, const char *value) {
+    for (int form = 0; form < FORMS; form++)
+        if (strcmp(value, transcript_forms[form]) == 0) {
+            job->form = (transcript_form)form;
+            return true;
+        }
+    complain(EXIT_USAGE, "transcribe",
+             "--output is \"%s\"; it must be txt, srt, vtt or "
+             "json",
+             value);
+    return false;
+}
+
+static bool take_task(transcribe_job *job, const char *value) {
+    job->options.translate = strcmp(value, "translate") == 0;
+    if (job->options.translate || strcmp(value, "transcribe") == 0)
+        return true;
+    complain(EXIT_USAGE, "transcribe",
+             "--task is \"%s\"; it must be transcribe or translate", value);
+    return false;
+}
+
+static bool take_option(transcribe_job *job, int option, const char *value) {
+    switch (option) {
+    case OPTION_MODEL: job->model = value; return true;
+    case OPTION_ATTENTION: job->attention = value; return true;
+    case OPTION_LANGUAGE:
+        job->options.language = strcmp(value, "auto") == 0 ? NULL : value;
+        return true;
+    case OPTION_TASK: return take_task(job, value);
+    case OPTION_BEAM_SIZE:
+        return parse_integer("transcribe", "beam-size", value, 1, MOST_BEAMS,
+                             &job->beams);
+    case OPTION_OUTPUT: return take_form(job, value);
+    case OPTION_OUT: job->folder = value; return true;
+    case OPTION_NO_TIMESTAMPS: job->options.no_timestamps = 1; return true;
+    case OPTION_NO_CONTEXT: job->options.no_context = 1; return true;
+    case OPTION_NO_FALLBACK: job->options.no_fallback = 1; return true;
+    case OPTION_SEED: return parse_seed("transcribe", "seed", value, &job->options.seed);
+    case OPTION_THREADS:
+        return parse_integer("transcribe", "threads", value, 0, 4096, &job->threads);
+    case OPTION_ISA: job->isa = value; return true;
+    case OPTION_QUIET: job->quiet = true; return true;
+    default: return true;
+    }
+}
+
+/* ---- Destinations --------------------------------------------------------------- */
+
+/* DIR/NAME.FORM for .../NAME.flac. */
+static void destination(const transcribe_job *job, const char *path, char *into,
+                        size_t size) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *point = strrchr(name, '.');
+    const int length = point && point != name ? (int)(point - name) : (int)strlen(name);
+    snprintf(into, size, "%s/%.*s.%s", job->folder, length, name,
+             transcript_forms[job->form]);
+}
+
+static int check_names(const transcribe_job *job, int count, char **paths) {
+    char one[4096], other[4096];
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++) {
+            destination(job, paths[i], one, sizeof one);
+            destination(job, paths[j], other, sizeof other);
+            if (strcmp(one, other) == 0)
+                return complain(EXIT_USAGE, "transcribe",
+                                "%s and %s would both be written to %s", paths[j],
+                                paths[i], one);
+        }
+    return EXIT_OK;
+}
+
+static int check_destinations(const transcribe_job *job, int count, char **paths) {
+    if (!job->folder) {
+        if (count > 1 && (job->form == FORM_SRT || job->form == FORM_VTT))
+            return complain(EXIT_USAGE, "transcribe",
+                            "several recordings as %s need --out DIR",
+                            transcript_forms[job->form]);
+        return EXIT_OK;
+    }
+    if (mkdir(job->folder, 0777) != 0 && errno != EEXIST)
+        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be made: %s",
+                        job->folder, strerror(errno));
+    if (access(job->folder, W_OK | X_OK) != 0)
+        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written to: %s",
+                        job->folder, strerror(errno));
+    return check_names(job, count, paths);
+}
+
+/* ---- One recording -------------------------------------------------------------- */
+
+static int take_segment(void *user, const shoal_segment *segment) {
+    transcribe_job *job = user;
+    if (job->out.to == stdout)
+        progress_end(); /* the line on the terminal makes way, and comes back */
+    transcript_add(&job->out, segment);
+    return 0;
+}
+
+static void show_progress(void *user, double done, double all) {
+    const transcribe_job *job = user;
+    progress_begin(1);
+    progress_say("%s: %.0f of %.0f s", job->path, done, all);
+}
+
+static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
+                       double seconds) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:f, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
+                     "s:I}",
+                     "file", job->path, "model", job->model, "attention",
+                     job->attention ? job->attention : "full", "language",
+                     summary->language, "language_probability",
+                     summary->language_probability, "task",
+                     job->options.translate ? "translate" : "transcribe", "duration",
+                     summary->seconds, "seconds", seconds, "encoder_seconds",
+                     summary->encoder_seconds, "decoder_seconds",
+                     summary->decoder_seconds, "real_time_factor",
+                     summary->seconds > 0 ? seconds / summary->seconds : 0, "windows",
+                     (json_int_t)summary->windows, "fallbacks",
+                     (json_int_t)summary->fallbacks, "silent_windows",
+                     (json_int_t)summary->silent);
+}
+
+static void report(const transcribe_job *job, const shoal_transcription *summary,
+                   double seconds) {
+    if (job->quiet)
+        return;
+    fprintf(stderr,
+            "%s: %.1f s of audio in %.2f s, real-time factor %.3f (encoder %.2f s, "
+            "decoder %.2f s); language %s",
+            job->path, summary->seconds, seconds,
+            summary->seconds > 0 ? seconds / summary->seconds : 0,
+            summary->encoder_seconds, summary->decoder_seconds, summary->language);
+    if (summary->language_probability < 1)
+        fprintf(stderr, " (%.2f)", summary->language_probability);
+    fputc('\n', stderr);
+}
+
+static int finish(transcribe_job *job, const shoal_transcription *summary,
+                  double seconds) {
+    char path[4096];
+    if (!transcript_end(&job->out, details(job, summary, seconds)))
+        return complain(EXIT_RESOURCES, "transcribe",
+                        "the transcript of %s could not be written", job->path);
+    if (job->folder) {
+        destination(job, job->path, path, sizeof path);
+        const int code = transcript_save(&job->out, path);
+        if (code != EXIT_OK)
+            return code;
+    }
+    report(job, summary, seconds);
+    return EXIT_OK;
+}
+
+static int transcribe_one(transcribe_job *job, const char *path, bool named) {
+    const shoal_recording recording = {.paths = &path, .files = 1};
+    shoal_transcription summary;
+    job->path = path;
+    job->out = (transcript){.form = job->form};
+    if (!transcript_begin(&job->out, job->folder != NULL))
+        return complain(EXIT_RESOURCES, "transcribe", "out of memory");
+    if (named && !job->folder && job->form == FORM_TXT)
+        printf("%s:\n", path);
+    progress_begin(1);
+    progress_say("%s", path);
+    const double begun = seconds_now();
+    const shoal_status status = shoal_speech_transcribe(job->speech, &recording,
+                                                        &job->options, take_segment, job,
+                                                        &summary);
+    const double seconds = seconds_now() - begun;
+    progress_end();
+    const int code = status == SHOAL_OK ? finish(job, &summary, seconds)
+                                        : complain_status(status, EXIT_BAD_INPUT,
+                                                          "transcribe", job->context);
+    transcript_drop(&job->out);
+    return code;
+}
+
+/* ---- The command ---------------------------------------------------------------- */
+
+/* Spelling is a matter of the command line, whatever the model is. */
+static int check_attention(const transcribe_job *job) {
+    shoal_attention parsed;
+    if (!job->attention)
+        return EXIT_OK;
+    const shoal_status status =
+        shoal_attention_parse(job->context, job->attention, &parsed);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_USAGE, "transcribe", job->context);
+}
+
+static int open_model(transcribe_job *job) {
+    const bool samples = !job->options.no_fallback;
+    const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
+                                                                   : job->beams;
+    const shoal_speech_options options = {.attention = job->attention,
+                                          .beams = (int)beams};
+    const shoal_status status =
+        shoal_speech_open(job->context, job->model, &options, &job->speech);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+}
+
+static int run(transcribe_job *job, int count, char **paths) {
+    if (count == 0)
+        return complain(EXIT_USAGE, "transcribe",
+                        "no recording was given; usage: shoal %s", help.usage);
+    if (!job->model || !*job->model)
+        return complain(EXIT_USAGE, "transcribe",
+                        "no model; give --model M or set SHOAL_MODEL");
+    int code = open_context("transcribe", (int)job->threads, job->isa, &job->context);
+    if (code == EXIT_OK)
+        code = check_attention(job);
+    if (code == EXIT_OK)
+        code = check_destinations(job, count, paths);
+    if (code == EXIT_OK)
+        code = open_model(job);
+    if (code == EXIT_OK)
+        for (int i = 0; i < count; i++) {
+            const int one = transcribe_one(job, paths[i], count > 1);
+            code = code == EXIT_OK ? one : code;
+        }
+    shoal_speech_close(job->speech);
+    shoal_context_destroy(job->context);
+    return code;
+}
+
+int transcribe_command(int count, char **arguments) {
+    transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
+    const char *value;
+    for (int option;
+         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
+        if (option == OPTION_HELP) {
+            print_help(&help);
+            return EXIT_OK;
+        }
+        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
+            return EXIT_USAGE;
+    }
+    job.options.beams = (int)job.beams;
+    job.options.progress = show_progress;
+    return run(&job, count - optind, arguments + optind);
+}
+
+#else
+
+int transcribe_command(int count, char **arguments) {
+    (void)count, (void)arguments;
+    return complain(EXIT_USAGE, "transcribe",
+                    "this program was built without the libraries that models need");
+}
+
+#endif

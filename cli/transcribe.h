@@ -1,0 +1,37 @@
+/* shoal transcribe, in files: the command line and the run (transcribe.c), and what is
+   written in which form (transcribe_write.c). */
+#ifndef SHOAL_CLI_TRANSCRIBE_H
+#define SHOAL_CLI_TRANSCRIBE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "shoal.h"
+
+typedef enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON, FORMS } transcript_form;
+extern const char *const transcript_forms[FORMS]; /* as spelled, and as files end */
+
+/* One recording's transcript on its way out: to stdout as it comes, or to memory that
+   becomes a file at the end. */
+typedef struct {
+    transcript_form form;
+    FILE *to;
+    int64_t segments;
+    json_t *list; /* FORM_JSON: the segments so far */
+    char *text;   /* what was collected for a file */
+    size_t size;
+} transcript;
+
+/* Into a file at the end, or to stdout at once. False when memory ran out. */
+bool transcript_begin(transcript *t, bool into_file);
+void transcript_add(transcript *t, const shoal_segment *segment);
+/* The rest; `details` (a JSON object, dropped here) heads the JSON form. False when it
+   could not be written. */
+bool transcript_end(transcript *t, json_t *details);
+void transcript_drop(transcript *t);
+
+/* Writes the collected text through a temporary file. Exit code, after a complaint. */
+int transcript_save(const transcript *t, const char *path);
+
+#endif

@@ -1,0 +1,313 @@
+#include "model/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "data/safetensors.h"
+#include "model/train_config.h"
+
+enum { NOTES = 64, KEY = 48, TENSOR_NAME = PARAMETER_NAME + 32 };
+
+/* ---- What a checkpoint holds ----------------------------------------------------- */
+
+/* The counts and numbers of the state, in one table for both ways. */
+typedef struct {
+    const char *key;
+    size_t offset; /* in train_state */
+    int is_real;
+} state_row;
+
+static const state_row state_rows[] = {
+    {"state.step", offsetof(train_state, step), 0},
+    {"state.validations", offsetof(train_state, validations), 0},
+    {"state.validated_at", offsetof(train_state, validated_at), 0},
+    {"state.perfect", offsetof(train_state, perfect), 0},
+    {"state.averaged", offsetof(train_state, averaged), 0},
+    {"state.schedule_best", offsetof(train_state, schedule.best), 1},
+    {"state.schedule_waiting", offsetof(train_state, schedule.waiting), 0},
+    {"state.schedule_scale", offsetof(train_state, schedule.scale), 1},
+    {"state.seconds", offsetof(train_state, seconds), 1},
+};
+enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows };
+
+/* Arrays of the arena's size, by the prefix of their tensors' names. */
+typedef struct {
+    const char *prefix;
+    float *values; /* [arena size]; NULL: not kept */
+} array_row;
+enum { ARRAYS = 4 };
+
+static void arrays_of(const shoal_trainer *trainer, array_row arrays[ARRAYS]) {
+    arrays[0] = (array_row){"", trainer->model->arena->values};
+    arrays[1] = (array_row){"optimizer.first.", trainer->optimizer.first};
+    arrays[2] = (array_row){"optimizer.second.", trainer->optimizer.second};
+    arrays[3] = (array_row){"average.", trainer->averaged};
+}
+
+/* ---- Writing --------------------------------------------------------------------- */
+
+typedef struct {
+    safetensors_note notes[NOTES];
+    char keys[NOTES][KEY], values[NOTES][TRAIN_TEXT];
+    int count;
+} note_list;
+
+static void add_note(note_list *list, const char *prefix, const char *key,
+                     const char *value) {
+    const int at = list->count++;
+    snprintf(list->keys[at], KEY, "%s%s", prefix, key);
+    snprintf(list->values[at], TRAIN_TEXT, "%s", value);
+    list->notes[at] = (safetensors_note){list->keys[at], list->values[at]};
+}
+
+static void list_notes(const shoal_trainer *trainer, note_list *list) {
+    char text[TRAIN_TEXT];
+    list->count = 0;
+    add_note(list, "", "format", CHECKPOINT_FORMAT);
+    for (int i = 0; shoal_train_describe(i); i++) {
+        shoal_train_get(&trainer->config, i, text, sizeof text);
+        add_note(list, "config.", shoal_train_describe(i)->name, text);
+    }
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const char *place = (const char *)&trainer->state + state_rows[i].offset;
+        if (state_rows[i].is_real)
+            snprintf(text, sizeof text, "%a", *(const double *)(const void *)place);
+        else
+            snprintf(text, sizeof text, "%" PRId64,
+                     *(const int64_t *)(const void *)place);
+        add_note(list, "", state_rows[i].key, text);
+    }
+}
+
+static int64_t list_tensors(const shoal_trainer *trainer, file_tensor *tensors,
+                            char (*names)[TENSOR_NAME]) {
+    const parameters *arena = trainer->model->arena;
+    array_row arrays[ARRAYS];
+    int64_t count = 0;
+    arrays_of(trainer, arrays);
+    for (int a = 0; a < ARRAYS; a++)
+        for (int64_t i = 0; arrays[a].values && i < arena->count; i++) {
+            const parameter *one = &arena->list[i];
+            snprintf(names[count], TENSOR_NAME, "%s%s", arrays[a].prefix, one->name);
+            tensors[count] = (file_tensor){.name = names[count],
+                                           .dtype = DTYPE_F32,
+                                           .rank = one->rank,
+                                           .data = arrays[a].values + one->offset,
+                                           .bytes = (size_t)one->count * sizeof(float)};
+            memcpy(tensors[count].shape, one->shape, (size_t)one->rank * sizeof(int64_t));
+            count++;
+        }
+    return count;
+}
+
+shoal_status shoal_trainer_save(shoal_trainer *trainer, const char *path) {
+    if (!trainer || !path)
+        return fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
+                    "trainer or path is NULL");
+    const int64_t most = times(ARRAYS, trainer->model->arena->count);
+    layout plan = {0};
+    reserve(&plan, 1, sizeof(note_list));
+    reserve(&plan, most, sizeof(file_tensor));
+    reserve(&plan, most, TENSOR_NAME);
+    void *block = allocate(trainer->context, plan.bytes);
+    if (!block)
+        return SHOAL_NO_MEMORY;
+    plan = (layout){.base = block};
+    note_list *notes = reserve(&plan, 1, sizeof(note_list));
+    file_tensor *tensors = reserve(&plan, most, sizeof(file_tensor));
+    char(*names)[TENSOR_NAME] = reserve(&plan, most, TENSOR_NAME);
+    list_notes(trainer, notes);
+    const int64_t count = list_tensors(trainer, tensors, names);
+    const shoal_status status = safetensors_write(trainer->context, path, tensors, count,
+                                                  notes->notes, notes->count,
+                                                  SAFETENSORS_DURABLE);
+    release(trainer->context, block);
+    return status;
+}
+
+/* ---- Reading the notes ----------------------------------------------------------- */
+
+static shoal_status open_checkpoint(shoal_context *context, const char *path,
+                                    safetensors **file) {
+    shoal_status status = safetensors_open(context, path, file);
+    if (status != SHOAL_OK)
+        return status;
+    const char *format = safetensors_note_of(*file, "format");
+    if (format && strcmp(format, CHECKPOINT_FORMAT) == 0)
+        return SHOAL_OK;
+    status = fail(context, SHOAL_BAD_FILE,
+                  "%s: not a checkpoint of Shoal's: its format is \"%.40s\", not \"%s\"",
+                  path, format ? format : "", CHECKPOINT_FORMAT);
+    safetensors_close(*file);
+    *file = NULL;
+    return status;
+}
+
+/* The text of a field in the notes. */
+static shoal_status field_note(shoal_context *context, const char *path,
+                               const safetensors *file, int index, const char **text) {
+    char key[KEY];
+    snprintf(key, sizeof key, "config.%s", shoal_train_describe(index)->name);
+    *text = safetensors_note_of(file, key);
+    if (*text)
+        return SHOAL_OK;
+    return fail(context, SHOAL_BAD_FILE, "%s: the checkpoint has no %s", path, key);
+}
+
+static shoal_status read_config(shoal_context *context, const char *path,
+                                const safetensors *file, shoal_train_config *config) {
+    const char *text, *task = safetensors_note_of(file, "config.task");
+    shoal_status status = shoal_train_defaults(context, task ? task : "", config);
+    for (int i = 0; shoal_train_describe(i) && status == SHOAL_OK; i++) {
+        status = field_note(context, path, file, i, &text);
+        if (status == SHOAL_OK)
+            status =
+                shoal_train_set(context, config, shoal_train_describe(i)->name, text);
+    }
+    if (status != SHOAL_INVALID)
+        return status;
+    char reason[sizeof context->message];
+    snprintf(reason, sizeof reason, "%s", shoal_context_message(context));
+    return fail(context, SHOAL_BAD_FILE, "%s: %s", path, reason);
+}
+
+shoal_status shoal_train_read(shoal_context *context, const char *path,
+                              shoal_train_config *config) {
+    safetensors *file;
+    if (!context || !path || !config)
+        return fail(context, SHOAL_INVALID, "context, path or config is NULL");
+    shoal_status status = open_checkpoint(context, path, &file);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_config(context, path, file, config);
+    safetensors_close(file);
+    return status;
+}
+
+/* The first field that differs is named. */
+static shoal_status compare_config(const shoal_trainer *trainer, const char *path,
+                                   const safetensors *file) {
+    char mine[TRAIN_TEXT];
+    const char *text;
+    for (int i = 0; shoal_train_describe(i); i++) {
+        shoal_status status = field_note(trainer->context, path, file, i, &text);
+        if (status != SHOAL_OK)
+            return status;
+        shoal_train_get(&trainer->config, i, mine, sizeof mine);
+        if (strcmp(mine, text) != 0 && !train_field_may_differ(i))
+            return fail(trainer->context, SHOAL_INVALID,
+                        "%s: the checkpoint has %s = %.100s, and this training has %s",
+                        path, shoal_train_describe(i)->name, text, mine);
+    }
+    return SHOAL_OK;
+}
+
+static int read_whole(const char *text, int64_t *value) {
+    char *rest;
+    errno = 0;
+    *value = strtoll(text, &rest, 10);
+    return rest != text && !*rest && errno == 0 && *value >= 0;
+}
+
+static int read_real(const char *text, double *value) {
+    char *rest;
+    *value = strtod(text, &rest); /* infinity: no loss was seen yet */
+    return rest != text && !*rest && !isnan(*value);
+}
+
+static shoal_status read_state(const shoal_trainer *trainer, const char *path,
+                               const safetensors *file, train_state *state) {
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const char *text = safetensors_note_of(file, state_rows[i].key);
+        void *place = (char *)state + state_rows[i].offset;
+        if (!text ||
+            !(state_rows[i].is_real ? read_real(text, place) : read_whole(text, place)))
+            return fail(trainer->context, SHOAL_BAD_FILE,
+                        "%s: %s is %s%.40s; it must be a number from 0 up", path,
+                        state_rows[i].key, text ? "" : "missing", text ? text : "");
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Reading the tensors --------------------------------------------------------- */
+
+typedef shoal_status tensor_function(const shoal_trainer *trainer,
+                                     const file_tensor *tensor, float *values);
+
+static shoal_status leave(const shoal_trainer *trainer, const file_tensor *tensor,
+                          float *values) {
+    (void)trainer;
+    (void)tensor;
+    (void)values;
+    return SHOAL_OK;
+}
+
+static shoal_status copy(const shoal_trainer *trainer, const file_tensor *tensor,
+                         float *values) {
+    return file_tensor_to_f32(trainer->context, tensor, values);
+}
+
+/* Every tensor must be there in its shape; `use` sees each. *count: how many. */
+static shoal_status visit_tensors(const shoal_trainer *trainer, const safetensors *file,
+                                  tensor_function *use, int64_t *count) {
+    const parameters *arena = trainer->model->arena;
+    array_row arrays[ARRAYS];
+    shoal_status status = SHOAL_OK;
+    *count = 0;
+    arrays_of(trainer, arrays);
+    for (int a = 0; a < ARRAYS; a++)
+        for (int64_t i = 0; arrays[a].values && i < arena->count; i++, ++*count) {
+            char name[TENSOR_NAME];
+            const parameter *one = &arena->list[i];
+            const file_tensor *found;
+            snprintf(name, sizeof name, "%s%s", arrays[a].prefix, one->name);
+            status = safetensors_require(trainer->context, file, name, DTYPE_F32,
+                                         one->rank, one->shape, &found);
+            if (status == SHOAL_OK)
+                status = use(trainer, found, arrays[a].values + one->offset);
+            if (status != SHOAL_OK)
+                return status;
+        }
+    return SHOAL_OK;
+}
+
+/* Nothing of the trainer changes before everything has been looked at. */
+static shoal_status load(shoal_trainer *trainer, const char *path,
+                         const safetensors *file) {
+    train_state state = trainer->state;
+    int64_t tensors = 0;
+    shoal_status status = compare_config(trainer, path, file);
+    if (status == SHOAL_OK)
+        status = read_state(trainer, path, file, &state);
+    if (status == SHOAL_OK)
+        status = visit_tensors(trainer, file, leave, &tensors);
+    if (status == SHOAL_OK && tensors != safetensors_count(file))
+        status = fail(trainer->context, SHOAL_BAD_FILE,
+                      "%s: it has %lld tensors; this training has %lld", path,
+                      (long long)safetensors_count(file), (long long)tensors);
+    if (status == SHOAL_OK)
+        status = visit_tensors(trainer, file, copy, &tensors);
+    if (status != SHOAL_OK)
+        return status;
+    trainer->state = state;
+    trainer->optimizer.step = state.step;
+    return SHOAL_OK;
+}
+
+shoal_status shoal_trainer_resume(shoal_trainer *trainer, const char *path) {
+    safetensors *file;
+    if (!trainer || !path)
+        return fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
+                    "trainer or path is NULL");
+    shoal_status status = open_checkpoint(trainer->context, path, &file);
+    if (status != SHOAL_OK)
+        return status;
+    status = load(trainer, path, file);
+    safetensors_close(file);
+    return status;
+}

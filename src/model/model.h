@@ -1,0 +1,25 @@
+/* A model: a configuration, its parameters and the network (or the bare layers) that runs
+   them. */
+#ifndef SHOAL_MODEL_MODEL_H
+#define SHOAL_MODEL_MODEL_H
+
+#include "nn/network.h"
+
+struct shoal_model {
+    shoal_context *context;
+    network_shape shape; /* of bare layers only the encoder's part */
+    encoder_limits limits;
+    uint64_t seed; /* of the first values and of dropout */
+    parameters *arena;
+    network *net;            /* NULL: bare layers */
+    encoder *stack;          /* NULL: network */
+    encoder_weights weights; /* of bare layers; its list lies behind this structure */
+    size_t own_bytes;
+};
+
+/* The layers' shape with another kind of attention, for weights that were made for this
+   one: refused where the kind has no use for the projections that there are. */
+shoal_status model_other_kind(const shoal_model *model, const shoal_attention *attention,
+                              network_shape *shape);
+
+#endif

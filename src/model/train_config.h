@@ -1,0 +1,17 @@
+/* The configuration of a training, one table of fields: flags, files, checkpoints and
+   tables all read and write it through the names there. */
+#ifndef SHOAL_MODEL_TRAIN_CONFIG_H
+#define SHOAL_MODEL_TRAIN_CONFIG_H
+
+#include "base/context.h"
+
+enum { TRAIN_TEXT = 160 }; /* room for any field as text */
+
+/* Whether a checkpoint's field may differ from the trainer's: where a run ends is no part
+   of what it computed until then. */
+int train_field_may_differ(int index);
+
+/* Ranges of every field, and what one field demands of another. */
+shoal_status train_config_check(shoal_context *context, const shoal_train_config *config);
+
+#endif

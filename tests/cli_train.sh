@@ -1,0 +1,214 @@
+#!/usr/bin/env bash
+# Drives shoal train, eval, plot and repro: PROGRAM is $1.
+# Prints "ok NAME" or "not ok NAME" per check; the exit code is 1 if any failed.
+set -u
+[ $# -ge 1 ] || { echo "usage: cli_train.sh PROGRAM"; exit 2; }
+program=$(realpath "$1")
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+unset SHOAL_ISA
+failed=0
+
+if "$program" train 2>&1 | grep -q "cannot train"; then
+    echo "skipped: this build has no training"
+    exit 77
+fi
+
+report() { # $1 name, $2 empty when it is right
+    if [ -z "$2" ]; then echo "ok $1"; else echo "not ok $1: $2"; failed=1; fi
+}
+
+expect() { # $1 name, $2 exit code, $3 text in the output, then the command
+    local name=$1 code=$2 text=$3 got
+    shift 3
+    "$@" >out.txt 2>&1
+    got=$?
+    if [ $got != "$code" ]; then
+        report "$name" "exit code $got, not $code: $(head -c 300 out.txt)"
+    elif ! grep -qF -e "$text" out.txt; then
+        report "$name" "\"$text\" is not in: $(head -c 300 out.txt)"
+    else
+        report "$name" ""
+    fi
+}
+
+small=(--layers 1 --batch 4 --length 5 --set heads=2 --set head_dim=8
+    --set feed_forward=16 --set validate_every=10 --set validate_batches=2
+    --set dropout=0.1 --set average=0.9)
+
+train() { # $1 folder, then more options
+    local folder=$1
+    shift
+    "$program" train copy "${small[@]}" --out "$folder" "$@"
+}
+
+steps_of() { grep -c '"step": [0-9]*, "loss"' "$1/log.jsonl"; } # a folder's, in the log
+curve() { sed 's/, "seconds": [0-9.e-]*//' "$1/log.jsonl"; } # all but the time
+same_curve() { # $1 name, $2 $3 folders
+    report "$1" "$(diff <(curve "$2") <(curve "$3") | head -5)"
+}
+
+tensors() { # the bytes behind the header of a folder's checkpoint
+    python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
+sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
+}
+
+json() { # a Python expression on the object in out.txt
+    python3 -c "import json,sys; o = json.load(open('out.txt')); sys.exit(0 if $1 else 1)" ||
+        echo "not true: $1"
+}
+
+# ---- The command line ------------------------------------------------------------------
+expect "help" 0 "(default: 0.0002)" "$program" train --help
+expect "no task" 2 "no task" "$program" train
+expect "two tasks" 2 "one task" "$program" train copy copy
+expect "unknown task" 2 'there is no task "fly"; tasks: copy' "$program" train fly -o x
+expect "no folder" 2 "no folder" "$program" train copy
+expect "unknown flag" 2 "did you mean --layers?" "$program" train copy --lairs 3 -o x
+expect "unknown field" 2 "did you mean dropout?" "$program" train copy --set drop_out=1 -o x
+expect "wrong value" 2 "layers is \"0\"" "$program" train copy --layers 0 -o x
+expect "wrong kind" 2 "clusterd" "$program" train copy --attention clusterd-3 -o x
+report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
+
+expect "print-config" 0 '"feed_forward": 768' "$program" train copy --print-config
+"$program" train copy --print-config --layers 3 --attention i-clustered-9:topk=4 >full.json
+expect "config file" 0 '"layers": 3' "$program" train copy --config full.json --print-config
+report "print-config is a config" "$(diff full.json out.txt)"
+expect "flags win" 0 '"layers": 2' "$program" train copy --layers 2 --config full.json \
+    --print-config
+echo '{"layers": 2, "lairs": 3}' >wrong.json
+expect "unknown key" 3 'there is no field "lairs"' "$program" train copy \
+    --config wrong.json -o x
+echo '{"layers": [2]}' >wrong.json
+expect "wrong type" 3 "layers must be" "$program" train copy --config wrong.json -o x
+echo '{"layers": 2' >wrong.json
+expect "not JSON" 3 "wrong.json: line" "$program" train copy --config wrong.json -o x
+
+# ---- Training --------------------------------------------------------------------------
+expect "trains" 0 "40 of 40 steps" train whole --steps 40 --threads 1
+report "a line per step" \
+    "$([ "$(steps_of whole)" = 40 ] || echo "not 40 lines")"
+report "a line per validation" \
+    "$([ "$(grep -c validation_loss whole/log.jsonl)" = 4 ] || echo "not 4 lines")"
+expect "does not overwrite" 2 "already holds a training" train whole --steps 40
+expect "resuming the finished" 0 "40 of 40 steps" train whole --resume
+expect "threads" 0 "test" train threads --steps 40 --threads 3
+same_curve "threads change nothing" whole threads
+expect "json" 0 '"finished": true' train json --steps 10 --json
+report "json is whole" "$(json 'o["test"]["counted"] == 160 and o["config"]["layers"] == 1')"
+expect "other layers" 3 "the checkpoint has layers = 1" "$program" train copy --layers 2 \
+    --resume --out whole
+expect "longer" 0 "60 of 60 steps" "$program" train copy --resume --out whole --steps 60
+report "the longer log" \
+    "$([ "$(steps_of whole)" = 60 ] || echo "not 60 lines")"
+
+# ---- Killed at any moment ---------------------------------------------------------------
+train straight --steps 60 --attention clustered-3 >/dev/null
+kills=0
+mkdir killed && touch killed/log.jsonl
+for ((i = 0; i < 100; i++)); do
+    before=$(wc -l <killed/log.jsonl)
+    "$program" train copy "${small[@]}" --out killed --steps 60 --attention clustered-3 \
+        --resume --save-seconds 0 >out.txt 2>&1 &
+    pid=$!
+    # Until it has written something new, or earlier, and a moment more.
+    for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
+        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] && kill -0 $pid 2>/dev/null || break
+        sleep 0.005
+    done
+    sleep "0.0$((RANDOM % 40 + 10))"
+    if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
+    wait $pid 2>/dev/null
+    code=$?
+    [ $code = 137 ] || break
+done
+report "killed and resumed to the end ($kills times)" \
+    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out.txt; })"
+same_curve "the curve of the killed one" straight killed
+report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
+
+# A log that is ahead of its checkpoint, with half a line, is cut back.
+cp -r straight ahead
+train ahead2 --steps 20 --attention clustered-3 >/dev/null
+cp ahead2/checkpoint.safetensors ahead/
+printf '{"step": 61, "lo' >>ahead/log.jsonl
+expect "an early checkpoint" 0 "60 of 60" "$program" train copy --resume --out ahead \
+    --steps 60
+same_curve "no line twice" straight ahead
+
+# ---- Interrupted -------------------------------------------------------------------------
+# A shell starts what runs beside it with interrupts ignored; Python undoes that.
+python3 -c "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])" "$program" train copy "${small[@]}" \
+    --out interrupted --steps 1000000 >out.txt 2>err.txt &
+pid=$!
+for ((i = 0; i < 200; i++)); do
+    sleep 0.05
+    [ "$(wc -l 2>/dev/null <interrupted/log.jsonl || echo 0)" -gt 20 ] && break
+done
+expect "one at a time" 4 "another process is training" train interrupted --resume
+kill -INT $pid
+wait $pid
+report "interrupted: 130" "$([ $? = 130 ] || echo "another exit code")"
+steps=$(steps_of interrupted)
+report "says how to go on" \
+    "$(grep -q -- "shoal train copy --resume --out interrupted" err.txt || cat err.txt)"
+more=$((steps + 7))
+expect "goes on" 0 "$more of $more steps" "$program" train copy --resume \
+    --out interrupted --steps $more
+report "and misses nothing" "$(diff <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
+    <(seq -f '"step": %.0f, "loss"' $more) | head -3)"
+
+# ---- Evaluation and pictures -------------------------------------------------------------
+expect "eval" 0 "trained with full" "$program" eval whole --attention full,clustered-3
+expect "eval json" 0 '"kinds"' "$program" eval whole/checkpoint.safetensors --json \
+    --attention full,clustered-100,i-clustered-2:topk=1,seed=3 --batches 2
+report "eval json is whole" "$(json \
+    'len(o["kinds"]) == 3 and abs(o["kinds"][0]["loss"] - o["kinds"][1]["loss"]) < 1e-5')"
+expect "eval with lsh" 3 "shared_qk" "$program" eval whole --attention lsh-1
+expect "eval of nothing" 3 "nowhere" "$program" eval nowhere
+expect "eval of a text" 3 "full.json" "$program" eval full.json
+expect "misspelt kind" 2 "clusterd" "$program" eval whole --attention clusterd-1
+expect "no picture" 2 "no picture" "$program" plot whole
+expect "no log" 3 "nowhere" "$program" plot nowhere -o x.svg
+expect "log is no log" 3 "line 1" "$program" plot full.json -o x.svg
+if "$program" plot whole killed -o curves.svg 2>err.txt; then
+    report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"
+    "$program" plot whole -o curves.png
+    report "plot png" "$(head -c 4 curves.png | grep -q PNG || echo "no png")"
+else
+    report "plot without cairo says so" "$(grep -q cairo err.txt || cat err.txt)"
+fi
+
+# ---- The grid -----------------------------------------------------------------------------
+repro() {
+    "$program" repro copy --out grid --set layers=1 --set heads=2 --set head_dim=8 \
+        --set feed_forward=16 --set batch=4 --set validate_every=5 \
+        --set validate_batches=1 --kinds full,clustered-2,clustered-4,lsh-1 \
+        --lengths 5,3 "$@"
+}
+expect "nothing yet" 3 "grid" repro --show
+expect "no experiment" 2 "no experiment" "$program" repro --out grid
+expect "another experiment" 2 "only experiment" "$program" repro fly --out grid
+expect "part of the grid" 0 '"finished": true' "$program" repro copy --out grid --steps 8 \
+    --set layers=1 --set heads=2 --set head_dim=8 --set feed_forward=16 --set batch=4 \
+    --set validate_every=5 --set validate_batches=1 --kinds full --lengths 3,5 --json
+report "part: json" "$(json 'all(c["finished"] and c["steps"] == 8 for c in o["cells"])')"
+expect "the grid" 0 "all steps" repro --steps 8
+cp grid/results.json first.json
+expect "again does nothing" 0 "all steps" repro --steps 8
+report "results stay" "$(cmp grid/results.json first.json)"
+expect "markdown" 0 "| clustered-2 |" repro --show --markdown
+expect "grid json" 0 '"stopped_early"' repro --show --json
+report "grid json is whole" \
+    "$(json 'len(o["cells"]) == 8 and [c["positions"] for c in o["cells"]] == [8] * 4 + [12] * 4')"
+expect "another seed" 3 "another seed" repro --steps 8 --seed 9
+expect "more steps" 0 "all steps" repro --steps 12
+expect "more steps: json" 0 '"steps": 12' repro --show --json
+report "cells go on where they were" \
+    "$([ "$(steps_of grid/cells/full_L3)" = 12 ] || echo "not 12 lines")"
+if [ -e curves.svg ]; then
+    report "heatmaps" "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
+fi
+[ $failed = 0 ]
