@@ -85,7 +85,8 @@ static const command_help help =
 
 static bool take_kinds(wer_job *job, const char *text) {
     char names[WER_KINDS][WER_NAME];
-    job->kind_count = read_kinds("wer", text, names[0], sizeof *names, WER_KINDS);
+    job->kind_count =
+        read_kinds("wer", "attention", text, names[0], sizeof *names, WER_KINDS);
     for (int i = 0; i < job->kind_count; i++)
         memcpy(job->kinds[i].spelling, names[i], sizeof names[i]);
     return job->kind_count > 0;

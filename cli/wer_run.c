@@ -56,13 +56,14 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* Greedy or beams at temperature 0; without timestamps where one window is all. */
+/* Greedy or beams at temperature 0; without timestamps unless one recording alone goes
+   beyond the window. */
 static shoal_status hear(const wer_run *run, char **text) {
     const wer_job *job = run->job;
+    const bool longer = run->window->count == 1 && run->window->seconds >= WINDOW_SECONDS;
     const shoal_transcribe_options options = {.language = job->language,
                                               .beams = (int)job->beams,
-                                              .no_timestamps = run->window->seconds <
-                                                               WINDOW_SECONDS,
+                                              .no_timestamps = !longer,
                                               .no_fallback = 1};
     size_t size;
     FILE *to = open_memstream(text, &size);

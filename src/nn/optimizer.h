@@ -9,9 +9,10 @@
  *     else      p -= a m^
  * The bound 4 is the publication's; PyTorch has 5.
  *
- * Weight decay is decoupled, p -= a decay p, as in the code published with R-Adam, which
- * the paper's experiments used; `decay_in_gradient` adds decay p to g instead, which is
- * what PyTorch's RAdam and Adam do by default. Every parameter decays. */
+ * Weight decay is decoupled, p -= a decay p, as in the code published with R-Adam: the
+ * paper names that optimizer and a decay of 0.01 and no more, so that is how its setting is
+ * read here. `decay_in_gradient` adds decay p to g instead, which is what PyTorch's RAdam
+ * and Adam do by default. Every parameter decays. */
 #ifndef SHOAL_NN_OPTIMIZER_H
 #define SHOAL_NN_OPTIMIZER_H
 
