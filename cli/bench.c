@@ -20,6 +20,7 @@ enum {
     OPTION_HEADS,
     OPTION_DIM,
     OPTION_VALUE_DIM,
+    OPTION_FEED_FORWARD,
     OPTION_BATCH,
     OPTION_THREADS,
     OPTION_MODE,
@@ -51,14 +52,17 @@ static const option_row rows[] =
      [OPTION_HEADS] = {"heads", 0, "H", "heads (default: 6)"},
      [OPTION_DIM] = {"dim", 0, "D", "size of a query and of a key (default: 64)"},
      [OPTION_VALUE_DIM] = {"value-dim", 0, "D", "size of a value (default: as --dim)"},
+     [OPTION_FEED_FORWARD] = {"feed-forward", 0, "F",
+                              "with --scope layer: features inside the feed-forward\n"
+                              "(default: 4 H D, so 1536)"},
      [OPTION_BATCH] = {"batch", 0, "B", "sequences (default: 1)"},
      [OPTION_THREADS] = {"threads", 0, "T",
                          "threads (default: 0, as many as OpenMP offers)"},
      [OPTION_MODE] = {"mode", 0, "MODE",
                       "forward, or train: forward and backward (default: forward)"},
      [OPTION_SCOPE] = {"scope", 0, "SCOPE",
-                       "attention (default); layer, the whole transformer layer, is\n"
-                       "not in this version and is refused"},
+                       "attention, or layer: a whole encoder layer with projections,\n"
+                       "feed-forward and norms (default: attention)"},
      [OPTION_REPEATS] = {"repeats", 0, "R",
                          "repetitions at most, 1 to 100; fewer where time is short\n"
                          "(default: 7; with --quick 3)"},
@@ -90,8 +94,10 @@ static const command_help help = {
     "memory.\n",
     rows,
     "An element is a position of a sequence. B/elem. plan: what the plan holds besides\n"
-    "inputs and outputs; process: how much the process grew at its peak. Where full (or\n"
-    "any kind) would exceed the budget its time is an estimate, marked ~.\n"
+    "inputs and outputs (layer: what the model holds, weights included); process: how\n"
+    "much the process grew at its peak. Where full (or any kind) would exceed the "
+    "budget\n"
+    "its time is an estimate, marked ~.\n"
     "Ctrl-C shows and saves what is measured so far. A result that is wrong gets no "
     "time,\n"
     "and the exit code is then 1.\n"};
@@ -99,7 +105,7 @@ static const command_help help = {
 /* ---- Lists ------------------------------------------------------------------------- */
 
 static bool take_kinds(bench_job *job, const char *text) {
-    job->kinds = read_kinds("bench", text, job->kind_texts[0], sizeof *job->kind_texts,
+    job->kinds = read_kinds("bench", "kinds", text, job->kind_texts[0], sizeof *job->kind_texts,
                             BENCH_KINDS);
     return job->kinds > 0;
 }
@@ -156,15 +162,15 @@ static bool take_mode(bench_job *job, const char *value) {
     return false;
 }
 
-static bool take_scope(const char *value) {
-    if (strcmp(value, "attention") == 0)
+static bool take_scope(bench_job *job, const char *value) {
+    job->layer = strcmp(value, "layer") == 0;
+    if (job->layer && bench_layer_missing())
+        complain(EXIT_USAGE, "bench", "--scope layer: %s", bench_layer_missing());
+    else if (job->layer || strcmp(value, "attention") == 0)
         return true;
-    if (strcmp(value, "layer") == 0)
-        complain(EXIT_USAGE, "bench",
-                 "--scope layer comes with the transformer layers, which this version "
-                 "does not have; use --scope attention");
     else
-        complain(EXIT_USAGE, "bench", "--scope is \"%s\"; it must be attention", value);
+        complain(EXIT_USAGE, "bench", "--scope is \"%s\"; it must be attention or layer",
+                 value);
     return false;
 }
 
@@ -186,12 +192,15 @@ static bool take_option(bench_job *job, int option, const char *value) {
     case OPTION_DIM: return parse_integer("bench", "dim", value, 1, 65536, &job->dim);
     case OPTION_VALUE_DIM:
         return parse_integer("bench", "value-dim", value, 1, 65536, &job->value_dim);
+    case OPTION_FEED_FORWARD:
+        return parse_integer("bench", "feed-forward", value, 1, 1 << 24,
+                             &job->feed_forward);
     case OPTION_BATCH:
         return parse_integer("bench", "batch", value, 1, 65536, &job->batch);
     case OPTION_THREADS:
         return parse_integer("bench", "threads", value, 0, 4096, &job->threads);
     case OPTION_MODE: return take_mode(job, value);
-    case OPTION_SCOPE: return take_scope(value);
+    case OPTION_SCOPE: return take_scope(job, value);
     case OPTION_REPEATS:
         return parse_integer("bench", "repeats", value, 1, BENCH_REPEATS, &job->repeats);
     case OPTION_BUDGET:
@@ -206,6 +215,17 @@ static bool take_option(bench_job *job, int option, const char *value) {
     }
 }
 
+/* What belongs to the other scope. */
+static int check_sizes(const bench_job *job) {
+    if (job->layer && job->value_dim > 0 && job->value_dim != job->dim)
+        return complain(EXIT_USAGE, "bench",
+                        "--value-dim is %" PRId64 "; in a layer it is --dim, %" PRId64,
+                        job->value_dim, job->dim);
+    if (!job->layer && job->feed_forward > 0)
+        return complain(EXIT_USAGE, "bench", "--feed-forward needs --scope layer");
+    return EXIT_OK;
+}
+
 /* What was not said. */
 static void fill_defaults(bench_job *job) {
     if (job->kinds == 0)
@@ -218,6 +238,8 @@ static void fill_defaults(bench_job *job) {
         job->budget = job->quick ? QUICK_BUDGET : DEFAULT_BUDGET;
     if (job->value_dim == 0)
         job->value_dim = job->dim;
+    if (job->layer && job->feed_forward == 0)
+        job->feed_forward = 4 * job->heads * job->dim;
 }
 
 /* ---- The command ------------------------------------------------------------------- */
@@ -290,6 +312,8 @@ int bench_command(int count, char **arguments) {
     if (code == EXIT_OK && optind < count)
         code =
             complain(EXIT_USAGE, "bench", "%s is one word too many", arguments[optind]);
+    if (code == EXIT_OK)
+        code = check_sizes(job);
     if (code == EXIT_OK) {
         fill_defaults(job);
         code = run(job);

@@ -368,7 +368,6 @@ shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, in
     const shoal_attention *attention = &job->attention[kind];
     bool told = true; /* the plan tells what it chose, or there is no choice */
     shoal_status status;
-    row->check_count = 0;
     switch (attention->kind) {
     case SHOAL_FULL:
     case SHOAL_SHARED_FULL:

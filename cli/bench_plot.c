@@ -84,10 +84,10 @@ static void write_caption(const bench_job *job, char *text, size_t size) {
                          !job->rows[at][kind].wrong && job->rows[at][kind].estimate > 0;
     snprintf(text, size,
              "shoal %s, %s, %s, %d thread%s; batch %" PRId64 ", %" PRId64
-             " heads of %" PRId64 ", float32%s%s",
+             " heads of %" PRId64 ", float32%s%s%s",
              shoal_version(), job->machine.cpu, shoal_context_isa(job->context), threads,
              threads == 1 ? "" : "s", job->batch, job->heads, job->dim,
-             estimates ? "; hollow: estimated" : "",
+             job->layer ? ", whole layer" : "", estimates ? "; hollow: estimated" : "",
              job->interrupted ? "; interrupted" : "");
 }
 
@@ -105,20 +105,20 @@ int bench_write_plot(const bench_job *job) {
     const plot_axis length = {.label = "sequence length N",
                               .scale = PLOT_LOG,
                               .doubling = true};
-    const plot_chart charts[] = {{.title = job->train ? "Time, forward and backward"
-                                                      : "Time, forward",
-                                  .x = length,
-                                  .y = {.label = "\xc2\xb5s per element",
-                                        .scale = PLOT_LOG},
-                                  .series = picture.times,
-                                  .series_count = job->kinds + reference,
-                                  .notes = picture.notes,
-                                  .note_count = picture.notes_used},
-                                 {.title = "Memory besides inputs and outputs",
-                                  .x = length,
-                                  .y = {.label = "bytes per element", .scale = PLOT_LOG},
-                                  .series = picture.memories,
-                                  .series_count = job->kinds}};
+    const plot_chart charts[] =
+        {{.title = job->train ? "Time, forward and backward" : "Time, forward",
+          .x = length,
+          .y = {.label = "\xc2\xb5s per element", .scale = PLOT_LOG},
+          .series = picture.times,
+          .series_count = job->kinds + reference,
+          .notes = picture.notes,
+          .note_count = picture.notes_used},
+         {.title = job->layer ? "Memory of the layer and its weights"
+                              : "Memory besides inputs and outputs",
+          .x = length,
+          .y = {.label = "bytes per element", .scale = PLOT_LOG},
+          .series = picture.memories,
+          .series_count = job->kinds}};
     const plot_figure figure = {.charts = charts, .count = 2, .caption = caption};
     if (plot_write(job->plot_path, &figure, reason, sizeof reason))
         return EXIT_OK;

@@ -100,9 +100,12 @@ static void print_heading(bench_job *job) {
            shoal_context_isa(job->context), bench_compiler, machine->cpu, machine->cores,
            shoal_context_threads(job->context),
            shoal_context_threads(job->context) == 1 ? "" : "s");
-    printf("%s, batch %" PRId64 ", %" PRId64 " heads of %" PRId64,
+    printf("%s%s, batch %" PRId64 ", %" PRId64 " heads of %" PRId64,
+           job->layer ? "whole layer, " : "",
            job->train ? "forward and backward" : "forward", job->batch, job->heads,
            job->dim);
+    if (job->layer)
+        printf(", feed-forward %" PRId64, job->feed_forward);
     if (job->value_dim != job->dim)
         printf(" (values %" PRId64 ")", job->value_dim);
     printf(", float32 noise, seed %" PRIu64 "\n", job->seed);
@@ -116,7 +119,7 @@ static void print_heading(bench_job *job) {
     printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "", "", "best", "median",
            "noise", "us per", "Gop/s", "B/elem.", "B/elem.", "% of", "times");
     printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "N", "kind", "ms", "ms",
-           "%", "element", "", "plan", "process", "sgemm", "full");
+           "%", "element", "", job->layer ? "model" : "plan", "process", "sgemm", "full");
 }
 
 static void print_measured(const bench_job *job, int at, int kind) {
@@ -197,7 +200,10 @@ static void print_end(const bench_job *job) {
     printf("\nEvery time is of a verified result; noise is (median - best) / best; ~ is "
            "an estimate\nfrom a shorter length, not a measurement. Gop/s counts what the "
            "formula needs%s.\n",
-           job->train ? ";\nforward and backward 3.5 times forward's products" : "");
+           !job->train  ? ""
+           : job->layer ? ";\nforward and backward 3.5 times forward's products in the "
+                          "attention, 3 times elsewhere"
+                        : ";\nforward and backward 3.5 times forward's products");
     if (job->machine.after.sgemm > 0)
         printf("sgemm at the end: %.1f Gop/s (%+.0f %%).\n",
                job->machine.after.sgemm * 1e-9,
@@ -215,9 +221,10 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     const double best = measured ? bench_best(row) : row->estimate;
     if (row->wrong || (!measured && row->estimate == 0))
         return;
-    fprintf(file, "%" PRId64 ",\"%s\",%s,%d,%d,%.9g,", job->length[at],
-            job->spelling[kind], job->train ? "train" : "forward",
-            shoal_context_threads(job->context), measured, best);
+    fprintf(file, "%" PRId64 ",\"%s\",%s,%s,%d,%d,%.9g,", job->length[at],
+            job->spelling[kind], job->layer ? "layer" : "attention",
+            job->train ? "train" : "forward", shoal_context_threads(job->context),
+            measured, best);
     if (measured)
         fprintf(file, "%.9g,%.4g,%d,", bench_median(row), bench_median(row) / best - 1,
                 row->repeats);
@@ -245,7 +252,8 @@ static int write_csv(const bench_job *job) {
     if (!file)
         return complain(EXIT_RESOURCES, "bench", "%s cannot be written: %s",
                         job->csv_path, strerror(errno));
-    fputs("length,kind,mode,threads,measured,best_seconds,median_seconds,noise,repeats,"
+    fputs("length,kind,scope,mode,threads,measured,best_seconds,median_seconds,noise,"
+          "repeats,"
           "us_per_element,plan_bytes_per_element,process_bytes_per_element,gops,"
           "share_of_sgemm\n",
           file);

@@ -62,6 +62,16 @@ static void watch_signals(bench_job *job) {
 
 /* ---- Operations and estimates ------------------------------------------------------ */
 
+/* Products of all rows of a layer with its weights. Backward does each twice: for the
+   gradient of what goes in, and for that of the weights. */
+static double layer_operations(const bench_job *job, int kind, double rows) {
+    const double model = (double)(job->heads * job->dim);
+    const double squares = bench_keys_are_queries(&job->attention[kind]) ? 3 : 4;
+    const double forward = 2 * rows * model *
+                           (squares * model + 2 * (double)job->feed_forward);
+    return (job->train ? 3 : 1) * forward;
+}
+
 /* Forward and backward together do 7 products of the size of which forward does 2. */
 double bench_operations(const bench_job *job, int kind, int64_t length) {
     const shoal_attention *a = &job->attention[kind];
@@ -77,7 +87,8 @@ double bench_operations(const bench_job *job, int kind, int64_t length) {
         once = 2 * n * d * (a->groups == SHOAL_GROUPS_KEYS ? a->rank : a->bits);
         dense = 2 * clusters * n * (d + dv) + 2 * n * a->topk * (d + dv);
     }
-    return (double)(job->batch * job->heads) * (once + (job->train ? 3.5 : 1) * dense);
+    return (double)(job->batch * job->heads) * (once + (job->train ? 3.5 : 1) * dense) +
+           (job->layer ? layer_operations(job, kind, (double)job->batch * n) : 0);
 }
 
 double bench_estimate(const bench_job *job, int kind, int at) {
@@ -96,8 +107,8 @@ double bench_estimate(const bench_job *job, int kind, int at) {
 static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
     const bool lsh = job->attention[kind].kind == SHOAL_LSH;
-    return bench_estimate(job, kind, at) * (1 + (job->train ? 0.6 : 0) + 0.5 * lsh) +
-           samples;
+    const double again = job->layer ? (job->train ? 3.5 : 1) : (job->train ? 0.6 : 0);
+    return bench_estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }
 
 static double seconds_left(const bench_job *job) {
@@ -125,7 +136,8 @@ typedef struct {
     bool chosen[BENCH_KINDS];
     double deadline;
     bench_data data;
-    shoal_plan *plans[BENCH_KINDS];
+    shoal_plan *plans[BENCH_KINDS];  /* --scope attention */
+    bench_layer layers[BENCH_KINDS]; /* --scope layer */
 } length_run;
 
 /* Cheapest first, as long as the time allows; the rest is estimated. Returns how many. */
@@ -173,40 +185,65 @@ shoal_status bench_call(shoal_plan *plan, const bench_data *data,
     return status;
 }
 
+uint64_t bench_fold(uint64_t digest, const float *array, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, array + i, sizeof bits);
+        digest = (digest ^ bits) * 0x100000001b3u;
+    }
+    return digest;
+}
+
+/* ---- Either scope ------------------------------------------------------------------ */
+
+static shoal_status make_subject(length_run *run, int kind) {
+    const bench_job *job = run->job;
+    const shoal_problem problem = bench_problem(&run->data);
+    if (job->layer)
+        return bench_layer_create(job, &run->data, kind, &run->layers[kind]);
+    return shoal_plan_create(job->context, &problem, &job->attention[kind],
+                             job->train ? SHOAL_WITH_BACKWARD : 0, &run->plans[kind]);
+}
+
+static shoal_status call_subject(length_run *run, int kind, double *seconds) {
+    const shoal_attention *attention = &run->job->attention[kind];
+    return run->job->layer ? bench_layer_call(&run->layers[kind], &run->data, seconds)
+                           : bench_call(run->plans[kind], &run->data, attention, seconds);
+}
+
 /* Of the bits of a result; any change of any of them changes it. */
-static uint64_t digest_of(const bench_data *data) {
+static uint64_t digest_of(const length_run *run, int kind) {
+    const bench_data *data = &run->data;
+    if (run->job->layer)
+        return bench_layer_digest(&run->layers[kind], data);
     const float *arrays[] = {data->out, data->dv, data->dq, data->dk};
     const int64_t counts[] = {data->value_count, data->value_count, data->query_count,
                               data->query_count};
     uint64_t digest = 1;
     for (int a = 0; a < (data->train ? 4 : 1); a++)
-        for (int64_t i = 0; i < counts[a]; i++) {
-            uint32_t bits;
-            memcpy(&bits, arrays[a] + i, sizeof bits);
-            digest = (digest ^ bits) * 0x100000001b3u;
-        }
+        digest = bench_fold(digest, arrays[a], counts[a]);
     return digest;
 }
 
 static shoal_status verify_kind(length_run *run, int kind) {
     bench_job *job = run->job;
-    const shoal_attention *attention = &job->attention[kind];
-    const shoal_problem problem = bench_problem(&run->data);
+    bench_layer *layer = &run->layers[kind];
+    shoal_plan **plan = &run->plans[kind];
     bench_row row = {0};
     double seconds;
     const double before = bench_peak_begin(&job->machine.peak_resets);
-    shoal_status status = shoal_plan_create(job->context, &problem, attention,
-                                            job->train ? SHOAL_WITH_BACKWARD : 0,
-                                            &run->plans[kind]);
+    shoal_status status = make_subject(run, kind);
     if (status == SHOAL_OK)
-        status = bench_call(run->plans[kind], &run->data, attention, &seconds);
+        status = call_subject(run, kind, &seconds);
     if (status != SHOAL_OK)
         return status;
     row.growth = fmax(0, bench_peak_now() - before);
-    row.workspace = shoal_plan_workspace(run->plans[kind]);
-    row.digest = digest_of(&run->data);
+    row.workspace = job->layer ? bench_layer_workspace(layer)
+                               : shoal_plan_workspace(*plan);
+    row.digest = digest_of(run, kind);
     row.estimate = seconds;
-    status = bench_verify(job, run->plans[kind], &run->data, kind, &row);
+    status = job->layer ? bench_verify_layer(job, layer, &run->data, kind, &row)
+                        : bench_verify(job, *plan, &run->data, kind, &row);
     if (row.verified && seconds >= long_call)
         row.seconds[row.repeats++] = seconds;
     pthread_mutex_lock(&results);
@@ -224,15 +261,14 @@ static shoal_status take_turn(length_run *run, int kind) {
     double total = 0;
     for (int call = 0; call < calls; call++) {
         double seconds;
-        shoal_status status =
-            bench_call(run->plans[kind], &run->data, &job->attention[kind], &seconds);
+        shoal_status status = call_subject(run, kind, &seconds);
         if (status != SHOAL_OK)
             return status;
         total += seconds;
     }
     pthread_mutex_lock(&results);
     row->seconds[row->repeats++] = total / calls;
-    if (digest_of(&run->data) != row->digest) {
+    if (digest_of(run, kind) != row->digest) {
         bench_note(row, "a timed result has the bits of the verified one", 1, 0.5);
         job->any_wrong = true;
         row->verified = false;
@@ -289,8 +325,10 @@ static shoal_status run_length(bench_job *job, int at) {
     progress_begin(0);
     shoal_status status = measure_length(&run);
     progress_end();
-    for (int kind = 0; kind < job->kinds; kind++)
+    for (int kind = 0; kind < job->kinds; kind++) {
         shoal_plan_destroy(run.plans[kind]);
+        bench_layer_destroy(&run.layers[kind]);
+    }
     bench_data_destroy(&run.data);
 #if defined(__GLIBC__)
     malloc_trim(0); /* so that the next length's growth is seen whole */

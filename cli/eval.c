@@ -65,7 +65,8 @@ typedef struct {
 static bool take_option(eval_job *job, int option, const char *value) {
     switch (option) {
     case OPTION_ATTENTION:
-        job->kinds = read_kinds("eval", value, job->names[0], NAME, MOST_KINDS);
+        job->kinds =
+            read_kinds("eval", "attention", value, job->names[0], NAME, MOST_KINDS);
         return job->kinds > 0;
     case OPTION_BATCHES:
         return parse_integer("eval", "batches", value, 1, 1000000, &job->batches);

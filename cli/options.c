@@ -201,13 +201,14 @@ static bool continues_kind(const char *piece) {
     return name > 0 && piece[name] == '=';
 }
 
-int read_kinds(const char *command, const char *text, char *names, size_t size, int most) {
+int read_kinds(const char *command, const char *option, const char *text, char *names,
+               size_t size, int most) {
     int kinds = 0;
     for (;; text++) {
         const int length = (int)strcspn(text, ",");
         const bool more = kinds > 0 && continues_kind(text);
         if (!more && kinds == most) {
-            complain(EXIT_USAGE, command, "--kinds has more than %d kinds", most);
+            complain(EXIT_USAGE, command, "--%s has more than %d kinds", option, most);
             return 0;
         }
         kinds += !more;
@@ -216,7 +217,7 @@ int read_kinds(const char *command, const char *text, char *names, size_t size, 
         const int written =
             snprintf(name + used, size - used, "%s%.*s", more ? "," : "", length, text);
         if (used + (size_t)written >= size) {
-            complain(EXIT_USAGE, command, "--kinds: %.40s... is too long", name);
+            complain(EXIT_USAGE, command, "--%s: %.40s... is too long", option, name);
             return 0;
         }
         text += length;

@@ -46,9 +46,10 @@ bool parse_seed(const char *command, const char *option, const char *text,
                 uint64_t *value);
 bool parse_scale(const char *command, const char *option, const char *text, float *value);
 
-/* Splits --kinds into `most` names at the most, each `size` bytes from the one before: a
-   piece such as "topk=32" belongs to the kind before it. Returns how many, or 0 after a
-   complaint. */
-int read_kinds(const char *command, const char *text, char *names, size_t size, int most);
+/* Splits the value of an option into `most` kinds at the most, each name `size` bytes from
+   the one before: a piece such as "topk=32" belongs to the kind before it. Returns how
+   many, or 0 after a complaint. */
+int read_kinds(const char *command, const char *option, const char *text, char *names,
+               size_t size, int most);
 
 #endif

@@ -51,8 +51,8 @@ static cairo_status_t write_bytes(void *file, const unsigned char *bytes,
                                                   : CAIRO_STATUS_WRITE_ERROR;
 }
 
-static cairo_status_t draw_to(FILE *file, bool svg, const plot_figure *figure) {
-    const double width = plot_width(figure), height = plot_height(figure);
+static cairo_status_t paint_to(FILE *file, bool svg, double width, double height,
+                               plot_painter *paint, const void *what) {
     cairo_surface_t *surface =
         svg ? cairo_svg_surface_create_for_stream(write_bytes, file, width, height)
             : cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * PIXELS),
@@ -60,7 +60,7 @@ static cairo_status_t draw_to(FILE *file, bool svg, const plot_figure *figure) {
     cairo_t *cr = cairo_create(surface);
     if (!svg)
         cairo_scale(cr, PIXELS, PIXELS);
-    plot_draw(cr, figure);
+    paint(cr, what);
     cairo_status_t status = cairo_status(cr);
     cairo_destroy(cr);
     if (status == CAIRO_STATUS_SUCCESS && !svg)
@@ -72,7 +72,8 @@ static cairo_status_t draw_to(FILE *file, bool svg, const plot_figure *figure) {
     return status;
 }
 
-bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size) {
+bool plot_paint(const char *path, double width, double height, plot_painter *paint,
+                const void *what, char *reason, size_t size) {
     char temporary[4096];
     if (!plot_possible(path, reason, size))
         return false;
@@ -82,7 +83,8 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
         snprintf(reason, size, "%s cannot be written: %s", path, strerror(errno));
         return false;
     }
-    cairo_status_t status = draw_to(file, ends_in(path, ".svg"), figure);
+    cairo_status_t status =
+        paint_to(file, ends_in(path, ".svg"), width, height, paint, what);
     if (fclose(file) == 0 && status == CAIRO_STATUS_SUCCESS &&
         rename(temporary, path) == 0)
         return true;
@@ -92,6 +94,15 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
         snprintf(reason, size, "%s cannot be written: %s", path, strerror(errno));
     remove(temporary);
     return false;
+}
+
+static void paint_figure(cairo_t *cr, const void *figure) {
+    plot_draw(cr, figure);
+}
+
+bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size) {
+    return plot_paint(path, plot_width(figure), plot_height(figure), paint_figure, figure,
+                      reason, size);
 }
 
 #endif

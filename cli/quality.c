@@ -84,8 +84,8 @@ static const command_help help = {
 /* ---- Options ----------------------------------------------------------------------- */
 
 static bool take_kinds(quality_job *job, const char *text) {
-    job->kinds = read_kinds("quality", text, job->kind_texts[0], sizeof *job->kind_texts,
-                            QUALITY_KINDS);
+    job->kinds = read_kinds("quality", "kinds", text, job->kind_texts[0],
+                            sizeof *job->kind_texts, QUALITY_KINDS);
     return job->kinds > 0;
 }
 

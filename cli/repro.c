@@ -109,7 +109,8 @@ static bool take_lengths(repro_job *job, const char *text) {
 }
 
 static bool take_kinds(repro_job *job, const char *text) {
-    job->kind_count = read_kinds("repro", text, job->kinds[0], REPRO_NAME, REPRO_KINDS);
+    job->kind_count =
+        read_kinds("repro", "kinds", text, job->kinds[0], REPRO_NAME, REPRO_KINDS);
     return job->kind_count > 0;
 }
 

@@ -5,12 +5,10 @@
 
 #if defined(SHOAL_HAVE_MODELS)
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common.h"
 #include "plot.h"
@@ -27,9 +25,9 @@ int repro_write_pictures(const repro_job *job) {
 
 #else
 
-#include <cairo-svg.h>
+#include "plot_draw.h"
 
-enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18, PIXELS = 3 };
+enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18 };
 static const double text_size = 10, small_text = 8.5, bottom = 58;
 
 /* ---- Panels ---------------------------------------------------------------------- */
@@ -178,58 +176,35 @@ static void draw(cairo_t *cr, const repro_job *job, const panels *all, double wi
 
 /* ---- Files ----------------------------------------------------------------------- */
 
-static cairo_status_t write_bytes(void *file, const unsigned char *bytes,
-                                  unsigned count) {
-    return fwrite(bytes, 1, count, file) == count ? CAIRO_STATUS_SUCCESS
-                                                  : CAIRO_STATUS_WRITE_ERROR;
+/* What is drawn, and how large. */
+typedef struct {
+    const repro_job *job;
+    panels all;
+    double width, height; /* in points */
+} picture;
+
+static void draw_picture(cairo_t *cr, const void *what) {
+    const picture *one = what;
+    draw(cr, one->job, &one->all, one->width, one->height);
 }
 
-static cairo_status_t draw_to(FILE *file, bool svg, const repro_job *job) {
-    panels all = {.count = 0};
-    sort_panels(job, &all);
-    const double width = panel_width(job) * all.count;
-    const double height = TOP + CELL_HEIGHT * tallest(&all) + bottom;
-    const int scale = svg ? 1 : PIXELS;
-    cairo_surface_t *surface =
-        svg ? cairo_svg_surface_create_for_stream(write_bytes, file, width, height)
-            : cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width * scale),
-                                         (int)ceil(height * scale));
-    cairo_t *cr = cairo_create(surface);
-    cairo_scale(cr, scale, scale);
-    draw(cr, job, &all, width, height);
-    cairo_status_t status = cairo_status(cr);
-    cairo_destroy(cr);
-    if (status == CAIRO_STATUS_SUCCESS && !svg)
-        status = cairo_surface_write_to_png_stream(surface, write_bytes, file);
-    cairo_surface_finish(surface);
-    if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_status(surface);
-    cairo_surface_destroy(surface);
-    return status;
-}
-
-static int write_picture(const repro_job *job, const char *name, bool svg) {
-    char path[TRAIN_PATH], temporary[TRAIN_PATH + 32];
-    if (!train_path("repro", path, job->folder, name))
+static int write_picture(const picture *one, const char *name) {
+    char path[TRAIN_PATH], reason[TRAIN_PATH + 200];
+    if (!train_path("repro", path, one->job->folder, name))
         return EXIT_USAGE;
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    if (!file)
-        return complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path,
-                        strerror(errno));
-    const cairo_status_t status = draw_to(file, svg, job);
-    if (fclose(file) == 0 && status == CAIRO_STATUS_SUCCESS &&
-        rename(temporary, path) == 0)
+    if (plot_paint(path, one->width, one->height, draw_picture, one, reason,
+                   sizeof reason))
         return EXIT_OK;
-    const char *reason = status == CAIRO_STATUS_SUCCESS ? strerror(errno)
-                                                        : cairo_status_to_string(status);
-    remove(temporary);
-    return complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path, reason);
+    return complain(EXIT_RESOURCES, "repro", "%s", reason);
 }
 
 int repro_write_pictures(const repro_job *job) {
-    const int code = write_picture(job, "copy.svg", true);
-    return code == EXIT_OK ? write_picture(job, "copy.png", false) : code;
+    picture one = {.job = job};
+    sort_panels(job, &one.all);
+    one.width = panel_width(job) * one.all.count;
+    one.height = TOP + CELL_HEIGHT * tallest(&one.all) + bottom;
+    const int code = write_picture(&one, "copy.svg");
+    return code == EXIT_OK ? write_picture(&one, "copy.png") : code;
 }
 
 #endif

@@ -49,18 +49,20 @@ def rows_of(path):
     with open(path) as file:
         return json.load(file)
 
-def everything(path, mode):
+def everything(path, mode, scope="attention"):
     d = rows_of(path)
     rows = d["rows"]
     assert len(rows) == 3 * 7, len(rows)
     assert d["settings"]["mode"] == mode and not d["interrupted"]
+    assert d["settings"]["scope"] == scope
+    least = {"attention": (1, 3), "layer": (2, 8)}[scope][mode == "train"]
     assert d["machine"]["threads"] == 2 and d["machine"]["cpu"]
     assert d["reference"]["triad_bytes_per_second"] > 0
     for r in rows:
         assert r["measured"] and r["verified"], r
         assert len(r["seconds"]) == 2 and 0 < r["best_seconds"] <= r["median_seconds"]
         assert r["plan_bytes"] > 0 and r["ops_per_second"] > 0
-        assert len(r["checks"]) >= (1 if mode == "forward" else 3), r
+        assert len(r["checks"]) >= least, r
         for c in r["checks"]:
             assert 0 <= c["error"] < c["tolerance"] <= 5e-3, c
     assert {r["kind"] for r in rows} >= {"full", "lsh-3", "i-clustered-9:topk=8,bits=31"}
@@ -135,6 +137,9 @@ run() { # FILE ARGUMENTS...
 plots=no
 "$program" bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --plot probe.svg \
     >/dev/null 2>probe.txt && plots=yes
+layers=no
+"$program" bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --scope layer \
+    >/dev/null 2>layers.txt && layers=yes
 plot() { [ $plots = no ] || echo "--plot $1"; }
 
 # shellcheck disable=SC2046,SC2086
@@ -143,10 +148,23 @@ plot() { [ $plots = no ] || echo "--plot $1"; }
         --csv forward.csv $(plot forward.png)
     check "bench forward: every row verified" python3 look.py everything forward.json \
         forward
-    check "bench csv has its columns" python3 look.py table forward.csv 14
+    check "bench csv has its columns" python3 look.py table forward.csv 15
     check "bench train runs" run train.json $small --kinds $kinds --mode train --json \
         --value-dim 24 --batch 2 $(plot train.svg)
     check "bench train: gradients verified" python3 look.py everything train.json train
+    if [ $layers = yes ]; then
+        check "bench layer forward runs" run layer.json $small --kinds $kinds --json \
+            --scope layer --csv layer.csv $(plot layer.svg)
+        check "bench layer: every row verified" python3 look.py everything layer.json \
+            forward layer
+        check "bench layer csv" python3 look.py table layer.csv 15
+        check "bench layer train runs" run layers.json $small --kinds $kinds --json \
+            --scope layer --mode train --batch 2 --feed-forward 40
+        check "bench layer train: gradients verified" python3 look.py everything \
+            layers.json train layer
+    else
+        check "bench without layers says so" grep -q "this build has no layers" layers.txt
+    fi
 }
 if [ $plots = yes ]; then
     check "bench png" python3 look.py png forward.png
@@ -172,9 +190,11 @@ check "bench estimate is marked" python3 look.py estimated estimate.json
 cat >spoil.c <<'C'
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdint.h>
 #include <stdlib.h>
-/* Makes the array that SPOIL names (o, q, k or v) wrong by a thousandth, or a gradient by
-   a hundredth; 32 positions of 8 in one head. */
+/* Makes the array that SPOIL names (o, q, k or v; of a layer O, or F for the features'
+   gradient) wrong by a thousandth, or a gradient by a hundredth; 32 positions of 8 in one
+   head. W: the gradient of the layer's first weight. */
 static void spoil(char what, float *array, float factor) {
     for (int i = 0; i < 32 * 8 && array && getenv("SPOIL")[0] == what; i++)
         array[i] *= factor;
@@ -196,6 +216,26 @@ int shoal_backward(void *plan, const void *inputs, const struct gradients *g) {
     spoil('v', g->dv, 1.01f);
     return status;
 }
+int shoal_model_forward(void *model, const void *inputs, float **out) {
+    typedef int function(void *, const void *, float **);
+    function *real = (function *)dlsym(RTLD_NEXT, "shoal_model_forward");
+    int status = real(model, inputs, out);
+    spoil('O', *out, 1.001f);
+    return status;
+}
+struct parameter { const char *name; int rank; int64_t shape[8]; float *values, *slopes; };
+int shoal_model_parameter(void *model, int index, struct parameter *parameter);
+int shoal_model_backward(void *model, const void *inputs, float *dout, float *dfeatures) {
+    typedef int function(void *, const void *, float *, float *);
+    function *real = (function *)dlsym(RTLD_NEXT, "shoal_model_backward");
+    struct parameter first;
+    int status = real(model, inputs, dout, dfeatures);
+    spoil('F', dfeatures, 1.01f);
+    if (getenv("SPOIL")[0] == 'W' && shoal_model_parameter(model, 0, &first))
+        for (int i = 0; i < 64; i++)
+            first.slopes[i] *= 1.01f;
+    return status;
+}
 C
 spoiled() { # WHAT KINDS ARGUMENTS...
     SPOIL=$1 LD_PRELOAD=$work/spoil.so "$program" bench --lengths 64 --heads 1 --dim 8 \
@@ -210,6 +250,13 @@ if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null;
         own_keys=full,clustered-9,i-clustered-9,oracle-top-5
         [ $what = k ] || own_keys=$own_keys,shared-full,lsh-2
         check "bench: a wrong d$what gets no time" spoiled $what $own_keys --mode train
+    done
+    everyone=full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5,shoal-9
+    [ $layers = no ] || check "bench layer: a wrong output gets no time" spoiled O \
+        $everyone --scope layer
+    for what in F W; do
+        [ $layers = no ] || check "bench layer: a wrong gradient ($what) gets no time" \
+            spoiled $what $everyone --scope layer --mode train
     done
 else
     echo "ok bench: a wrong result gets no time # SKIP needs cc and no sanitizer"
@@ -229,9 +276,11 @@ check "bench refuses a kind" refuses 2 "clusterd-9" --kinds clusterd-9
 check "bench refuses a length" refuses 2 "--lengths" --lengths 12,x
 check "bench refuses lengths that shrink" refuses 2 "must grow" --lengths 64,32
 check "bench refuses a mode" refuses 2 "forward or train" --mode backward
-check "bench refuses the layer" refuses 2 "comes with the transformer layers" \
-    --scope layer
-check "bench refuses a scope" refuses 2 "must be attention" --scope model
+check "bench refuses a scope" refuses 2 "must be attention or layer" --scope model
+check "bench refuses a feed-forward without a layer" refuses 2 "needs --scope layer" \
+    --feed-forward 64
+[ $layers = no ] || check "bench refuses values of another size in a layer" refuses 2 \
+    "in a layer it is --dim" --scope layer --value-dim 32
 check "bench refuses repeats" refuses 2 "--repeats" --repeats 0
 check "bench refuses an instruction set" refuses 2 "isa" --isa sse9
 check "bench refuses an option" refuses 2 "did you mean --kinds" --knds full

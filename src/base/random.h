@@ -7,12 +7,13 @@
 
 /* Streams keep the uses of one seed apart. */
 enum random_stream {
-    STREAM_DIRECTIONS, /* the hash's random directions */
-    STREAM_STARTS,     /* k-means' first centres */
-    STREAM_ROTATIONS,  /* lsh's projections */
-    STREAM_SAMPLES,    /* queries that the error estimate looks at */
-    STREAM_WEIGHTS,    /* a model's first parameters */
-    STREAM_DROPOUT,    /* what dropout leaves out */
+    STREAM_DIRECTIONS,  /* the hash's random directions */
+    STREAM_STARTS,      /* k-means' first centres */
+    STREAM_ROTATIONS,   /* lsh's projections */
+    STREAM_SAMPLES,     /* queries that the error estimate looks at */
+    STREAM_WEIGHTS,     /* a model's first parameters */
+    STREAM_DROPOUT,     /* what dropout leaves out */
+    STREAM_COPY = 1000, /* sequences of the masked copy */
 };
 
 uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter);

@@ -9,9 +9,6 @@
 
 enum { SYMBOLS = 10, MASK = SYMBOLS + 1 };
 
-/* A stream of its own, beyond those that base/random.h names. */
-static const enum random_stream copy_stream = (enum random_stream)1000;
-
 static task_shape copy_shape(const shoal_train_config *config) {
     return (task_shape){.vocabulary = MASK + 1,
                         .outputs = SYMBOLS + 1,
@@ -32,12 +29,12 @@ static void make_sequence(uint64_t key, int64_t length, int loss, int32_t *token
     answers[0] = answers[length + 1] = TASK_IGNORED;
     for (int64_t i = 0; i < length; i++) {
         const uint64_t draw = 3 * (uint64_t)i;
-        const int32_t symbol = 1 + (int32_t)random_below(key, copy_stream, draw, SYMBOLS);
+        const int32_t symbol = 1 + (int32_t)random_below(key, STREAM_COPY, draw, SYMBOLS);
         /* Selection sampling: `wanted` of the places that are left. */
         const uint64_t left = (uint64_t)(length - i);
-        const int masked = random_below(key, copy_stream, draw + 1, left) <
+        const int masked = random_below(key, STREAM_COPY, draw + 1, left) <
                            (uint64_t)wanted;
-        const int copy = (int)random_below(key, copy_stream, draw + 2, 2);
+        const int copy = (int)random_below(key, STREAM_COPY, draw + 2, 2);
         wanted -= masked;
         for (int which = 0; which < 2; which++) {
             const int64_t place = 1 + i + which * (length + 1);
@@ -52,12 +49,12 @@ static void make_sequence(uint64_t key, int64_t length, int loss, int32_t *token
 static void copy_make(const shoal_train_config *config, task_split split, int64_t number,
                       task_batch *batch) {
     const int64_t rows = 2 * (config->length + 1);
-    const uint64_t of_split = random_bits(config->seed, copy_stream, (uint64_t)split);
-    const uint64_t of_batch = random_bits(of_split, copy_stream, (uint64_t)number);
+    const uint64_t of_split = random_bits(config->seed, STREAM_COPY, (uint64_t)split);
+    const uint64_t of_batch = random_bits(of_split, STREAM_COPY, (uint64_t)number);
     batch->batch = config->batch;
     for (int64_t b = 0; b < config->batch; b++) {
         batch->offsets[b] = b * rows;
-        make_sequence(random_bits(of_batch, copy_stream, (uint64_t)b), config->length,
+        make_sequence(random_bits(of_batch, STREAM_COPY, (uint64_t)b), config->length,
                       config->loss, batch->tokens + b * rows, batch->targets + b * rows,
                       batch->answers + b * rows);
     }
