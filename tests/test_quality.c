@@ -124,9 +124,15 @@ static void minilm_l6(void **state) {
                   mean_error(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32"), 0.62 * paper);
 }
 
-/* One query in a hundred carries up to half of a layer's error, so that a few queries
-   tell the error without bias and not without chance: how many of `seeds` are within a
-   quarter of it, and the mean square of them all over the true one's. */
+/* Enough to say 95 of 100; fewer where the sanitizers make each ten times as slow. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SEEDS = 10 };
+#else
+enum { SEEDS = 100 };
+#endif
+
+/* One query in a hundred carries up to half of a layer's error: how many of `seeds` are
+   within a quarter of it, and the mean square of them all over the true one's. */
 typedef struct {
     int near;
     double bias;
@@ -159,13 +165,13 @@ static void check_estimates(const char *const *names, int64_t count, const char 
     for (int64_t i = 0; i < count; i++) {
         layer l = layer_read(context, names[i]);
         double truth = layer_error(context, &l, kind);
-        estimates few = estimate(context, &l, kind, truth, 64, 100);
+        estimates few = estimate(context, &l, kind, truth, 64, SEEDS);
         estimates many = estimate(context, &l, kind, truth, 1024, 4);
-        print_message("%s, %s: error %.4f; within a quarter of it are %d of 100 "
+        print_message("%s, %s: error %.4f; within a quarter of it are %d of %d "
                       "estimates from 64 queries, %d of 4 from 1024\n",
-                      names[i], kind, truth, few.near, many.near);
+                      names[i], kind, truth, few.near, SEEDS, many.near);
         assert_true(few.bias > 0.75 && few.bias < 1.25);
-        assert_true(few.near >= 95);
+        assert_true(100 * few.near >= 95 * SEEDS - 50); /* one of ten may miss */
         assert_true(many.near >= 3);
         layer_release(&l);
     }

@@ -108,7 +108,7 @@ static void known_spellings(void **state) {
                                                .rank = 16,
                                                .groups = SHOAL_GROUPS_KEYS,
                                                .normaliser = SHOAL_NORMALISER_QUERY,
-                                               .iterations = 5,
+                                               .iterations = 6,
                                                .seed = seed});
     check_parse("shoal-25:seed=3,iterations=7,rank=1,topk=32",
                 (shoal_attention){.kind = SHOAL_SHOAL,
