@@ -34,7 +34,8 @@ class Gradients(ctypes.Structure):
 
 class Options(ctypes.Structure):
     _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
-                ("release", c_void_p), ("user", c_void_p)]
+                ("release", c_void_p), ("user", c_void_p),
+                ("crossover", c_int)]
 
 
 class Error(RuntimeError):

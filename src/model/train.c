@@ -90,8 +90,10 @@ void shoal_trainer_destroy(shoal_trainer *trainer) {
 /* ---- One batch ------------------------------------------------------------------- */
 
 static network_batch batch_of(const shoal_trainer *trainer, bool training) {
+    const bool masked = trainer->config.loss == SHOAL_LOSS_MASKED;
     return (network_batch){.sequences = {trainer->batch.batch, trainer->batch.offsets},
                            .tokens = trainer->batch.tokens,
+                           .targets = masked ? trainer->batch.targets : NULL,
                            .moment = {.seed = trainer->config.seed,
                                       .step = (uint64_t)trainer->state.step,
                                       .dropout = training}};

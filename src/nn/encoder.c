@@ -206,6 +206,11 @@ size_t encoder_memory(const encoder *stack) {
     return stack->bytes + shoal_plan_workspace(stack->plan);
 }
 
+void encoder_ask(encoder *stack, const int32_t *rows, int64_t count) {
+    stack->asked = rows;
+    stack->asked_count = count;
+}
+
 const shoal_plan *encoder_plan(const encoder *stack) {
     return stack->plan;
 }

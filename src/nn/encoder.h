@@ -77,14 +77,21 @@ typedef struct {
     bool dropout; /* false: none, as in validation */
 } encoder_moment;
 
+/* Rows [count], increasing, whose output is asked for; NULL: all. It holds for forward and
+   backward until it is said again, and the list must stay. What the last layer does behind
+   its attention is then done for these rows alone: *out, and the gradient that backward is
+   given, are [count][M]. Needs a layer, and does not go with dropout, whose choices are by
+   row. */
+void encoder_ask(encoder *stack, const int32_t *rows, int64_t count);
+
 /* x: [R][M], which must stay as it is until backward. *out: [R][M] inside the object,
    valid until the next forward. */
 shoal_status encoder_forward(encoder *stack, const encoder_weights *weights,
                              const packing *sequences, encoder_moment moment,
                              const float *x, const float **out);
 
-/* After forward of the same. gradient [R][M]: with respect to *out on entry, with respect
-   to x on return. Adds to the weights' gradients. */
+/* After forward of the same. gradient [R][M]: with respect to *out on entry (in front,
+   where fewer rows were asked for), with respect to x on return. Adds to the weights' gradients. */
 shoal_status encoder_backward(encoder *stack, const encoder_weights *weights,
                               const packing *sequences, encoder_moment moment,
                               const float *x, float *gradient);

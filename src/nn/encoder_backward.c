@@ -1,6 +1,8 @@
 /* The encoder's way back. `gradient` [R][M] goes down the stream in place: with respect
    to a layer's output on entry, to its input on return. f(hidden) is computed again,
    together with its slope; everything else that is needed was kept. */
+#include <string.h>
+
 #include "nn/encoder_layout.h"
 #include "nn/rows.h"
 
@@ -104,16 +106,43 @@ static shoal_status attention_gradient(encoder *stack, const layer_memory *memor
     return status;
 }
 
-/* The same for the attention. `in` is what was projected. */
+/* From the rows that were asked for, which lie in front, to all: the others are 0. Backwards
+   and in place, as no row moves to the front. */
+static void spread_asked(const encoder *stack, int64_t rows, float *gradient) {
+    const int64_t size = stack->model;
+    int64_t left = stack->asked_count;
+    for (int64_t row = rows - 1; row >= 0; row--) {
+        float *to = gradient + row * size;
+        if (left > 0 && stack->asked[left - 1] == row)
+            memmove(to, gradient + --left * size, (size_t)size * sizeof(float));
+        else
+            memset(to, 0, (size_t)size * sizeof(float));
+    }
+}
+
+/* The output product's way back: grad_rows is then the gradient of what the attention
+   gave. dy may be `stream`, the gradient that goes by, which has all rows afterwards. */
+static void output_branch(encoder *stack, const encoder_layer *weights, int64_t l,
+                          int64_t rows, const float *dy, float *stream) {
+    const bool asked = layer_is_asked(stack, l);
+    const linear output = output_linear(stack, weights);
+    const float *attended = asked ? asked_attended(stack, l) : stack->layers[l].attended;
+    linear_backward(&stack->by, &output, asked_rows(stack, l, rows),
+                    (const_matrix){attended, stack->model},
+                    (const_matrix){dy, stack->model},
+                    (matrix){stack->grad_rows, stack->model});
+    if (asked) {
+        spread_asked(stack, rows, stack->grad_rows);
+        spread_asked(stack, rows, stream);
+    }
+}
+
+/* The same for the attention, behind output_branch. `in` is what was projected. */
 static shoal_status attention_branch(encoder *stack, const encoder_layer *weights,
                                      const layer_memory *memory, int64_t rows,
-                                     const float *in, const float *dy, bool onto,
-                                     float *into) {
+                                     const float *in, bool onto, float *into) {
     const crew *by = &stack->by;
     const int64_t model = stack->model;
-    const linear output = output_linear(stack, weights);
-    linear_backward(by, &output, rows, (const_matrix){memory->attended, model},
-                    (const_matrix){dy, model}, (matrix){stack->grad_rows, model});
     shoal_status status = attention_gradient(stack, memory, rows, stack->grad_rows);
     if (status != SHOAL_OK)
         return status;
@@ -133,20 +162,21 @@ static shoal_status pre_norm_layer(encoder *stack, const encoder_layer *weights,
                                    int64_t l, int64_t rows, encoder_moment moment,
                                    const float *stream, float *gradient) {
     const layer_memory *memory = &stack->layers[l];
+    const int64_t some = asked_rows(stack, l, rows); /* behind the attention */
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
     const float *dy =
         behind_dropout(stack, dropout_at(stack, moment, l, SITE_FORWARD), rows, gradient);
-    forward_branch(stack, weights, memory, rows,
+    forward_branch(stack, weights, memory, some,
                    dropout_at(stack, moment, l, SITE_ACTIVATION), dy, false,
                    stack->grad_rows);
-    norm_backward(&stack->by, &second, rows, memory->middle, memory->forward_statistics,
+    norm_backward(&stack->by, &second, some, memory->middle, memory->forward_statistics,
                   stack->grad_rows, gradient, gradient, stack->norm_parts);
     dy = behind_dropout(stack, dropout_at(stack, moment, l, SITE_ATTENTION), rows,
                         gradient);
+    output_branch(stack, weights, l, rows, dy, gradient);
     shoal_status status = attention_branch(stack, weights, memory, rows,
-                                           memory->attention_in, dy, false,
-                                           stack->grad_rows);
+                                           memory->attention_in, false, stack->grad_rows);
     if (status == SHOAL_OK)
         norm_backward(&stack->by, &first, rows, stream, memory->attention_statistics,
                       stack->grad_rows, gradient, gradient, stack->norm_parts);
@@ -157,19 +187,21 @@ static shoal_status post_norm_layer(encoder *stack, const encoder_layer *weights
                                     int64_t l, int64_t rows, encoder_moment moment,
                                     const float *stream, float *gradient) {
     const layer_memory *memory = &stack->layers[l];
+    const int64_t some = asked_rows(stack, l, rows); /* behind the attention */
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
-    norm_backward(&stack->by, &second, rows, memory->sum, memory->forward_statistics,
+    norm_backward(&stack->by, &second, some, memory->sum, memory->forward_statistics,
                   gradient, NULL, gradient, stack->norm_parts);
     const float *dy =
         behind_dropout(stack, dropout_at(stack, moment, l, SITE_FORWARD), rows, gradient);
-    forward_branch(stack, weights, memory, rows,
+    forward_branch(stack, weights, memory, some,
                    dropout_at(stack, moment, l, SITE_ACTIVATION), dy, true, gradient);
-    norm_backward(&stack->by, &first, rows, memory->middle, memory->attention_statistics,
+    norm_backward(&stack->by, &first, some, memory->middle, memory->attention_statistics,
                   gradient, NULL, gradient, stack->norm_parts);
     dy = behind_dropout(stack, dropout_at(stack, moment, l, SITE_ATTENTION), rows,
                         gradient);
-    return attention_branch(stack, weights, memory, rows, stream, dy, true, gradient);
+    output_branch(stack, weights, l, rows, dy, gradient);
+    return attention_branch(stack, weights, memory, rows, stream, true, gradient);
 }
 
 shoal_status encoder_backward(encoder *stack, const encoder_weights *weights,
@@ -181,9 +213,9 @@ shoal_status encoder_backward(encoder *stack, const encoder_weights *weights,
     const int64_t rows = packing_rows(sequences), layers = stack->shape.layers;
     if (ends_in_norm(&stack->shape)) {
         layer_norm norm = final_norm(stack, weights);
-        norm_backward(&stack->by, &norm, rows, layers ? stack->layers[layers - 1].out : x,
-                      stack->final_statistics, gradient, NULL, gradient,
-                      stack->norm_parts);
+        norm_backward(&stack->by, &norm, asked_rows(stack, layers - 1, rows),
+                      layers ? stack->layers[layers - 1].out : x, stack->final_statistics,
+                      gradient, NULL, gradient, stack->norm_parts);
     }
     for (int64_t l = layers - 1; l >= 0; l--) {
         const float *stream = l > 0 ? stack->layers[l - 1].out : x;

@@ -38,6 +38,7 @@ static shoal_status take_batch(encoder *stack, const packing *sequences) {
    y = base + dropout(y + bias), and its norm. */
 typedef struct {
     const float *bias, *base;
+    const int32_t *base_rows; /* which row of base a row has; NULL: its own */
     dropout mask;
     float *y, *normed, *statistics;
     const layer_norm *norm; /* NULL: none follows */
@@ -57,7 +58,8 @@ static void settle(const void *shared, const crew *by, int64_t first, int64_t co
             dropout_factors(&s->mask, row, left + from, some, factors);
             by->rows->multiply(some, factors, y + from);
         }
-        by->rows->add(width, s->base + row * s->size + left, y);
+        int64_t from = s->base_rows ? s->base_rows[row] : row;
+        by->rows->add(width, s->base + from * s->size + left, y);
     }
     if (s->norm)
         by->rows->norm(count, s->size, s->y + first * s->size, s->norm->scale.data,
@@ -104,6 +106,32 @@ static shoal_status run_attention(encoder *stack, const encoder_layer *weights,
     return shoal_forward(stack->plan, &inputs, memory->attended);
 }
 
+typedef struct {
+    const encoder *stack;
+    const float *from;
+    float *to;
+} gathering;
+
+static void gather_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const gathering *g = shared;
+    const size_t size = (size_t)g->stack->model;
+    int64_t last = smaller((task + 1) * ROW_BLOCK, g->stack->asked_count);
+    for (int64_t i = task * ROW_BLOCK; i < last; i++)
+        memcpy(g->to + (size_t)i * size, g->from + (size_t)g->stack->asked[i] * size,
+               size * sizeof(float));
+}
+
+/* The attended rows that are asked for, one behind the other; all of them as they are. */
+static const float *take_asked(const encoder *stack, int64_t l) {
+    if (!layer_is_asked(stack, l))
+        return stack->layers[l].attended;
+    gathering g = {stack, stack->layers[l].attended, asked_attended(stack, l)};
+    team_run(stack->by.workers, blocks_of(stack->asked_count, ROW_BLOCK), gather_task,
+             &g);
+    return g.to;
+}
+
 /* The product that ends a branch: y = base + dropout(x W' + bias), then the norm. */
 static void end_branch(encoder *stack, const linear *layer, int64_t rows, const float *x,
                        settling s) {
@@ -141,8 +169,11 @@ static shoal_status run_layer(encoder *stack, const encoder_weights *weights, in
     /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */
     layer_norm norm = post ? attention_norm(stack, mine) : forward_norm(stack, mine);
     linear output = output_linear(stack, mine);
-    end_branch(stack, &output, rows, memory->attended,
+    const float *attended = take_asked(stack, l);
+    rows = asked_rows(stack, l, rows);
+    end_branch(stack, &output, rows, attended,
                (settling){.base = stream,
+                          .base_rows = layer_is_asked(stack, l) ? stack->asked : NULL,
                           .mask = dropout_at(stack, moment, l, SITE_ATTENTION),
                           .y = memory->middle,
                           .normed = memory->forward_in,

@@ -75,6 +75,19 @@ dropout dropout_at(const encoder *stack, encoder_moment moment, int64_t layer, i
                      .site = 1 + (uint64_t)(layer * SITES + site)};
 }
 
+bool layer_is_asked(const encoder *stack, int64_t layer) {
+    return stack->asked && layer + 1 == stack->shape.layers;
+}
+
+int64_t asked_rows(const encoder *stack, int64_t layer, int64_t rows) {
+    return layer_is_asked(stack, layer) ? stack->asked_count : rows;
+}
+
+float *asked_attended(const encoder *stack, int64_t layer) {
+    return stack->limits.training ? stack->grad_projected
+                                  : stack->layers[layer].projected;
+}
+
 bool keys_are_queries(const encoder_shape *shape) {
     return shape->attention.kind == SHOAL_SHARED_FULL ||
            shape->attention.kind == SHOAL_LSH;

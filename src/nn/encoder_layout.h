@@ -39,6 +39,8 @@ struct encoder {
     shoal_plan *plan;
     size_t bytes;         /* of this object's own block */
     int64_t *offsets;     /* [limits.batch + 1], what the attention is given */
+    const int32_t *asked; /* [asked_count], rows whose output is asked for; NULL: all */
+    int64_t asked_count;
     layer_memory *layers; /* [layers] */
     float *finished;      /* [R][M], after the final norm */
     float *final_statistics;
@@ -77,6 +79,12 @@ dropout dropout_at(const encoder *stack, encoder_moment moment, int64_t layer, i
 
 /* What the attention is given: q, k and v inside projected. */
 shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer);
+/* Whether the layer goes on with fewer rows behind its attention; how many it has there;
+   and where their attended rows are kept, [asked_count][M], from forward until the output
+   product's way back: nothing else needs the place in between. */
+bool layer_is_asked(const encoder *stack, int64_t layer);
+int64_t asked_rows(const encoder *stack, int64_t layer, int64_t rows);
+float *asked_attended(const encoder *stack, int64_t layer);
 bool keys_are_queries(const encoder_shape *shape);
 bool ends_in_norm(const encoder_shape *shape);
 

@@ -24,8 +24,12 @@ struct network {
     float *x;              /* [R][M], what the encoder is given */
     float *pooled;         /* [batch][M], heads of sequences */
     float *pooled_gradient;
-    float *logits;        /* [logit rows][outputs] */
-    float *row_losses;    /* [logit rows] */
+    float *logits;     /* [logit rows][outputs] */
+    float *row_losses; /* [logit rows] */
+    int32_t *asked;    /* [asked_count]: rows that have logits, of a head of positions */
+    int32_t *targets;  /* [asked_count], theirs */
+    int64_t asked_count;
+    bool some;            /* of the rows have logits: those that are asked for */
     float *gradient;      /* [R][M], training only */
     const float *encoded; /* [R][M], what the encoder gave */
 };
@@ -106,6 +110,10 @@ static void place(network *net, layout *plan) {
     net->x = reserve(plan, times(rows, model), sizeof(float));
     net->logits = reserve(plan, times(logit_rows, net->shape.outputs), sizeof(float));
     net->row_losses = reserve(plan, logit_rows, sizeof(float));
+    if (!pool) {
+        net->asked = reserve(plan, rows, sizeof(int32_t));
+        net->targets = reserve(plan, rows, sizeof(int32_t));
+    }
     if (net->shape.positions == POSITIONS_SINUSOIDAL)
         net->positions = reserve(plan, times(net->limits.length, model), sizeof(float));
     if (pool) {
@@ -281,6 +289,7 @@ static void take_input(network *net, const network_batch *batch) {
 
 int64_t network_logit_rows(const network *net, const network_batch *batch) {
     return has_pool(&net->shape) ? batch->sequences.batch
+           : net->some           ? net->asked_count
                                  : packing_rows(&batch->sequences);
 }
 
@@ -296,6 +305,19 @@ static pooling pooling_of(const network *net) {
     return net->shape.head == HEAD_MEAN ? POOL_MEAN : POOL_FIRST;
 }
 
+/* Which rows have a target; tells the encoder. */
+static void ask_rows(network *net, const network_batch *batch) {
+    const int64_t rows = packing_rows(&batch->sequences);
+    net->some = batch->targets && !has_pool(&net->shape) &&
+                net->shape.encoder.layers > 0 &&
+                input_dropout(net, &batch->moment).rate == 0;
+    net->asked_count = 0;
+    for (int64_t row = 0; net->some && row < rows; row++)
+        if (batch->targets[row] != IGNORED_TARGET)
+            net->asked[net->asked_count++] = (int32_t)row;
+    encoder_ask(net->stack, net->some ? net->asked : NULL, net->asked_count);
+}
+
 shoal_status network_forward(network *net, const network_batch *batch) {
     shoal_status status = check_batch(net, batch);
     if (status == SHOAL_OK)
@@ -303,6 +325,7 @@ shoal_status network_forward(network *net, const network_batch *batch) {
     if (status != SHOAL_OK)
         return status;
     take_input(net, batch);
+    ask_rows(net, batch);
     status = encoder_forward(net->stack, &net->weights, &batch->sequences, batch->moment,
                              net->x, &net->encoded);
     if (status != SHOAL_OK)
@@ -321,7 +344,8 @@ shoal_status network_forward(network *net, const network_batch *batch) {
 
 shoal_status network_loss(network *net, const network_batch *batch,
                           const int32_t *targets, bool only_look, loss_result *result) {
-    const int64_t rows = network_logit_rows(net, batch), classes = net->shape.outputs;
+    const int64_t count = network_logit_rows(net, batch), classes = net->shape.outputs;
+    const int64_t rows = net->some ? packing_rows(&batch->sequences) : count;
     for (int64_t row = 0; row < rows; row++)
         if (targets[row] != IGNORED_TARGET &&
             (targets[row] < 0 || targets[row] >= classes))
@@ -330,8 +354,11 @@ shoal_status network_loss(network *net, const network_batch *batch,
                 "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
                 (int)targets[row], (long long)row, (long long)classes - 1,
                 IGNORED_TARGET);
+    for (int64_t i = 0; net->some && i < count; i++)
+        net->targets[i] = targets[net->asked[i]];
     bool with_gradient = net->limits.training && !only_look;
-    *result = cross_entropy(&net->by, rows, classes, net->logits, targets,
+    *result = cross_entropy(&net->by, count, classes, net->logits,
+                            net->some ? net->targets : targets,
                             with_gradient ? net->logits : NULL, net->row_losses);
     return SHOAL_OK;
 }

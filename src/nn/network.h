@@ -67,20 +67,24 @@ size_t network_memory(const network *net);
 
 typedef struct {
     packing sequences;
-    const int32_t *tokens; /* [rows] */
-    const float *features; /* [rows][features] */
+    const int32_t *tokens;  /* [rows] */
+    const float *features;  /* [rows][features] */
+    const int32_t *targets; /* [rows], or NULL. Where it is IGNORED_TARGET nobody looks at
+                               the logits of the row, and in a head of positions without
+                               dropout they are not computed */
     encoder_moment moment;
 } network_batch;
 
 /* Refuses tokens and lengths that are out of range before anything is computed. */
 shoal_status network_forward(network *net, const network_batch *batch);
 
-/* Rows of logits: rows of the batch, or its sequences. logits [count][outputs], valid
-   until network_loss with gradient, which overwrites them. */
+/* Rows of logits of the last forward: rows of the batch, those among them that have a
+   target, or its sequences. logits [count][outputs], valid until network_loss with
+   gradient, which overwrites them. */
 int64_t network_logit_rows(const network *net, const network_batch *batch);
 const float *network_logits(const network *net);
 
-/* targets [network_logit_rows]. In a training network the gradient is left for backward
+/* targets: one per row of the batch, or per sequence. In a training network the gradient is left for backward
    unless only_look is set, which keeps the logits. */
 shoal_status network_loss(network *net, const network_batch *batch,
                           const int32_t *targets, bool only_look, loss_result *result);
