@@ -180,7 +180,9 @@ def error_estimate(
     """How far an output is from the exact attention, from a sample of its queries.
 
     The exact attention is computed in double precision for ``samples`` queries, so this
-    costs samples x keys. kind matters only for what the keys are: shared-full and lsh.
+    costs samples x keys. Give the kind that made the output: for kinds with groups the
+    queries are then drawn where it is likely to be off, at the cost of another, better
+    approximation, so that few samples tell even an error that a handful of queries carry.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
