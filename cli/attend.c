@@ -41,11 +41,8 @@ static const option_row rows[] = {
     [OPTION_SEED] = {"seed", 0, "S",
                      "seed of the kind and of --check (default: the kind's, which is 1\n"
                      "unless spelled, as in lsh-4:seed=7)"},
-    [OPTION_THREADS] = {"threads", 0, "T",
-                        "threads (default: 0, as many as OpenMP offers)"},
-    [OPTION_ISA] = {"isa", 0, "NAME",
-                    "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                    "else the best that runs here)"},
+    [OPTION_THREADS] = THREADS_ROW,
+    [OPTION_ISA] = ISA_ROW,
     [OPTION_QUERY_LENGTHS] = {"query-lengths", 0, "F",
                               "live queries per sequence, int32 [batch] (default: all)"},
     [OPTION_KEY_LENGTHS] = {"key-lengths", 0, "F",
@@ -68,7 +65,7 @@ static const option_row rows[] = {
                       "compare with exact attention on a seeded sample of queries\n"
                       "(default: 256) and print the real error"},
     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of text"},
-    [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+    [OPTION_HELP] = HELP_ROW,
     {0}};
 
 static const command_help help = {
@@ -114,7 +111,8 @@ static const char **path_of(attend_job *job, int option) {
     }
 }
 
-static bool take_option(attend_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    attend_job *job = shared;
     const char **path = path_of(job, option);
     if (path)
         *path = value;
@@ -332,16 +330,9 @@ static int attend(attend_job *job) {
 
 int attend_command(int count, char **arguments) {
     attend_job job = {0};
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     int code = take_words(&job, count - optind, arguments + optind);
     if (code == EXIT_OK)
         code = check_combination(&job);

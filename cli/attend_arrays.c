@@ -168,29 +168,9 @@ int load_inputs(attend_job *job) {
 
 /* ---- Writing ---------------------------------------------------------------------- */
 
-/* Asked before the work, so that a long run does not end in front of a closed door. */
-static int check_destination(const char *path) {
-    struct stat information;
-    char directory[PATH_MAX] = ".";
-    const char *slash = strrchr(path, '/');
-    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode)) {
-        if (!S_ISDIR(information.st_mode))
-            return EXIT_OK;
-        return complain(EXIT_RESOURCES, "attend", "%s: cannot write it: is a directory",
-                        path);
-    }
-    if (slash)
-        snprintf(directory, sizeof directory, "%.*s", (int)(slash - path) + 1, path);
-    if (access(directory, W_OK | X_OK) == 0)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "attend", "%s: cannot write it: %s", path,
-                    strerror(errno));
-}
-
 int check_destinations(attend_job *job) {
     for (int i = 0; i < OUTPUTS; i++) {
-        int code = job->output_paths[i] ? check_destination(job->output_paths[i])
-                                        : EXIT_OK;
+        int code = check_destination("attend", job->output_paths[i]);
         if (code != EXIT_OK)
             return code;
     }

@@ -56,8 +56,7 @@ static const option_row rows[] =
                               "with --scope layer: features inside the feed-forward\n"
                               "(default: 4 H D, so 1536)"},
      [OPTION_BATCH] = {"batch", 0, "B", "sequences (default: 1)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
+     [OPTION_THREADS] = THREADS_ROW,
      [OPTION_MODE] = {"mode", 0, "MODE",
                       "forward, or train: forward and backward (default: forward)"},
      [OPTION_SCOPE] = {"scope", 0, "SCOPE",
@@ -72,14 +71,12 @@ static const option_row rows[] =
                         "what would take longer in all is estimated, not measured\n"
                         "(default: 240; with --quick 35)"},
      [OPTION_SEED] = {"seed", 0, "S", "seed of the data and of the kinds (default: 1)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
      [OPTION_CSV] = {"csv", 0, "F", "write the rows there as comma-separated values"},
      [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
                       "draw time and memory per element against the length"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -174,16 +171,8 @@ static bool take_scope(bench_job *job, const char *value) {
     return false;
 }
 
-static bool take_plot(bench_job *job, const char *value) {
-    char reason[160];
-    job->plot_path = value;
-    if (plot_possible(value, reason, sizeof reason))
-        return true;
-    complain(EXIT_USAGE, "bench", "--plot: %s", reason);
-    return false;
-}
-
-static bool take_option(bench_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    bench_job *job = shared;
     switch (option) {
     case OPTION_KINDS: return take_kinds(job, value);
     case OPTION_LENGTHS: return take_lengths(job, value);
@@ -208,7 +197,7 @@ static bool take_option(bench_job *job, int option, const char *value) {
     case OPTION_SEED: return parse_seed("bench", "seed", value, &job->seed);
     case OPTION_ISA: job->isa = value; return true;
     case OPTION_CSV: job->csv_path = value; return true;
-    case OPTION_PLOT: return take_plot(job, value);
+    case OPTION_PLOT: return take_plot("bench", value, &job->plot_path);
     case OPTION_JSON: job->json = true; return true;
     case OPTION_QUICK: job->quick = true; return true;
     default: return true;
@@ -258,24 +247,10 @@ static int parse_kinds(bench_job *job) {
     return EXIT_OK;
 }
 
-/* Known before minutes have gone by. */
-static int check_destination(const char *path) {
-    char folder[4096];
-    if (!path)
-        return EXIT_OK;
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    if (access(folder, W_OK) != 0)
-        return complain(EXIT_RESOURCES, "bench", "%s cannot be written: %s", path,
-                        strerror(errno));
-    return EXIT_OK;
-}
-
 static int run(bench_job *job) {
-    int code = check_destination(job->csv_path);
+    int code = check_destination("bench", job->csv_path);
     if (code == EXIT_OK)
-        code = check_destination(job->plot_path);
+        code = check_destination("bench", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("bench", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
@@ -291,25 +266,19 @@ static int run(bench_job *job) {
 
 int bench_command(int count, char **arguments) {
     bench_job *job = calloc(1, sizeof *job);
-    const char *value;
     if (!job)
         return complain(EXIT_RESOURCES, "bench", "out of memory");
     job->heads = 6;
     job->dim = 64;
     job->batch = 1;
     job->seed = 1;
-    int code = EXIT_OK, option;
-    while (code == EXIT_OK &&
-           (option = next_option(&help, count, arguments, &value)) != OPTIONS_END) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            free(job);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(job, option, value))
-            code = EXIT_USAGE;
+    int code = take_options(&help, count, arguments, take_option, job);
+    if (code >= 0) {
+        free(job);
+        return code;
     }
-    if (code == EXIT_OK && optind < count)
+    code = EXIT_OK;
+    if (optind < count)
         code =
             complain(EXIT_USAGE, "bench", "%s is one word too many", arguments[optind]);
     if (code == EXIT_OK)

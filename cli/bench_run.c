@@ -28,10 +28,10 @@ static pthread_mutex_t results = PTHREAD_MUTEX_INITIALIZER;
 /* ---- Interrupts -------------------------------------------------------------------- */
 
 static sem_t asked_to_stop;
-static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t which_signal;
 
 static void on_stop(int number) {
-    stop_signal = number;
+    which_signal = number;
     sem_post(&asked_to_stop);
 }
 
@@ -44,20 +44,15 @@ static void *wait_for_stop(void *shared) {
     progress_end();
     bench_report(job);
     fflush(stdout);
-    _exit(128 + (int)stop_signal);
+    _exit(128 + (int)which_signal);
 }
 
 static void watch_signals(bench_job *job) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
     pthread_t watcher;
     if (sem_init(&asked_to_stop, 0, 0) != 0 ||
         pthread_create(&watcher, NULL, wait_for_stop, job) != 0)
         return; /* then an interrupt ends the program as it does elsewhere */
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &action, NULL);
+    catch_signals(on_stop);
 }
 
 /* ---- Operations and estimates ------------------------------------------------------ */

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "common.h"
 
+#include <errno.h>
+#include <sys/stat.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -51,6 +53,26 @@ int open_context(const char *command, int threads, const char *isa,
 }
 
 /* ---- Numbers ---------------------------------------------------------------------- */
+
+int check_destination(const char *command, const char *path) {
+    struct stat information;
+    char folder[4096] = ".";
+    if (!path)
+        return EXIT_OK;
+    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode)) {
+        if (!S_ISDIR(information.st_mode))
+            return EXIT_OK;
+        return complain(EXIT_RESOURCES, command, "%s cannot be written: is a directory",
+                        path);
+    }
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    if (access(folder, W_OK | X_OK) == 0)
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                    strerror(errno));
+}
 
 double seconds_now(void) {
     struct timespec now;
@@ -192,16 +214,34 @@ static void on_signal(int number) {
     _exit(128 + number);
 }
 
-void handle_signals(void) {
+void catch_signals(void (*handler)(int number)) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct sigaction before;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         /* Someone who started us with a signal ignored (nohup) wants it to stay so. */
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
-    }
+}
+
+void handle_signals(void) {
+    catch_signals(on_signal);
+}
+
+static volatile sig_atomic_t noted_signal;
+
+static void note_signal(int number) {
+    if (noted_signal) /* asked twice: whoever asks does not want to wait */
+        _exit(128 + number);
+    noted_signal = number;
+}
+
+void watch_stop(void) {
+    catch_signals(note_signal);
+}
+
+int stop_signal(void) {
+    return (int)noted_signal;
 }
 
 void writing_begin(void) {

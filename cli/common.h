@@ -33,6 +33,10 @@ int complain_status(shoal_status status, int otherwise, const char *command,
 int open_context(const char *command, int threads, const char *isa,
                  shoal_context **context);
 
+/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that
+   minutes do not end in front of a closed door. EXIT_OK, or complains. */
+int check_destination(const char *command, const char *path);
+
 double seconds_now(void); /* monotonic */
 
 /* "12.3 MiB"; the text lives until the eighth call from now. */
@@ -59,5 +63,13 @@ void progress_end(void);
 void handle_signals(void);
 void writing_begin(void);
 void writing_end(void);
+
+/* For work that ends well when it is interrupted: from here on a signal is only noted, and
+   a second one ends the program. */
+void watch_stop(void);
+int stop_signal(void); /* the one that came, or 0 */
+
+/* Calls the handler for every signal that asks to stop and is not ignored. */
+void catch_signals(void (*handler)(int number));
 
 #endif

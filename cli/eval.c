@@ -31,13 +31,10 @@ static const option_row rows[] =
      [OPTION_BATCHES] = {"batches", 0, "N",
                          "batches of the training's size, the same for every kind, that\n"
                          "neither training nor validation saw (default: 20)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_THREADS] = THREADS_ROW,
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -62,7 +59,8 @@ typedef struct {
     char trained[NAME];
 } eval_job;
 
-static bool take_option(eval_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    eval_job *job = shared;
     switch (option) {
     case OPTION_ATTENTION:
         job->kinds =
@@ -184,16 +182,9 @@ static int run(eval_job *job, int count, char **paths) {
 
 int eval_command(int count, char **arguments) {
     static eval_job job = {.batches = DEFAULT_BATCHES};
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     return run(&job, count - optind, arguments + optind);
 }
 

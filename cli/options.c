@@ -151,6 +151,23 @@ void print_help(const command_help *help) {
 
 /* ---- Numbers ---------------------------------------------------------------------- */
 
+int take_options(const command_help *help, int count, char **arguments,
+                 option_function *take, void *job) {
+    const char *value;
+    for (int option;
+         (option = next_option(help, count, arguments, &value)) != OPTIONS_END;) {
+        if (option == OPTIONS_WRONG)
+            return EXIT_USAGE;
+        if (strcmp(help->options[option].name, "help") == 0) {
+            print_help(help);
+            return EXIT_OK;
+        }
+        if (!take(job, option, value))
+            return EXIT_USAGE;
+    }
+    return -1;
+}
+
 bool parse_integer(const char *command, const char *option, const char *text,
                    int64_t least, int64_t most, int64_t *value) {
     char *rest;

@@ -32,6 +32,24 @@ enum { OPTIONS_END = -1, OPTIONS_WRONG = -2 };
 int next_option(const command_help *help, int count, char **arguments,
                 const char **value);
 
+/* Takes all options through `take`, which returns false after a complaint. Returns the exit
+   code when that is the end (--help, a mistake), or -1: go on with the words at optind. */
+typedef bool option_function(void *job, int option, const char *value);
+int take_options(const command_help *help, int count, char **arguments,
+                 option_function *take, void *job);
+
+/* Rows that commands have in common. */
+#define THREADS_ROW                                                                      \
+    { "threads", 0, "T", "threads (default: 0, as many as OpenMP offers)" }
+#define ISA_ROW                                                                          \
+    {                                                                                    \
+        "isa", 0, "NAME",                                                                \
+            "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"          \
+            "else the best that runs here)"                                              \
+    }
+#define HELP_ROW                                                                         \
+    { "help", 'h', NULL, "print this" }
+
 /* Everything there is to say about a command, on stdout. */
 void print_help(const command_help *help);
 

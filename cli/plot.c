@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common.h"
+
 static bool ends_in(const char *path, const char *ending) {
     const size_t size = strlen(path), tail = strlen(ending);
     return size > tail && strcasecmp(path + size - tail, ending) == 0;
@@ -106,3 +108,12 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
 }
 
 #endif
+
+bool take_plot(const char *command, const char *value, const char **path) {
+    char reason[160];
+    *path = value;
+    if (plot_possible(value, reason, sizeof reason))
+        return true;
+    complain(EXIT_USAGE, command, "--plot: %s", reason);
+    return false;
+}

@@ -62,6 +62,8 @@ typedef struct {
 
 /* Whether a figure can be written under this name; if not, why. */
 bool plot_possible(const char *path, char *reason, size_t size);
+/* The value of --plot: kept in *path, or complains. */
+bool take_plot(const char *command, const char *value, const char **path);
 
 /* Writes the figure whole or not at all; on failure the reason is filled in. */
 bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size);

@@ -54,15 +54,12 @@ static const option_row rows[] =
      [OPTION_SEED] = {"seed", 0, "S",
                       "seed of the kinds, unless spelled, and of the sample\n"
                       "(default: 1)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_THREADS] = THREADS_ROW,
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
                       "draw error against time, with the Pareto front"},
      [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the tables"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -107,16 +104,8 @@ static bool place_reference(quality_job *job) {
     return true;
 }
 
-static bool take_plot(quality_job *job, const char *value) {
-    char reason[160];
-    job->plot_path = value;
-    if (plot_possible(value, reason, sizeof reason))
-        return true;
-    complain(EXIT_USAGE, "quality", "--plot: %s", reason);
-    return false;
-}
-
-static bool take_option(quality_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    quality_job *job = shared;
     switch (option) {
     case OPTION_KINDS: return take_kinds(job, value);
     case OPTION_CLUSTERS:
@@ -130,27 +119,13 @@ static bool take_option(quality_job *job, int option, const char *value) {
     case OPTION_THREADS:
         return parse_integer("quality", "threads", value, 0, 4096, &job->threads);
     case OPTION_ISA: job->isa = value; return true;
-    case OPTION_PLOT: return take_plot(job, value);
+    case OPTION_PLOT: return take_plot("quality", value, &job->plot_path);
     case OPTION_JSON: job->json = true; return true;
     default: return true;
     }
 }
 
 /* ---- The command ------------------------------------------------------------------- */
-
-/* Known before minutes have gone by. */
-static int check_destination(const char *path) {
-    char folder[4096];
-    if (!path)
-        return EXIT_OK;
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    if (access(folder, W_OK) == 0)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "quality", "%s cannot be written: %s", path,
-                    strerror(errno));
-}
 
 /* Misspelt kinds are a matter of the command line, whatever is in the folders. */
 static int check_kinds(const quality_job *job) {
@@ -165,10 +140,10 @@ static int measure_folders(quality_job *job) {
     for (int i = 0; i < job->folder_count && code == EXIT_OK; i++)
         code = quality_open(job, &job->folders[i]);
     if (code == EXIT_OK)
-        quality_watch_signals();
+        watch_stop();
     for (int i = 0; i < job->folder_count && code == EXIT_OK && !job->interrupted; i++) {
         code = quality_measure(job, &job->folders[i]);
-        job->interrupted = quality_stop_signal() != 0;
+        job->interrupted = stop_signal() != 0;
         if (code == EXIT_OK && !job->json)
             quality_print(job, &job->folders[i]);
     }
@@ -176,14 +151,14 @@ static int measure_folders(quality_job *job) {
         code = quality_print_json(job);
     if (code == EXIT_OK && job->plot_path)
         code = quality_write_plot(job);
-    return code == EXIT_OK && job->interrupted ? 128 + quality_stop_signal() : code;
+    return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
 }
 
 static int run(quality_job *job, int count, char **paths) {
     if (count == 0)
         return complain(EXIT_USAGE, "quality", "no folder was given; usage: shoal %s",
                         help.usage);
-    int code = check_destination(job->plot_path);
+    int code = check_destination("quality", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("quality", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
@@ -205,16 +180,9 @@ int quality_command(int count, char **arguments) {
     static quality_job job = {.samples = DEFAULT_SAMPLES,
                               .repeats = DEFAULT_REPEATS,
                               .seed = DEFAULT_SEED};
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     if (job.kinds == 0)
         take_kinds(&job, DEFAULT_KINDS);
     if (!place_reference(&job))

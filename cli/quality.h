@@ -106,9 +106,6 @@ void quality_sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen
 /* ---- The run and its summaries ----------------------------------------------------- */
 
 int quality_measure(quality_job *job, quality_folder *folder);
-/* From now on an interrupt ends the run after the call that is running. */
-void quality_watch_signals(void);
-int quality_stop_signal(void); /* 0: none */
 
 /* Over the layers that are done. */
 double quality_mean(const quality_folder *folder, int kind, quality_metric metric);

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,29 +22,6 @@ typedef struct {
     shoal_plan *plans[QUALITY_KINDS];
     uint64_t digests[QUALITY_KINDS]; /* of the output that was compared */
 } folder_run;
-
-/* ---- Interrupts -------------------------------------------------------------------- */
-
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop(int number) {
-    if (stop_signal) /* asked twice: whoever asks does not want to wait */
-        _exit(128 + number);
-    stop_signal = number;
-}
-
-void quality_watch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &action, NULL);
-}
-
-int quality_stop_signal(void) {
-    return (int)stop_signal;
-}
 
 /* ---- Calls ------------------------------------------------------------------------- */
 
@@ -143,7 +119,7 @@ static int compare_all(folder_run *run) {
     const int reference = run->job->reference;
     int code = compare_kind(run, reference);
     for (int kind = 0; kind < run->job->kinds && code == EXIT_OK; kind++)
-        if (kind != reference && !quality_stop_signal())
+        if (kind != reference && !stop_signal())
             code = compare_kind(run, kind);
     return code;
 }
@@ -171,7 +147,7 @@ static int time_all(folder_run *run) {
         progress_say("%s, layer %d: timing, %" PRId64 " of %" PRId64, run->folder->title,
                      run->folder->layer[run->at], repeat + 1, run->job->repeats);
         for (int kind = 0; kind < run->job->kinds && code == EXIT_OK; kind++)
-            if (!quality_stop_signal())
+            if (!stop_signal())
                 code = take_turn(run, kind);
     }
     return code;
@@ -192,7 +168,7 @@ static int measure_layer(folder_run *run) {
     if (code == EXIT_OK)
         code = time_all(run);
     quality_release(&run->layer);
-    if (code == EXIT_OK && !quality_stop_signal())
+    if (code == EXIT_OK && !stop_signal())
         run->folder->done++;
     return code;
 }
@@ -220,7 +196,7 @@ int quality_measure(quality_job *job, quality_folder *folder) {
     folder_run run = {.job = job, .folder = folder};
     progress_begin(1);
     int code = prepare(&run);
-    for (; run.at < folder->layers && code == EXIT_OK && !quality_stop_signal(); run.at++)
+    for (; run.at < folder->layers && code == EXIT_OK && !stop_signal(); run.at++)
         code = measure_layer(&run);
     progress_end();
     for (int kind = 0; kind < job->kinds; kind++)

@@ -53,15 +53,12 @@ static const option_row rows[] =
                      "any field of the trainings, as in shoal train; may be repeated"},
      [OPTION_SAVE] = {"save-seconds", 0, "S",
                       "seconds between a training's checkpoints (default: 60)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_THREADS] = THREADS_ROW,
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_SHOW] = {"show", 0, NULL, "train nothing: print and draw what is there"},
      [OPTION_MARKDOWN] = {"markdown", 0, NULL, "print the table as Markdown"},
      [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help =
@@ -114,7 +111,8 @@ static bool take_kinds(repro_job *job, const char *text) {
     return job->kind_count > 0;
 }
 
-static bool take_option(repro_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    repro_job *job = shared;
     switch (option) {
     case OPTION_OUT: job->folder = value; return true;
     case OPTION_KINDS: return take_kinds(job, value);
@@ -172,17 +170,17 @@ static int work(repro_job *job) {
     if (code == EXIT_OK)
         code = repro_load(job);
     if (code == EXIT_OK && !job->show) {
-        train_watch_signals();
+        watch_stop();
         code = repro_train(job);
     }
     if (code != EXIT_OK)
         return code;
     code = report(job);
-    if (code != EXIT_OK || !train_stop_signal())
+    if (code != EXIT_OK || !stop_signal())
         return code;
     fprintf(stderr, "shoal repro: interrupted; everything is saved. The same command "
                     "goes on.\n");
-    return 128 + train_stop_signal();
+    return 128 + stop_signal();
 }
 
 static int run(repro_job *job, int count, char **words) {
@@ -206,16 +204,9 @@ static int run(repro_job *job, int count, char **words) {
 int repro_command(int count, char **arguments) {
     static repro_job job = {.settings = {.command = "repro"},
                             .save_seconds = DEFAULT_SAVE};
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     if (job.kind_count == 0)
         take_kinds(&job, DEFAULT_KINDS);
     if (job.length_count == 0)

@@ -217,7 +217,7 @@ int repro_train(repro_job *job) {
     int code = train_make_folder("repro", job->folder), number = 0;
     for (int l = 0; l < job->length_count; l++)
         for (int k = 0; k < job->kind_count; k++) {
-            if (code != EXIT_OK || train_stop_signal())
+            if (code != EXIT_OK || stop_signal())
                 return code;
             code = do_cell(job, job->kinds[k], job->lengths[l], ++number);
         }

@@ -63,11 +63,9 @@ static const option_row rows[] =
      [OPTION_THREADS] = {"threads", 0, "T",
                          "threads (default: 0, as many as OpenMP offers); they change\n"
                          "the time and nothing else"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_JSON] = {"json", 0, NULL, "print the result as one JSON object"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -118,7 +116,7 @@ static bool take_option(train_job *job, int option, const char *value, bool file
 }
 
 /* Goes through the words twice: files, then flags. -1: go on. */
-static int take_options(train_job *job, int count, char **arguments) {
+static int take_twice(train_job *job, int count, char **arguments) {
     for (int pass = 0; pass < 2; pass++) {
         const char *value;
         optind = 0; /* glibc's way to begin again */
@@ -207,7 +205,7 @@ static int interrupted(const train_job *job) {
             job->run.progress.step, job->run.config.task);
     print_word(stderr, job->run.folder);
     fprintf(stderr, " --steps %" PRId64 "\n", job->run.config.steps);
-    return 128 + train_stop_signal();
+    return 128 + stop_signal();
 }
 
 /* ---- The command ----------------------------------------------------------------- */
@@ -221,7 +219,7 @@ static int train(train_job *job, shoal_context *context) {
     if (!job->run.folder)
         return complain(EXIT_USAGE, "train", "no folder was given; usage: shoal %s",
                         help.usage);
-    train_watch_signals();
+    watch_stop();
     int code = train_go(&job->run, context);
     if (code != EXIT_OK)
         return code;
@@ -229,7 +227,7 @@ static int train(train_job *job, shoal_context *context) {
         code = report_json(job);
     else
         report(job);
-    return code == EXIT_OK && train_stop_signal() && !job->run.progress.finished
+    return code == EXIT_OK && stop_signal() && !job->run.progress.finished
                ? interrupted(job)
                : code;
 }
@@ -261,7 +259,7 @@ int train_command(int count, char **arguments) {
                                     .test_batches = DEFAULT_TEST},
                             .settings = {.command = "train"},
                             .save_seconds = DEFAULT_SAVE};
-    const int code = take_options(&job, count, arguments);
+    const int code = take_twice(&job, count, arguments);
     if (code >= 0)
         return code;
     job.run.save_seconds = (double)job.save_seconds;

@@ -79,13 +79,8 @@ typedef struct {
 } train_run;
 
 /* Trains until finished or interrupted; the last thing is a checkpoint. EXIT_OK also when
-   a signal ended it: train_stop_signal tells. */
+   a signal ended it: stop_signal tells. */
 int train_go(train_run *run, shoal_context *context);
-
-/* From now on an interrupt ends a run after the step that is running, with a checkpoint;
-   a second one ends the program at once. */
-void train_watch_signals(void);
-int train_stop_signal(void); /* 0: none */
 
 /* FOLDER/NAME; complains and returns false when it is too long. */
 bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -16,29 +15,6 @@
 #include <unistd.h>
 
 #include "common.h"
-
-/* ---- Signals --------------------------------------------------------------------- */
-
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop(int number) {
-    if (stop_signal) /* asked twice: whoever asks does not want to wait */
-        _exit(128 + number);
-    stop_signal = number;
-}
-
-void train_watch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &action, NULL);
-}
-
-int train_stop_signal(void) {
-    return (int)stop_signal;
-}
 
 /* ---- Paths ----------------------------------------------------------------------- */
 
@@ -195,7 +171,7 @@ static int loop(session *at) {
     progress_begin(1);
     for (;;) {
         const shoal_train_progress progress = shoal_trainer_progress(at->trainer);
-        if (code != EXIT_OK || progress.finished || stop_signal)
+        if (code != EXIT_OK || progress.finished || stop_signal())
             break;
         code = advance(at, progress.validate != 0);
         saved = false;

@@ -62,13 +62,10 @@ static const option_row rows[] =
      [OPTION_NO_FALLBACK] = {"no-fallback", 0, NULL,
                              "temperature 0 only, and nothing is taken for silence"},
      [OPTION_SEED] = {"seed", 0, "S", "seed of the fallback's samples (default: 0)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_THREADS] = THREADS_ROW,
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_QUIET] = {"quiet", 'q', NULL, "no summary on standard error"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -120,7 +117,8 @@ static bool take_task(transcribe_job *job, const char *value) {
     return false;
 }
 
-static bool take_option(transcribe_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    transcribe_job *job = shared;
     switch (option) {
     case OPTION_MODEL: job->model = value; return true;
     case OPTION_ATTENTION: job->attention = value; return true;
@@ -330,16 +328,9 @@ static int run(transcribe_job *job, int count, char **paths) {
 
 int transcribe_command(int count, char **arguments) {
     transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     job.options.beams = (int)job.beams;
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);

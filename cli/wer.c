@@ -56,16 +56,13 @@ static const option_row rows[] =
                            "texts that are followed side by side, 1 to 64; 1 is greedy\n"
                            "(default: 1)"},
      [OPTION_LIMIT] = {"limit", 0, "N", "only the first N utterances (default: all)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers)"},
-     [OPTION_ISA] = {"isa", 0, "NAME",
-                     "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"
-                     "else the best that runs here)"},
+     [OPTION_THREADS] = THREADS_ROW,
+     [OPTION_ISA] = ISA_ROW,
      [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
                       "draw word error rate against encoder time"},
      [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
      [OPTION_TEXTS] = {"texts", 0, NULL, "with --json: also what every kind heard"},
-     [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+     [OPTION_HELP] = HELP_ROW,
      {0}};
 
 static const command_help help =
@@ -119,16 +116,8 @@ static bool take_gap(wer_job *job, const char *value) {
     return false;
 }
 
-static bool take_plot(wer_job *job, const char *value) {
-    char reason[160];
-    job->plot_path = value;
-    if (plot_possible(value, reason, sizeof reason))
-        return true;
-    complain(EXIT_USAGE, "wer", "--plot: %s", reason);
-    return false;
-}
-
-static bool take_option(wer_job *job, int option, const char *value) {
+static bool take_option(void *shared, int option, const char *value) {
+    wer_job *job = shared;
     switch (option) {
     case OPTION_MODEL: job->model = value; return true;
     case OPTION_ATTENTION: return take_kinds(job, value);
@@ -146,7 +135,7 @@ static bool take_option(wer_job *job, int option, const char *value) {
     case OPTION_THREADS:
         return parse_integer("wer", "threads", value, 0, 4096, &job->threads);
     case OPTION_ISA: job->isa = value; return true;
-    case OPTION_PLOT: return take_plot(job, value);
+    case OPTION_PLOT: return take_plot("wer", value, &job->plot_path);
     case OPTION_JSON: job->json = true; return true;
     case OPTION_TEXTS: job->texts = true; return true;
     default: return true;
@@ -154,20 +143,6 @@ static bool take_option(wer_job *job, int option, const char *value) {
 }
 
 /* ---- The command ---------------------------------------------------------------- */
-
-/* Known before minutes have gone by. */
-static int check_destination(const char *path) {
-    char folder[4096];
-    if (!path)
-        return EXIT_OK;
-    const char *slash = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    if (access(folder, W_OK) == 0)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "wer", "%s cannot be written: %s", path,
-                    strerror(errno));
-}
 
 /* Misspelt kinds are a matter of the command line; the shortest spelling is shown. */
 static int check_kinds(wer_job *job) {
@@ -227,7 +202,7 @@ static int run(wer_job *job, int count, char **words) {
     if (!job->model || !*job->model)
         return complain(EXIT_USAGE, "wer", "no model; give --model M or set SHOAL_MODEL");
     job->folder = words[0];
-    int code = check_destination(job->plot_path);
+    int code = check_destination("wer", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("wer", (int)job->threads, job->isa, &job->context);
     if (code == EXIT_OK)
@@ -243,17 +218,10 @@ int wer_command(int count, char **arguments) {
                           .per_window = DEFAULT_PER_WINDOW,
                           .gap = DEFAULT_GAP,
                           .beams = 1};
-    const char *value;
     job.model = getenv("SHOAL_MODEL");
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG || !take_option(&job, option, value))
-            return EXIT_USAGE;
-    }
+    const int ended = take_options(&help, count, arguments, take_option, &job);
+    if (ended >= 0)
+        return ended;
     if (job.kind_count == 0)
         take_kinds(&job, DEFAULT_KINDS);
     if (!place_reference(&job))

@@ -3,7 +3,6 @@
    twice on a window: for the text, and then, warm, on the clock. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,25 +23,6 @@ typedef struct {
     float *features;                /* [mels][frames] */
     float *exact, *encoded, *again; /* [size] */
 } wer_run;
-
-/* ---- Interrupts ----------------------------------------------------------------- */
-
-static volatile sig_atomic_t stop_signal;
-
-static void on_stop(int number) {
-    if (stop_signal) /* asked twice: whoever asks does not want to wait */
-        _exit(128 + number);
-    stop_signal = number;
-}
-
-static void watch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, before;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(numbers[i], &action, NULL);
-}
 
 /* ---- One kind on one window ----------------------------------------------------- */
 
@@ -129,7 +109,7 @@ static int try_window(wer_run *run) {
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, "wer", job->context);
     int code = try_kind(run, job->reference);
-    for (int kind = 0; kind < job->kind_count && code == EXIT_OK && !stop_signal; kind++)
+    for (int kind = 0; kind < job->kind_count && code == EXIT_OK && !stop_signal(); kind++)
         if (kind != job->reference)
             code = try_kind(run, kind);
     return code;
@@ -176,7 +156,7 @@ static int do_window(wer_run *run, int at) {
                                        .files = run->window->count,
                                        .gap = job->gap};
     int code = try_window(run);
-    if (code == EXIT_OK && !stop_signal) {
+    if (code == EXIT_OK && !stop_signal()) {
         code = count_errors(job, run->window);
         job->done++;
     }
@@ -186,10 +166,10 @@ static int do_window(wer_run *run, int at) {
 int wer_measure(wer_job *job) {
     wer_run run = {.job = job};
     int code = reserve_memory(&run);
-    watch_signals();
-    for (int at = 0; at < job->window_count && code == EXIT_OK && !stop_signal; at++)
+    watch_stop();
+    for (int at = 0; at < job->window_count && code == EXIT_OK && !stop_signal(); at++)
         code = do_window(&run, at);
-    job->interrupted = stop_signal != 0;
+    job->interrupted = stop_signal() != 0;
     free(run.features);
     free(run.exact);
     free(run.encoded);

@@ -1,10 +1,10 @@
-# The kernels' one body is compiled once per instruction set. A file in src/kernels/ whose
-# name ends in an instruction set gets that set's flags, and is left out on processors of
-# another family. The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether
+# The kernels' one body is compiled once per instruction set, and so is that of the layers'
+# row functions. A file whose name ends in an instruction set gets that set's flags, and is
+# left out on processors of another family. The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether
 # the machine can run them is asked at run time.
 set(x86_64_sets avx2 avx512)
 set(aarch64_sets neon)
-set(avx2_flags -mavx2 -mfma)
+set(avx2_flags -mavx2 -mfma -mf16c) # every processor with AVX2 has F16C
 set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
     -mprefer-vector-width=512)
 set(neon_flags "")
@@ -25,7 +25,7 @@ function(shoal_choose_kernels source_list macro_list)
     set(defined "")
     foreach(set_name IN LISTS x86_64_sets aarch64_sets)
         set(files ${kept})
-        list(FILTER files INCLUDE REGEX "^src/kernels/.*_${set_name}\\.c$")
+        list(FILTER files INCLUDE REGEX "^src/(kernels|nn)/.*_${set_name}\\.c$")
         if(NOT files)
             continue()
         elseif(set_name IN_LIST shoal_sets)

@@ -2,7 +2,7 @@
    sizes, filters and tokens: tensors; any other is a file from its beginning. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_ggml"
-#include "data_fuzz.h"
+#include "fuzz.h"
 
 #include "data/ggml.h"
 #include "data/mel.h"

@@ -3,7 +3,7 @@
    added_tokens.json, 't' the special tokens of a tokenizer.json, 'n' a weight's name. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_hf"
-#include "data_fuzz.h"
+#include "fuzz.h"
 
 #include "data/hf.h"
 #include "data/hf_parts.h"

@@ -2,7 +2,7 @@
    is found by its name. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_safetensors"
-#include "data_fuzz.h"
+#include "fuzz.h"
 
 #include "data/safetensors.h"
 

@@ -1,23 +1,11 @@
 /* Fuzz target of the .npy header. With libFuzzer:
-       clang -fsanitize=fuzzer,address,undefined ... tests/fuzz_npy.c src/base/npy.c
-       ./fuzz_npy tests/corpus/npy
+       make fuzz
    With -DSHOAL_FUZZ_STANDALONE it has a main that replays files and directories. */
 #define _GNU_SOURCE
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/npy.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool truth, const char *what) {
-    if (truth)
-        return;
-    fprintf(stderr, "fuzz_npy: not so: %s\n", what);
-    abort();
-}
+#define FUZZ_NAME "fuzz_npy"
+#include "fuzz.h"
 
 /* What we would write for an accepted header must be read back as the same array. */
 static void round_trip(const npy_header *header) {
@@ -37,12 +25,7 @@ static void round_trip(const npy_header *header) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     npy_header header;
     npy_reason reason = {""};
-    /* A copy of exactly this size lets the address sanitizer see one byte too far. */
-    unsigned char *bytes = malloc(size ? size : 1);
-    if (!bytes)
-        return 0;
-    if (size)
-        memcpy(bytes, data, size);
+    unsigned char *bytes = exact_copy(data, size);
     if (npy_parse(bytes, size, &header, &reason)) {
         require(header.data_begin <= size, "the header lies within the file");
         require(header.rank >= 0 && header.rank <= SHOAL_MAX_RANK,
@@ -58,44 +41,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(bytes);
     return 0;
 }
-
-#ifdef SHOAL_FUZZ_STANDALONE
-static int replay_file(const char *path) {
-    enum { LARGEST = 1 << 21 };
-    FILE *file = fopen(path, "rb");
-    unsigned char *bytes = malloc(LARGEST);
-    if (!file || !bytes) {
-        perror(path);
-        exit(1);
-    }
-    size_t size = fread(bytes, 1, LARGEST, file);
-    fclose(file);
-    LLVMFuzzerTestOneInput(bytes, size);
-    free(bytes);
-    return 1;
-}
-
-static int replay(const char *path) {
-    DIR *directory = opendir(path);
-    if (!directory)
-        return replay_file(path);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        char name[4096];
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        count += replay(name);
-    }
-    closedir(directory);
-    return count;
-}
-
-int main(int count, char **arguments) {
-    int replayed = 0;
-    for (int i = 1; i < count; i++)
-        replayed += replay(arguments[i]);
-    printf("fuzz_npy: %d inputs replayed\n", replayed);
-    return replayed > 0 ? 0 : 1;
-}
-#endif

@@ -52,7 +52,7 @@ class Library:
         self._declare()
         self.context = c_void_p()
         options = Options(threads=threads)
-        self._check(self.c.shoal_context_create(byref(options), byref(self.context)))
+        self.check(self.c.shoal_context_create(byref(options), byref(self.context)))
 
     def _declare(self):
         c = self.c
@@ -76,7 +76,7 @@ class Library:
             function.argtypes = [c_void_p, c_void_p]
             function.restype = POINTER(c_int32)
 
-    def _check(self, status):
+    def check(self, status):
         if status != 0:
             message = self.c.shoal_context_message(self.context) if self.context else b""
             raise Error(message.decode() or f"status {status}")
@@ -91,11 +91,11 @@ class Library:
 
     def plan(self, kind: str, batch, heads, length, dim, backward) -> "Plan":
         attention = ctypes.create_string_buffer(self.ATTENTION_BYTES)
-        self._check(self.c.shoal_attention_parse(self.context, kind.encode(), attention))
+        self.check(self.c.shoal_attention_parse(self.context, kind.encode(), attention))
         problem = Problem(batch=batch, heads=heads, queries=length, keys=length, dim=dim,
                           value_dim=dim)
         handle = c_void_p()
-        self._check(self.c.shoal_plan_create(self.context, byref(problem), attention,
+        self.check(self.c.shoal_plan_create(self.context, byref(problem), attention,
                                              WITH_BACKWARD if backward else 0,
                                              byref(handle)))
         return Plan(self, handle)
@@ -108,12 +108,12 @@ class Plan:
     def forward(self, q, k, v, out):
         """Addresses of contiguous float32 arrays; k is 0 where keys are the queries."""
         self.inputs = Inputs(q=q, k=k or None, v=v)
-        self.library._check(
+        self.library.check(
             self.library.c.shoal_forward(self.handle, byref(self.inputs), out))
 
     def backward(self, out, dout, dq, dk, dv):
         gradients = Gradients(out=out, dout=dout, dq=dq, dk=dk, dv=dv)
-        self.library._check(self.library.c.shoal_backward(
+        self.library.check(self.library.c.shoal_backward(
             self.handle, byref(self.inputs), byref(gradients)))
 
     def groups(self):

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy
 
-
-class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
-                ("release", c_void_p), ("user", c_void_p), ("crossover", c_int)]
+from library import Error, Library
 
 
 class Step(ctypes.Structure):
@@ -25,28 +22,14 @@ class Parameter(ctypes.Structure):
                 ("values", POINTER(c_float)), ("gradients", POINTER(c_float))]
 
 
-class Error(RuntimeError):
-    pass
-
-
-class TrainingLibrary:
-    """One context with a number of threads."""
+class TrainingLibrary(Library):
+    """The library with what training needs of it."""
 
     def __init__(self, path: Path, threads: int):
-        self.c = ctypes.CDLL(str(path))
+        super().__init__(path, threads)
         if not hasattr(self.c, "shoal_trainer_create"):
             raise Error(f"{path} was built without models")
-        self._declare()
-        self.context = c_void_p()
-        options = Options(threads=threads)
-        self.check(self.c.shoal_context_create(byref(options), byref(self.context)))
-
-    def _declare(self):
         for name, result, arguments in (
-                ("version", c_char_p, []),
-                ("context_message", c_char_p, [c_void_p]),
-                ("context_isa", c_char_p, [c_void_p]),
-                ("context_create", c_int, [POINTER(Options), POINTER(c_void_p)]),
                 ("train_defaults", c_int, [c_void_p, c_char_p, c_void_p]),
                 ("train_set", c_int, [c_void_p, c_void_p, c_char_p, c_char_p]),
                 ("trainer_create", c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
@@ -57,19 +40,6 @@ class TrainingLibrary:
                 ("model_parameter", c_int, [c_void_p, c_int, POINTER(Parameter)])):
             function = getattr(self.c, "shoal_" + name)
             function.restype, function.argtypes = result, arguments
-
-    def check(self, status):
-        if status != 0:
-            message = self.c.shoal_context_message(self.context) if self.context else b""
-            raise Error(message.decode() or f"status {status}")
-
-    @property
-    def version(self):
-        return self.c.shoal_version().decode()
-
-    @property
-    def isa(self):
-        return self.c.shoal_context_isa(self.context).decode()
 
 
 class Trainer:

@@ -56,7 +56,7 @@ class Speech(Library):
             getattr(self.c, "shoal_speech_" + name).restype = c_int
         self.speech = c_void_p()
         options = SpeechOptions(attention=attention.encode())
-        self._check(self.c.shoal_speech_open(self.context, str(model).encode(),
+        self.check(self.c.shoal_speech_open(self.context, str(model).encode(),
                                              byref(options), byref(self.speech)))
         self.info = self.c.shoal_speech_describe(self.speech)
 
@@ -65,7 +65,7 @@ class Speech(Library):
         self.c.shoal_speech_close(self.speech)
 
     def set_attention(self, kind):
-        self._check(self.c.shoal_speech_set_attention(self.speech, kind.encode()))
+        self.check(self.c.shoal_speech_set_attention(self.speech, kind.encode()))
 
     @staticmethod
     def recording(samples):
@@ -75,7 +75,7 @@ class Speech(Library):
 
     def features(self, samples):
         out = numpy.empty((self.info.mels, self.info.frames), numpy.float32)
-        self._check(self.c.shoal_speech_features(
+        self.check(self.c.shoal_speech_features(
             self.speech, byref(self.recording(samples)), c_double(0),
             c_void_p(out.ctypes.data), None))
         return out
@@ -83,14 +83,14 @@ class Speech(Library):
     def encode(self, features, out=None):
         if out is None:
             out = numpy.empty((self.info.positions, self.info.width), numpy.float32)
-        self._check(self.c.shoal_speech_encode(
+        self.check(self.c.shoal_speech_encode(
             self.speech, c_void_p(features.ctypes.data), c_void_p(out.ctypes.data)))
         return out
 
     def logits(self, encoded, tokens):
         tokens = numpy.asarray(tokens, numpy.int32)
         out = numpy.empty((len(tokens), self.info.vocabulary), numpy.float32)
-        self._check(self.c.shoal_speech_logits(
+        self.check(self.c.shoal_speech_logits(
             self.speech, c_void_p(encoded.ctypes.data), c_void_p(tokens.ctypes.data),
             c_int64(len(tokens)), c_void_p(out.ctypes.data)))
         return out
@@ -104,13 +104,13 @@ class Speech(Library):
             ids.extend(s.tokens[:s.token_count])
             return 0
         options = TranscribeOptions(language=b"en", no_timestamps=1, no_fallback=1)
-        self._check(self.c.shoal_speech_transcribe(
+        self.check(self.c.shoal_speech_transcribe(
             self.speech, byref(self.recording(samples)), byref(options),
             SEGMENT_FUNCTION(take), None, None))
         return ids
 
     def word_errors(self, reference, text):
         errors = WordErrors()
-        self._check(self.c.shoal_count_word_errors(
+        self.check(self.c.shoal_count_word_errors(
             self.context, reference.encode(), text.encode(), byref(errors)))
         return errors

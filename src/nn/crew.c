@@ -9,7 +9,7 @@
 crew crew_of(const shoal_context *context) {
     openblas_set_num_threads(1);
     crew made = {.workers = {context->threads, 0}, .rows = &plain_rows};
-#if defined(__x86_64__)
+#ifdef SHOAL_HAVE_AVX2
     if (strncmp(context->kernels->isa, "avx", 3) == 0)
         made.rows = &avx2_rows;
 #endif

@@ -1,4 +1,4 @@
-/* What the fuzz targets of the data room share: a context, refusals that say why, inputs
+/* What the fuzz targets share: a context, refusals that say why, inputs
    in blocks of exactly their size, and a main that replays files and folders. Included
    once by each target, after it has named itself in FUZZ_NAME. */
 #include <dirent.h>
