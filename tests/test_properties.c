@@ -253,6 +253,39 @@ static void estimate_sees_one_wrong_number(void **state) {
     case_destroy(&c);
 }
 
+/* One query that carries nearly all of the error is found by a few samples, and what they
+   say is right on the mean, with and without it. */
+static void few_samples_tell_the_error(void **state) {
+    (void)state;
+    enum { SEEDS = 60 };
+    for (int spoilt = 0; spoilt < 2; spoilt++) {
+        case_spec spec = clustered_spec("clustered-5", 5, 0);
+        spec.attention = spelled("shoal-5:topk=6");
+        attention_case c = case_create(&spec);
+        shoal_context *context = test_context(NULL, 2);
+        shoal_plan *plan = case_plan(context, &c, 0);
+        case_forward(plan, &c);
+        if (spoilt)
+            tensor_row(&c.out, 1, 2, 60)[3] += 30;
+        const double truth = true_error(&c).relative_error;
+        int near = 0;
+        double mean_square = 0;
+        for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+            shoal_error few;
+            assert_int_equal(
+                shoal_error_estimate(plan, &c.inputs, c.out.data, 24, seed, &few), SHOAL_OK);
+            near += fabs(few.relative_error - truth) <= 0.4 * truth;
+            mean_square += pow(few.relative_error / truth, 2) / SEEDS;
+        }
+        if (near < SEEDS * 9 / 10 || fabs(mean_square - 1) > 0.15)
+            fail_msg("spoilt %d: %d of %d near, mean square %g", spoilt, near, SEEDS,
+                     mean_square);
+        shoal_plan_destroy(plan);
+        shoal_context_destroy(context);
+        case_destroy(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_more_queries_than_clusters),
@@ -262,6 +295,7 @@ int main(void) {
         cmocka_unit_test(identical_queries),
         cmocka_unit_test(estimate_of_everything_is_the_error),
         cmocka_unit_test(estimate_sees_one_wrong_number),
+        cmocka_unit_test(few_samples_tell_the_error),
     };
     return cmocka_run_group_tests_name("properties", tests, NULL, NULL);
 }

@@ -194,8 +194,6 @@ static void forward(const attention_call *call) {
 static void backward(const attention_call *call) {
     const auto_state *state = call->state;
     attention_call now = sub_call(call, state->choice);
-    if (state->topk > 0)
-        clustered_use_topk(now.plan, state->topk);
     now.plan->kind->backward(&now);
 }
 
