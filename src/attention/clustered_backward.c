@@ -102,11 +102,15 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     return gradient;
 }
 
-static float dot(const float *a, const float *b, int64_t n) {
-    double sum = 0;
-    for (int64_t d = 0; d < n; d++)
-        sum += (double)a[d] * (double)b[d];
-    return (float)sum;
+static void add_scaled(float *restrict to, float factor, const float *restrict from, int n) {
+    for (int d = 0; d < n; d++)
+        to[d] += factor * from[d];
+}
+
+/* Row keys[l] of `to`, if there is one, gets row l of `from`. */
+static void scatter_rows(rows to, const int32_t *keys, int count, const float *from, int dim) {
+    for (int l = 0; l < count && to.data; l++)
+        add_scaled(to.data + keys[l] * to.stride, 1, from + (int64_t)l * dim, dim);
 }
 
 /* Puts right what the dense pass will do on the top keys: it takes G_j . v_l for the
@@ -120,32 +124,25 @@ static void correct_top(const clustered_head *head, int64_t j, int k, float grad
     float *grad_centroid = head->slot->grad_centroids + j * dim;
     for (int l = 0; l < k; l++) {
         const float *key = own->top_k + (int64_t)l * dim;
-        float score = head->keys.scale * dot(centroid, key, dim);
+        float *restrict grad_v = own->grad_top_v + (int64_t)l * Dv;
+        float score = head->keys.scale * ordered_dot(centroid, key, dim);
         float weight = expf(score - head->state.top[j]) * head->state.inverse[j];
-        float slope = dot(grad_shared, own->top_v + (int64_t)l * Dv, Dv);
+        float slope = ordered_dot(grad_shared, own->top_v + (int64_t)l * Dv, Dv);
         float wrong = weight * (gradient - slope) * head->keys.scale;
-        for (int d = 0; d < dim; d++) {
-            grad_centroid[d] += wrong * key[d];
-            own->grad_top_k[l * dim + d] += wrong * centroid[d];
-        }
+        add_scaled(grad_centroid, wrong, key, dim);
+        add_scaled(own->grad_top_k + (int64_t)l * dim, wrong, centroid, dim);
         for (int d = 0; d < Dv; d++)
-            own->grad_top_v[l * Dv + d] =
-                mass * own->grad_top_v[l * Dv + d] - weight * grad_shared[d];
+            grad_v[d] = mass * grad_v[d] - weight * grad_shared[d];
     }
 }
 
 /* Groups share keys, so they add to them one after another, in order. */
 static void scatter_top(const clustered_head *head, int64_t j, int k, float gradient,
                         clustered_thread *own) {
-    const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     await_turn(head->slot->scatter_turn, (int)j);
-    for (int l = 0; l < k; l++) {
-        for (int d = 0; d < dim && head->dk.data; d++)
-            head->dk.data[keys[l] * head->dk.stride + d] += own->grad_top_k[l * dim + d];
-        for (int d = 0; d < Dv && head->dv.data; d++)
-            head->dv.data[keys[l] * head->dv.stride + d] += own->grad_top_v[l * Dv + d];
-    }
+    scatter_rows(head->dk, keys, k, own->grad_top_k, head->keys.dim);
+    scatter_rows(head->dv, keys, k, own->grad_top_v, head->keys.value_dim);
     if (clustered_rest_is_summed(head, j))
         clustered_rest_backward(head, j, gradient, own);
     pass_turn(head->slot->scatter_turn, (int)j);
@@ -183,7 +180,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     head->slot->delta[j] = 0;
     leave_to_dense(head, j, last > first);
     if (last > first && !head->work->per_query)
-        head->slot->delta[j] = dot(grad_shared, head->state.shared + j * Dv, Dv);
+        head->slot->delta[j] = ordered_dot(grad_shared, head->state.shared + j * Dv, Dv);
     if (!head->work->improved)
         return;
     if (last == first) {
@@ -221,8 +218,9 @@ static void member_task(void *shared, int64_t task, int thread) {
         float share = 1 / (float)(offsets[j + 1] - offsets[j]);
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
         float *dq = head->dq.data + i * head->dq.stride;
-        for (int d = 0; d < dim; d++)
-            dq[d] = (head->work->improved ? dq[d] : 0) + share * gradient[d];
+        if (!head->work->improved)
+            memset(dq, 0, sizeof *dq * (size_t)dim);
+        add_scaled(dq, share, gradient, dim);
     }
 }
 

@@ -48,11 +48,12 @@ typedef struct {
 
 /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
 static void make_tables(kmeans_work *work) {
+    static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     const size_t size = 256 * (size_t)work->words;
     uint8_t differ[16][16];
-    for (unsigned y = 0; y < 16; y++)
-        for (unsigned x = 0; x < 16; x++)
-            differ[y][x] = (uint8_t)__builtin_popcount(x ^ y);
+    for (int y = 0; y < 16; y++)
+        for (int x = 0; x < 16; x++)
+            differ[y][x] = ones[x ^ y];
     for (int i = 0; i < work->changed_count; i++) {
         const uint64_t *centre = work->centres + (int64_t)work->changed_list[i] * work->words;
         uint8_t *table = work->changed_tables + (size_t)i * size;
