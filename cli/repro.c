@@ -66,7 +66,7 @@ static const command_help help =
      "The paper's masked copy experiment: a transformer is trained for every kind of\n"
      "attention and every length, the shortest sequences first. A cell ends after all "
      "its\n"
-     "steps, or early when three validations in a row, 20 fresh batches each, have not "
+     "steps, or early when three validations in a row, 5 fresh batches each, have not "
      "one\n"
      "mistake (stop_after, validate_batches); its accuracy is then measured on 20 "
      "batches\n"
