@@ -13,10 +13,11 @@ enum { REPRO_KINDS = 32, REPRO_LENGTHS = 16, REPRO_NAME = 128 };
 
 #define REPRO_RESULTS "results.json"
 
-/* What is known of one cell: a finished training. */
+/* What is known of one cell. */
 typedef struct {
-    bool done;
-    double accuracy; /* on the test's batches */
+    bool done;       /* a finished training */
+    bool begun;      /* one that has been validated, but is not finished */
+    double accuracy; /* on the test's batches if done, else the last validation's */
     int64_t steps, steps_limit;
     double seconds;
     bool stopped_early;

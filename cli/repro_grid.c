@@ -99,9 +99,33 @@ static const json_t *find_cell(const repro_job *job, const char *kind, int64_t l
     return json_object_get(json_object_get(job->results, "cells"), key);
 }
 
+static bool cell_path(const repro_job *job, const char *kind, int64_t length,
+                      const char *file, char path[TRAIN_PATH]) {
+    char name[REPRO_NAME + 64];
+    snprintf(name, sizeof name, "cells/%s_L%" PRId64 "%s", kind, length, file);
+    return train_path("repro", path, job->folder, name);
+}
+
+static repro_cell unfinished_cell(const repro_job *job, const char *kind,
+                                  int64_t length) {
+    char path[TRAIN_PATH];
+    repro_cell cell = {0};
+    if (!cell_path(job, kind, length, "/" TRAIN_LOG, path))
+        return cell;
+    json_t *line = train_log_last_validation(path);
+    cell.begun = line != NULL;
+    cell.accuracy = json_number_value(json_object_get(line, "validation_accuracy"));
+    cell.steps = json_integer_value(json_object_get(line, "step"));
+    cell.seconds = json_number_value(json_object_get(line, "seconds"));
+    json_decref(line);
+    return cell;
+}
+
 repro_cell repro_cell_of(const repro_job *job, const char *kind, int64_t length) {
     const json_t *cell = find_cell(job, kind, length);
-    return (repro_cell){.done = cell != NULL,
+    if (!cell)
+        return unfinished_cell(job, kind, length);
+    return (repro_cell){.done = true,
                         .accuracy = json_number_value(json_object_get(cell, "accuracy")),
                         .steps = json_integer_value(json_object_get(cell, "steps")),
                         .steps_limit =
@@ -143,11 +167,10 @@ static json_t *result_of(const train_run *run, const char *kind) {
 static int train_cell(repro_job *job, const char *kind, int64_t length, int number,
                       const train_settings *settings, const shoal_train_config *config) {
     static train_run run;
-    char folder[TRAIN_PATH], key[REPRO_NAME + 32], label[64], name[REPRO_NAME + 32];
-    snprintf(name, sizeof name, "cells/%s_L%" PRId64, kind, length);
+    char folder[TRAIN_PATH], key[REPRO_NAME + 32], label[64];
     snprintf(label, sizeof label, "%d/%d %.30s L=%" PRId64 "  ", number,
              job->kind_count * job->length_count, kind, length);
-    if (!train_path("repro", folder, job->folder, name))
+    if (!cell_path(job, kind, length, "", folder))
         return EXIT_USAGE;
     run = (train_run){.command = "repro",
                       .label = label,

@@ -46,14 +46,16 @@ void repro_print(const repro_job *job) {
             printf("%-*s %6" PRId64 " %6" PRId64, width, job->kinds[k], job->lengths[l],
                    repro_positions(job->lengths[l]));
             missing += !cell.done;
-            if (!cell.done) {
-                printf(" %9s %8s %10s  not finished\n", "-", "-", "-");
+            if (!cell.done && !cell.begun) {
+                printf(" %9s %8s %10s  not begun\n", "-", "-", "-");
                 continue;
             }
             percent_text(right, cell.accuracy);
             printf(" %9s %8" PRId64 " %10s  %s\n", right, cell.steps,
                    hours_text(time, cell.seconds),
-                   cell.stopped_early ? "early, no mistakes" : "all steps");
+                   cell.begun           ? "not finished: last validation"
+                   : cell.stopped_early ? "early, no mistakes"
+                                        : "all steps");
         }
     printf("\nright: masked symbols of 640 fresh sequences at batch 32. early: three\n"
            "validations in a row without one mistake (or as stop_after says).\n");
@@ -76,12 +78,13 @@ void repro_print_markdown(const repro_job *job) {
         for (int l = 0; l < job->length_count; l++) {
             const repro_cell cell = repro_cell_of(job, job->kinds[k], job->lengths[l]);
             char right[16], time[16];
-            if (!cell.done) {
+            if (!cell.done && !cell.begun) {
                 printf(" not run |");
                 continue;
             }
             percent_text(right, cell.accuracy);
-            printf(" %s %% (%" PRId64 " steps%s, %s) |", right, cell.steps,
+            printf(" %s%s %% (%" PRId64 " steps%s, %s) |",
+                   cell.begun ? "unfinished: " : "", right, cell.steps,
                    cell.stopped_early ? ", early" : "", hours_text(time, cell.seconds));
         }
         putchar('\n');
@@ -99,8 +102,9 @@ int repro_print_json(const repro_job *job) {
                                     "length", (json_int_t)job->lengths[l], "positions",
                                     (json_int_t)repro_positions(job->lengths[l]),
                                     "finished", cell.done);
-            if (cell.done) {
-                json_object_set_new(row, "accuracy", json_real(cell.accuracy));
+            if (cell.done || cell.begun) {
+                json_object_set_new(row, cell.done ? "accuracy" : "validation_accuracy",
+                                    json_real(cell.accuracy));
                 json_object_set_new(row, "steps", json_integer(cell.steps));
                 json_object_set_new(row, "seconds", json_real(cell.seconds));
                 json_object_set_new(row, "stopped_early",

@@ -56,6 +56,8 @@ bool train_log_validation(train_log *log, int64_t number, const shoal_score *sco
                           double seconds);
 bool train_log_sync(train_log *log); /* on disk when it returns */
 void train_log_close(train_log *log);
+/* The last validation's line of the log at `path`, to be released; NULL: none. */
+json_t *train_log_last_validation(const char *path);
 
 /* ---- Runs (train_run.c) ---------------------------------------------------------- */
 

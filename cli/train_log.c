@@ -122,4 +122,22 @@ void train_log_close(train_log *log) {
     log->file = NULL;
 }
 
+json_t *train_log_last_validation(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    json_t *last = NULL;
+    while (file && getline(&text, &capacity, file) > 0) {
+        json_t *line = strstr(text, "validation_loss") ? json_loads(text, 0, NULL) : NULL;
+        if (!line)
+            continue;
+        json_decref(last);
+        last = line;
+    }
+    free(text);
+    if (file)
+        fclose(file);
+    return last;
+}
+
 #endif

@@ -211,6 +211,14 @@ expect "more steps" 0 "all steps" repro --steps 12
 expect "more steps: json" 0 '"steps": 12' repro --show --json
 report "cells go on where they were" \
     "$([ "$(steps_of grid/cells/full_L3)" = 12 ] || echo "not 12 lines")"
+mv grid/results.json finished.json
+expect "cells without a result say how far they are" 0 "not finished: last validation" \
+    repro --show
+expect "unfinished: markdown" 0 "| unfinished: " repro --show --markdown
+expect "unfinished: json" 0 '"validation_accuracy"' repro --show --json
+report "unfinished: none finished" \
+    "$(json 'not any(c["finished"] or "accuracy" in c for c in o["cells"])')"
+mv finished.json grid/results.json
 if [ -e curves.svg ]; then
     report "heatmaps" "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
 fi
