@@ -24,8 +24,8 @@ extern const char exit_codes_help[];
 int complain(int exit_code, const char *command, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with the context's message; memory and files that cannot be written are a
-   matter of resources, and `otherwise` says what the rest is. */
+/* The same with the context's message; memory is a matter of resources, and `otherwise`
+   says what the rest is. */
 int complain_status(shoal_status status, int otherwise, const char *command,
                     const shoal_context *context);
 

@@ -176,6 +176,8 @@ static int work(repro_job *job) {
     if (code != EXIT_OK)
         return code;
     code = report(job);
+    if (code == EXIT_OK && job->failed > 0)
+        code = EXIT_BAD_INPUT;
     if (code != EXIT_OK || !stop_signal())
         return code;
     fprintf(stderr, "shoal repro: interrupted; everything is saved. The same command "

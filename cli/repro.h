@@ -38,6 +38,7 @@ typedef struct {
     shoal_context *context;
     json_t *results; /* the file: {"cells": {"KIND/LENGTH": {...}}, ...} */
     int skipped;     /* cells that another process is training */
+    int failed;      /* cells whose training ended with a complaint */
 } repro_job;
 
 /* ---- Cells (repro_grid.c) -------------------------------------------------------- */

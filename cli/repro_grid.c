@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,11 +153,12 @@ static int say_cell(const repro_job *job, const char *kind, int64_t length,
 
 static json_t *result_of(const train_run *run, const char *kind) {
     const shoal_train_config *config = &run->config;
-    return json_pack("{s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I, s:I, s:f, s:b, s:o}",
+    return json_pack("{s:s, s:I, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:b, s:o}",
                      "kind", kind, "length", (json_int_t)config->length, "positions",
                      (json_int_t)repro_positions(config->length), "accuracy",
-                     run->test.accuracy, "loss", run->test.loss, "correct",
-                     (json_int_t)run->test.correct, "counted",
+                     run->test.accuracy, "loss",
+                     isfinite(run->test.loss) ? json_real(run->test.loss) : json_null(),
+                     "correct", (json_int_t)run->test.correct, "counted",
                      (json_int_t)run->test.counted, "steps",
                      (json_int_t)run->progress.step, "steps_limit",
                      (json_int_t)config->steps, "seconds", run->progress.seconds,
@@ -185,6 +187,10 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
         job->skipped++;
         return EXIT_OK;
     }
+    if (code == EXIT_BAD_INPUT) { /* it diverged, or its checkpoint is damaged */
+        job->failed++;
+        return EXIT_OK;
+    }
     if (code != EXIT_OK || !run.progress.finished)
         return code;
     name_cell(key, kind, length);
@@ -201,8 +207,8 @@ static int check_done(const repro_job *job, const char *kind, int64_t length,
     int code = EXIT_OK;
     json_object_foreach(wanted, field, value) {
         const json_t *other = json_object_get(had, field);
-        const bool same = json_is_number(value) && json_is_number(other)
-                              ? (float)json_number_value(value) ==
+        const bool same = json_is_real(value) && json_is_number(other)
+                              ? (float)json_real_value(value) ==
                                     (float)json_number_value(other)
                               : json_equal(value, other);
         if (same || strcmp(field, "steps") == 0)
@@ -247,6 +253,9 @@ int repro_train(repro_job *job) {
     if (job->skipped > 0)
         fprintf(stderr, "shoal repro: %d cell%s left to another process\n", job->skipped,
                 job->skipped == 1 ? " is" : "s are");
+    if (job->failed > 0)
+        fprintf(stderr, "shoal repro: %d cell%s failed, as said above\n", job->failed,
+                job->failed == 1 ? "" : "s");
     return code;
 }
 

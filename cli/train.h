@@ -89,8 +89,8 @@ bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
                 const char *name);
 /* mkdir -p. */
 int train_make_folder(const char *command, const char *path);
-/* A descriptor that keeps others out of the folder until it is closed, or -1 where
-   somebody is in there and `wait` is not set. */
+/* A descriptor that keeps others out of the folder until it is closed, or -1 with errno:
+   EWOULDBLOCK where somebody is in there and `wait` is not set. */
 int train_lock_folder(const char *path, bool wait);
 
 #define TRAIN_CHECKPOINT "checkpoint.safetensors"

@@ -4,10 +4,12 @@
 
 #if defined(SHOAL_HAVE_MODELS)
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -52,7 +54,26 @@ int train_lock_folder(const char *path, bool wait) {
         errno != EWOULDBLOCK)
         return folder;
     close(folder);
+    errno = EWOULDBLOCK;
     return -1;
+}
+
+/* The library writes to .shoal-PID-N.tmp and renames: a process that was killed leaves
+   such a file, as large as a checkpoint. */
+static void remove_leftovers(const char *path) {
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        long process;
+        int number, length = 0;
+        if (sscanf(entry->d_name, ".shoal-%ld-%d.tmp%n", &process, &number, &length) ==
+                2 &&
+            length > 0 && !entry->d_name[length] && kill((pid_t)process, 0) != 0 &&
+            errno == ESRCH)
+            unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    if (folder)
+        closedir(folder);
 }
 
 /* ---- Where to begin -------------------------------------------------------------- */
@@ -227,16 +248,21 @@ static int go_locked(session *at) {
 int train_go(train_run *run, shoal_context *context) {
     static session at;
     at = (session){.run = run, .context = context};
+    const bool was_there = exists(run->folder);
     int code = train_make_folder(run->command, run->folder);
     if (code != EXIT_OK)
         return code;
     const int lock = train_lock_folder(run->folder, false);
-    run->busy = lock < 0;
+    run->busy = lock < 0 && errno == EWOULDBLOCK;
     if (run->busy)
         return complain(EXIT_RESOURCES, run->command, "another process is training in %s",
                         run->folder);
+    if (lock < 0)
+        return complain(EXIT_RESOURCES, run->command, "%s cannot be opened: %s",
+                        run->folder, strerror(errno));
+    remove_leftovers(run->folder);
     code = go_locked(&at);
-    if (code != EXIT_OK)
+    if (code != EXIT_OK && !was_there)
         rmdir(run->folder); /* succeeds only where nothing was put into it */
     close(lock);
     return code;

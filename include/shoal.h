@@ -336,7 +336,8 @@ typedef struct {
     int32_t norm;         /* a shoal_norm: before each block, or after its sum */
     int32_t activation;   /* a shoal_activation */
     int32_t positions;    /* a shoal_positions; without tokens there are none */
-    float dropout;        /* share of a block's outputs that training sets to 0 */
+    float dropout;        /* share that training sets to 0: of the input's features, of
+                             blocks' outputs and inside the feed-forward */
 } shoal_model_config;
 
 typedef struct shoal_model shoal_model;
@@ -374,7 +375,7 @@ SHOAL_API shoal_status shoal_model_backward(shoal_model *model,
 /* Values and gradients lie in the model and may be read and written between calls;
    gradients is NULL without SHOAL_WITH_BACKWARD. Returns 0 past the last index. */
 typedef struct {
-    const char *name; /* "layers.0.attention.output.weight" */
+    const char *name; /* "encoder.layers.0.attention.output.weight" */
     int rank;
     int64_t shape[SHOAL_MAX_RANK];
     float *values, *gradients;
@@ -383,9 +384,15 @@ SHOAL_API int shoal_model_parameter(shoal_model *model, int index,
                                     shoal_parameter *parameter);
 
 /* A trainer has a task, which makes batches and says what is right, a model and an
-   optimizer. Everything it does is a pure function of the configuration: the same curve
-   to the last bit on any number of threads, and after any number of resumptions. */
-typedef enum { SHOAL_RADAM, SHOAL_ADAM } shoal_optimizer;
+   optimizer. Everything it does is a function of the configuration and the machine (its
+   instruction set, its BLAS): the same curve to the last bit on any number of threads,
+   and after any number of resumptions. */
+typedef enum {
+    SHOAL_RADAM,
+    SHOAL_ADAM, /* both with decoupled weight decay, beside the gradient */
+    SHOAL_RADAM_L2,
+    SHOAL_ADAM_L2 /* weight decay as a part of the gradient */
+} shoal_optimizer;
 typedef enum { SHOAL_LOSS_MASKED, SHOAL_LOSS_ALL } shoal_loss;
 
 typedef struct {
@@ -395,11 +402,13 @@ typedef struct {
     shoal_model_config model; /* vocabulary, outputs, max_length are the task's */
     int32_t optimizer;        /* a shoal_optimizer */
     float learning_rate, beta1, beta2, epsilon;
-    float weight_decay;       /* per step and learning rate, beside the gradient */
+    float weight_decay;       /* per step and learning rate */
     float clip;               /* of the gradient's norm over all parameters; 0: none */
     int64_t warmup;           /* steps until the learning rate is whole */
-    int64_t plateau_patience; /* validations without a lower loss before it is
-                                 multiplied by plateau_factor; 0: never */
+    int64_t plateau_patience; /* so many validations in a row without a lower loss (by
+                                 a ten thousandth) are forgiven; the next multiplies
+                                 the rate by plateau_factor, down to a thousandth; 0:
+                                 never */
     float plateau_factor;
     float average;            /* decay of the averaged weights, which are then what is
                                  validated; 0: none */
@@ -457,7 +466,8 @@ typedef struct {
 
 /* One batch: forward, backward, optimizer. Allocates nothing. */
 SHOAL_API shoal_status shoal_trainer_step(shoal_trainer *trainer, shoal_train_step *step);
-/* validate_batches fresh batches; the schedule and the rule for stopping see the score. */
+/* validate_batches fresh batches. After a multiple of validate_every steps the schedule
+   and the rule for stopping see the score; a closing one decides nothing. */
 SHOAL_API shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score);
 /* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
    batches that neither training nor validation sees. Changes nothing. */
@@ -467,7 +477,7 @@ SHOAL_API shoal_status shoal_trainer_evaluate(shoal_trainer *trainer,
 
 typedef struct {
     int64_t step;        /* done */
-    int64_t validations; /* done */
+    int64_t validations; /* done, those that decide something */
     int64_t perfect;     /* latest validations in a row without a mistake */
     int32_t validate;    /* nonzero: validate before the next step */
     int32_t finished;    /* nonzero: all steps done, or stop_after reached */

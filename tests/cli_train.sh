@@ -129,6 +129,9 @@ done
 report "killed and resumed to the end ($kills times)" \
     "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out.txt; })"
 same_curve "the curve of the killed one" straight killed
+touch killed/.shoal-999999999-0.tmp
+"$program" train copy --resume --out killed >/dev/null
+report "nothing is left behind" "$(ls -A killed | grep tmp)"
 report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
 
 # A log that is ahead of its checkpoint, with half a line, is cut back.
@@ -207,6 +210,25 @@ expect "grid json" 0 '"stopped_early"' repro --show --json
 report "grid json is whole" \
     "$(json 'len(o["cells"]) == 8 and [c["positions"] for c in o["cells"]] == [8] * 4 + [12] * 4')"
 expect "another seed" 3 "another seed" repro --steps 8 --seed 9
+pair() {
+    "$program" repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
+        --set feed_forward=16 --set batch=4 --kinds full,clustered-2,lsh-1 --lengths 3,5 \
+        --steps 30 "$@"
+}
+pair --seed 123456789 >/dev/null 2>&1 &
+other=$!
+pair --seed 123456789 >/dev/null 2>&1
+code=$?
+wait $other || code=$?
+report "two processes share a grid" "$([ $code = 0 ] || echo "exit code $code")"
+expect "the shared grid is whole" 0 '"finished"' pair --show --json
+report "the shared grid: all cells" "$(json 'all(c["finished"] for c in o["cells"])')"
+expect "seeds that are one float" 3 "another seed" pair --seed 123456790
+rm pair/results.json
+echo no checkpoint >pair/cells/full_L3/checkpoint.safetensors
+expect "a damaged cell" 3 "1 cell failed" pair --seed 123456789
+expect "and the others go on" 0 '"finished"' pair --show --json
+report "all but the damaged one" "$(json 'sum(c["finished"] for c in o["cells"]) == 5')"
 expect "more steps" 0 "all steps" repro --steps 12
 expect "more steps: json" 0 '"steps": 12' repro --show --json
 report "cells go on where they were" \

@@ -192,6 +192,10 @@ static void wrong_contents_are_named(void **state) {
     refused(place, place->other, "state.step");
     rewrite(place, "", "state.schedule_best", "nan");
     refused(place, place->other, "state.schedule_best");
+    rewrite(place, "", "state.schedule_scale", "-0x1p+0");
+    refused(place, place->other, "state.schedule_scale");
+    rewrite(place, "", "state.schedule_scale", "inf");
+    refused(place, place->other, "state.schedule_scale");
     rewrite(place, "", "state.perfect", NULL);
     refused(place, place->other, "state.perfect");
     refused(place, "/nonexistent/x.safetensors", "x.safetensors");

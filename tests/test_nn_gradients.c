@@ -28,6 +28,8 @@ static const model_case CASES[] = {
     {"first", "full", SIZES, .head = HEAD_FIRST, .lengths = {5, 0, 7, 1}},
     {"no final norm", "full", SIZES, .no_final_norm = true, .lengths = {5, 2, -1}},
     {"dropout", "full", SIZES, .dropout = 0.3f, .lengths = {5, 6, -1}},
+    {"dropout, wide", "full", .layers = 1, .heads = 1, .head_dim = 4, .feed_forward = 300,
+     .dropout = 0.3f, .lengths = {5, 6, -1}},
     {"dropout, post-norm", "full", SIZES, .dropout = 0.2f, .post_norm = true,
      .lengths = {5, 6, -1}},
     {"shared projection", "full", SIZES, .shared_qk = true, .lengths = {5, 6, -1}},
@@ -104,26 +106,38 @@ static void plain_row_functions_give_them_too(void **state) {
     shoal_context_destroy(context);
 }
 
-/* Logits, not only their loss; and the gradient accumulates. */
+static void compare_logits(shoal_context *context, const model_case *c) {
+    model_setup setup = setup_create(context, c, true, 5);
+    assert_int_equal(network_forward(setup.net, &setup.batch), SHOAL_OK);
+    model_reference reference = setup_reference(&setup);
+    int64_t count = network_logit_rows(setup.net, &setup.batch) * TEST_OUTPUTS;
+    double *values = setup_values(&setup);
+    double *logits = reference_memory(count + 1, sizeof *logits);
+    model_reference_loss(&reference, values, logits);
+    for (int64_t j = 0; j < count; j++)
+        if (!(fabs((double)network_logits(setup.net)[j] - logits[j]) <= 1e-5))
+            fail_msg("%s: logit %lld is %.9g, should be %.9g", c->name, (long long)j,
+                     (double)network_logits(setup.net)[j], logits[j]);
+    free(logits);
+    free(values);
+    setup_destroy(&setup);
+}
+
+/* Logits, not only their loss; and of rows that are too wide for finite differences. */
 static void logits_are_the_references(void **state) {
+    const model_case wide = {"dropout, wide rows",
+                             "full",
+                             .layers = 1,
+                             .heads = 3,
+                             .head_dim = 100,
+                             .feed_forward = 20,
+                             .dropout = 0.3f,
+                             .lengths = {5, 6, -1}};
     (void)state;
     shoal_context *context = test_context(NULL, 1);
-    for (int64_t i = 0; i < COUNT_OF(CASES); i++) {
-        model_setup setup = setup_create(context, &CASES[i], true, 5);
-        assert_int_equal(network_forward(setup.net, &setup.batch), SHOAL_OK);
-        model_reference reference = setup_reference(&setup);
-        int64_t count = network_logit_rows(setup.net, &setup.batch) * TEST_OUTPUTS;
-        double *values = setup_values(&setup);
-        double *logits = reference_memory(count + 1, sizeof *logits);
-        model_reference_loss(&reference, values, logits);
-        for (int64_t j = 0; j < count; j++)
-            if (!(fabs((double)network_logits(setup.net)[j] - logits[j]) <= 1e-5))
-                fail_msg("%s: logit %lld is %.9g, should be %.9g", CASES[i].name,
-                         (long long)j, (double)network_logits(setup.net)[j], logits[j]);
-        free(logits);
-        free(values);
-        setup_destroy(&setup);
-    }
+    for (int64_t i = 0; i < COUNT_OF(CASES); i++)
+        compare_logits(context, &CASES[i]);
+    compare_logits(context, &wide);
     shoal_context_destroy(context);
 }
 

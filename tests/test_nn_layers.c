@@ -236,9 +236,55 @@ static void check_norm(shoal_context *context) {
     }
 }
 
+/* More rows than one block of the sums over them has. */
+static void check_norm_backward(shoal_context *context) {
+    enum { ROWS = 600, SIZE = 21 };
+    crew by = crew_of(context);
+    float *x = random_floats(ROWS * SIZE, 1), *y = random_floats(ROWS * SIZE, 2);
+    float *dy = random_floats(ROWS * SIZE, 3), *dx = random_floats(ROWS * SIZE, 4);
+    float *scale = random_floats(SIZE, 5), *shift = random_floats(SIZE, 6);
+    float *dscale = calloc(SIZE, sizeof *dscale), *dshift = calloc(SIZE, sizeof *dshift);
+    float *statistics = random_floats(2 * ROWS, 7);
+    layer_norm norm = {SIZE,
+                       {.data = scale, .gradient = dscale},
+                       {.data = shift, .gradient = dshift},
+                       1e-5f};
+    float *scratch = random_floats(norm_scratch(&norm, ROWS), 8);
+    double wanted_scale[SIZE] = {0}, wanted_shift[SIZE] = {0};
+    norm_forward(&by, &norm, ROWS, x, y, statistics);
+    norm_backward(&by, &norm, ROWS, x, statistics, dy, NULL, dx, scratch);
+    for (int64_t r = 0; r < ROWS; r++) {
+        const float *row = x + r * SIZE, *slope = dy + r * SIZE;
+        double mean = 0, variance = 0, sum = 0, along = 0, normed[SIZE];
+        for (int i = 0; i < SIZE; i++)
+            mean += (double)row[i] / SIZE;
+        for (int i = 0; i < SIZE; i++)
+            variance += pow((double)row[i] - mean, 2) / SIZE;
+        for (int i = 0; i < SIZE; i++) {
+            normed[i] = ((double)row[i] - mean) / sqrt(variance + 1e-5);
+            wanted_scale[i] += (double)slope[i] * normed[i];
+            wanted_shift[i] += (double)slope[i];
+            sum += (double)slope[i] * (double)scale[i] / SIZE;
+            along += (double)slope[i] * (double)scale[i] * normed[i] / SIZE;
+        }
+        for (int i = 0; i < SIZE; i++)
+            close_to((double)dx[r * SIZE + i],
+                     ((double)slope[i] * (double)scale[i] - sum - normed[i] * along) /
+                         sqrt(variance + 1e-5),
+                     2e-5, "dx of a norm");
+    }
+    for (int i = 0; i < SIZE; i++) {
+        close_to((double)dscale[i], wanted_scale[i], 1e-4, "dscale");
+        close_to((double)dshift[i], wanted_shift[i], 1e-4, "dshift");
+    }
+    free(x), free(y), free(dy), free(dx), free(scale), free(shift), free(dscale);
+    free(dshift), free(statistics), free(scratch);
+}
+
 static void norms_are_right(void **state) {
     (void)state;
     with_both(check_norm);
+    with_both(check_norm_backward);
 }
 
 /* ---- Dropout ----------------------------------------------------------------------- */

@@ -48,7 +48,10 @@ static training train(const char *kind, int threads, bool post_norm) {
     crew by = crew_of(context);
     const size_t bytes = sizeof(float) * (size_t)setup.arena->size;
     optimizer_state state = {.first = calloc(1, bytes), .second = calloc(1, bytes)};
-    optimizer_settings settings = {.weight_decay = 0.01};
+    optimizer_settings settings = {.beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .epsilon = 1e-8,
+                                   .weight_decay = 0.01};
     training run = {.values = malloc(bytes), .size = setup.arena->size};
     for (int step = 0; step < 3; step++) {
         setup.batch.moment.step = (uint64_t)step;

@@ -15,23 +15,25 @@ enum { NOTES = 64, KEY = 48, TENSOR_NAME = PARAMETER_NAME + 32 };
 
 /* ---- What a checkpoint holds ----------------------------------------------------- */
 
-/* The counts and numbers of the state, in one table for both ways. */
+/* The counts and numbers of the state, in one table for both ways. A loss is a real that
+   may be infinite: none was seen yet. */
+typedef enum { COUNT, REAL, LOSS } state_type;
 typedef struct {
     const char *key;
     size_t offset; /* in train_state */
-    int is_real;
+    state_type type;
 } state_row;
 
 static const state_row state_rows[] = {
-    {"state.step", offsetof(train_state, step), 0},
-    {"state.validations", offsetof(train_state, validations), 0},
-    {"state.validated_at", offsetof(train_state, validated_at), 0},
-    {"state.perfect", offsetof(train_state, perfect), 0},
-    {"state.averaged", offsetof(train_state, averaged), 0},
-    {"state.schedule_best", offsetof(train_state, schedule.best), 1},
-    {"state.schedule_waiting", offsetof(train_state, schedule.waiting), 0},
-    {"state.schedule_scale", offsetof(train_state, schedule.scale), 1},
-    {"state.seconds", offsetof(train_state, seconds), 1},
+    {"state.step", offsetof(train_state, step), COUNT},
+    {"state.validations", offsetof(train_state, validations), COUNT},
+    {"state.validated_at", offsetof(train_state, validated_at), COUNT},
+    {"state.perfect", offsetof(train_state, perfect), COUNT},
+    {"state.averaged", offsetof(train_state, averaged), COUNT},
+    {"state.schedule_best", offsetof(train_state, schedule.best), LOSS},
+    {"state.schedule_waiting", offsetof(train_state, schedule.waiting), COUNT},
+    {"state.schedule_scale", offsetof(train_state, schedule.scale), REAL},
+    {"state.seconds", offsetof(train_state, seconds), REAL},
 };
 enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows };
 
@@ -75,7 +77,7 @@ static void list_notes(const shoal_trainer *trainer, note_list *list) {
     }
     for (int i = 0; i < STATE_ROWS; i++) {
         const char *place = (const char *)&trainer->state + state_rows[i].offset;
-        if (state_rows[i].is_real)
+        if (state_rows[i].type != COUNT)
             snprintf(text, sizeof text, "%a", *(const double *)(const void *)place);
         else
             snprintf(text, sizeof text, "%" PRId64,
@@ -214,10 +216,10 @@ static int read_whole(const char *text, int64_t *value) {
     return rest != text && !*rest && errno == 0 && *value >= 0;
 }
 
-static int read_real(const char *text, double *value) {
+static int read_real(const char *text, state_type type, double *value) {
     char *rest;
-    *value = strtod(text, &rest); /* infinity: no loss was seen yet */
-    return rest != text && !*rest && !isnan(*value);
+    *value = strtod(text, &rest);
+    return rest != text && !*rest && *value >= 0 && (type == LOSS || isfinite(*value));
 }
 
 static shoal_status read_state(const shoal_trainer *trainer, const char *path,
@@ -225,8 +227,9 @@ static shoal_status read_state(const shoal_trainer *trainer, const char *path,
     for (int i = 0; i < STATE_ROWS; i++) {
         const char *text = safetensors_note_of(file, state_rows[i].key);
         void *place = (char *)state + state_rows[i].offset;
+        const state_type type = state_rows[i].type;
         if (!text ||
-            !(state_rows[i].is_real ? read_real(text, place) : read_whole(text, place)))
+            !(type == COUNT ? read_whole(text, place) : read_real(text, type, place)))
             return fail(trainer->context, SHOAL_BAD_FILE,
                         "%s: %s is %s%.40s; it must be a number from 0 up", path,
                         state_rows[i].key, text ? "" : "missing", text ? text : "");

@@ -102,6 +102,7 @@ static shoal_status allocate_model(shoal_context *context, int64_t layers,
         if (block) {
             *model = (shoal_model){.context = context,
                                    .weights.layers = list,
+                                   .rows = -1,
                                    .own_bytes = plan.bytes};
             *made = model;
             return SHOAL_OK;
@@ -228,6 +229,7 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (status != SHOAL_OK)
         return status;
     const network_batch batch = batch_of(model, inputs);
+    model->rows = inputs->offsets[inputs->batch];
     if (!model->net)
         return encoder_forward(model->stack, &model->weights, &batch.sequences,
                                batch.moment, inputs->features, out);
@@ -252,6 +254,9 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
         return status;
     const network_batch batch = batch_of(model, inputs);
     const size_t rows = (size_t)inputs->offsets[inputs->batch];
+    if (inputs->offsets[inputs->batch] != model->rows)
+        return fail(model->context, SHOAL_INVALID,
+                    "backward without a forward of the same inputs before it");
     const crew by = crew_of(model->context);
     parameters_clear_gradients(&by, model->arena);
     if (model->net) {

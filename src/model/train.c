@@ -139,13 +139,15 @@ static schedule_settings schedule_of(const shoal_train_config *config) {
 
 static void update_weights(shoal_trainer *trainer, const crew *by, double rate) {
     const shoal_train_config *config = &trainer->config;
-    const optimizer_settings settings = {.kind = config->optimizer == SHOAL_RADAM
-                                                     ? OPTIMIZER_RADAM
-                                                     : OPTIMIZER_ADAM,
-                                         .beta1 = config->beta1,
-                                         .beta2 = config->beta2,
-                                         .epsilon = config->epsilon,
-                                         .weight_decay = config->weight_decay};
+    const int32_t optimizer = config->optimizer;
+    const optimizer_settings settings =
+        {.kind = optimizer == SHOAL_RADAM || optimizer == SHOAL_RADAM_L2 ? OPTIMIZER_RADAM
+                                                                         : OPTIMIZER_ADAM,
+         .beta1 = config->beta1,
+         .beta2 = config->beta2,
+         .epsilon = config->epsilon,
+         .weight_decay = config->weight_decay,
+         .decay_in_gradient = optimizer == SHOAL_RADAM_L2 || optimizer == SHOAL_ADAM_L2};
     optimizer_step(by, &settings, rate, trainer->model->arena, &trainer->optimizer);
     if (trainer->averaged)
         weights_average(by, trainer->model->arena, config->average,
@@ -225,6 +227,12 @@ static shoal_status score_split(shoal_trainer *trainer, network *net, task_split
     return status;
 }
 
+/* Where a run ends is no part of what it computed until then: a closing validation, off
+   the beat, leaves no trace but that it was done, and has the data of the next one. */
+static bool decides(const shoal_trainer *trainer) {
+    return trainer->state.step % trainer->config.validate_every == 0;
+}
+
 shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score) {
     if (!trainer || !score)
         return fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
@@ -232,18 +240,22 @@ shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score) 
     const double begun = seconds_now();
     train_state *state = &trainer->state;
     const int64_t batches = trainer->config.validate_batches;
+    const int64_t beats =
+        state->step > 0 ? (state->step - 1) / trainer->config.validate_every : 0;
     exchange_average(trainer);
     const shoal_status status = score_split(trainer, trainer->model->net, SPLIT_VALIDATE,
-                                            state->validations * batches, batches, score);
+                                            beats * batches, batches, score);
     exchange_average(trainer);
     state->seconds += seconds_now() - begun;
     if (status != SHOAL_OK)
         return status;
+    state->validated_at = state->step;
+    if (!decides(trainer))
+        return SHOAL_OK;
     const schedule_settings settings = schedule_of(&trainer->config);
     schedule_observe(&settings, &state->schedule, score->loss);
     state->perfect = score->correct == score->counted ? state->perfect + 1 : 0;
     state->validations++;
-    state->validated_at = state->step;
     return SHOAL_OK;
 }
 
@@ -281,7 +293,7 @@ shoal_train_progress shoal_trainer_progress(const shoal_trainer *trainer) {
     const shoal_train_config *config = &trainer->config;
     const bool all_steps = state->step >= config->steps;
     const bool due = state->step > 0 && state->validated_at != state->step &&
-                     (all_steps || state->step % config->validate_every == 0);
+                     (all_steps || decides(trainer));
     const bool stopped = config->stop_after > 0 && state->perfect >= config->stop_after;
     return (shoal_train_progress){.step = state->step,
                                   .validations = state->validations,

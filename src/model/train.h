@@ -12,7 +12,7 @@
    they are also the position in the data and the state of the random numbers. */
 typedef struct {
     int64_t step;         /* done */
-    int64_t validations;  /* done */
+    int64_t validations;  /* done, every validate_every steps */
     int64_t validated_at; /* step of the last one */
     int64_t perfect;      /* latest validations in a row without a mistake */
     int64_t averaged;     /* sets of weights in the average */

@@ -25,7 +25,7 @@ static const char *const truths[] = {"false", "true", NULL};
 static const char *const norms[] = {"pre", "post", NULL};
 static const char *const activations[] = {"gelu", "relu", NULL};
 static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NULL};
-static const char *const optimizers[] = {"radam", "adam", NULL};
+static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2", NULL};
 
 #define PLACE(member) offsetof(shoal_train_config, member)
 
@@ -62,13 +62,18 @@ static const field_row rows[] = {
      0,
      0,
      position_kinds},
-    {{"dropout", "share of a block's outputs set to 0"},
+    {{"dropout", "share of features set to 0 in training"},
      REAL,
      PLACE(model.dropout),
      0,
      0.99,
      NULL},
-    {{"optimizer", "radam or adam"}, CHOICE, PLACE(optimizer), 0, 0, optimizers},
+    {{"optimizer", "radam, adam; -l2: weight decay in the gradient"},
+     CHOICE,
+     PLACE(optimizer),
+     0,
+     0,
+     optimizers},
     {{"learning_rate", "largest step of a weight"},
      REAL,
      PLACE(learning_rate),
@@ -88,7 +93,7 @@ static const field_row rows[] = {
      1e-30,
      1,
      NULL},
-    {{"weight_decay", "per step and learning rate, decoupled"},
+    {{"weight_decay", "per step and learning rate"},
      REAL,
      PLACE(weight_decay),
      0,
@@ -106,7 +111,7 @@ static const field_row rows[] = {
      0,
      1e15,
      NULL},
-    {{"plateau_patience", "validations without a lower loss until it drops; 0: never"},
+    {{"plateau_patience", "validations without a lower loss it forgives; 0: all"},
      WHOLE,
      PLACE(plateau_patience),
      0,
@@ -269,6 +274,13 @@ static int print_real(char *text, size_t size, float value) {
     return length;
 }
 
+static int32_t count_choices(const field_row *row) {
+    int32_t count = 0;
+    while (row->choices[count])
+        count++;
+    return count;
+}
+
 size_t shoal_train_get(const shoal_train_config *config, int index, char *text,
                        size_t size) {
     char whole[TRAIN_TEXT] = "";
@@ -282,7 +294,8 @@ size_t shoal_train_get(const shoal_train_config *config, int index, char *text,
     case REAL: print_real(whole, sizeof whole, *(const float *)place); break;
     case CHOICE:
         memcpy(&choice, place, sizeof choice);
-        snprintf(whole, sizeof whole, "%s", row->choices[choice]);
+        if (choice >= 0 && choice < count_choices(row))
+            snprintf(whole, sizeof whole, "%s", row->choices[choice]);
         break;
     case SEED: snprintf(whole, sizeof whole, "%" PRIu64, *(const uint64_t *)place); break;
     case TASK: snprintf(whole, sizeof whole, "%s", (const char *)place); break;
@@ -296,18 +309,16 @@ size_t shoal_train_get(const shoal_train_config *config, int index, char *text,
 static shoal_status check_row(shoal_context *context, const field_row *row,
                               const shoal_train_config *config) {
     const void *place = (const char *)config + row->offset;
-    int32_t choice = 0, choices = 0;
+    int32_t choice = 0;
     double value = row->least;
     switch (row->type) {
     case WHOLE: value = (double)*(const int64_t *)place; break;
     case REAL: value = (double)*(const float *)place; break;
     case CHOICE:
         memcpy(&choice, place, sizeof choice);
-        while (row->choices[choices])
-            choices++;
-        if (choice < 0 || choice >= choices)
+        if (choice < 0 || choice >= count_choices(row))
             return fail(context, SHOAL_INVALID, "%s is %d; there are %d choices, from 0",
-                        row->field.name, (int)choice, (int)choices);
+                        row->field.name, (int)choice, (int)count_choices(row));
         return SHOAL_OK;
     default: return SHOAL_OK;
     }

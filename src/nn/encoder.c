@@ -1,4 +1,4 @@
-/* The encoder's object and its way forward; the way back is encoder_backward.c. */
+/* The encoder's object; its ways are encoder_forward.c and encoder_backward.c. */
 #include "nn/encoder.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
  *     each step:
  *         parameters_clear_gradients(...);
  *         network_forward(net, &batch);
- *         network_loss(net, &batch, targets, &result);      // and its gradient
+ *         network_loss(net, &batch, targets, false, &result); // and its gradient
  *         network_backward(net, &batch);                     // adds to the gradients
  *         gradients_clip(...); optimizer_step(...);          // nn/optimizer.h
  */

@@ -1,6 +1,7 @@
 #include "nn/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "nn/rows.h"
 
@@ -22,15 +23,10 @@ static int64_t extent(const vector_call *c, int64_t task, int64_t *first) {
     return smaller(c->block, c->arena->size - *first);
 }
 
-static double given(double value, double otherwise) {
-    return value > 0 ? value : otherwise;
-}
-
 /* The numbers of step t that are the same for every element. */
 static update_numbers numbers_of(const optimizer_settings *settings, double rate,
                                  int64_t step) {
-    const double beta1 = given(settings->beta1, 0.9),
-                 beta2 = given(settings->beta2, 0.999);
+    const double beta1 = settings->beta1, beta2 = settings->beta2;
     const double t = (double)step;
     const double left1 = 1 - pow(beta1, t), left2 = 1 - pow(beta2, t);
     double factor = rate / left1;
@@ -38,7 +34,7 @@ static update_numbers numbers_of(const optimizer_settings *settings, double rate
     if (settings->kind == OPTIMIZER_RADAM) {
         const double longest = 2 / (1 - beta2) - 1;
         const double rho = longest - 2 * t * (1 - left2) / left2;
-        adaptive = rho > given(settings->rectified_above, 4);
+        adaptive = rho > (settings->rectified_above > 0 ? settings->rectified_above : 4);
         if (adaptive)
             factor *= sqrt((rho - 4) * (rho - 2) * longest /
                            ((longest - 4) * (longest - 2) * rho));
@@ -51,7 +47,7 @@ static update_numbers numbers_of(const optimizer_settings *settings, double rate
                                             : (float)(1 - rate * settings->weight_decay),
                             .momentum = (float)factor,
                             .inverse = (float)(1 / left2),
-                            .epsilon = (float)given(settings->epsilon, 1e-8),
+                            .epsilon = (float)settings->epsilon,
                             .adaptive = adaptive};
 }
 
@@ -124,10 +120,9 @@ static void average_task(void *shared, int64_t task, int thread) {
 
 void weights_average(const crew *by, const parameters *arena, double decay, int64_t count,
                      float *averaged) {
-    double step = decay > 0 && count > 0 ? 1 - decay : 1 / (double)(count + 1);
+    double step = count > 0 ? 1 - decay : 1;
     if (count == 0)
-        for (int64_t i = 0; i < arena->size; i++)
-            averaged[i] = 0;
+        memset(averaged, 0, sizeof *averaged * (size_t)arena->size);
     vector_call c = {.by = by,
                      .arena = (parameters *)arena,
                      .block = PIECE,

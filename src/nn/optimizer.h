@@ -22,9 +22,7 @@ typedef enum { OPTIMIZER_RADAM, OPTIMIZER_ADAM } optimizer_kind;
 
 typedef struct {
     optimizer_kind kind;
-    double beta1, beta2; /* 0: 0.9 and 0.999 */
-    double epsilon;      /* 0: 1e-8 */
-    double weight_decay;
+    double beta1, beta2, epsilon, weight_decay;
     bool decay_in_gradient;
     double rectified_above; /* rho must exceed it for the rectified step; 0: 4 */
 } optimizer_settings;
@@ -45,9 +43,8 @@ double gradients_norm(const crew *by, const parameters *arena);
    */
 double gradients_clip(const crew *by, parameters *arena, double limit);
 
-/* averaged [size] moves towards the values: by 1 - decay (exponential average), or with
-   decay 0 by 1 / (count + 1), which makes the plain mean of count + 1 sets of weights.
-   count: sets that `averaged` holds already; with 0 it becomes a copy. */
+/* averaged [size] moves towards the values by 1 - decay: an exponential average. count:
+   sets of weights that it holds already; with 0 it becomes a copy. */
 void weights_average(const crew *by, const parameters *arena, double decay, int64_t count,
                      float *averaged);
 
