@@ -246,8 +246,9 @@ SHOAL_API shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inpu
 
 /* What the last forward into this state (NULL: the plan's own) used.
    groups:   [batch][heads][queries], -1 in the padding; NULL for kinds without groups.
-   top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer; NULL
-             for kinds without. For auto both are NULL. */
+   top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer: a group
+             of one query, which is exact without, has none; NULL for kinds without. For
+             auto both are NULL. */
 SHOAL_API const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state);
 SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state);
 

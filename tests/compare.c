@@ -305,7 +305,7 @@ static void check_top_of_group(const reference_head *head, int32_t group) {
     double *scores = reference_memory(head->keys, sizeof *scores), worst = INFINITY;
     bool *chosen = reference_memory(head->keys, sizeof *chosen);
     const int32_t *top = head->top_keys + group * head->topk;
-    if (score_keys(head, group, scores) > 0) {
+    if (score_keys(head, group, scores) > 1) { /* one member needs none */
         check_top_order(head, top, scores, chosen);
         for (int64_t l = 0; l < head->keys; l++)
             worst = chosen[l] ? fmin(worst, scores[l]) : worst;

@@ -275,8 +275,13 @@ static void per_query_weights(const reference_head *head, int64_t i, row *r) {
 }
 
 static void row_fill(const reference_head *head, int64_t i, row *r) {
+    double looks = 0;
     fill_times(head, r->chunks, i, r->times);
-    if (r->has_own)
+    for (int64_t l = 0; l < head->keys; l++) {
+        looks += r->times[l];
+        r->own[l] = 0;
+    }
+    if (r->has_own && looks > 0) /* a group's only member leaves all to its centroid */
         softmax_row(head, r->keys, head->q + i * head->dim, r->times, r->own);
     if (r->has_shared) {
         double *ones = doubles(head->keys);

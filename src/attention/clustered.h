@@ -20,7 +20,8 @@ extern const attention_kind clustered_kind, i_clustered_kind, shoal_kind_row;
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
     int32_t *groups;       /* [N] */
-    int32_t *top_keys;     /* [C][k], best first, -1 where there are fewer */
+    int32_t *top_keys;     /* [C][k], best first, -1 where there are fewer; a group of one
+                              member has none */
     float *centroids;      /* [C][D] */
     float *shared;         /* [C][Dv]: the output that a group's members share: all of it,
                               or what lies outside the top keys */
@@ -99,6 +100,13 @@ typedef struct {
 } clustered_head;
 
 clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h, int slot);
+
+/* A group of one member: its centroid is the query, whose softmax over all keys is exact
+   already. It has no top keys, whatever the kind. */
+static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
+    const int32_t *offsets = head->slot->sorted.offsets;
+    return offsets[j + 1] - offsets[j] == 1;
+}
 
 /* The caller's groups, or one for every query where there are enough, or found; sorted. */
 void clustered_find_groups(clustered_head *head, team workers);

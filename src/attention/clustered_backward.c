@@ -18,6 +18,7 @@
  * G_j = sum of f_i dout_i, and delta_j = sum of f_i mean_i takes the place of dm_j. */
 #include <float.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "attention/clustered.h"
@@ -171,19 +172,24 @@ static void group_task(void *shared, int64_t j, int thread) {
     const kernel_table *run = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
+    const bool has_top = head->work->improved && last - first > 1;
+    const bool summed_here = !(has_top && head->work->per_query);
     float *grad_shared = head->slot->grad_shared + j * Dv;
     memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
-    if (!head->work->per_query)
+    if (summed_here)
         run->sum_rows(head->dout.data, head->dout.stride, sorted->order + first, NULL,
                       last - first, Dv, grad_shared);
     memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
     head->slot->delta[j] = 0;
     leave_to_dense(head, j, last > first);
-    if (last > first && !head->work->per_query)
+    if (last > first && summed_here)
         head->slot->delta[j] = ordered_dot(grad_shared, head->state.shared + j * Dv, Dv);
     if (!head->work->improved)
         return;
-    if (last == first) {
+    if (!has_top) {
+        if (last > first && head->dq.data) /* the centroid's part is added to nothing */
+            memset(head->dq.data + sorted->order[first] * head->dq.stride, 0,
+                   sizeof(float) * (size_t)dim);
         await_turn(head->slot->scatter_turn, (int)j);
         pass_turn(head->slot->scatter_turn, (int)j);
         return;

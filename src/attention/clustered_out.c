@@ -6,15 +6,19 @@
 
 enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width */
 
+static void copy_shared(const clustered_head *head, int64_t i) {
+    const int64_t Dv = head->keys.value_dim;
+    memcpy(head->out.data + i * head->out.stride,
+           head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
+}
+
 /* clustered: every member gets what its group shares. */
 static void copy_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
-    const int64_t Dv = head->keys.value_dim;
     (void)thread;
     for (int64_t i = task * MEMBER_TASK;
          i < least((task + 1) * MEMBER_TASK, head->view.queries); i++)
-        memcpy(head->out.data + i * head->out.stride,
-               head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
+        copy_shared(head, i);
 }
 
 /* In the softmax of a centroid, with top and sum, the keys that are not top keys have the
@@ -108,7 +112,10 @@ static void improve_task(void *shared, int64_t task, int thread) {
             continue;
         if (end < last)
             prefetch_top(head, j + 1);
-        improve_members(head, j, at, end, &head->work->threads[thread]);
+        if (clustered_is_alone(head, j))
+            copy_shared(head, head->slot->sorted.order[at]);
+        else
+            improve_members(head, j, at, end, &head->work->threads[thread]);
         at = end;
     }
 }
