@@ -103,7 +103,7 @@ static void optimizers_do_what_was_published(void **state) {
     const optimizer_settings usual = {.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8};
     for (int kind = OPTIMIZER_RADAM; kind <= OPTIMIZER_ADAM; kind++) {
         optimizer_settings settings = usual;
-        settings.kind = kind;
+        settings.kind = (optimizer_kind)kind;
         settings.weight_decay = 0.01;
         check_optimizer(settings);
         settings.decay_in_gradient = true;
