@@ -9,7 +9,7 @@
 #include "attention/clustered.h"
 
 int clustered_rest_is_summed(const clustered_head *head, int64_t j) {
-    return head->work->per_query && head->state.mass[j] == 0 && !clustered_is_alone(head, j);
+    return head->work->per_query && !clustered_is_alone(head, j) && head->state.mass[j] == 0;
 }
 
 /* The top keys of the group in increasing order, so that a walk over all keys can skip
