@@ -106,6 +106,10 @@ expect "longer" 0 "60 of 60 steps" "$program" train copy --resume --out whole --
 report "the longer log" \
     "$([ "$(steps_of whole)" = 60 ] || echo "not 60 lines")"
 
+mkdir mine
+expect "a refused training" 2 "layers" "$program" train copy --out mine --layers 100000
+report "leaves a folder that was there" "$([ -d mine ] || echo "it is gone")"
+
 # ---- Killed at any moment ---------------------------------------------------------------
 train straight --steps 60 --attention clustered-3 >/dev/null
 kills=0

@@ -151,7 +151,7 @@ static void attend_task(void *shared, int64_t task, int thread) {
         clustered_start_panel(head, &own->dense->panels[p], &seers[p]);
         for (int i = 0; i < own->dense->panels[p].count && head->work->improved; i++)
             if (clustered_is_alone(head, own->dense->panels[p].first + i))
-                seers[p].floor[i] = INFINITY;
+                seers[p].floor[i] = INFINITY; /* no candidates, no top keys, no mass */
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
@@ -227,7 +227,7 @@ static void merge_group(const clustered_head *head, int64_t j, clustered_thread 
         shared[d] /= sum;
     head->state.top[j] = top;
     head->state.inverse[j] = 1 / sum;
-    if (head->work->improved && !clustered_is_alone(head, j))
+    if (head->work->improved)
         choose_top(head, j, chunks, own);
 }
 
