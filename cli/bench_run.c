@@ -75,7 +75,7 @@ double bench_operations(const bench_job *job, int kind, int64_t length) {
     double once = 0, dense = 2 * n * n * (d + dv);
     if (a->kind == SHOAL_LSH) {
         once = 2 * rounds * n * d * n / 64;
-        dense = 2 * rounds * n * 64 * (d + dv);
+        dense = 2 * n * fmin(n, rounds * 64) * (d + dv);
     } else if (a->kind == SHOAL_ORACLE_TOP) {
         dense = 2 * n * n * d + 2 * n * a->topk * dv;
     } else if (a->clusters > 0) {

@@ -56,6 +56,8 @@ MEASURED(shoal)
 MEASURED(shoal_train)
 MEASURED(lsh)
 MEASURED(lsh_train)
+MEASURED(lsh_counted)
+MEASURED(lsh_counted_train)
 
 static const struct {
     const char *kind;
@@ -71,6 +73,8 @@ static const struct {
     {"shoal-25", measured_shoal_train, 0, 1},
     {"lsh-2", measured_lsh, 1, 0},
     {"lsh-2", measured_lsh_train, 1, 1},
+    {"lsh-16", measured_lsh_counted, 1, 0},
+    {"lsh-16", measured_lsh_counted_train, 1, 1},
 };
 
 int main(void) {

@@ -146,9 +146,24 @@ static void zero_queries(void **state) {
     case_destroy(&c);
 }
 
-static void any_number_of_threads(void **state) {
+/* Few positions in two bundles that point away from each other, so that no round shows
+   the last chunk anything of the first bundle: a whole block of keys. */
+static void keys_that_no_round_shows(void **state) {
     (void)state;
-    case_spec spec = lsh_spec(700, 3, 25);
+    case_spec spec = lsh_spec(256, 4, 36);
+    attention_case c = case_create(&spec);
+    for (int64_t i = 0; i < 256; i++)
+        tensor_row(&c.q, 0, 0, i)[0] = i < 128 ? 100 : -100;
+    shoal_context *context = test_context(NULL, 1);
+    shoal_plan *plan = case_run(context, &c);
+    check_everything(&c, plan);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    case_destroy(&c);
+}
+
+static void check_threads(int32_t rounds) {
+    case_spec spec = lsh_spec(700, rounds, 25);
     for (int threads = 2; threads <= 5; threads++) {
         attention_case one = case_create(&spec), several = case_create(&spec);
         shoal_context *contexts[] = {test_context(NULL, 1), test_context(NULL, threads)};
@@ -164,6 +179,12 @@ static void any_number_of_threads(void **state) {
     }
 }
 
+static void any_number_of_threads(void **state) {
+    (void)state;
+    check_threads(3);
+    check_threads(16); /* 64 times 16 is more than 700: pairs are counted */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bucket_counts),
@@ -171,6 +192,7 @@ int main(void) {
         cmocka_unit_test(buckets_are_the_same_everywhere),
         cmocka_unit_test(many_chunks),
         cmocka_unit_test(zero_queries),
+        cmocka_unit_test(keys_that_no_round_shows),
         cmocka_unit_test(any_number_of_threads),
     };
     return cmocka_run_group_tests_name("lsh", tests, NULL, NULL);

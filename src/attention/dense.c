@@ -80,6 +80,33 @@ void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_pan
     }
 }
 
+/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
+static void finish_panel(const dense_forward_job *job, query_panel *panel) {
+    const rows out = job->out;
+    for (int i = 0; i < panel->count; i++)
+        panel->sum[i] = 1 / panel->sum[i];
+    job->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
+                              job->keys.value_dim, panel->sum, NULL, 0,
+                              out.data + panel->first * out.stride, out.stride, NULL);
+    if (!job->top)
+        return;
+    memcpy(job->top + panel->first, panel->top, (size_t)panel->count * sizeof(float));
+    memcpy(job->inverse + panel->first, panel->sum, (size_t)panel->count * sizeof(float));
+}
+
+void dense_forward(const dense_forward_job *job, int64_t first, int64_t last, int thread) {
+    dense_scratch *scratch = &job->threads[thread];
+    const int panels = dense_cut(scratch, job->keys.kernels, first, last);
+    for (int p = 0; p < panels; p++)
+        dense_start(&job->keys, &scratch->panels[p], job->x);
+    for (int64_t key = 0; key < job->key_count; key += KEY_BLOCK)
+        for (int p = 0; p < panels; p++)
+            dense_stream(&job->keys, key, least(key + KEY_BLOCK, job->key_count),
+                         &scratch->panels[p], scratch->scores, job->seen, job->seer);
+    for (int p = 0; p < panels; p++)
+        finish_panel(job, &scratch->panels[p]);
+}
+
 /* ---- Backward --------------------------------------------------------------------- */
 
 static void start_backward(const dense_backward_job *job, query_panel *panel) {
@@ -109,6 +136,8 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     const int width = panel->width;
     run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
     run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
+    if (job->seen)
+        job->seen(job->seer, panel, scores, count, first);
     run->softmax_slope(scores, slopes, width, count, panel->top, panel->sum, panel->delta,
                        keys->scale);
     if (job->dq.data)

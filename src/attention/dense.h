@@ -55,6 +55,20 @@ typedef void scores_seen(void *seer, const query_panel *panel, float *scores, in
 void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
                   float *scores, scores_seen *seen, void *seer);
 
+/* softmax(scale x K') V. top and inverse, where wanted, get what backward needs: each
+   row's largest score and the inverse of its softmax's sum. */
+typedef struct {
+    dense_keys keys;
+    int64_t key_count;
+    rows x, out;
+    float *top, *inverse; /* one for each row of x, or NULL */
+    scores_seen *seen;    /* may be NULL */
+    void *seer;
+    dense_scratch *threads;
+} dense_forward_job;
+/* Rows first .. last - 1, at most dense_block of them. */
+void dense_forward(const dense_forward_job *job, int64_t first, int64_t last, int thread);
+
 /* Backward of softmax(scale x K') V for n rows x, whose softmax had `top` and the inverse
    sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
    is not 0. delta[i] is what the softmax's gradient subtracts: the weighted mean of
@@ -66,6 +80,8 @@ typedef struct {
     const float *top, *inverse, *delta; /* [n] */
     rows dq, dk, dv;
     int onto;
+    scores_seen *seen; /* what forward had, or NULL */
+    void *seer;
     atomic_int *turns; /* [ceil(n / dense_block)], whose turn it is to add to dq */
     dense_scratch *threads;
 } dense_backward_job;

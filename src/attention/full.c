@@ -3,8 +3,6 @@
  * State for backward, per query: the largest score and the inverse of the softmax's sum. */
 #include "attention/full.h"
 
-#include <string.h>
-
 #include "attention/dense.h"
 
 /* A slot's memory for backward. */
@@ -61,22 +59,6 @@ static void place(shoal_plan *plan, layout *work, layout *state) {
         place_slot(own->slots ? &own->slots[s] : &(full_slot){0}, plan, work);
 }
 
-/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
-static void finish_panel(const attention_call *call, const head_view *view, rows out, query_panel *panel) {
-    const shoal_plan *plan = call->plan;
-    for (int i = 0; i < panel->count; i++)
-        panel->sum[i] = 1 / panel->sum[i];
-    plan->kernels->unpack(panel->outputs, panel->count, panel->width,
-                          (int)plan->problem.value_dim, panel->sum, NULL, 0,
-                          out.data + panel->first * out.stride, out.stride, NULL);
-    if (!plan->with_backward)
-        return;
-    full_state state = state_at(plan, &(layout){.base = call->state});
-    int64_t at = view->head * plan->problem.queries + panel->first;
-    memcpy(state.top + at, panel->top, (size_t)panel->count * sizeof(float));
-    memcpy(state.inverse + at, panel->sum, (size_t)panel->count * sizeof(float));
-}
-
 /* One block of queries of one head: task = head * blocks + block. */
 static void forward_task(void *shared, int64_t task, int thread) {
     const attention_call *call = shared;
@@ -91,17 +73,16 @@ static void forward_task(void *shared, int64_t task, int thread) {
     clear_rows(out, live > first ? live : first,
                least(last, problem->packed ? view.queries : problem->queries),
                problem->value_dim);
-    dense_scratch *scratch = &((full_work *)plan->work)->threads[thread];
-    dense_keys keys = dense_keys_of(plan, &view);
-    int panels = dense_cut(scratch, plan->kernels, first, live);
-    for (int p = 0; p < panels; p++)
-        dense_start(&keys, &scratch->panels[p], view.q);
-    for (int64_t key = 0; key < view.keys; key += KEY_BLOCK)
-        for (int p = 0; p < panels; p++)
-            dense_stream(&keys, key, least(key + KEY_BLOCK, view.keys), &scratch->panels[p],
-                         scratch->scores, NULL, NULL);
-    for (int p = 0; p < panels; p++)
-        finish_panel(call, &view, out, &scratch->panels[p]);
+    const full_state state = state_at(plan, &(layout){.base = call->state});
+    const int64_t at = view.head * problem->queries;
+    const dense_forward_job job = {.keys = dense_keys_of(plan, &view),
+                                   .key_count = view.keys,
+                                   .x = view.q,
+                                   .out = out,
+                                   .top = state.top ? state.top + at : NULL,
+                                   .inverse = state.inverse ? state.inverse + at : NULL,
+                                   .threads = ((full_work *)plan->work)->threads};
+    dense_forward(&job, first, live, thread);
 }
 
 static void forward(const attention_call *call) {

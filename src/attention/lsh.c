@@ -1,6 +1,7 @@
 /* Forward, one round after another: hash, sort by (bucket, position), cut into chunks,
  * and continue every position's softmax with the keys of its chunk and the one before.
- * Outputs that are not yet divided by their sum wait in `out` between rounds. */
+ * Outputs that are not yet divided by their sum wait in `out` between rounds.
+ * Few positions go another way after the sorting: lsh_counted.c. */
 #include "attention/lsh.h"
 
 #include <math.h>
@@ -32,9 +33,11 @@ lsh_state lsh_state_at(const shoal_plan *plan, layout *place) {
     return state;
 }
 
-static void place_thread(lsh_scratch *scratch, const shoal_plan *plan, layout *work) {
+static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
+                         const shoal_plan *plan, layout *work) {
     const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
-    dense_place(&scratch->dense, plan, work);
+    dense_place(dense, plan, work);
+    scratch->dense = dense;
     scratch->keys = reserve(work, LSH_WINDOW * dim, sizeof(float));
     scratch->values = reserve(work, LSH_WINDOW * value_dim, sizeof(float));
     if (!plan->with_backward)
@@ -60,6 +63,7 @@ static void place_slot(lsh_slot *slot, const shoal_plan *plan, layout *work) {
         slot->top = reserve(work, n, sizeof(float));
         slot->sum = reserve(work, n, sizeof(float));
     }
+    lsh_count_place(&slot->count, plan, work);
 }
 
 static void place(shoal_plan *plan, layout *work, layout *state) {
@@ -68,10 +72,12 @@ static void place(shoal_plan *plan, layout *work, layout *state) {
         unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
     plan->work = own;
     own = own ? own : &measured;
+    own->dense = reserve(work, plan->threads, sizeof *own->dense);
     own->threads = reserve(work, plan->threads, sizeof *own->threads);
     own->slots = reserve(work, slots, sizeof *own->slots);
     for (int t = 0; t < plan->threads; t++)
-        place_thread(own->threads ? &own->threads[t] : &(lsh_scratch){0}, plan, work);
+        place_thread(own->threads ? &own->threads[t] : &(lsh_scratch){0},
+                     own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(lsh_slot){0}, plan, work);
     lsh_state_at(plan, state);
@@ -155,9 +161,9 @@ static void hash_task(void *shared, int64_t task, int thread) {
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     extremes found[PANELS];
     const int panels =
-        dense_cut(&scratch->dense, run, task * block, least((task + 1) * block, n));
+        dense_cut(scratch->dense, run, task * block, least((task + 1) * block, n));
     for (int p = 0; p < panels; p++) {
-        query_panel *panel = &scratch->dense.panels[p];
+        query_panel *panel = &scratch->dense->panels[p];
         for (int i = 0; i < panel->count; i++)
             lsh_unit_row(job, panel->first + i, scratch->keys + i * dim);
         run->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
@@ -166,16 +172,16 @@ static void hash_task(void *shared, int64_t task, int thread) {
     }
     for (int32_t c = 0; c < half; c += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
-            const query_panel *panel = &scratch->dense.panels[p];
+            const query_panel *panel = &scratch->dense->panels[p];
             const int count = (int)least(KEY_BLOCK, half - c);
             run->score(panel->queries, panel->width, (int)dim,
                        job->slot->projections + c * dim, dim, count,
-                       scratch->dense.scores);
-            extremes_add(&found[p], scratch->dense.scores, panel->width, count, c);
+                       scratch->dense->scores);
+            extremes_add(&found[p], scratch->dense->scores, panel->width, count, c);
         }
     for (int p = 0; p < panels; p++)
-        for (int i = 0; i < scratch->dense.panels[p].count; i++)
-            job->slot->buckets[scratch->dense.panels[p].first + i] =
+        for (int i = 0; i < scratch->dense->panels[p].count; i++)
+            job->slot->buckets[scratch->dense->panels[p].first + i] =
                 -found[p].least[i] > found[p].most[i] ? half + found[p].least_at[i]
                                                       : found[p].most_at[i];
 }
@@ -271,8 +277,8 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
     const lsh_chunk chunk = lsh_chunk_at(job, task);
     const int window = chunk.before + chunk.count;
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
-    query_panel *panel = &scratch->dense.panels[0];
-    float *scores = scratch->dense.scores;
+    query_panel *panel = &scratch->dense->panels[0];
+    float *scores = scratch->dense->scores;
     lsh_gather(job, &chunk, scratch);
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
         const int32_t *queries = chunk.window + chunk.before + first;
@@ -288,7 +294,7 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
     }
 }
 
-static void forward_round(lsh_job *job, int32_t *order, team workers) {
+void lsh_sort(lsh_job *job, int32_t *order, team workers) {
     const int64_t n = job->view.queries;
     grouping sorted = {.clusters = (int32_t)lsh_bucket_count(n),
                        .offsets = job->slot->offsets,
@@ -296,7 +302,13 @@ static void forward_round(lsh_job *job, int32_t *order, team workers) {
     hash_round(job, workers);
     group_sort(&sorted, job->slot->buckets, n);
     job->order = order;
-    team_run(workers, ceil_divide(n, LSH_CHUNK), forward_chunk, job);
+}
+
+static void forward_rounds(lsh_job *job, int32_t *orders, int64_t stride, team workers) {
+    for (; job->round < job->call->plan->attention.rounds; job->round++) {
+        lsh_sort(job, orders + job->round * stride, workers);
+        team_run(workers, ceil_divide(job->view.queries, LSH_CHUNK), forward_chunk, job);
+    }
 }
 
 static void forward_unit(void *shared, int64_t unit, int slot_index, team workers) {
@@ -306,7 +318,10 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
     const lsh_state state = lsh_state_at(plan, &(layout){.base = call->state});
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    const int64_t rounds = plan->attention.rounds, at = unit * problem->queries;
+    const int64_t at = unit * problem->queries;
+    int32_t *orders = plan->with_backward ? state.order + at * plan->attention.rounds
+                                          : slot->order;
+    const int64_t stride = plan->with_backward ? problem->queries : 0;
     lsh_job job = {.call = call,
                    .slot = slot,
                    .view = view_of(call, b, h),
@@ -318,12 +333,8 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     if (job.view.queries == 0)
         return;
     lsh_measure(&job, workers);
-    for (; job.round < rounds; job.round++)
-        forward_round(&job,
-                      plan->with_backward
-                          ? state.order + at * rounds + job.round * problem->queries
-                          : slot->order,
-                      workers);
+    (lsh_counted(&job) ? lsh_count_forward : forward_rounds)(&job, orders, stride,
+                                                             workers);
 }
 
 static void forward(const attention_call *call) {
@@ -338,7 +349,7 @@ const attention_kind lsh_kind = {
     .number = NUMBER_ROUNDS,
     .options = OPTION_SEED,
     .defaults = {.seed = 1},
-    .info = {"lsh-R", "lsh-4:seed=1", "R N (64 (D + Dv) + N D / 64)",
+    .info = {"lsh-R", "lsh-4:seed=1", "N min(64 R, N) (D + Dv) + R N N D / 64",
              "Reformer: R rounds of hashing, each position sees two chunks of 32; K = Q"},
     .keys_are_queries = 1,
     .place = place,

@@ -23,13 +23,22 @@ void lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_
 
 /* One thread's memory. The window is the chunk before this one, and this one. */
 typedef struct {
-    dense_scratch dense;
+    dense_scratch *dense;
     float *keys;   /* [LSH_WINDOW][dim], unit length */
     float *values; /* [LSH_WINDOW][value_dim] */
     /* Backward only: */
     float *queries, *grad_out;      /* [LSH_CHUNK][dim], [LSH_CHUNK][value_dim] */
     float *grad_keys, *grad_values; /* as keys and values */
 } lsh_scratch;
+
+/* A slot's memory for heads that lsh_counted takes; `few` is their most positions. */
+typedef struct {
+    float *keys;       /* [few][dim], unit length */
+    uint8_t *chunks;   /* [rounds][n]: the round's chunk that a position is in; behind
+                          them some that are read but not used */
+    float *logs;       /* [rounds + 1], logs[m] = log m, and the lowest score for 0 */
+    atomic_int *turns; /* backward only, for dense_backward */
+} lsh_count;
 
 /* A slot's memory: one head at a time. */
 typedef struct {
@@ -43,9 +52,11 @@ typedef struct {
     /* Backward only: */
     float *delta;     /* [queries] */
     float *grad_keys; /* [queries][dim] */
+    lsh_count count;
 } lsh_slot;
 
 typedef struct {
+    dense_scratch *dense; /* one for each thread, as `threads` */
     lsh_scratch *threads;
     lsh_slot *slots;
 } lsh_work;
@@ -90,6 +101,21 @@ void lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
 /* Inverse lengths of the head's queries. */
 void lsh_measure(lsh_job *job, team workers);
 void lsh_unit_row(const lsh_job *job, int64_t position, float *key);
+
+/* Hashes and sorts the positions of the job's round into `order`, [n]. */
+void lsh_sort(lsh_job *job, int32_t *order, team workers);
+
+/* ---- Few positions (lsh_counted.c) ------------------------------------------------ */
+
+/* With at most 64 R positions the windows of R rounds hold more pairs than there are:
+   each pair is computed once, and its key counts as often as rounds show it. */
+int lsh_counted(const lsh_job *job);
+void lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work);
+/* orders: one order for each round, `stride` apart; 0 if only one is kept. */
+void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers);
+/* Adds to dv and to slot->grad_keys, overwrites dq. */
+void lsh_count_backward(lsh_job *job, const int32_t *orders, int64_t stride,
+                        team workers);
 
 void lsh_backward(const attention_call *call);
 

@@ -52,7 +52,7 @@ static void backward_panel(const lsh_job *job, const lsh_chunk *chunk,
     const int dim = (int)plan->problem.dim, value_dim = (int)plan->problem.value_dim;
     const int width = panel->width, window = chunk->before + chunk->count;
     const int32_t *queries = chunk->window + chunk->before + panel->first;
-    float *scores = scratch->dense.scores, *slopes = scratch->dense.slopes;
+    float *scores = scratch->dense->scores, *slopes = scratch->dense->slopes;
     start_panel(job, queries, scratch, panel);
     run->score(panel->queries, width, dim, scratch->keys, dim, window, scores);
     run->score(panel->grad_out, width, value_dim, scratch->values, value_dim, window,
@@ -90,7 +90,7 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     const lsh_chunk chunk = lsh_chunk_at(job, 2 * task + job->phase);
     const int window = chunk.before + chunk.count;
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
-    query_panel *panel = &scratch->dense.panels[0];
+    query_panel *panel = &scratch->dense->panels[0];
     lsh_gather(job, &chunk, scratch);
     gather_gradients(job, &chunk, scratch);
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
@@ -143,17 +143,24 @@ static void normalise_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void backward_rounds(lsh_job *job, const int32_t *orders, team workers) {
-    const shoal_plan *plan = job->call->plan;
-    const int64_t n = job->view.queries, chunks = ceil_divide(n, LSH_CHUNK);
-    lsh_measure(job, workers);
-    team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
-    clear_rows((rows){job->slot->grad_keys, plan->problem.dim}, 0, n, plan->problem.dim);
-    for (job->round = 0; job->round < plan->attention.rounds; job->round++) {
-        job->order = orders + job->round * plan->problem.queries;
+static void backward_rounds(lsh_job *job, const int32_t *orders, int64_t stride,
+                            team workers) {
+    const int64_t chunks = ceil_divide(job->view.queries, LSH_CHUNK);
+    for (job->round = 0; job->round < job->call->plan->attention.rounds; job->round++) {
+        job->order = orders + job->round * stride;
         for (job->phase = 0; job->phase < 2; job->phase++)
             team_run(workers, ceil_divide(chunks - job->phase, 2), backward_chunk, job);
     }
+}
+
+static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
+    const shoal_problem *problem = &job->call->plan->problem;
+    const int64_t n = job->view.queries;
+    lsh_measure(job, workers);
+    team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
+    clear_rows((rows){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
+    (lsh_counted(job) ? lsh_count_backward : backward_rounds)(job, orders,
+                                                              problem->queries, workers);
     if (job->dq.data)
         team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
 }
@@ -181,7 +188,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     clear_rows(key_rows(call, gradients->dk, &problem->k, b, h), 0, positions,
                problem->dim);
     if (job.view.queries > 0)
-        backward_rounds(&job, state.order + at * plan->attention.rounds, workers);
+        backward_head(&job, state.order + at * plan->attention.rounds, workers);
 }
 
 void lsh_backward(const attention_call *call) {
