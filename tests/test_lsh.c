@@ -115,35 +115,40 @@ static void buckets_are_the_same_everywhere(void **state) {
 
 /* ---- Against the reference -------------------------------------------------------- */
 
+static void check_on(attention_case *c, const char *isa, int threads) {
+    shoal_context *context = test_context(isa, threads);
+    shoal_plan *plan = case_run(context, c);
+    check_everything(c, plan);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+}
+
+/* One round walks over chunks from 65 positions on; more rounds count pairs up to 64
+   positions for each. */
 static void many_chunks(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT_OF(LENGTHS); i++)
-        for (int isa = 0; test_isa(isa); isa++) {
-            case_spec spec = lsh_spec(LENGTHS[i], 1 + (int32_t)(i % 4), 50 + (uint64_t)i);
-            attention_case c = case_create(&spec);
-            shoal_context *context = test_context(test_isa(isa), 1 + (int)(i % 3));
-            shoal_plan *plan = case_run(context, &c);
-            check_everything(&c, plan);
-            shoal_plan_destroy(plan);
-            shoal_context_destroy(context);
-            case_destroy(&c);
-        }
+        for (int isa = 0; test_isa(isa); isa++)
+            for (int32_t rounds = 1; rounds <= 5; rounds += 1 + (int32_t)(i % 4)) {
+                case_spec spec = lsh_spec(LENGTHS[i], rounds, 50 + (uint64_t)i);
+                attention_case c = case_create(&spec);
+                check_on(&c, test_isa(isa), 1 + (int)(i % 3));
+                case_destroy(&c);
+            }
 }
 
-/* A zero query has the key 0 and still a gradient of its own. */
+/* A zero query has the key 0 and still a gradient of its own, by chunks and counted. */
 static void zero_queries(void **state) {
     (void)state;
-    case_spec spec = lsh_spec(80, 2, 35);
-    attention_case c = case_create(&spec);
-    for (int64_t i = 3; i < 80; i += 20)
-        for (int64_t d = 0; d < spec.dim; d++)
-            tensor_row(&c.q, 0, 0, i)[d] = 0;
-    shoal_context *context = test_context(NULL, 2);
-    shoal_plan *plan = case_run(context, &c);
-    check_everything(&c, plan);
-    shoal_plan_destroy(plan);
-    shoal_context_destroy(context);
-    case_destroy(&c);
+    for (int32_t rounds = 1; rounds <= 2; rounds++) {
+        case_spec spec = lsh_spec(80, rounds, 35);
+        attention_case c = case_create(&spec);
+        for (int64_t i = 3; i < 80; i += 20)
+            for (int64_t d = 0; d < spec.dim; d++)
+                tensor_row(&c.q, 0, 0, i)[d] = 0;
+        check_on(&c, NULL, 2);
+        case_destroy(&c);
+    }
 }
 
 /* Few positions in two bundles that point away from each other, so that no round shows
@@ -154,11 +159,7 @@ static void keys_that_no_round_shows(void **state) {
     attention_case c = case_create(&spec);
     for (int64_t i = 0; i < 256; i++)
         tensor_row(&c.q, 0, 0, i)[0] = i < 128 ? 100 : -100;
-    shoal_context *context = test_context(NULL, 1);
-    shoal_plan *plan = case_run(context, &c);
-    check_everything(&c, plan);
-    shoal_plan_destroy(plan);
-    shoal_context_destroy(context);
+    check_on(&c, NULL, 1);
     case_destroy(&c);
 }
 

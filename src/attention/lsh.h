@@ -46,13 +46,13 @@ typedef struct {
     float *projections;     /* [buckets / 2][dim] */
     int32_t *buckets;       /* [queries] */
     int32_t *offsets;       /* [buckets + 1] */
+    lsh_count count;
     /* Without backward; with it, these are in the state: */
     int32_t *order;
     float *top, *sum;
     /* Backward only: */
     float *delta;     /* [queries] */
     float *grad_keys; /* [queries][dim] */
-    lsh_count count;
 } lsh_slot;
 
 typedef struct {
@@ -114,8 +114,7 @@ void lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work);
 /* orders: one order for each round, `stride` apart; 0 if only one is kept. */
 void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers);
 /* Adds to dv and to slot->grad_keys, overwrites dq. */
-void lsh_count_backward(lsh_job *job, const int32_t *orders, int64_t stride,
-                        team workers);
+void lsh_count_backward(lsh_job *job, const int32_t *orders, team workers);
 
 void lsh_backward(const attention_call *call);
 

@@ -143,11 +143,11 @@ static void normalise_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void backward_rounds(lsh_job *job, const int32_t *orders, int64_t stride,
-                            team workers) {
+static void backward_rounds(lsh_job *job, const int32_t *orders, team workers) {
+    const shoal_plan *plan = job->call->plan;
     const int64_t chunks = ceil_divide(job->view.queries, LSH_CHUNK);
-    for (job->round = 0; job->round < job->call->plan->attention.rounds; job->round++) {
-        job->order = orders + job->round * stride;
+    for (job->round = 0; job->round < plan->attention.rounds; job->round++) {
+        job->order = orders + job->round * plan->problem.queries;
         for (job->phase = 0; job->phase < 2; job->phase++)
             team_run(workers, ceil_divide(chunks - job->phase, 2), backward_chunk, job);
     }
@@ -159,8 +159,7 @@ static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
     lsh_measure(job, workers);
     team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
     clear_rows((rows){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
-    (lsh_counted(job) ? lsh_count_backward : backward_rounds)(job, orders,
-                                                              problem->queries, workers);
+    (lsh_counted(job) ? lsh_count_backward : backward_rounds)(job, orders, workers);
     if (job->dq.data)
         team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
 }

@@ -65,8 +65,9 @@ static void count_rounds(const lsh_job *job, int64_t first, int64_t key,
         ahead -= chunks[key];
         shown -= (strip)((ahead == 0) | (ahead == 1)); /* true is -1 */
     }
-    if (n > 1 && key >= first && key < first + STRIP)
-        shown[key - first] = 0; /* itself, while it has another */
+    if (key >= first && key < first + STRIP)
+        shown[key - first] =
+            0; /* itself: the lowest score counts only where it is alone */
     memcpy(counts, &shown, sizeof shown);
 }
 
@@ -120,8 +121,7 @@ void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team worke
     team_run(workers, ceil_divide(n, dense_block(plan->kernels)), forward_task, &dense);
 }
 
-void lsh_count_backward(lsh_job *job, const int32_t *orders, int64_t stride,
-                        team workers) {
+void lsh_count_backward(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_plan *plan = job->call->plan;
     const int64_t n = job->view.queries;
     float *grad_keys = job->dq.data ? job->slot->grad_keys : NULL;
@@ -142,7 +142,7 @@ void lsh_count_backward(lsh_job *job, const int32_t *orders, int64_t stride,
                                 .threads = ((lsh_work *)plan->work)->dense};
     prepare(job);
     for (job->round = 0; job->round < plan->attention.rounds; job->round++) {
-        job->order = orders + job->round * stride;
+        job->order = orders + job->round * plan->problem.queries;
         note_chunks(job);
     }
     dense_backward(&dense, workers);
