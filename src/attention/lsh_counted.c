@@ -65,9 +65,9 @@ static void count_rounds(const lsh_job *job, int64_t first, int64_t key,
         ahead -= chunks[key];
         shown -= (strip)((ahead == 0) | (ahead == 1)); /* true is -1 */
     }
+    /* itself: the lowest score counts only where it is alone */
     if (key >= first && key < first + STRIP)
-        shown[key - first] =
-            0; /* itself: the lowest score counts only where it is alone */
+        shown[key - first] = 0;
     memcpy(counts, &shown, sizeof shown);
 }
 
