@@ -63,7 +63,7 @@ static void count_rounds(const lsh_job *job, int64_t first, int64_t key,
         strip ahead;
         memcpy(&ahead, chunks + first, sizeof ahead);
         ahead -= chunks[key];
-        shown -= (strip)((ahead == 0) | (ahead == 1)); /* true is -1 */
+        shown -= (strip)(ahead <= 1); /* true is -1 */
     }
     /* itself: the lowest score counts only where it is alone */
     if (key >= first && key < first + STRIP)
@@ -78,11 +78,12 @@ static void weigh(void *shared, const query_panel *panel, float *scores, int cou
     for (int r = 0; r < count; r++)
         for (int i = 0; i < panel->count; i += STRIP) {
             float *row = scores + r * panel->width + i, more[STRIP];
+            const int lanes = (int)least(STRIP, panel->width - i);
             uint8_t counts[STRIP];
             count_rounds(job, panel->first + i, first + r, counts);
             for (int j = 0; j < STRIP; j++)
                 more[j] = logs[counts[j]];
-            for (int j = 0; j < STRIP && i + j < panel->width; j++)
+            for (int j = 0; j < lanes; j++)
                 row[j] = more[j] < 0 ? more[j] : row[j] + more[j];
         }
 }
