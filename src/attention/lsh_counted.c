@@ -77,14 +77,12 @@ static void weigh(void *shared, const query_panel *panel, float *scores, int cou
     const float *logs = job->slot->count.logs;
     for (int r = 0; r < count; r++)
         for (int i = 0; i < panel->count; i += STRIP) {
-            float *row = scores + r * panel->width + i, more[STRIP];
+            float *row = scores + r * panel->width + i;
             const int lanes = (int)least(STRIP, panel->width - i);
             uint8_t counts[STRIP];
             count_rounds(job, panel->first + i, first + r, counts);
-            for (int j = 0; j < STRIP; j++)
-                more[j] = logs[counts[j]];
             for (int j = 0; j < lanes; j++)
-                row[j] = more[j] < 0 ? more[j] : row[j] + more[j];
+                row[j] += logs[counts[j]]; /* the lowest score absorbs any other */
         }
 }
 
