@@ -27,7 +27,7 @@ demo:
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm blas models plots counts
+	@tools/install-deps program tests --optional clang arm blas models plots counts commas
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:

@@ -249,7 +249,7 @@ static int report_json(const attend_job *job, const char *spelling) {
     json_t *outputs = json_array();
     for (int i = 0; i < OUTPUTS; i++)
         if (job->output_paths[i])
-            json_array_append_new(outputs, json_string(job->output_paths[i]));
+            json_array_append_new(outputs, json_text(job->output_paths[i]));
     json_t *object =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kind", spelling,
                   "batch", (json_int_t)p->batch, "heads", (json_int_t)p->heads,

@@ -5,10 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench.h"
 #include "common.h"
+#include "replace.h"
 
 /* ---- Summaries --------------------------------------------------------------------- */
 
@@ -244,14 +244,7 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     fputc('\n', file);
 }
 
-/* Through a temporary file beside it: whole or not at all. */
-static int write_csv(const bench_job *job) {
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", job->csv_path, (long)getpid());
-    FILE *file = fopen(temporary, "w");
-    if (!file)
-        return complain(EXIT_RESOURCES, "bench", "%s cannot be written: %s",
-                        job->csv_path, strerror(errno));
+static void write_csv_rows(FILE *file, const bench_job *job) {
     fputs("length,kind,scope,mode,threads,measured,best_seconds,median_seconds,noise,"
           "repeats,"
           "us_per_element,plan_bytes_per_element,process_bytes_per_element,gops,"
@@ -260,10 +253,15 @@ static int write_csv(const bench_job *job) {
     for (int at = 0; at < job->lengths; at++)
         for (int kind = 0; kind < job->kinds; kind++)
             write_csv_row(file, job, at, kind);
-    const bool failed = ferror(file) != 0;
-    if (fclose(file) == 0 && !failed && rename(temporary, job->csv_path) == 0)
+}
+
+static int write_csv(const bench_job *job) {
+    replacement to;
+    FILE *file = replace_begin(&to, job->csv_path);
+    if (file)
+        write_csv_rows(file, job);
+    if (file && replace_end(&to, true))
         return EXIT_OK;
-    remove(temporary);
     return complain(EXIT_RESOURCES, "bench", "%s cannot be written: %s", job->csv_path,
                     strerror(errno));
 }

@@ -15,10 +15,12 @@
 const char exit_codes_help[] =
     "exit codes:\n"
     "  0    done\n"
+    "  1    a result is wrong, where a command checks its own\n"
     "  2    usage: the command line makes no sense\n"
-    "  3    bad input: a file cannot be read, or arrays do not fit together\n"
+    "  3    bad input: a file cannot be read or does not fit, or a training diverged\n"
     "  4    out of resources: not enough memory, or an output cannot be written\n"
-    "  130  interrupted; files are written whole or not at all\n";
+    "  130  interrupted (128 and the signal's number); files are written whole or not "
+    "at all\n";
 
 /* ---- Messages --------------------------------------------------------------------- */
 
@@ -115,6 +117,35 @@ const char *bytes_text(double bytes) {
 const char *seconds_text(double seconds) {
     static const char *const units[] = {"us", "ms", "s"};
     return scaled_text(seconds * 1e6, 1000, units, 3);
+}
+
+json_t *load_json(const char *command, const char *path) {
+    json_error_t error = {.line = -1};
+    json_t *object = NULL;
+    struct stat information;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        complain(EXIT_BAD_INPUT, command, "%s: cannot open it: %s", path,
+                 strerror(errno));
+    else if (fstat(fileno(file), &information) == 0 && S_ISDIR(information.st_mode))
+        complain(EXIT_BAD_INPUT, command, "%s: is a directory; name a file in it", path);
+    else if (!(object = json_loadf(file, JSON_REJECT_DUPLICATES, &error)))
+        complain(EXIT_BAD_INPUT, command, "%s: line %d: %s", path, error.line,
+                 error.text);
+    if (file)
+        fclose(file);
+    return object;
+}
+
+json_t *json_text(const char *text) {
+    json_t *string = json_string(text);
+    char *copy = string ? NULL : strdup(text);
+    for (char *c = copy; c && *c; c++)
+        *c = *c & 0x80 ? '?' : *c;
+    if (!string)
+        string = json_string(copy ? copy : "");
+    free(copy);
+    return string;
 }
 
 int print_json(json_t *object) {
@@ -232,7 +263,7 @@ static volatile sig_atomic_t noted_signal;
 
 static void note_signal(int number) {
     if (noted_signal) /* asked twice: whoever asks does not want to wait */
-        _exit(128 + number);
+        on_signal(number);
     noted_signal = number;
 }
 

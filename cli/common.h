@@ -12,7 +12,7 @@
 enum {
     EXIT_OK = 0,
     EXIT_USAGE = 2,     /* the command line makes no sense */
-    EXIT_BAD_INPUT = 3, /* a file cannot be read, or arrays do not fit together */
+    EXIT_BAD_INPUT = 3, /* a file cannot be read or does not fit */
     EXIT_RESOURCES = 4, /* memory ran out, or an output cannot be written */
     EXIT_INTERRUPTED = 130
 };
@@ -47,6 +47,10 @@ const char *seconds_text(double seconds);
 /* Prints the object and drops it. NaN and infinities become null: JSON has none. */
 int print_json(json_t *object);
 json_t *json_number(double value);
+/* A string; where it is no UTF-8, as file names may be, '?' stands for what is not ASCII. */
+json_t *json_text(const char *text);
+/* The value in a file, or NULL after a complaint (EXIT_BAD_INPUT) that names the line. */
+json_t *load_json(const char *command, const char *path);
 
 /* ---- Progress --------------------------------------------------------------------- */
 
@@ -65,7 +69,7 @@ void writing_begin(void);
 void writing_end(void);
 
 /* For work that ends well when it is interrupted: from here on a signal is only noted, and
-   a second one ends the program. */
+   a second one ends the program (after the file that is being written). */
 void watch_stop(void);
 int stop_signal(void); /* the one that came, or 0 */
 

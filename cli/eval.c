@@ -96,15 +96,21 @@ static int open_checkpoint(eval_job *job, const char *path) {
     return EXIT_OK;
 }
 
-/* Every spelling is looked at before the first minute goes by. */
-static int parse_kinds(const eval_job *job, shoal_attention *kinds) {
+/* Every spelling is looked at before the first minute goes by, and shown as the trained
+   one's is. */
+static int parse_kinds(eval_job *job, shoal_attention *kinds) {
     for (int i = 0; i < job->kinds; i++) {
         const shoal_status status =
             shoal_attention_parse(job->context, job->names[i], &kinds[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "eval", job->context);
+        shoal_attention_print(&kinds[i], job->names[i], NAME);
     }
     return EXIT_OK;
+}
+
+static bool is_trained(const eval_job *job, int kind) {
+    return strcmp(job->names[kind], job->trained) == 0;
 }
 
 static int evaluate(eval_job *job) {
@@ -125,18 +131,21 @@ static int evaluate(eval_job *job) {
 static void print_table(const eval_job *job) {
     const shoal_train_config *config = shoal_trainer_config(job->trainer);
     size_t width = 4;
+    bool trained = false;
     for (int i = 0; i < job->kinds; i++)
         width = strlen(job->names[i]) > width ? strlen(job->names[i]) : width;
     printf("%s, trained with %s for %" PRId64 " steps; %" PRId64 " batches of %" PRId64
            "\n\n  %-*s %10s %9s %12s\n",
            config->task, job->trained, shoal_trainer_progress(job->trainer).step,
            job->batches, config->batch, (int)width, "kind", "loss", "right %", "of");
-    for (int i = 0; i < job->kinds; i++)
-        printf("%c %-*s %10.6f %9.3f %12" PRId64 "\n",
-               strcmp(job->names[i], job->trained) == 0 ? '*' : ' ', (int)width,
-               job->names[i], job->scores[i].loss, 100 * job->scores[i].accuracy,
-               job->scores[i].counted);
-    printf("\n* the kind it was trained with\n");
+    for (int i = 0; i < job->kinds; i++) {
+        trained = trained || is_trained(job, i);
+        printf("%c %-*s %10.6f %9.3f %12" PRId64 "\n", is_trained(job, i) ? '*' : ' ',
+               (int)width, job->names[i], job->scores[i].loss,
+               100 * job->scores[i].accuracy, job->scores[i].counted);
+    }
+    if (trained)
+        printf("\n* the kind it was trained with\n");
 }
 
 static int print_object(const eval_job *job) {

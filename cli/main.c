@@ -45,7 +45,7 @@ static int unknown_command(const char *word) {
     return complain(EXIT_USAGE, "", "unknown command %s; see shoal --help", word);
 }
 
-int main(int count, char **arguments) {
+static int run(int count, char **arguments) {
     if (count < 2)
         return complain(EXIT_USAGE, "", "no command; see shoal --help");
     const char *word = arguments[1];
@@ -63,4 +63,11 @@ int main(int count, char **arguments) {
         if (strcmp(word, commands[i].name) == 0)
             return commands[i].run(count - 1, arguments + 1);
     return unknown_command(word);
+}
+
+int main(int count, char **arguments) {
+    const int code = run(count, arguments);
+    if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        return complain(EXIT_RESOURCES, "", "the output could not be written");
+    return code;
 }

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "common.h"
+#include "replace.h"
 
 static bool ends_in(const char *path, const char *ending) {
     const size_t size = strlen(path), tail = strlen(ending);
@@ -34,7 +35,6 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
 #else
 
 #include <cairo-svg.h>
-#include <unistd.h>
 
 #include "plot_draw.h"
 
@@ -76,25 +76,19 @@ static cairo_status_t paint_to(FILE *file, bool svg, double width, double height
 
 bool plot_paint(const char *path, double width, double height, plot_painter *paint,
                 const void *what, char *reason, size_t size) {
-    char temporary[4096];
+    replacement to;
+    cairo_status_t status = CAIRO_STATUS_WRITE_ERROR;
     if (!plot_possible(path, reason, size))
         return false;
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = fopen(temporary, "wb");
-    if (!file) {
-        snprintf(reason, size, "%s cannot be written: %s", path, strerror(errno));
-        return false;
-    }
-    cairo_status_t status =
-        paint_to(file, ends_in(path, ".svg"), width, height, paint, what);
-    if (fclose(file) == 0 && status == CAIRO_STATUS_SUCCESS &&
-        rename(temporary, path) == 0)
+    FILE *file = replace_begin(&to, path);
+    if (file)
+        status = paint_to(file, ends_in(path, ".svg"), width, height, paint, what);
+    if (file && replace_end(&to, status == CAIRO_STATUS_SUCCESS))
         return true;
-    if (status != CAIRO_STATUS_SUCCESS)
-        snprintf(reason, size, "%s: %s", path, cairo_status_to_string(status));
-    else
-        snprintf(reason, size, "%s cannot be written: %s", path, strerror(errno));
-    remove(temporary);
+    const bool disk = status == CAIRO_STATUS_SUCCESS ||
+                      status == CAIRO_STATUS_WRITE_ERROR;
+    snprintf(reason, size, "%s cannot be written: %s", path,
+             disk ? strerror(errno) : cairo_status_to_string(status));
     return false;
 }
 

@@ -5,13 +5,13 @@
 
 #include "plot.h"
 
-/* A value that can be shown on the axis. */
-static bool shows(const plot_axis *axis, double value) {
-    return isfinite(value) && (axis->scale == PLOT_LINEAR || value > 0);
+bool plot_shows(const plot_axis *axis, double value) {
+    const double most = 1e100; /* so that sums and ratios are finite */
+    return fabs(value) <= most && (axis->scale == PLOT_LINEAR || value >= 1 / most);
 }
 
 static void widen(plot_ruler *ruler, double value) {
-    if (!shows(&ruler->axis, value))
+    if (!plot_shows(&ruler->axis, value))
         return;
     ruler->low = fmin(ruler->low, value);
     ruler->high = fmax(ruler->high, value);
@@ -62,9 +62,11 @@ void plot_fit(plot_ruler *ruler, const plot_chart *chart, bool vertical) {
         ruler->low = 1;
         ruler->high = 2;
     }
-    if (ruler->low == ruler->high) {
-        ruler->low = log ? ruler->low / 2 : ruler->low - 1;
-        ruler->high = log ? ruler->high * 2 : ruler->high + 1;
+    /* A span that ticks can divide. */
+    const double least = fmax(1e-9 * fabs(ruler->high), 1e-90);
+    if (ruler->high - ruler->low <= least) {
+        ruler->low = log ? ruler->low / 2 : ruler->low - fmax(1, least);
+        ruler->high = log ? ruler->high * 2 : ruler->high + fmax(1, least);
     }
     round_ends(ruler, vertical);
 }
@@ -131,11 +133,10 @@ static int decade_ticks(const plot_ruler *ruler, plot_tick *ticks) {
 }
 
 static int linear_ticks(const plot_ruler *ruler, plot_tick *ticks) {
-    const double step = linear_step(ruler);
+    const double step = linear_step(ruler), first = ceil(ruler->low / step - 1e-9);
     int count = 0;
-    for (double i = ceil(ruler->low / step - 1e-9); i * step <= ruler->high + 1e-9 * step;
-         i++)
-        add_tick(ruler, ticks, &count, i * step + 0.0, true); /* + 0.0: never -0 */
+    for (int i = 0; (first + i) * step <= ruler->high + 1e-9 * step; i++)
+        add_tick(ruler, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
     return count;
 }
 

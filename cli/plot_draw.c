@@ -172,9 +172,7 @@ static void draw_y_ticks(const canvas *on) {
 }
 
 static bool point_shows(const canvas *on, const plot_series *series, int i) {
-    const double x = series->x[i], y = series->y[i];
-    return isfinite(x) && isfinite(y) && (on->x.axis.scale == PLOT_LINEAR || x > 0) &&
-           (on->y.axis.scale == PLOT_LINEAR || y > 0);
+    return plot_shows(&on->x.axis, series->x[i]) && plot_shows(&on->y.axis, series->y[i]);
 }
 
 static void draw_series(const canvas *on, const plot_series *series) {

@@ -178,8 +178,8 @@ static json_t *folder_object(const quality_job *job, const quality_folder *folde
         json_array_append_new(layers, json_integer(folder->layer[at]));
     for (int kind = 0; kind < job->kinds && folder->done > 0; kind++)
         json_array_append_new(kinds, kind_object(job, folder, kind));
-    return json_pack("{s:s, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
-                     "folder", folder->path, "layers", layers, "complete",
+    return json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+                     "folder", json_text(folder->path), "layers", layers, "complete",
                      folder->done == folder->layers, "batch", (json_int_t)p->batch,
                      "heads", (json_int_t)p->heads, "kv_heads", (json_int_t)p->kv_heads,
                      "queries", (json_int_t)p->queries, "keys", (json_int_t)p->keys,

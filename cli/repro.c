@@ -4,11 +4,11 @@
 
 #if defined(SHOAL_HAVE_MODELS)
 
+#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "common.h"
@@ -50,7 +50,8 @@ static const option_row rows[] =
                        "(default: 5000)"},
      [OPTION_SEED] = {"seed", 0, "S", "of weights, data and dropout (default: 1)"},
      [OPTION_SET] = {"set", 0, "KEY=VALUE",
-                     "any field of the trainings, as in shoal train; may be repeated"},
+                     "any other field of the trainings, as in shoal train; may be\n"
+                     "repeated"},
      [OPTION_SAVE] = {"save-seconds", 0, "S",
                       "seconds between a training's checkpoints (default: 60)"},
      [OPTION_THREADS] = THREADS_ROW,
@@ -111,6 +112,17 @@ static bool take_kinds(repro_job *job, const char *text) {
     return job->kind_count > 0;
 }
 
+/* What the grid goes through is none of the fields. */
+static bool take_field(repro_job *job, const char *pair) {
+    static const char *const own[][2] = {{"length=", "lengths"}, {"attention=", "kinds"}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strncmp(pair, own[i][0], strlen(own[i][0])) == 0) {
+            complain(EXIT_USAGE, "repro", "--set %s: use --%s", pair, own[i][1]);
+            return false;
+        }
+    return train_say_pair(&job->settings, pair) == EXIT_OK;
+}
+
 static bool take_option(void *shared, int option, const char *value) {
     repro_job *job = shared;
     switch (option) {
@@ -120,7 +132,7 @@ static bool take_option(void *shared, int option, const char *value) {
     case OPTION_STEPS:
     case OPTION_SEED:
         return train_say(&job->settings, rows[option].name, value) == EXIT_OK;
-    case OPTION_SET: return train_say_pair(&job->settings, value) == EXIT_OK;
+    case OPTION_SET: return take_field(job, value);
     case OPTION_SAVE:
         return parse_integer("repro", "save-seconds", value, 0, 1000000,
                              &job->save_seconds);
@@ -162,11 +174,29 @@ static int report(repro_job *job) {
     return code;
 }
 
+static int check_settings(const repro_job *job) {
+    shoal_train_config config;
+    const shoal_status status = shoal_train_defaults(job->context, "copy", &config);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_USAGE, "repro", job->context);
+    return train_apply(&job->settings, job->context, &config);
+}
+
+static int check_folder(const repro_job *job) {
+    DIR *folder = opendir(job->folder);
+    if (!folder)
+        return complain(EXIT_BAD_INPUT, "repro", "%s: nothing can be shown there: %s",
+                        job->folder, strerror(errno));
+    closedir(folder);
+    return EXIT_OK;
+}
+
 static int work(repro_job *job) {
     int code = settle_kinds(job);
-    if (code == EXIT_OK && job->show && access(job->folder, W_OK) != 0)
-        code = complain(EXIT_BAD_INPUT, "repro", "%s: nothing can be shown there: %s",
-                        job->folder, strerror(errno));
+    if (code == EXIT_OK)
+        code = check_settings(job);
+    if (code == EXIT_OK && job->show)
+        code = check_folder(job);
     if (code == EXIT_OK)
         code = repro_load(job);
     if (code == EXIT_OK && !job->show) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "replace.h"
 
 enum { TEST_BATCHES = 20 };
 
@@ -25,16 +26,43 @@ int64_t repro_positions(int64_t length) {
 
 /* ---- The file -------------------------------------------------------------------- */
 
+static bool cell_is_whole(const json_t *cell) {
+    const json_t *accuracy = json_object_get(cell, "accuracy");
+    const double right = json_number_value(accuracy);
+    return json_is_number(accuracy) && right >= 0 && right <= 1 &&
+           json_is_integer(json_object_get(cell, "steps")) &&
+           json_is_integer(json_object_get(cell, "steps_limit")) &&
+           json_is_number(json_object_get(cell, "seconds")) &&
+           json_is_boolean(json_object_get(cell, "stopped_early")) &&
+           json_is_object(json_object_get(cell, "config"));
+}
+
+static bool results_are_whole(const char *path, const json_t *object) {
+    json_t *cells = json_object_get(object, "cells"), *cell;
+    const char *key;
+    if (!json_is_object(cells)) {
+        complain(EXIT_BAD_INPUT, "repro", "%s: it has no cells", path);
+        return false;
+    }
+    json_object_foreach(cells, key, cell) {
+        if (cell_is_whole(cell))
+            continue;
+        complain(EXIT_BAD_INPUT, "repro",
+                 "%s: cell \"%s\" is no result; mend it, or remove it to have it tested "
+                 "again",
+                 path, key);
+        return false;
+    }
+    return true;
+}
+
 static json_t *read_results(const char *path) {
-    json_error_t error;
     if (access(path, F_OK) != 0)
         return json_pack("{s:s, s:s, s:{}}", "experiment", "copy", "shoal",
                          shoal_version(), "cells");
-    json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (object && json_is_object(json_object_get(object, "cells")))
+    json_t *object = load_json("repro", path);
+    if (!object || results_are_whole(path, object))
         return object;
-    complain(EXIT_BAD_INPUT, "repro", "%s: line %d: %s", path, error.line,
-             object ? "it has no cells" : error.text);
     json_decref(object);
     return NULL;
 }
@@ -49,21 +77,14 @@ int repro_load(repro_job *job) {
 }
 
 static bool write_whole(const json_t *object, const char *path) {
-    char temporary[TRAIN_PATH + 32];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = fopen(temporary, "w");
+    replacement to;
+    FILE *file = replace_begin(&to, path);
     if (!file)
         return false;
-    bool written =
+    const bool written =
         json_dumpf(object, file, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
-        fputc('\n', file) != EOF && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    written = fclose(file) == 0 && written;
-    if (written && rename(temporary, path) == 0)
-        return true;
-    const int error = errno;
-    remove(temporary);
-    errno = error;
-    return false;
+        fputc('\n', file) != EOF;
+    return replace_end(&to, written);
 }
 
 /* Reads the file again first, with the folder locked: another process may have finished
@@ -231,14 +252,16 @@ static int do_cell(repro_job *job, const char *kind, int64_t length, int number)
     shoal_status status = shoal_train_defaults(job->context, "copy", &config);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_USAGE, "repro", job->context);
-    const shoal_train_config defaults = config;
     int code = say_cell(job, kind, length, &settings);
     if (code == EXIT_OK)
         code = train_apply(&settings, job->context, &config);
     if (code == EXIT_OK && find_cell(job, kind, length))
         code = check_done(job, kind, length, &config, &go_on);
+    /* A checkpoint keeps what nobody says: the cells of a grid have all fields said. */
+    if (code == EXIT_OK)
+        code = train_say_all(&settings, &config);
     return code == EXIT_OK && go_on
-               ? train_cell(job, kind, length, number, &settings, &defaults)
+               ? train_cell(job, kind, length, number, &settings, &config)
                : code;
 }
 

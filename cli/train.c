@@ -148,12 +148,12 @@ static json_t *score_json(const shoal_score *score) {
 
 static int report_json(const train_job *job) {
     const train_run *run = &job->run;
-    json_t *object = json_pack("{s:o, s:s, s:I, s:b, s:o, s:o}", "config",
-                               train_config_json(&run->config), "folder", run->folder,
-                               "steps", (json_int_t)run->progress.step, "finished",
-                               run->progress.finished, "seconds",
-                               json_number(run->progress.seconds), "sequences_per_second",
-                               json_number(run->sequences_per_second));
+    json_t *object =
+        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o}", "config",
+                  train_config_json(&run->config), "folder", json_text(run->folder),
+                  "steps", (json_int_t)run->progress.step, "finished",
+                  run->progress.finished, "seconds", json_number(run->progress.seconds),
+                  "sequences_per_second", json_number(run->sequences_per_second));
     if (run->validated)
         json_object_set_new(object, "validation", score_json(&run->validation));
     if (run->tested)
@@ -204,7 +204,10 @@ static int interrupted(const train_job *job) {
             "; the checkpoint is written. To go on:\n  shoal train %s --resume --out",
             job->run.progress.step, job->run.config.task);
     print_word(stderr, job->run.folder);
-    fprintf(stderr, " --steps %" PRId64 "\n", job->run.config.steps);
+    fprintf(stderr, " --steps %" PRId64, job->run.config.steps);
+    if (job->isa) /* another one rounds otherwise */
+        fprintf(stderr, " --isa %s", job->isa);
+    fputc('\n', stderr);
     return 128 + stop_signal();
 }
 

@@ -18,9 +18,11 @@ enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64 };
    default, or the checkpoint's value when a run is resumed. */
 typedef struct {
     const char *command; /* for complaints */
+    const char *file;    /* what is being read; NULL: the command line */
     int count;
     struct {
         char name[32], text[TRAIN_VALUE];
+        const char *file;
     } said[TRAIN_SETTINGS];
 } train_settings;
 
@@ -29,6 +31,8 @@ int train_say(train_settings *settings, const char *name, const char *text);
 int train_say_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
 /* A JSON object of fields; keys that are none are refused by name. */
 int train_say_file(train_settings *settings, const char *path);
+/* Says every field as the configuration has it, and nothing else. */
+int train_say_all(train_settings *settings, const shoal_train_config *config);
 /* Puts what was said into the configuration. */
 int train_apply(const train_settings *settings, shoal_context *context,
                 shoal_train_config *config);

@@ -36,34 +36,58 @@ static bool write_config(train_log *log, const shoal_train_config *config) {
 }
 
 /* Whether a line is of the time until `progress`; one that was not written whole is of
-   the time after it. */
+   the time after it. *step is the line's, if it has one. */
 static bool line_is_past(const char *line, size_t size,
-                         const shoal_train_progress *progress) {
+                         const shoal_train_progress *progress, int64_t *step) {
     if (size == 0 || line[size - 1] != '\n')
         return false;
     json_t *object = json_loadb(line, size, 0, NULL);
     const json_t *number = json_object_get(object, "step");
     const bool of_validation = json_object_get(object, "validation_loss") != NULL;
-    const int64_t step = json_integer_value(number);
+    const int64_t found = json_integer_value(number);
     const bool past =
-        object && (!number || step < progress->step ||
-                   (step == progress->step && !(of_validation && progress->validate)));
+        object && (!number || found < progress->step ||
+                   (found == progress->step && !(of_validation && progress->validate)));
+    if (past && number)
+        *step = found;
     json_decref(object);
     return past;
 }
 
-/* Bytes up to the first line that is later than the progress. */
-static off_t past_bytes(FILE *file, const shoal_train_progress *progress) {
+/* The lines before the first that is later than the progress, or damaged. */
+typedef struct {
+    off_t bytes;
+    int64_t lines, step; /* step: the last one's */
+} past_lines;
+
+static past_lines read_past(FILE *file, const shoal_train_progress *progress) {
     char *line = NULL;
     size_t capacity = 0;
-    off_t bytes = 0;
+    past_lines past = {0};
     ssize_t size;
     rewind(file);
     while ((size = getline(&line, &capacity, file)) > 0 &&
-           line_is_past(line, (size_t)size, progress))
-        bytes += size;
+           line_is_past(line, (size_t)size, progress, &past.step)) {
+        past.bytes += size;
+        past.lines++;
+    }
     free(line);
-    return bytes;
+    return past;
+}
+
+/* A log is on the disk before its checkpoint: one that ends before it was damaged since,
+   and what is behind the damage is not thrown away. An empty one was put there. */
+static bool reaches(FILE *file, const past_lines *past,
+                    const shoal_train_progress *progress) {
+    return past->step >= progress->step ||
+           (fseeko(file, 0, SEEK_END) == 0 && ftello(file) == 0);
+}
+
+/* Cuts off what the run will write again; a new log begins with the configuration. All
+   writes go to the end, wherever reading has left the position. */
+static bool cut(train_log *log, off_t kept, const shoal_train_config *config) {
+    return ftruncate(fileno(log->file), kept) == 0 &&
+           fseeko(log->file, 0, SEEK_END) == 0 && (kept > 0 || write_config(log, config));
 }
 
 int train_log_open(train_log *log, const char *command, const char *path,
@@ -74,14 +98,23 @@ int train_log_open(train_log *log, const char *command, const char *path,
     if (!log->file)
         return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
                         strerror(errno));
-    const off_t kept = progress->step > 0 ? past_bytes(log->file, progress) : 0;
-    /* All writes go to the end, wherever reading has left the position. */
-    if (ftruncate(fileno(log->file), kept) == 0 && fseeko(log->file, 0, SEEK_END) == 0 &&
-        (kept > 0 || write_config(log, config)))
-        return EXIT_OK;
-    const int code = complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
-                              strerror(errno));
-    train_log_close(log);
+    const past_lines past = progress->step > 0 ? read_past(log->file, progress)
+                                               : (past_lines){0};
+    int code = EXIT_OK;
+    if (!reaches(log->file, &past, progress))
+        code = complain(EXIT_BAD_INPUT, command,
+                        "%s: line %" PRId64 " is damaged or missing, and the checkpoint "
+                        "is of step %" PRId64 "; mend the log, or move it away to begin "
+                        "another one there",
+                        path, past.lines + 1, progress->step);
+    else if (!cut(log, past.bytes, config)) {
+        code = complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                        strerror(errno));
+        if (past.bytes == 0)
+            unlink(path); /* an empty one would pass for a training */
+    }
+    if (code != EXIT_OK)
+        train_log_close(log);
     return code;
 }
 

@@ -249,7 +249,10 @@ int train_go(train_run *run, shoal_context *context) {
     static session at;
     at = (session){.run = run, .context = context};
     const bool was_there = exists(run->folder);
-    int code = train_make_folder(run->command, run->folder);
+    shoal_train_config tried = run->config;
+    int code = train_apply(run->settings, context, &tried); /* before a folder is made */
+    if (code == EXIT_OK)
+        code = train_make_folder(run->command, run->folder);
     if (code != EXIT_OK)
         return code;
     const int lock = train_lock_folder(run->folder, false);

@@ -40,11 +40,11 @@ static int refuse_field(const train_settings *settings, const char *name) {
     for (; count < field_count() && count < MOST_FIELDS; count++)
         names[count] = shoal_train_describe(count)->name;
     const char *near = closest_name(name, names, count, sizeof *names);
-    if (near)
-        return complain(EXIT_USAGE, settings->command,
-                        "there is no field \"%s\"; did you mean %s?", name, near);
-    return complain(EXIT_USAGE, settings->command,
-                    "there is no field \"%s\"; --print-config shows all", name);
+    return complain(settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
+                    near ? "%s%sthere is no field \"%s\"; did you mean %s?"
+                         : "%s%sthere is no field \"%s\"; %s --print-config shows all",
+                    settings->file ? settings->file : "", settings->file ? ": " : "",
+                    name, near ? near : "shoal train copy");
 }
 
 int train_say(train_settings *settings, const char *name, const char *text) {
@@ -59,7 +59,19 @@ int train_say(train_settings *settings, const char *name, const char *text) {
     const int at = settings->count++;
     snprintf(settings->said[at].name, sizeof settings->said[at].name, "%s", name);
     snprintf(settings->said[at].text, sizeof settings->said[at].text, "%s", text);
+    settings->said[at].file = settings->file;
     return EXIT_OK;
+}
+
+int train_say_all(train_settings *settings, const shoal_train_config *config) {
+    char text[TRAIN_VALUE];
+    int code = EXIT_OK;
+    settings->count = 0;
+    for (int i = 0; shoal_train_describe(i) && code == EXIT_OK; i++) {
+        shoal_train_get(config, i, text, sizeof text);
+        code = train_say(settings, shoal_train_describe(i)->name, text);
+    }
+    return code;
 }
 
 int train_say_pair(train_settings *settings, const char *pair) {
@@ -88,14 +100,13 @@ static bool value_text(const json_t *value, char *text, size_t size) {
 }
 
 int train_say_file(train_settings *settings, const char *path) {
-    json_error_t error;
-    json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    json_t *object = load_json(settings->command, path);
     const char *key;
     json_t *value;
     int code = EXIT_OK;
     if (!object)
-        return complain(EXIT_BAD_INPUT, settings->command, "%s: line %d: %s", path,
-                        error.line, error.text);
+        return EXIT_BAD_INPUT;
+    settings->file = path;
     if (!json_is_object(object))
         code = complain(EXIT_BAD_INPUT, settings->command,
                         "%s: it must be one object of fields", path);
@@ -105,11 +116,12 @@ int train_say_file(train_settings *settings, const char *path) {
             code = complain(EXIT_BAD_INPUT, settings->command,
                             "%s: %s must be a number, a truth or a short string", path,
                             key);
-        else if (train_say(settings, key, text) != EXIT_OK)
-            code = EXIT_BAD_INPUT;
+        else
+            code = train_say(settings, key, text);
         if (code != EXIT_OK)
             break;
     }
+    settings->file = NULL;
     json_decref(object);
     return code;
 }
@@ -120,8 +132,12 @@ int train_apply(const train_settings *settings, shoal_context *context,
         const shoal_status status = shoal_train_set(context, config,
                                                     settings->said[i].name,
                                                     settings->said[i].text);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, settings->command, context);
+        if (status == SHOAL_OK)
+            continue;
+        const char *file = settings->said[i].file;
+        return complain(file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command, "%s%s%s",
+                        file ? file : "", file ? ": " : "",
+                        shoal_context_message(context));
     }
     return EXIT_OK;
 }

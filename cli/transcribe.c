@@ -204,10 +204,10 @@ static void show_progress(void *user, double done, double all) {
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
                        double seconds) {
-    return json_pack("{s:s, s:s, s:s, s:s, s:f, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
+    return json_pack("{s:o, s:o, s:s, s:s, s:f, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
                      "s:I}",
-                     "file", job->path, "model", job->model, "attention",
-                     job->attention ? job->attention : "full", "language",
+                     "file", json_text(job->path), "model", json_text(job->model),
+                     "attention", job->attention ? job->attention : "full", "language",
                      summary->language, "language_probability",
                      summary->language_probability, "task",
                      job->options.translate ? "translate" : "transcribe", "duration",

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common.h"
+#include "replace.h"
 #include "transcribe.h"
 
 const char *const transcript_forms[FORMS] = {"txt", "srt", "vtt", "json"};
@@ -131,19 +131,10 @@ void transcript_drop(transcript *t) {
 }
 
 int transcript_save(const transcript *t, const char *path) {
-    char temporary[4200];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    writing_begin();
-    FILE *file = fopen(temporary, "w");
-    bool good = file && fwrite(t->text, 1, t->size, file) == t->size;
-    if (file)
-        good = fclose(file) == 0 && good;
-    good = good && rename(temporary, path) == 0;
-    const int error = errno;
-    if (!good && file)
-        unlink(temporary);
-    writing_end();
-    return good ? EXIT_OK
-                : complain(EXIT_RESOURCES, "transcribe", "%s cannot be written: %s", path,
-                           strerror(error));
+    replacement to;
+    FILE *file = replace_begin(&to, path);
+    if (file && replace_end(&to, fwrite(t->text, 1, t->size, file) == t->size))
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written: %s", path,
+                    strerror(errno));
 }

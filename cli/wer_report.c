@@ -143,8 +143,7 @@ static json_t *window_object(const wer_job *job, int at) {
     const wer_window *window = &job->windows[at];
     json_t *files = json_array(), *texts = json_object();
     for (int i = 0; i < window->count; i++)
-        json_array_append_new(files,
-                              json_string(job->utterances[window->first + i].path));
+        json_array_append_new(files, json_text(job->utterances[window->first + i].path));
     for (int kind = 0; kind < job->kind_count; kind++)
         json_object_set_new(texts, job->kinds[kind].spelling,
                             json_string(window->texts[kind]));
@@ -159,13 +158,14 @@ int wer_print_json(const wer_job *job) {
     for (int at = 0; at < job->done && job->texts; at++)
         json_array_append_new(windows, window_object(job, at));
     json_t *all =
-        json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:f, s:I, s:i, s:i, s:f, s:b, s:o}",
+        json_pack("{s:s, s:s, s:i, s:o, s:o, s:I, s:f, s:I, s:i, s:i, s:f, s:b, s:o}",
                   "version", shoal_version(), "isa", shoal_context_isa(job->context),
-                  "threads", shoal_context_threads(job->context), "folder", job->folder,
-                  "model", job->model, "per_window", (json_int_t)job->per_window, "gap",
-                  job->gap, "beam_size", (json_int_t)job->beams, "windows_done",
-                  job->done, "utterances", utterances_done(job), "audio_seconds",
-                  audio_seconds(job), "interrupted", job->interrupted, "kinds", kinds);
+                  "threads", shoal_context_threads(job->context), "folder",
+                  json_text(job->folder), "model", json_text(job->model), "per_window",
+                  (json_int_t)job->per_window, "gap", job->gap, "beam_size",
+                  (json_int_t)job->beams, "windows_done", job->done, "utterances",
+                  utterances_done(job), "audio_seconds", audio_seconds(job),
+                  "interrupted", job->interrupted, "kinds", kinds);
     if (job->texts)
         json_object_set(all, "windows", windows);
     json_decref(windows);

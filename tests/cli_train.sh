@@ -81,8 +81,14 @@ report "print-config is a config" "$(diff full.json out.txt)"
 expect "flags win" 0 '"layers": 2' "$program" train copy --layers 2 --config full.json \
     --print-config
 echo '{"layers": 2, "lairs": 3}' >wrong.json
-expect "unknown key" 3 'there is no field "lairs"' "$program" train copy \
+expect "unknown key" 3 'wrong.json: there is no field "lairs"' "$program" train copy \
     --config wrong.json -o x
+echo '{"layers": -2}' >wrong.json
+expect "wrong value in a file" 3 'wrong.json: layers is "-2"' "$program" train copy \
+    --config wrong.json -o x
+expect "no such file" 3 "nothere.json: cannot open it: No such file" "$program" train copy \
+    --config nothere.json -o x
+expect "a folder for a file" 3 "is a directory" "$program" train copy --config . -o x
 echo '{"layers": [2]}' >wrong.json
 expect "wrong type" 3 "layers must be" "$program" train copy --config wrong.json -o x
 echo '{"layers": 2' >wrong.json
@@ -109,6 +115,9 @@ report "the longer log" \
 mkdir mine
 expect "a refused training" 2 "layers" "$program" train copy --out mine --layers 100000
 report "leaves a folder that was there" "$([ -d mine ] || echo "it is gone")"
+expect "a refused training in new folders" 2 "layers" "$program" train copy \
+    --out new/er/est --layers 0
+report "makes none of them" "$([ -e new ] && echo "new is there")"
 
 # ---- Killed at any moment ---------------------------------------------------------------
 train straight --steps 60 --attention clustered-3 >/dev/null
@@ -147,6 +156,17 @@ expect "an early checkpoint" 0 "60 of 60" "$program" train copy --resume --out a
     --steps 60
 same_curve "no line twice" straight ahead
 
+# One that ends before its checkpoint was damaged: nothing behind the damage is lost.
+cp -r straight damaged
+sed -i '11s/.*/{"step": 10, "lo/' damaged/log.jsonl
+cp damaged/log.jsonl damaged.jsonl
+expect "a damaged log" 3 "log.jsonl: line 11 is damaged" "$program" train copy --resume \
+    --out damaged --steps 70
+report "stays as it is" "$(cmp damaged/log.jsonl damaged.jsonl)"
+rm damaged/log.jsonl
+expect "without its log" 0 "70 of 70" "$program" train copy --resume --out damaged --steps 70
+report "begins another" "$([ "$(steps_of damaged)" = 10 ] || echo "not 10 lines")"
+
 # ---- Interrupted -------------------------------------------------------------------------
 # A shell starts what runs beside it with interrupts ignored; Python undoes that.
 python3 -c "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -177,6 +197,10 @@ expect "eval json" 0 '"kinds"' "$program" eval whole/checkpoint.safetensors --js
 report "eval json is whole" "$(json \
     'len(o["kinds"]) == 3 and abs(o["kinds"][0]["loss"] - o["kinds"][1]["loss"]) < 1e-5')"
 expect "eval with lsh" 3 "shared_qk" "$program" eval whole --attention lsh-1
+expect "another spelling of the trained one" 0 "* clustered-3 " "$program" eval straight \
+    --attention full,clustered-3:bits=63
+expect "eval to a full disk" 4 "could not be written" \
+    bash -c '"$1" eval straight --batches 1 >/dev/full' - "$program"
 expect "eval of nothing" 3 "nowhere" "$program" eval nowhere
 expect "eval of a text" 3 "full.json" "$program" eval full.json
 expect "misspelt kind" 2 "clusterd" "$program" eval whole --attention clusterd-1
@@ -187,6 +211,23 @@ if "$program" plot whole killed -o curves.svg 2>err.txt; then
     report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"
     "$program" plot whole -o curves.png
     report "plot png" "$(head -c 4 curves.png | grep -q PNG || echo "no png")"
+    # Pipes and links stay what they are, and permissions too.
+    mkfifo pipe.svg
+    cat pipe.svg >piped.svg &
+    "$program" plot whole -o pipe.svg
+    wait $!
+    report "plot to a pipe" "$([ -p pipe.svg ] && grep -q "<svg" piped.svg || echo "no svg")"
+    touch mine/real.svg
+    chmod 600 mine/real.svg
+    ln -s mine/real.svg link.svg
+    "$program" plot whole -o link.svg
+    report "plot through a link" "$([ -L link.svg ] && grep -q "<svg" mine/real.svg &&
+        [ "$(stat -c %a mine/real.svg)" = 600 ] || ls -l link.svg mine)"
+    printf '{"step": %s, "loss": %s, "accuracy": 0}\n' 100000000000000000 1 \
+        100000000000000016 1.7e308 100000000000000032 -1.7e308 >huge.jsonl
+    timeout 60 "$program" plot huge.jsonl -o huge.svg
+    report "numbers beyond measure" "$([ $? = 0 ] || echo "exit code or timeout")"
+    report "are not drawn" "$(grep -i "[^a-z]nan\|[^a-z]inf" huge.svg | head -1)"
 else
     report "plot without cairo says so" "$(grep -q cairo err.txt || cat err.txt)"
 fi
@@ -214,6 +255,14 @@ expect "grid json" 0 '"stopped_early"' repro --show --json
 report "grid json is whole" \
     "$(json 'len(o["cells"]) == 8 and [c["positions"] for c in o["cells"]] == [8] * 4 + [12] * 4')"
 expect "another seed" 3 "another seed" repro --steps 8 --seed 9
+expect "the grid's own fields" 2 "use --lengths" repro --set length=3
+expect "wrong field" 2 "steps is" "$program" repro copy --out other --set steps=abc
+report "wrong field: no folder" "$([ -e other ] && echo "other is there")"
+for cell in 5 '{}' '{"accuracy": 5}'; do
+    echo "{\"cells\": {\"full/3\": $cell}}" >mine/results.json
+    expect "a damaged result: $cell" 3 'cell "full/3" is no result' "$program" repro copy \
+        --out mine --show
+done
 pair() {
     "$program" repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
         --set feed_forward=16 --set batch=4 --kinds full,clustered-2,lsh-1 --lengths 3,5 \
@@ -229,6 +278,8 @@ expect "the shared grid is whole" 0 '"finished"' pair --show --json
 report "the shared grid: all cells" "$(json 'all(c["finished"] for c in o["cells"])')"
 expect "seeds that are one float" 3 "another seed" pair --seed 123456790
 rm pair/results.json
+expect "a cell of another seed" 3 "has seed = 123456789, and this training has 1" pair
+expect "is not taken over" 0 '"finished": false' pair --show --json
 echo no checkpoint >pair/cells/full_L3/checkpoint.safetensors
 expect "a damaged cell" 3 "1 cell failed" pair --seed 123456789
 expect "and the others go on" 0 '"finished"' pair --show --json

@@ -314,6 +314,7 @@ check no-keys-gives-zero tool holds o.npy "len(a) == 24 and not any(a)"
 exits no-such-place 4 "no/such/o.npy" attend full q.npy k.npy v.npy -o no/such/o.npy
 exits directory-as-output 4 "directory" attend full q.npy k.npy v.npy -o .
 if [ -c /dev/full ]; then
+    check full-output sh -c '"$1" kinds > /dev/full 2> full.err; [ $? = 4 ]' - "$program"
     exits disk-full 4 "No space" attend full q.npy k.npy v.npy -o /dev/full
     exits second-output-fails 4 "were written" attend clustered-4 q.npy k.npy v.npy -o \
         first.npy --save-groups /dev/full

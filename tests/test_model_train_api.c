@@ -222,6 +222,13 @@ static void wrong_inputs_are_refused(void **state) {
         tokens[ROWS - 1] = token;
         assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     }
+    /* A forward that was refused is none, not even for the tokens without the mistake. */
+    tokens[ROWS - 1] = 0;
+    assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
+    tokens[ROWS - 1] = VOCABULARY;
+    assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "vocabulary"));
     inputs.tokens = NULL;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(NULL, &inputs, &out), SHOAL_INVALID);

@@ -1,6 +1,7 @@
 /* Checkpoints that do not fit, are cut short or are not checkpoints: each is refused with
    a message that names what is wrong, and the trainer stays what it was. */
 
+#define _GNU_SOURCE
 /* Before cmocka, whose macro fail() would be in the way. */
 #include "data/safetensors.h"
 #include "model/train.h"
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +145,36 @@ static void other_fields_are_named(void **state) {
     shoal_trainer_destroy(longer);
 }
 
+/* A program that chose a decimal comma writes and reads the same files. Where there is no
+   such locale, one is made. */
+static void commas_change_nothing(void **state) {
+    workplace *place = *state;
+    char folder[] = "/tmp/shoal-locale-XXXXXX", command[160];
+    shoal_train_config config;
+    assert_non_null(mkdtemp(folder));
+    snprintf(command, sizeof command,
+             "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/out 2>&1", folder, folder);
+    const bool made = system(command) == 0;
+    setenv("LOCPATH", folder, 1);
+    const bool chosen = made && setlocale(LC_NUMERIC, "de_DE.UTF-8");
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    unsetenv("LOCPATH");
+    if (!chosen) {
+        print_message("skipped: no locale de_DE.UTF-8 (the Debian package locales)\n");
+        skip();
+    }
+    assert_true(strtod("0,5", NULL) == 0.5); /* it has the comma */
+    shoal_trainer *fresh = make_trainer(place->context, "learning_rate", "0.0002");
+    assert_int_equal(shoal_trainer_resume(fresh, place->path), SHOAL_OK);
+    assert_int_equal(shoal_trainer_save(fresh, place->other), SHOAL_OK);
+    setlocale(LC_NUMERIC, "C");
+    assert_int_equal(shoal_trainer_resume(fresh, place->other), SHOAL_OK);
+    assert_int_equal(shoal_train_read(place->context, place->other, &config), SHOAL_OK);
+    assert_true(config.learning_rate == 0.0002f && config.average == 0.9f);
+    shoal_trainer_destroy(fresh);
+}
+
 /* ---- Files that are wrong -------------------------------------------------------- */
 
 /* Writes the checkpoint again without one tensor, or with a note changed or left out. */
@@ -188,7 +220,16 @@ static void wrong_contents_are_named(void **state) {
     shoal_train_config config;
     assert_int_equal(shoal_train_read(place->context, place->other, &config),
                      SHOAL_BAD_FILE);
+    /* The same, spelled otherwise. */
+    rewrite(place, "", "config.learning_rate", "2.0e-4");
+    assert_int_equal(shoal_trainer_resume(place->trainer, place->other), SHOAL_OK);
+    rewrite(place, "", "config.norm", "\033[31mpre");
+    refused(place, place->other, "\"?[31mpre\"");
+    rewrite(place, "", "format", "\033[31m");
+    refused(place, place->other, "\"?[31m\"");
     rewrite(place, "", "state.step", "-3");
+    refused(place, place->other, "state.step");
+    rewrite(place, "", "state.step", "9223372036854775807");
     refused(place, place->other, "state.step");
     rewrite(place, "", "state.schedule_best", "nan");
     refused(place, place->other, "state.schedule_best");
@@ -233,6 +274,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_comes_back),
         cmocka_unit_test(other_fields_are_named),
+        cmocka_unit_test(commas_change_nothing),
         cmocka_unit_test(wrong_contents_are_named),
         cmocka_unit_test(truncated_files_are_refused),
         cmocka_unit_test(failed_saves_leave_the_old_one),

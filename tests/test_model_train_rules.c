@@ -225,6 +225,22 @@ static void wrong_choices_are_no_text(void **state) {
     shoal_context_destroy(context);
 }
 
+/* The ends of a range are floats: 1 is beyond 0.9999999, however near. */
+static void ranges_are_exact(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    shoal_train_config config = small_config(context, "full");
+    shoal_trainer *trainer;
+    (void)state;
+    say(context, &config, "beta2", "0.9999999");
+    assert_int_equal(shoal_trainer_create(context, &config, &trainer), SHOAL_OK);
+    shoal_trainer_destroy(trainer);
+    assert_int_equal(shoal_train_set(context, &config, "beta2", "1"), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "0.9999999"));
+    config.beta2 = 1;
+    assert_int_equal(shoal_trainer_create(context, &config, &trainer), SHOAL_INVALID);
+    shoal_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(averages_are_what_is_judged),
@@ -234,6 +250,7 @@ int main(void) {
         cmocka_unit_test(the_rate_drops_on_a_plateau),
         cmocka_unit_test(divergence_is_said_and_spoils_nothing),
         cmocka_unit_test(wrong_choices_are_no_text),
+        cmocka_unit_test(ranges_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,6 +198,36 @@ static void round_trips(void **state) {
     }
 }
 
+/* What a kind does not use may be anything, and is no part of the text then. */
+static void unused_fields(void **state) {
+    static const struct {
+        shoal_attention attention;
+        const char *text;
+    } cases[] = {{{.kind = SHOAL_I_CLUSTERED,
+                   .clusters = 3,
+                   .topk = 4,
+                   .bits = 63,
+                   .rank = 0,
+                   .iterations = 10},
+                  "i-clustered-3:topk=4"},
+                 {{.kind = SHOAL_CLUSTERED,
+                   .clusters = 3,
+                   .bits = -7,
+                   .rank = 16,
+                   .groups = SHOAL_GROUPS_KEYS,
+                   .iterations = 10},
+                  "clustered-3:groups=keys"}};
+    (void)state;
+    for (int64_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[256];
+        shoal_attention attention = cases[i].attention;
+        attention.seed = parse("clustered-3").seed;
+        shoal_attention_print(&attention, text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+        parse(text);
+    }
+}
+
 /* As snprintf: cut, ended, and the whole length returned. */
 static void little_room(void **state) {
     (void)state;
@@ -349,9 +379,10 @@ static void random_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_spellings),     cmocka_unit_test(descriptions),
-        cmocka_unit_test(round_trips),         cmocka_unit_test(little_room),
-        cmocka_unit_test(malformed_spellings), cmocka_unit_test(random_text),
+        cmocka_unit_test(known_spellings), cmocka_unit_test(descriptions),
+        cmocka_unit_test(round_trips),     cmocka_unit_test(little_room),
+        cmocka_unit_test(unused_fields),   cmocka_unit_test(malformed_spellings),
+        cmocka_unit_test(random_text),
     };
     return cmocka_run_group_tests_name("spelling", tests, create_context,
                                        destroy_context);

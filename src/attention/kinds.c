@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,16 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
     return status;
 }
 
+/* Hashes have bits and the keys' metric has a rank: the other one is not used. */
+static bool is_unused(const shoal_attention *attention, const option_row *row) {
+    return row->bit ==
+           (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
+}
+
+static bool is_legal(const option_row *row, int32_t value) {
+    return value >= row->least && value <= row->most;
+}
+
 shoal_status attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = row_of(attention->kind);
     if (!kind)
@@ -216,11 +227,7 @@ shoal_status attention_check(shoal_context *context, shoal_attention *attention)
     }
     for (int i = 0; i < count; i++) {
         int32_t value = value_of(attention, wanted[i]);
-        /* Hashes have bits and the keys' metric has a rank: the other one is not used. */
-        if (wanted[i]->bit ==
-            (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK))
-            continue;
-        if (value < wanted[i]->least || value > wanted[i]->most)
+        if (!is_unused(attention, wanted[i]) && !is_legal(wanted[i], value))
             return fail(context, SHOAL_INVALID, "attention.%s is %d: it must be %d to %d",
                         wanted[i]->name, (int)value, (int)wanted[i]->least,
                         (int)wanted[i]->most);
@@ -263,6 +270,8 @@ size_t shoal_attention_print(const shoal_attention *attention, char *text, size_
     for (int i = 0; kind && i < OPTION_ROWS; i++) {
         int32_t value = value_of(attention, &option_rows[i]);
         if (!(kind->options & option_rows[i].bit) ||
+            (is_unused(attention, &option_rows[i]) &&
+             !is_legal(&option_rows[i], value)) ||
             value == value_of(&kind->defaults, &option_rows[i]))
             continue;
         length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%c%s=",

@@ -1,6 +1,7 @@
 /* Which kernel table runs: the list of tables, what this machine can do, and the context
    that holds the choice. */
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,10 +69,13 @@ static shoal_status choose_table(shoal_context *context, const char *name) {
         context->kernels = table;
         return SHOAL_OK;
     }
+    char names[64] = "";
+    for (int i = 0; kernel_table_at(i); i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                 i ? ", " : "", kernel_table_at(i)->isa);
     return fail(context, SHOAL_INVALID,
-                "%s: no instruction set \"%s\" in this build (the choice is among scalar, "
-                "avx2, avx512, neon)",
-                from, name);
+                "%s: this build has no instruction set \"%.40s\"; it has %s", from, name,
+                names);
 }
 
 enum { DEFAULT_CROSSOVER = 450, MOST_CROSSOVER = 1 << 24 };

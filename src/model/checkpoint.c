@@ -1,6 +1,5 @@
 #include "model/checkpoint.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,8 +7,13 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/plain.h"
 #include "data/safetensors.h"
+#include "data/shown.h"
 #include "model/train_config.h"
+
+/* Far beyond what any training counts to, and its products with batches fit. */
+static const int64_t MOST_COUNT = INT64_C(1000000000000);
 
 enum { NOTES = 64, KEY = 48, TENSOR_NAME = PARAMETER_NAME + 32 };
 
@@ -78,7 +82,7 @@ static void list_notes(const shoal_trainer *trainer, note_list *list) {
     for (int i = 0; i < STATE_ROWS; i++) {
         const char *place = (const char *)&trainer->state + state_rows[i].offset;
         if (state_rows[i].type != COUNT)
-            snprintf(text, sizeof text, "%a", *(const double *)(const void *)place);
+            print_plain(text, sizeof text, "%a", *(const double *)(const void *)place);
         else
             snprintf(text, sizeof text, "%" PRId64,
                      *(const int64_t *)(const void *)place);
@@ -143,8 +147,8 @@ static shoal_status open_checkpoint(shoal_context *context, const char *path,
     if (format && strcmp(format, CHECKPOINT_FORMAT) == 0)
         return SHOAL_OK;
     status = fail(context, SHOAL_BAD_FILE,
-                  "%s: not a checkpoint of Shoal's: its format is \"%.40s\", not \"%s\"",
-                  path, format ? format : "", CHECKPOINT_FORMAT);
+                  "%s: not a checkpoint of Shoal's: its format is \"%s\", not \"%s\"",
+                  path, shown(format ? format : "").text, CHECKPOINT_FORMAT);
     safetensors_close(*file);
     *file = NULL;
     return status;
@@ -175,6 +179,8 @@ static shoal_status read_config(shoal_context *context, const char *path,
         return status;
     char reason[sizeof context->message];
     snprintf(reason, sizeof reason, "%s", shoal_context_message(context));
+    for (char *c = reason; *c; c++) /* it quotes the file */
+        *c = *c >= ' ' && *c <= '~' ? *c : '?';
     return fail(context, SHOAL_BAD_FILE, "%s: %s", path, reason);
 }
 
@@ -194,32 +200,28 @@ shoal_status shoal_train_read(shoal_context *context, const char *path,
 /* The first field that differs is named. */
 static shoal_status compare_config(const shoal_trainer *trainer, const char *path,
                                    const safetensors *file) {
-    char mine[TRAIN_TEXT];
-    const char *text;
-    for (int i = 0; shoal_train_describe(i); i++) {
-        shoal_status status = field_note(trainer->context, path, file, i, &text);
-        if (status != SHOAL_OK)
-            return status;
+    char mine[TRAIN_TEXT], theirs[TRAIN_TEXT];
+    shoal_train_config config;
+    const shoal_status status = read_config(trainer->context, path, file, &config);
+    for (int i = 0; status == SHOAL_OK && shoal_train_describe(i); i++) {
         shoal_train_get(&trainer->config, i, mine, sizeof mine);
-        if (strcmp(mine, text) != 0 && !train_field_may_differ(i))
+        shoal_train_get(&config, i, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && !train_field_may_differ(i))
             return fail(trainer->context, SHOAL_INVALID,
-                        "%s: the checkpoint has %s = %.100s, and this training has %s",
-                        path, shoal_train_describe(i)->name, text, mine);
+                        "%s: the checkpoint has %s = %s, and this training has %s", path,
+                        shoal_train_describe(i)->name, theirs, mine);
     }
-    return SHOAL_OK;
+    return status;
 }
 
 static int read_whole(const char *text, int64_t *value) {
     char *rest;
-    errno = 0;
     *value = strtoll(text, &rest, 10);
-    return rest != text && !*rest && errno == 0 && *value >= 0;
+    return rest != text && !*rest && *value >= 0 && *value <= MOST_COUNT;
 }
 
 static int read_real(const char *text, state_type type, double *value) {
-    char *rest;
-    *value = strtod(text, &rest);
-    return rest != text && !*rest && *value >= 0 && (type == LOSS || isfinite(*value));
+    return read_plain(text, value) && *value >= 0 && (type == LOSS || isfinite(*value));
 }
 
 static shoal_status read_state(const shoal_trainer *trainer, const char *path,
@@ -231,8 +233,8 @@ static shoal_status read_state(const shoal_trainer *trainer, const char *path,
         if (!text ||
             !(type == COUNT ? read_whole(text, place) : read_real(text, type, place)))
             return fail(trainer->context, SHOAL_BAD_FILE,
-                        "%s: %s is %s%.40s; it must be a number from 0 up", path,
-                        state_rows[i].key, text ? "" : "missing", text ? text : "");
+                        "%s: %s is %s; it must be a number from 0 up", path,
+                        state_rows[i].key, text ? shown(text).text : "missing");
     }
     return SHOAL_OK;
 }

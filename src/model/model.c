@@ -229,14 +229,18 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (status != SHOAL_OK)
         return status;
     const network_batch batch = batch_of(model, inputs);
+    model->rows = -1;
+    if (model->net)
+        status = network_forward(model->net, &batch);
+    else
+        status = encoder_forward(model->stack, &model->weights, &batch.sequences,
+                                 batch.moment, inputs->features, out);
+    if (status != SHOAL_OK)
+        return status;
     model->rows = inputs->offsets[inputs->batch];
-    if (!model->net)
-        return encoder_forward(model->stack, &model->weights, &batch.sequences,
-                               batch.moment, inputs->features, out);
-    status = network_forward(model->net, &batch);
-    if (status == SHOAL_OK)
+    if (model->net)
         *out = network_logits(model->net);
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *inputs,

@@ -14,7 +14,7 @@ struct shoal_model {
     network *net;            /* NULL: bare layers */
     encoder *stack;          /* NULL: network */
     encoder_weights weights; /* of bare layers; its list lies behind this structure */
-    int64_t rows; /* of the last forward; -1: there was none */
+    int64_t rows;            /* of the last forward; -1: there was none, or it failed */
     size_t own_bytes;
 };
 

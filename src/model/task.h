@@ -26,7 +26,6 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    const char *summary;
     shoal_train_config defaults; /* the attention is filled in by the caller */
     task_shape (*shape)(const shoal_train_config *config);
     /* Fills a batch of at most config->batch sequences of shape.max_length rows. */

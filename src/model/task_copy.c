@@ -62,8 +62,6 @@ static void copy_make(const shoal_train_config *config, task_split split, int64_
 }
 
 const task_kind task_copy = {.name = "copy",
-                             .summary =
-                                 "fill in masked symbols of a sequence and its copy",
                              .defaults = {.task = "copy",
                                           .length = 31,
                                           .loss = SHOAL_LOSS_MASKED,

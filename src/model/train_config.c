@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plain.h"
 #include "model/task.h"
 
 typedef enum { WHOLE, REAL, CHOICE, SEED, TASK, ATTENTION } field_type;
@@ -178,13 +180,19 @@ static const field_row *find_row(const char *written) {
     return NULL;
 }
 
+/* The ends of a real's range are floats, as its values are. */
+static bool in_range(const field_row *row, double value) {
+    const bool real = row->type == REAL;
+    return value >= (real ? (double)(float)row->least : row->least) &&
+           value <= (real ? (double)(float)row->most : row->most);
+}
+
 static shoal_status set_whole(shoal_context *context, const field_row *row, void *place,
                               const char *text) {
     char *rest;
     errno = 0;
     const long long value = strtoll(text, &rest, 10);
-    if (rest == text || *rest || errno || (double)value < row->least ||
-        (double)value > row->most)
+    if (rest == text || *rest || errno || !in_range(row, (double)value))
         return fail(context, SHOAL_INVALID,
                     "%s is \"%s\"; it must be a whole number from %.0f to %.0f",
                     row->field.name, text, row->least, row->most);
@@ -194,14 +202,12 @@ static shoal_status set_whole(shoal_context *context, const field_row *row, void
 
 static shoal_status set_real(shoal_context *context, const field_row *row, void *place,
                              const char *text) {
-    char *rest;
-    const float value = strtof(text, &rest);
-    if (rest == text || *rest ||
-        !(value >= (float)row->least && value <= (float)row->most))
+    double value;
+    if (!read_plain(text, &value) || !in_range(row, (double)(float)value))
         return fail(context, SHOAL_INVALID,
-                    "%s is \"%s\"; it must be a number from %g to %g", row->field.name,
-                    text, row->least, row->most);
-    memcpy(place, &value, sizeof value);
+                    "%s is \"%s\"; it must be a number from %.9g to %.9g",
+                    row->field.name, text, row->least, row->most);
+    memcpy(place, &(float){(float)value}, sizeof(float));
     return SHOAL_OK;
 }
 
@@ -264,14 +270,13 @@ shoal_status shoal_train_set(shoal_context *context, shoal_train_config *config,
 /* ---- Writing text ---------------------------------------------------------------- */
 
 /* The shortest decimal that reads back to the same float. */
-static int print_real(char *text, size_t size, float value) {
-    int length = 0;
+static void print_real(char *text, size_t size, float value) {
+    double back;
     for (int digits = 1; digits <= 9; digits++) {
-        length = snprintf(text, size, "%.*g", digits, (double)value);
-        if (size > 0 && strtof(text, NULL) == value)
+        print_plain(text, size, "%.*g", digits, (double)value);
+        if (read_plain(text, &back) && (float)back == value)
             break;
     }
-    return length;
 }
 
 static int32_t count_choices(const field_row *row) {
@@ -322,11 +327,9 @@ static shoal_status check_row(shoal_context *context, const field_row *row,
         return SHOAL_OK;
     default: return SHOAL_OK;
     }
-    /* A float's nearest decimal may lie a rounding outside. */
-    const double slack = row->type == REAL ? 1e-6 : 0;
-    if (value >= row->least * (1 - slack) && value <= row->most * (1 + slack))
+    if (in_range(row, value))
         return SHOAL_OK;
-    return fail(context, SHOAL_INVALID, "%s is %g; it must be from %g to %g",
+    return fail(context, SHOAL_INVALID, "%s is %g; it must be from %.9g to %.9g",
                 row->field.name, value, row->least, row->most);
 }
 

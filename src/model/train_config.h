@@ -11,7 +11,7 @@ enum { TRAIN_TEXT = 160 }; /* room for any field as text */
    of what it computed until then. */
 int train_field_may_differ(int index);
 
-/* Ranges of every field, and what one field demands of another. */
+/* The ranges of every field. */
 shoal_status train_config_check(shoal_context *context, const shoal_train_config *config);
 
 #endif

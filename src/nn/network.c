@@ -387,6 +387,9 @@ shoal_status network_backward(network *net, const network_batch *batch) {
     if (!net->limits.training)
         return fail(net->context, SHOAL_INVALID,
                     "network_backward: the network was made for inference");
+    shoal_status status = check_batch(net, batch);
+    if (status != SHOAL_OK)
+        return status;
     const bool pool = has_pool(&net->shape);
     const int64_t model = net->model;
     linear_backward(&net->by, &net->output, network_logit_rows(net, batch),
@@ -396,8 +399,8 @@ shoal_status network_backward(network *net, const network_batch *batch) {
     if (pool)
         pool_backward(&net->by, pooling_of(net), &batch->sequences, model,
                       net->pooled_gradient, net->gradient);
-    shoal_status status = encoder_backward(net->stack, &net->weights, &batch->sequences,
-                                           batch->moment, net->x, net->gradient);
+    status = encoder_backward(net->stack, &net->weights, &batch->sequences, batch->moment,
+                              net->x, net->gradient);
     if (status == SHOAL_OK)
         input_backward(net, batch);
     return status;

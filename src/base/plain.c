@@ -1,0 +1,43 @@
+#define _GNU_SOURCE
+#include "base/plain.h"
+
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The thread's locale until `leave`, which gets what this returns. */
+typedef struct {
+    locale_t plain, before;
+} locales;
+
+static locales enter(void) {
+    locales both = {.plain = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
+    both.before = both.plain ? uselocale(both.plain) : (locale_t)0;
+    return both;
+}
+
+static void leave(locales both) {
+    if (!both.plain)
+        return;
+    uselocale(both.before);
+    freelocale(both.plain);
+}
+
+int print_plain(char *text, size_t size, const char *format, ...) {
+    const locales both = enter();
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(text, size, format, arguments);
+    va_end(arguments);
+    leave(both);
+    return length;
+}
+
+bool read_plain(const char *text, double *value) {
+    const locales both = enter();
+    char *rest;
+    *value = strtod(text, &rest);
+    leave(both);
+    return rest != text && !*rest;
+}

@@ -1,0 +1,16 @@
+/* Numbers as text that mean the same in every locale: a program that uses the library may
+   have chosen one with a decimal comma. */
+#ifndef SHOAL_BASE_PLAIN_H
+#define SHOAL_BASE_PLAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* snprintf in the "C" locale. */
+int print_plain(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Whether the whole text is a number there, as strtod reads them. */
+bool read_plain(const char *text, double *value);
+
+#endif
