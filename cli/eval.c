@@ -96,14 +96,26 @@ static int open_checkpoint(eval_job *job, const char *path) {
     return EXIT_OK;
 }
 
-/* Every spelling is looked at before the first minute goes by, and shown as the trained
-   one's is. */
+static int evaluate_one(eval_job *job, const shoal_attention *kind, int64_t batches,
+                        int at) {
+    const shoal_status status =
+        shoal_trainer_evaluate(job->trainer, kind, batches, &job->scores[at]);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+}
+
+/* Every kind is looked at before the first minute goes by, and shown as the trained one's
+   spelling is. */
 static int parse_kinds(eval_job *job, shoal_attention *kinds) {
     for (int i = 0; i < job->kinds; i++) {
         const shoal_status status =
             shoal_attention_parse(job->context, job->names[i], &kinds[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "eval", job->context);
+        const int code = evaluate_one(job, &kinds[i], 0, i);
+        if (code != EXIT_OK)
+            return code;
         shoal_attention_print(&kinds[i], job->names[i], NAME);
     }
     return EXIT_OK;
@@ -119,10 +131,7 @@ static int evaluate(eval_job *job) {
     progress_begin(2);
     for (int i = 0; i < job->kinds && code == EXIT_OK; i++) {
         progress_say("%s, %d of %d", job->names[i], i + 1, job->kinds);
-        const shoal_status status = shoal_trainer_evaluate(job->trainer, &kinds[i],
-                                                           job->batches, &job->scores[i]);
-        if (status != SHOAL_OK)
-            code = complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+        code = evaluate_one(job, &kinds[i], job->batches, i);
     }
     progress_end();
     return code;

@@ -471,7 +471,8 @@ SHOAL_API shoal_status shoal_trainer_step(shoal_trainer *trainer, shoal_train_st
    and the rule for stopping see the score; a closing one decides nothing. */
 SHOAL_API shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score);
 /* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
-   batches that neither training nor validation sees. Changes nothing. */
+   batches that neither training nor validation sees; 0: only whether the weights can do
+   with it. Changes nothing. */
 SHOAL_API shoal_status shoal_trainer_evaluate(shoal_trainer *trainer,
                                               const shoal_attention *attention,
                                               int64_t batches, shoal_score *score);

@@ -196,6 +196,9 @@ static void evaluates_with_other_kinds(void **state) {
     assert_true(fabs(full.loss - other.loss) > 1e-6);
     kind = spelled("lsh-1");
     assert_int_equal(shoal_trainer_evaluate(trainer, &kind, 3, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_trainer_evaluate(trainer, &kind, 0, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_trainer_evaluate(trainer, NULL, 0, &other), SHOAL_OK);
+    assert_int_equal(other.counted, 0);
     assert_non_null(strstr(shoal_context_message(context), "shared_qk"));
     const shoal_train_progress after = shoal_trainer_progress(trainer);
     assert_int_equal(before.step, after.step);

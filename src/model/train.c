@@ -262,9 +262,9 @@ shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score) 
 shoal_status shoal_trainer_evaluate(shoal_trainer *trainer,
                                     const shoal_attention *attention, int64_t batches,
                                     shoal_score *score) {
-    if (!trainer || !score || batches < 1)
+    if (!trainer || !score || batches < 0)
         return fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
-                    "trainer or score is NULL, or batches is less than 1");
+                    "trainer or score is NULL, or batches is negative");
     shoal_model *model = trainer->model;
     network_shape shape;
     network *net = NULL;
