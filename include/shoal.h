@@ -35,7 +35,8 @@
  *           own group and both clustered kinds give the full attention. topk >= keys:
  *           i-clustered gives the full attention. Empty batches and sequences are legal.
  * NaN, inf. In a live position they are not an error: they follow IEEE rules into every
- *           output that depends on them, and into no other head or sequence.
+ *           output that depends on them, and into no other head or sequence. A score of
+ *           -inf weighs nothing beside any other.
  * Seeds.    A head's result depends on its own inputs, the kind and the seed: not on the
  *           rest of the batch, nor on the number of threads. The groups do not depend on
  *           the instruction set either; outputs agree across them to rounding.
@@ -48,7 +49,9 @@
  *           allocates nothing, and fails only by refusing its arguments.
  * Limits.   Positions in one sequence: 2^31 - 1. dim, value_dim: 1 to 65536. clusters,
  *           topk: 1 to 65535 (topk of an oracle too). bits: 1 to 255. rounds: 1 to 255.
- *           rank: 1 to 1024 (more than dim counts as dim).
+ *           rank: 1 to 1024 (more than dim counts as dim). iterations: 1 to 1000.
+ *           tolerance: 0.0001 to 10. Gradients have their arrays' strides: keys that
+ *           sequences share by a stride of 0 may be read so, but not differentiated.
  */
 #ifndef SHOAL_H
 #define SHOAL_H

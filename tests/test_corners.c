@@ -199,6 +199,54 @@ static void check_nothing(case_spec spec) {
     case_destroy(&c);
 }
 
+/* Keys 0 .. count - 1 have the score -inf with every query, though all inputs are finite;
+   the others have 0. */
+static attention_case case_of_lowest(const char *kind, int64_t count) {
+    case_spec spec = {.attention = spelled(kind),
+                      .batch = 1,
+                      .heads = 1,
+                      .queries = 70,
+                      .keys = 200,
+                      .dim = 3,
+                      .value_dim = 5,
+                      .seed = 4};
+    attention_case c = case_create(&spec);
+    for (int64_t i = 0; i < spec.queries; i++)
+        for (int d = 0; d < 3; d++)
+            tensor_row(&c.q, 0, 0, i)[d] = 1e20f;
+    for (int64_t l = 0; l < spec.keys; l++)
+        for (int d = 0; d < 3; d++)
+            tensor_row(&c.k, 0, 0, l)[d] = l < count ? -1e20f : 0;
+    return c;
+}
+
+/* They weigh nothing, also where whole blocks of them come first. */
+static void lowest_scores_weigh_nothing(void **state) {
+    static const char *const kinds[] = {"full", "clustered-5", "clustered-5:groups=keys",
+                                        "i-clustered-5:topk=9", "shoal-5:topk=9"};
+    const int64_t counts[] = {1, 64, 129, 199};
+    (void)state;
+    for (int isa = 0; test_isa(isa); isa++)
+        for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+            for (int64_t n = 0; n < COUNT_OF(counts); n++) {
+                attention_case c = case_of_lowest(kinds[kind], counts[n]);
+                shoal_context *context = test_context(test_isa(isa), 2);
+                shoal_plan_destroy(case_run(context, &c));
+                for (int d = 0; d < 5; d++) {
+                    double mean = 0;
+                    for (int64_t l = counts[n]; l < c.spec.keys; l++)
+                        mean += (double)tensor_row(&c.v, 0, 0, l)[d] /
+                                (double)(c.spec.keys - counts[n]);
+                    const double got = (double)tensor_row(&c.out, 0, 0, 69)[d];
+                    if (!(fabs(got - mean) < 1e-5))
+                        fail_msg("%s, %s, %lld lowest: %g, not %g", test_isa(isa),
+                                 kinds[kind], (long long)counts[n], got, mean);
+                }
+                shoal_context_destroy(context);
+                case_destroy(&c);
+            }
+}
+
 static void no_queries_keys_or_batch(void **state) {
     (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
@@ -247,6 +295,7 @@ int main(void) {
         cmocka_unit_test(padding_goes_nowhere),
         cmocka_unit_test(nan_stays_in_its_head),
         cmocka_unit_test(nan_reaches_what_depends_on_it),
+        cmocka_unit_test(lowest_scores_weigh_nothing),
         cmocka_unit_test(no_queries_keys_or_batch),
         cmocka_unit_test(zero_lengths),
     };

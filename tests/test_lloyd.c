@@ -301,6 +301,26 @@ static void many_clusters(void **state) {
     check_case(IDENTICAL, 301, 300, 3, 5, 6);
 }
 
+/* Clusters that are more than half of the points: hardly one stays empty. */
+static void nearly_as_many_clusters(void **state) {
+    const int64_t sizes[] = {1023, 1024, 1100};
+    (void)state;
+    for (int64_t s = 0; s < COUNT_OF(sizes); s++) {
+        lloyd_case c = lloyd_case_create(SPREAD, sizes[s], 1000, 16, 6, 3);
+        int32_t *groups = reference_memory(c.n, sizeof *groups), used = 0;
+        char seen[1000] = {0};
+        run_lloyd(&c, kernel_table_at(0), (team){2, 0}, groups, NULL);
+        for (int64_t i = 0; i < c.n; i++) {
+            used += !seen[groups[i]];
+            seen[groups[i]] = 1;
+        }
+        if (used < 950)
+            fail_msg("%lld points: %d of 1000 clusters", (long long)sizes[s], used);
+        free(groups);
+        lloyd_case_destroy(&c);
+    }
+}
+
 static void groups_are_tight(void **state) {
     (void)state;
     const int64_t sizes[] = {300, 1023, 1025, 2000, 4097, 6000};
@@ -350,6 +370,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_the_same_everywhere),
         cmocka_unit_test(many_clusters),
+        cmocka_unit_test(nearly_as_many_clusters),
         cmocka_unit_test(groups_are_tight),
         cmocka_unit_test(spoilt_queries),
     };

@@ -330,6 +330,29 @@ static void a_sample_stands_for_all(void **state) {
     }
 }
 
+/* Large and small numbers: the same directions, to the last bit. */
+static void any_magnitude(void **state) {
+    (void)state;
+    metric_case c = case_of(FALLING, SCALED, 20, 150, 140, 9);
+    float *usual = find_projection(&c, kernel_table_at(0), 8);
+    for (int power = -20; power <= 20; power += 5) {
+        metric_case other = case_of(FALLING, SCALED, 20, 150, 140, 9);
+        for (int64_t i = 0; i < c.queries; i++)
+            for (int d = 0; d < c.dim; d++)
+                other.q[i * c.stride + d] = ldexpf(c.q[i * c.stride + d], power);
+        for (int64_t i = 0; i < c.keys; i++)
+            for (int d = 0; d < c.dim; d++)
+                other.k[i * c.stride + d] = ldexpf(c.k[i * c.stride + d], power);
+        float *found = find_projection(&other, kernel_table_at(0), 8);
+        for (int i = 0; i < 8 * c.dim; i++)
+            assert_true(found[i] == ldexpf(usual[i], power));
+        free(found);
+        metric_case_destroy(&other);
+    }
+    free(usual);
+    metric_case_destroy(&c);
+}
+
 /* Keys that tell no two queries apart: every direction is 0, or as good as that. */
 static void keys_without_extent(void **state) {
     (void)state;
@@ -368,6 +391,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distances_are_those_of_the_keys),
         cmocka_unit_test(a_sample_stands_for_all),
+        cmocka_unit_test(any_magnitude),
         cmocka_unit_test(keys_without_extent),
         cmocka_unit_test(spoilt_rows),
     };

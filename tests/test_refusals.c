@@ -57,6 +57,7 @@ PLAN_CHANGE(negative_keys, problem->keys = -5)
 PLAN_CHANGE(negative_kv_heads, problem->kv_heads = -2)
 PLAN_CHANGE(undivided_heads, problem->kv_heads = 3)
 PLAN_CHANGE(more_kv_heads, problem->kv_heads = 8)
+PLAN_CHANGE(kv_heads_of_no_heads, problem->heads = 0)
 PLAN_CHANGE(no_dim, problem->dim = 0)
 PLAN_CHANGE(no_value_dim, problem->value_dim = 0)
 PLAN_CHANGE(negative_dim, problem->dim = -4)
@@ -121,6 +122,7 @@ static const struct {
     {negative_kv_heads, "negative_kv_heads"},
     {undivided_heads, "undivided_heads"},
     {more_kv_heads, "more_kv_heads"},
+    {kv_heads_of_no_heads, "kv_heads_of_no_heads"},
     {no_dim, "no_dim"},
     {no_value_dim, "no_value_dim"},
     {negative_dim, "negative_dim"},
@@ -225,6 +227,8 @@ static void check_inputs_refused(const case_spec *spec, change_inputs *change,
         change;                                                                          \
     }
 
+static const int64_t other_offsets[] = {1, 1, 1};
+
 INPUT_CHANGE(no_q, c->inputs.q = NULL)
 INPUT_CHANGE(no_k, c->inputs.k = NULL)
 INPUT_CHANGE(no_v, c->inputs.v = NULL)
@@ -239,6 +243,10 @@ INPUT_CHANGE(falling_query_offsets, c->query_offsets[1] = c->query_offsets[2] + 
 INPUT_CHANGE(falling_key_offsets, c->key_offsets[1] = c->key_offsets[2] + 1)
 INPUT_CHANGE(negative_offset, c->query_offsets[0] = -1)
 INPUT_CHANGE(long_sequence, c->query_offsets[2] = c->query_offsets[1] + 31)
+INPUT_CHANGE(distant_offsets,
+             (c->query_offsets[0] = INT64_MAX / 64,
+              c->query_offsets[1] = c->query_offsets[2] = INT64_MAX / 64))
+INPUT_CHANGE(other_key_offsets, c->inputs.key_offsets = other_offsets)
 INPUT_CHANGE(no_query_offsets, c->inputs.query_offsets = NULL)
 INPUT_CHANGE(no_key_offsets, c->inputs.key_offsets = NULL)
 INPUT_CHANGE(lengths_of_packed, c->inputs.query_lengths = c->query_lengths)
@@ -290,6 +298,9 @@ static void offsets(void **state) {
     check_inputs_refused(&spec, no_query_offsets, "no_query_offsets");
     check_inputs_refused(&spec, no_key_offsets, "no_key_offsets");
     check_inputs_refused(&spec, lengths_of_packed, "lengths_of_packed");
+    check_inputs_refused(&spec, distant_offsets, "distant_offsets");
+    spec.attention = (shoal_attention){.kind = SHOAL_SHARED_FULL};
+    check_inputs_refused(&spec, other_key_offsets, "other_key_offsets");
 }
 
 /* Outputs that are missing, and a kind that cannot be read. */

@@ -29,10 +29,13 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
                         "problem.%s is %lld: it must be from %lld to %lld", sizes[i].name,
                         (long long)sizes[i].value, (long long)sizes[i].least,
                         (long long)sizes[i].most);
-    if (problem->kv_heads && problem->heads % problem->kv_heads)
-        return fail(context, SHOAL_INVALID,
-                    "problem.kv_heads is %lld: it must divide problem.heads, %lld",
-                    (long long)problem->kv_heads, (long long)problem->heads);
+    if (problem->kv_heads > problem->heads ||
+        (problem->kv_heads && problem->heads % problem->kv_heads))
+        return fail(
+            context, SHOAL_INVALID,
+            "problem.kv_heads is %lld: it must divide problem.heads, %lld, and not "
+            "exceed it",
+            (long long)problem->kv_heads, (long long)problem->heads);
     int64_t all;
     if (__builtin_mul_overflow(problem->batch * problem->heads,
                                problem->queries + problem->keys, &all))
@@ -90,8 +93,7 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
     const int64_t k[] = {B, problem->kv_heads, S, problem->dim};
     const int64_t v[] = {B, problem->kv_heads, S, problem->value_dim};
     const int64_t out[] = {B, problem->heads, N, problem->value_dim};
-    if (status == SHOAL_OK)
-        status = fill_strides(context, "q", problem->packed, q, &problem->q);
+    status = fill_strides(context, "q", problem->packed, q, &problem->q);
     if (status == SHOAL_OK)
         status = fill_strides(context, "k", problem->packed, k, &problem->k);
     if (status == SHOAL_OK)
@@ -125,9 +127,10 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
                                shoal_plan **plan) {
     if (plan)
         *plan = NULL;
-    if (!context || !context->kernels || !problem || !attention || !plan)
-        return fail(context, SHOAL_INVALID,
-                    "shoal_plan_create: an argument is NULL or the context was refused");
+    if (context && !context->kernels)
+        return SHOAL_INVALID; /* the message says why the context was refused */
+    if (!context || !problem || !attention || !plan)
+        return fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
     if (flags & ~(unsigned)SHOAL_WITH_BACKWARD)
         return fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x", flags);
     shoal_attention checked = *attention;

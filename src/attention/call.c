@@ -12,12 +12,17 @@ static shoal_status check_lengths(const shoal_plan *plan, const char *name,
     return SHOAL_OK;
 }
 
+/* The last position of an array that an int64_t reaches. */
+static int64_t last_position(const shoal_strides *strides) {
+    return INT64_MAX / 64 / (strides->position ? strides->position : 1);
+}
+
 static shoal_status check_offsets(const shoal_plan *plan, const char *name,
-                                  const int64_t *offsets, int64_t most) {
+                                  const int64_t *offsets, int64_t most, int64_t last) {
     if (!offsets)
         return fail(plan->context, SHOAL_INVALID, "a packed problem needs inputs.%s", name);
     for (int64_t b = 0; b <= plan->problem.batch; b++) {
-        if (offsets[b] < 0 || offsets[b] > INT64_MAX / 64)
+        if (offsets[b] < 0 || offsets[b] > last)
             return fail(plan->context, SHOAL_INVALID, "%s[%lld] is %lld: out of range", name,
                         (long long)b, (long long)offsets[b]);
         if (b > 0 && (offsets[b] < offsets[b - 1] || offsets[b] - offsets[b - 1] > most))
@@ -45,9 +50,16 @@ static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *
     if (inputs->query_lengths || inputs->key_lengths)
         return fail(plan->context, SHOAL_INVALID,
                     "a packed problem takes offsets, not lengths");
-    status = check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries);
+    const int64_t last_key =
+        least(last_position(&problem->k), last_position(&problem->v));
+    int64_t last_query = least(last_position(&problem->q), last_position(&problem->out));
+    if (plan->kind->keys_are_queries)
+        last_query = least(last_query, last_key);
+    status = check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
+                           last_query);
     if (status == SHOAL_OK && !plan->kind->keys_are_queries)
-        status = check_offsets(plan, "key_offsets", inputs->key_offsets, problem->keys);
+        status = check_offsets(plan, "key_offsets", inputs->key_offsets, problem->keys,
+                               last_key);
     return status;
 }
 
@@ -105,6 +117,14 @@ static shoal_status check_keys_are_queries(const attention_call *call) {
                         "queries' length is %lld",
                         plan->kind->info.name, (long long)b,
                         (long long)inputs->key_lengths[b], (long long)live_queries(call, b));
+    for (int64_t b = 0; inputs->key_offsets && b <= plan->problem.batch; b++)
+        if (inputs->key_offsets[b] != inputs->query_offsets[b])
+            return fail(plan->context, SHOAL_INVALID,
+                        "%s needs keys that are the queries: key_offsets[%lld] is %lld, "
+                        "query_offsets[%lld] is %lld; pass key_offsets = NULL",
+                        plan->kind->info.name, (long long)b,
+                        (long long)inputs->key_offsets[b], (long long)b,
+                        (long long)inputs->query_offsets[b]);
     return SHOAL_OK;
 }
 

@@ -74,6 +74,8 @@ static void centroid_task(void *shared, int64_t task, int thread) {
 
 candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own, int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
+    if (!head->work->improved) /* there are no lists */
+        return (candidate_seer){.work = head->work, .kernels = head->keys.kernels};
     return (candidate_seer){head->work, head->keys.kernels,
                             own->candidates + lane * head->work->capacity,
                             own->counts + lane, own->floor + lane};

@@ -29,7 +29,7 @@ float clustered_start_top(const clustered_head *head, int64_t j, query_panel *pa
     const int begun = head->work->per_query && !(left <= 0);
     const float sum = begun ? 1 / head->state.inverse[j] : 0;
     for (int i = 0; i < panel->width; i++) {
-        panel->top[i] = begun ? head->state.top[j] : -INFINITY;
+        panel->top[i] = begun ? head->state.top[j] : LOWEST_SCORE;
         panel->sum[i] = left * sum;
     }
     return sum;

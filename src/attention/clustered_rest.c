@@ -4,9 +4,9 @@
    and its mass is 0. */
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "attention/clustered.h"
+#include "cluster/topk.h"
 
 int clustered_rest_is_summed(const clustered_head *head, int64_t j) {
     return head->work->per_query && !clustered_is_alone(head, j) && head->state.mass[j] == 0;
@@ -18,17 +18,14 @@ typedef struct {
     uint64_t *next; /* into a thread's candidates */
 } top_walk;
 
-static int compare_keys(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static top_walk walk_of(const clustered_head *head, int64_t j, clustered_thread *own) {
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     int32_t count = 0;
     for (; count < head->work->topk && keys[count] >= 0; count++)
-        own->candidates[count] = (uint64_t)keys[count];
-    qsort(own->candidates, (size_t)count, sizeof *own->candidates, compare_keys);
+        own->candidates[count] = ~(uint64_t)keys[count];
+    topk_sort(own->candidates, count); /* the smallest key first */
+    for (int32_t i = 0; i < count; i++)
+        own->candidates[i] = ~own->candidates[i];
     own->candidates[count] = UINT64_MAX;
     return (top_walk){own->candidates};
 }
@@ -91,13 +88,11 @@ void clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
                               (double)head->state.inverse[j];
         const float dscore =
             (float)(weight * (slope - (double)delta) * (double)head->keys.scale);
-        float *dk = head->dk.data + l * head->dk.stride;
-        float *dv = head->dv.data + l * head->dv.stride;
         for (int d = 0; d < dim; d++)
             grad_centroid[d] += dscore * key[d];
         for (int d = 0; d < dim && head->dk.data; d++)
-            dk[d] += dscore * centroid[d];
+            head->dk.data[l * head->dk.stride + d] += dscore * centroid[d];
         for (int d = 0; d < Dv && head->dv.data; d++)
-            dv[d] += (float)weight * grad_shared[d];
+            head->dv.data[l * head->dv.stride + d] += (float)weight * grad_shared[d];
     }
 }

@@ -60,7 +60,7 @@ void dense_start(const dense_keys *keys, query_panel *panel, rows x) {
                         panel->width, keys->dim, keys->scale, panel->queries);
     memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
-        panel->top[i] = -__builtin_inff();
+        panel->top[i] = LOWEST_SCORE;
         panel->sum[i] = 0;
     }
 }

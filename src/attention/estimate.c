@@ -8,6 +8,7 @@
  * is divided by p_i, so the sums are unbiased whatever the guide is worth. The outputs'
  * squared length is known for all queries, and only its difference from the exact one is
  * estimated. */
+#include <float.h>
 #include <math.h>
 
 #include "attention/call.h"
@@ -49,7 +50,7 @@ static double exact_score(const shoal_plan *plan, const float *q, const float *k
 /* exact[f] = the attention's feature first + f, for f < count. */
 static void exact_slice(const shoal_plan *plan, const head_view *view, const float *q,
                         int64_t first, int64_t count, double *exact) {
-    double top = -INFINITY, sum = 0;
+    double top = -DBL_MAX, sum = 0; /* not -inf: the first scores may be */
     for (int64_t f = 0; f < count; f++)
         exact[f] = 0;
     for (int64_t l = 0; l < view->keys; l++) {
@@ -193,13 +194,14 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
     const int64_t live = count_live(&call), wanted = least(samples, live);
     if (!out && wanted > 0)
         return fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
+    guide guided = {0};
+    if (wanted > 0)
+        status = guide_create(&call, out, live, wanted < live, &guided);
+    if (status != SHOAL_OK)
+        return status;
     *error = (shoal_error){.samples = wanted};
     if (wanted == 0)
         return SHOAL_OK;
-    guide guided = {0};
-    status = guide_create(&call, out, live, wanted < live, &guided);
-    if (status != SHOAL_OK)
-        return status;
     const sample total = compare_samples(&call, out, &guided, live, wanted, seed);
     error->largest_error = total.largest;
     error->relative_error = relative_error(&total, &guided);

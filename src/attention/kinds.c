@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attention/plan.h"
+#include "base/plain.h"
 
 /* Every option after the colon. The number after the kind's name is a field like them.
    An option with names has those values instead of numbers. Defaults are the kind's. */
@@ -180,6 +181,8 @@ static shoal_status read_kind(shoal_context *context, const char *text, size_t l
 
 shoal_status shoal_attention_parse(shoal_context *context, const char *text,
                                    shoal_attention *attention) {
+    if (context && !context->kernels)
+        return SHOAL_INVALID; /* the message says why the context was refused */
     if (!text || !attention)
         return fail(context, SHOAL_INVALID, "attention: the spelling or its place is NULL");
     shoal_attention read = {0};
@@ -241,15 +244,13 @@ shoal_status attention_check(shoal_context *context, shoal_attention *attention)
     return SHOAL_OK;
 }
 
-/* The fewest decimals that read back as the same float; with a point in every locale. */
+/* The fewest decimals that read back as the same float. */
 static size_t print_tolerance(float tolerance, char *text, size_t size, char *separator) {
     char digits[40];
     int decimals = 0;
     shoal_attention back = {0};
     do {
-        snprintf(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
-        for (char *c = digits; *c; c++)
-            *c = *c >= '0' && *c <= '9' ? *c : '.';
+        print_plain(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
         read_tolerance(NULL, digits, digits, strlen(digits), &back);
     } while (back.tolerance != tolerance && ++decimals < 20);
     size_t length = (size_t)snprintf(text, size, "%ctolerance=%s", *separator, digits);

@@ -251,7 +251,7 @@ static void resume_panel(const lsh_job *job, const int32_t *queries, query_panel
                         panel->width, value_dim, 1, panel->outputs);
     for (int i = 0; i < panel->width; i++) {
         int begun = i < panel->count && !fresh;
-        panel->top[i] = begun ? job->top[queries[i]] : -INFINITY;
+        panel->top[i] = begun ? job->top[queries[i]] : LOWEST_SCORE;
         panel->sum[i] = begun ? job->sum[queries[i]] : 0;
     }
 }

@@ -1,7 +1,6 @@
 /* lsh over few positions: dense attention in which a key counts once for every round that
  * shows it. Its score gets the logarithm of that number, a pair that no round shows the
  * lowest score there is; so both passes are those of dense.c. */
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ static void prepare(const lsh_job *job) {
     const shoal_plan *plan = job->call->plan;
     for (int64_t i = 0; i < job->view.queries; i++)
         lsh_unit_row(job, i, count->keys + i * plan->problem.dim);
-    count->logs[0] = -FLT_MAX;
+    count->logs[0] = LOWEST_SCORE;
     for (int m = 1; m <= plan->attention.rounds; m++)
         count->logs[m] = logf((float)m);
 }

@@ -25,7 +25,8 @@ void pages_release(void *pages, size_t size); /* the size that was asked for */
 
 /* Writes the parts one after another to a temporary file beside the path and renames it
    there; a failure removes it and leaves what was at the path. Pipes and devices are
-   written directly, and a symbolic link's target is replaced rather than the link. */
+   written directly, and where a symbolic link leads to a file, that is replaced rather
+   than the link. */
 shoal_status file_replace(shoal_context *context, const char *path,
                           const file_part *parts, int count);
 

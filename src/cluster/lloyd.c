@@ -311,8 +311,8 @@ void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const 
     work->sample = sample_size(work->clusters, n);
     /* Whole panels of every width. */
     work->half = (work->sample / 2 + 47) / 48 * 48;
-    if (work->sample < LEAST_HALVED)
-        work->half = work->sample;
+    if (work->sample < LEAST_HALVED || work->half < work->clusters)
+        work->half = work->sample; /* the centres start as different points of it */
     team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task, &pass);
     /* The start leaves its points with their nearest centre: the first assignment. */
     look_at(work, 0, iterations);

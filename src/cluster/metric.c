@@ -69,6 +69,25 @@ static void covariance(metric_work *work, const kernel_table *table, const float
     multiply_by_itself(work, table, (int)taken, out);
 }
 
+static void multiply_by(float *x, int64_t count, float by) {
+    for (int64_t i = 0; i < count; i++)
+        x[i] *= by;
+}
+
+/* Brings the trace near 1, since products of covariances may leave the range of floats.
+   By a power of 4, so that no root is rounded otherwise; returns the root of what makes
+   the covariance again what it was. */
+static float balance(float *s, int D) {
+    float trace = 0;
+    for (int i = 0; i < D; i++)
+        trace += s[(int64_t)i * D + i];
+    if (!(trace > 0 && isfinite(trace)))
+        return 1;
+    const int half = ilogbf(trace) / 2;
+    multiply_by(s, (int64_t)D * D, ldexpf(1, -2 * half));
+    return ldexpf(1, half);
+}
+
 /* The covariance S becomes U, upper triangular, with U'U = S. Keys may span less than all
    dimensions: what is left of one that the others span is rounding, and its row is 0. */
 static void factorise(float *s, int D) {
@@ -154,6 +173,8 @@ void metric_find(metric_work *work, const kernel_table *table, const float *k,
     const int D = work->dim, rank = work->rank;
     covariance(work, table, k, k_stride, keys, work->keys);
     covariance(work, table, q, q_stride, queries, work->queries);
+    const float root = balance(work->keys, D);
+    balance(work->queries, D);
     factorise(work->keys, D);
     multiply(work, table, work->keys, D, work->queries, 0, D, work->product);
     multiply(work, table, work->product, D, work->keys, 1, D, work->target);
@@ -168,4 +189,5 @@ void metric_find(metric_work *work, const kernel_table *table, const float *k,
        with what was left of them; once more, and it is the rounding of unit rows. */
     orthonormalise(work->basis, rank, D);
     multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
+    multiply_by(work->projection, (int64_t)rank * D, root);
 }

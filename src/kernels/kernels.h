@@ -14,6 +14,7 @@
 #ifndef SHOAL_KERNELS_H
 #define SHOAL_KERNELS_H
 
+#include <float.h>
 #include <stdint.h>
 
 #include "kernels/list.h"
@@ -26,6 +27,10 @@ enum {
     NEAREST_CENTRES = 256, /* centres one `nearest` call may compare */
     SUM_BLOCK = 64       /* rows that sum_rows adds before it adds to the total */
 };
+
+/* Where the highest score of a softmax begins. Not at -inf: scores may be, a block of
+   nothing else before any other, and -inf - -inf is NaN. */
+#define LOWEST_SCORE (-FLT_MAX)
 
 #define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
 SHOAL_KERNELS(DECLARE_KERNEL)

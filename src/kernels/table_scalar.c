@@ -58,6 +58,11 @@ static void spread(const float *weights, int64_t width, int lanes, const float *
         }
 }
 
+/* Not below 2^-126, as in the vector tables, which agree so where all scores are -inf. */
+static float exp_negative(float x) {
+    return expf(x < -87.336544f ? -87.336544f : x);
+}
+
 static void softmax_step(float *scores, int width, int count, float *top, float *sum,
                          float *keep) {
     for (int i = 0; i < width; i++) {
@@ -67,10 +72,10 @@ static void softmax_step(float *scores, int width, int count, float *top, float 
                 highest = scores[r * width + i];
         for (int r = 0; r < count; r++) {
             float *value = &scores[r * width + i];
-            *value = expf(*value - highest);
+            *value = exp_negative(*value - highest);
             block += *value;
         }
-        keep[i] = expf(top[i] - highest);
+        keep[i] = exp_negative(top[i] - highest);
         sum[i] = fmaf(sum[i], keep[i], block);
         top[i] = highest;
     }
@@ -82,7 +87,7 @@ static void softmax_slope(float *scores, float *slopes, int width, int count,
     for (int r = 0; r < count; r++)
         for (int i = 0; i < width; i++) {
             int at = r * width + i;
-            scores[at] = expf(scores[at] - top[i]) * inverse[i];
+            scores[at] = exp_negative(scores[at] - top[i]) * inverse[i];
             slopes[at] = scale * scores[at] * (slopes[at] - delta[i]);
         }
 }
