@@ -135,7 +135,8 @@ static shoal_status loss_at(shoal_plan *plan, bench_data *data, shoal_inputs inp
 }
 
 /* Difference between the slope by differences and by the gradient, relative to the size
-   of its parts. */
+   of its parts, and never to less than what rounding makes of the loss: few positions
+   have gradients near 0. */
 static shoal_status slope_error(shoal_plan *plan, bench_data *data, shoal_inputs inputs,
                                 double *error) {
     double loss[2] = {0}, predicted[2] = {0};
@@ -147,7 +148,8 @@ static shoal_status slope_error(shoal_plan *plan, bench_data *data, shoal_inputs
         status = loss_at(plan, data, inputs, side ? step_share : -step_share, &loss[side],
                          &predicted[side]);
     const double difference = fabs(loss[1] - loss[0] - (predicted[1] - predicted[0]));
-    *error = difference == 0 ? 0 : difference / (2 * step_share * size);
+    const double least = 5e-5 * fabs(loss[0]);
+    *error = difference == 0 ? 0 : difference / (2 * step_share * size + least);
     return status;
 }
 

@@ -29,13 +29,13 @@ static json_t *reference_object(const bench_job *job) {
 
 static json_t *settings_object(const bench_job *job) {
     json_t *object =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "mode",
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "mode",
                   job->train ? "train" : "forward", "scope",
                   job->layer ? "layer" : "attention", "batch", (json_int_t)job->batch,
                   "heads", (json_int_t)job->heads, "dim", (json_int_t)job->dim,
                   "value_dim", (json_int_t)job->value_dim, "repeats",
                   (json_int_t)job->repeats, "budget_seconds", (json_int_t)job->budget,
-                  "seed", (json_int_t)job->seed, "data", "normally distributed noise");
+                  "seed", json_seed(job->seed), "data", "normally distributed noise");
     if (job->layer)
         json_object_set_new(object, "feed_forward",
                             json_integer((json_int_t)job->feed_forward));

@@ -40,6 +40,7 @@ static void *wait_for_stop(void *shared) {
     while (sem_wait(&asked_to_stop) != 0)
         continue;
     pthread_mutex_lock(&results);
+    handle_signals(); /* another signal ends it, should the report have to wait */
     job->interrupted = true;
     progress_end();
     bench_report(job);
@@ -349,7 +350,8 @@ int bench_run(bench_job *job) {
     for (int at = 0; at < job->lengths && status == SHOAL_OK; at++)
         status = run_length(job, at);
     bench_machine_measure(&job->machine.after, threads);
-    pthread_mutex_lock(&results); /* for good: an interrupt now waits for the end */
+    pthread_mutex_lock(&results); /* for good: all is measured */
+    handle_signals();
     int code = status == SHOAL_OK
                    ? EXIT_OK
                    : complain_status(status, EXIT_USAGE, "bench", job->context);

@@ -2,13 +2,15 @@
 #include "common.h"
 
 #include <errno.h>
-#include <sys/stat.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -137,7 +139,14 @@ json_t *load_json(const char *command, const char *path) {
     return object;
 }
 
+json_t *json_seed(uint64_t seed) {
+    return seed <= INT64_MAX ? json_integer((json_int_t)seed)
+                             : json_sprintf("%" PRIu64, seed);
+}
+
 json_t *json_text(const char *text) {
+    if (!text)
+        return json_null();
     json_t *string = json_string(text);
     char *copy = string ? NULL : strdup(text);
     for (char *c = copy; c && *c; c++)
@@ -253,6 +262,15 @@ void catch_signals(void (*handler)(int number)) {
         /* Someone who started us with a signal ignored (nohup) wants it to stay so. */
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
+}
+
+void open_standard_files(void) {
+    int opened;
+    do
+        opened = open("/dev/null", O_RDWR);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0)
+        close(opened);
 }
 
 void handle_signals(void) {

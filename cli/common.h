@@ -13,8 +13,7 @@ enum {
     EXIT_OK = 0,
     EXIT_USAGE = 2,     /* the command line makes no sense */
     EXIT_BAD_INPUT = 3, /* a file cannot be read or does not fit */
-    EXIT_RESOURCES = 4, /* memory ran out, or an output cannot be written */
-    EXIT_INTERRUPTED = 130
+    EXIT_RESOURCES = 4  /* memory ran out, or an output cannot be written */
 };
 
 /* For the end of every help text. */
@@ -37,6 +36,10 @@ int open_context(const char *command, int threads, const char *isa,
    minutes do not end in front of a closed door. EXIT_OK, or complains. */
 int check_destination(const char *command, const char *path);
 
+/* Somebody who closed one of the three standard files gets /dev/null there, and not the
+   next file that the program opens. */
+void open_standard_files(void);
+
 double seconds_now(void); /* monotonic */
 
 /* "12.3 MiB"; the text lives until the eighth call from now. */
@@ -49,6 +52,8 @@ int print_json(json_t *object);
 json_t *json_number(double value);
 /* A string; where it is no UTF-8, as file names may be, '?' stands for what is not ASCII. */
 json_t *json_text(const char *text);
+/* A whole number, or a string of it where JSON's readers have no such large ones. */
+json_t *json_seed(uint64_t seed);
 /* The value in a file, or NULL after a complaint (EXIT_BAD_INPUT) that names the line. */
 json_t *load_json(const char *command, const char *path);
 

@@ -66,6 +66,7 @@ static int run(int count, char **arguments) {
 }
 
 int main(int count, char **arguments) {
+    open_standard_files();
     const int code = run(count, arguments);
     if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
         return complain(EXIT_RESOURCES, "", "the output could not be written");

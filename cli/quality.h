@@ -17,7 +17,7 @@ enum { QUALITY_KINDS = 24, QUALITY_LAYERS = 256, QUALITY_NAME = 128 };
 enum { QUALITY_LONG = 1024, QUALITY_CLUSTERS = 100, QUALITY_FEW_CLUSTERS = 25 };
 
 /* How far a row applied to V may be from the library's output, as a share of the largest
-   sum of weight x |v|. */
+   sum of weight x |v|; more where scores are in the hundreds. */
 #define QUALITY_ROW_TOLERANCE 1e-4
 
 typedef enum {

@@ -192,11 +192,10 @@ int quality_print_json(const quality_job *job) {
     json_t *folders = json_array();
     for (int i = 0; i < job->folder_count; i++)
         json_array_append_new(folders, folder_object(job, &job->folders[i]));
-    return print_json(json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:b, s:o}", "version",
+    return print_json(json_pack("{s:s, s:s, s:i, s:o, s:I, s:f, s:b, s:o}", "version",
                                 shoal_version(), "isa", shoal_context_isa(job->context),
                                 "threads", shoal_context_threads(job->context), "seed",
-                                (json_int_t)job->seed, "repeats",
-                                (json_int_t)job->repeats, "row_tolerance",
-                                QUALITY_ROW_TOLERANCE, "interrupted", job->interrupted,
-                                "folders", folders));
+                                json_seed(job->seed), "repeats", (json_int_t)job->repeats,
+                                "row_tolerance", QUALITY_ROW_TOLERANCE, "interrupted",
+                                job->interrupted, "folders", folders));
 }

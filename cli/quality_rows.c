@@ -6,6 +6,7 @@
    keys. clustered is softmax(shared). i-clustered is softmax(shared) off T and, on T,
    that mass times the softmax of own over T. normaliser=query is one softmax over own on
    T and shared off it. oracle is the softmax of own over the k best keys. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +191,12 @@ static double check_row(const row_work *work) {
         worst = isnan(difference) ? INFINITY : fmax(worst, difference);
         size = fmax(size, sizes[d]);
     }
-    return worst == 0 ? 0 : worst / size;
+    /* Rounding of scores, which are exponents, grows with them. */
+    double highest = 0;
+    for (int64_t l = 0; l < problem->keys; l++)
+        highest = fmax(highest, fabs(work->own[l]));
+    const double growth = 1 + 4 * (double)FLT_EPSILON * highest / QUALITY_ROW_TOLERANCE;
+    return worst == 0 ? 0 : worst / (size * growth);
 }
 
 static int64_t strongest(const double *row, int64_t count) {

@@ -49,7 +49,7 @@ FILE *replace_begin(replacement *to, const char *path) {
         errno = ENAMETOOLONG;
         return NULL;
     }
-    if (!exists || !realpath(path, to->target)) /* a link stays, its file changes */
+    if (!exists || !realpath(path, to->target)) /* a link to a file stays */
         snprintf(to->target, sizeof to->target, "%s", path);
     return open_beside(to, exists ? &information : NULL);
 }

@@ -155,23 +155,36 @@ static void destination(const transcribe_job *job, const char *path, char *into,
              transcript_forms[job->form]);
 }
 
+typedef struct {
+    const char *path;
+    char into[4096];
+} named_output;
+
+static int by_destination(const void *a, const void *b) {
+    return strcmp(((const named_output *)a)->into, ((const named_output *)b)->into);
+}
+
 static int check_names(const transcribe_job *job, int count, char **paths) {
-    char one[4096], other[4096];
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < i; j++) {
-            destination(job, paths[i], one, sizeof one);
-            destination(job, paths[j], other, sizeof other);
-            if (strcmp(one, other) == 0)
-                return complain(EXIT_USAGE, "transcribe",
-                                "%s and %s would both be written to %s", paths[j],
-                                paths[i], one);
-        }
-    return EXIT_OK;
+    named_output *all = calloc((size_t)count + 1, sizeof *all);
+    int code = all ? EXIT_OK : complain(EXIT_RESOURCES, "transcribe", "out of memory");
+    for (int i = 0; i < count && code == EXIT_OK; i++) {
+        all[i].path = paths[i];
+        destination(job, paths[i], all[i].into, sizeof all[i].into);
+    }
+    if (code == EXIT_OK)
+        qsort(all, (size_t)count, sizeof *all, by_destination);
+    for (int i = 1; i < count && code == EXIT_OK; i++)
+        if (by_destination(&all[i - 1], &all[i]) == 0)
+            code = complain(EXIT_USAGE, "transcribe",
+                            "%s and %s would both be written to %s", all[i - 1].path,
+                            all[i].path, all[i].into);
+    free(all);
+    return code;
 }
 
 static int check_destinations(const transcribe_job *job, int count, char **paths) {
     if (!job->folder) {
-        if (count > 1 && (job->form == FORM_SRT || job->form == FORM_VTT))
+        if (count > 1 && job->form != FORM_TXT)
             return complain(EXIT_USAGE, "transcribe",
                             "several recordings as %s need --out DIR",
                             transcript_forms[job->form]);
@@ -204,12 +217,12 @@ static void show_progress(void *user, double done, double all) {
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
                        double seconds) {
-    return json_pack("{s:o, s:o, s:s, s:s, s:f, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
+    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
                      "s:I}",
                      "file", json_text(job->path), "model", json_text(job->model),
                      "attention", job->attention ? job->attention : "full", "language",
                      summary->language, "language_probability",
-                     summary->language_probability, "task",
+                     json_number(summary->language_probability), "task",
                      job->options.translate ? "translate" : "transcribe", "duration",
                      summary->seconds, "seconds", seconds, "encoder_seconds",
                      summary->encoder_seconds, "decoder_seconds",

@@ -69,13 +69,14 @@ static void add_object(const transcript *t, const shoal_segment *segment) {
     for (int64_t i = 0; i < segment->token_count; i++)
         json_array_append_new(ids, json_integer(segment->tokens[i]));
     json_array_append_new(t->list,
-                          json_pack("{s:I, s:f, s:f, s:s, s:o, s:f, s:f, s:f, s:f}", "id",
+                          json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:o}", "id",
                                     (json_int_t)t->segments - 1, "start", segment->begin,
-                                    "end", segment->end, "text", segment->text, "tokens",
-                                    ids, "temperature", segment->temperature,
-                                    "mean_logprob", segment->mean_logprob,
-                                    "compression_ratio", segment->compression,
-                                    "no_speech", segment->no_speech));
+                                    "end", segment->end, "text", json_text(segment->text),
+                                    "tokens", ids, "temperature", segment->temperature,
+                                    "mean_logprob", json_number(segment->mean_logprob),
+                                    "compression_ratio",
+                                    json_number(segment->compression), "no_speech",
+                                    json_number(segment->no_speech)));
 }
 
 void transcript_add(transcript *t, const shoal_segment *segment) {

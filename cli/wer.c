@@ -174,7 +174,7 @@ static int report(const wer_job *job) {
         wer_print(job);
     if (code == EXIT_OK && job->plot_path)
         code = wer_write_plot(job);
-    return code == EXIT_OK && job->interrupted ? EXIT_INTERRUPTED : code;
+    return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
 }
 
 static int work(wer_job *job) {

@@ -146,9 +146,9 @@ static json_t *window_object(const wer_job *job, int at) {
         json_array_append_new(files, json_text(job->utterances[window->first + i].path));
     for (int kind = 0; kind < job->kind_count; kind++)
         json_object_set_new(texts, job->kinds[kind].spelling,
-                            json_string(window->texts[kind]));
-    return json_pack("{s:o, s:f, s:s, s:o}", "files", files, "seconds", window->seconds,
-                     "reference", window->reference, "texts", texts);
+                            json_text(window->texts[kind]));
+    return json_pack("{s:o, s:f, s:o, s:o}", "files", files, "seconds", window->seconds,
+                     "reference", json_text(window->reference), "texts", texts);
 }
 
 int wer_print_json(const wer_job *job) {

@@ -46,12 +46,15 @@ static shoal_status hear(const wer_run *run, char **text) {
                                               .no_timestamps = !longer,
                                               .no_fallback = 1};
     size_t size;
+    shoal_transcription summary;
     FILE *to = open_memstream(text, &size);
     if (!to)
         return SHOAL_NO_MEMORY;
     const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
-                                                        &options, collect, to, NULL);
+                                                        &options, collect, to, &summary);
     fclose(to);
+    if (status == SHOAL_OK && longer)
+        run->window->seconds = summary.seconds;
     return status;
 }
 

@@ -171,6 +171,8 @@ check "no beams" refuses 2 "beam-size" transcribe talk.wav -m small.bin -b 0
 check "unknown language" refuses 3 "elvish" transcribe talk.wav -m small.bin -l elvish
 check "several as srt need a folder" refuses 2 "out DIR" transcribe talk.wav other.wav \
     -m small.bin -f srt
+check "several as json too" refuses 2 "out DIR" transcribe talk.wav other.wav \
+    -m small.bin -f json
 mkdir -p a && cp talk.wav a/
 check "one name twice" refuses 2 "both" transcribe talk.wav a/talk.wav -m small.bin \
     -o texts
@@ -185,6 +187,12 @@ check "the same again, on one thread" bash -c \
 check "quiet" bash -c \
     "! '$program' transcribe talk.wav -m small.bin --no-fallback -q 2>&1 >/dev/null |
         grep ."
+check "without a standard error" bash -c \
+    "'$program' transcribe talk.wav -m small.bin --no-fallback 2>&- | cmp - text"
+cp talk.wav counted.wav
+tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is behind it
+check "a size that counts itself" bash -c \
+    "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 check "json" say talk.wav -f json -l en
 check "json has what it should" tool expect out "j['language'] == 'en' and
     abs(j['duration'] - 4) < 1e-6 and j['windows'] >= 1 and j['task'] == 'transcribe' and
@@ -273,6 +281,9 @@ check "wer: json has what it should" tool expect out "j['windows_done'] == 1 and
 check "wer: picture" bash -c "[ ! -e wer.svg ] || grep -q '</svg>' wer.svg"
 check "wer: one per window" heard --json --per-window 1 --limit 2 -a full
 check "wer: two windows" tool expect out "j['windows_done'] == 2"
+printf 'one a caf\351 au lait\n' >spoken/transcripts.txt
+check "wer: a text that is no UTF-8" heard --json --texts --per-window 1 -a full
+check "wer: is shown all the same" tool expect out "len(j['windows']) == 2"
 check "wer: an empty folder" refuses 3 "transcripts" wer a -m small.bin
 printf 'three nothing\n' >>spoken/transcripts.txt
 check "wer: a recording is missing" refuses 3 "three" wer spoken -m small.bin

@@ -60,7 +60,8 @@ static bool wav_was_cut(int descriptor, int64_t file_size) {
         return false;
     uint32_t size = (uint32_t)head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 |
                     (uint32_t)head[7] << 24;
-    return size < unknown_from && file_size < (int64_t)size + 8;
+    /* Some writers count these 8 bytes themselves, or a last byte that is not there. */
+    return size < unknown_from && file_size < (int64_t)size;
 }
 
 /* The decoder of MP3, which is also asked whether a file is one, writes its

@@ -1,6 +1,7 @@
 /* A whole recording: window after window, each beginning where the last words of the one
    before ended, and each told what was said before it. */
 #define _POSIX_C_SOURCE 200809L
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -136,12 +137,26 @@ static int64_t use_window(transcription *t, const window_text *window, int64_t f
 
 /* ---- Windows -------------------------------------------------------------------- */
 
+/* A model that makes no numbers of a recording makes no words of it either. */
+static shoal_status check_encoded(const transcription *t, const float *encoded) {
+    const speech_sizes *sizes = whisper_sizes(t->speech->model);
+    const int64_t count = (int64_t)sizes->audio_positions * sizes->audio_width;
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(encoded[i]))
+            return fail(t->speech->context, SHOAL_BAD_FILE,
+                        "the model's encoder gives NaN or infinities: its weights are "
+                        "damaged");
+    return SHOAL_OK;
+}
+
 static shoal_status hear(transcription *t, const float *samples, int64_t got) {
     const double begun = seconds_now();
     const float *encoded;
     mel_compute(t->speech->mel, samples, got, t->speech->features);
-    const shoal_status status =
+    shoal_status status =
         whisper_encode(t->speech->encoder, t->speech->features, &encoded);
+    if (status == SHOAL_OK)
+        status = check_encoded(t, encoded);
     if (status != SHOAL_OK)
         return status;
     t->summary.encoder_seconds += seconds_now() - begun;
