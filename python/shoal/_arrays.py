@@ -22,6 +22,11 @@ Shape = tuple[int, ...]
 
 def four_axes(array: FloatArray, name: str) -> FloatArray:
     """[batch, heads, length, dim]; missing axes in front become 1."""
+    if isinstance(array, (np.ma.MaskedArray, np.matrix)):
+        raise ShoalError(
+            f"{name} is a {type(array).__name__}: it must be a plain numpy array; "
+            "query_lengths and key_lengths say what is padding"
+        )
     if not isinstance(array, np.ndarray):
         hint = " (shoal.torch is for tensors)" if hasattr(array, "data_ptr") else ""
         raise ShoalError(
@@ -130,7 +135,7 @@ def lengths(values: Lengths, batch: int, name: str) -> npt.NDArray[np.int64] | N
             f"{name} has shape {array.shape}: it must be ({batch},), one length "
             "for each sequence"
         )
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return np.array(array, dtype=np.int64)  # a copy: a plan keeps it for backward
 
 
 def group_numbers(groups: Any, shape: tuple[int, ...]) -> IntArray | None:
@@ -140,7 +145,8 @@ def group_numbers(groups: Any, shape: tuple[int, ...]) -> IntArray | None:
     array = np.asarray(groups)
     if array.dtype.kind not in "iu" and array.size:
         raise ShoalError(f"groups holds {array.dtype}: it must hold integers")
-    if array.size != shape[0] * shape[1] * shape[2] or array.shape[-1:] != shape[2:3]:
+    missing = 3 - array.ndim  # axes in front, as q has them missing
+    if missing < 0 or (1,) * missing + array.shape != shape[:3]:
         raise ShoalError(f"groups has shape {array.shape}: it must be {shape[:3]}")
     if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
         raise ShoalError("groups holds numbers beyond 32 bits")

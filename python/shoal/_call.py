@@ -28,9 +28,10 @@ def scale_for(scale: float | None) -> float:
     """The library's 0 stands for 1/sqrt(dim), so a real 0 cannot be said to it."""
     if scale is None:
         return 0.0
-    if scale == 0:
+    if abs(scale) <= 2.0**-150:  # rounds to it in float32
         raise ShoalError(
-            "scale is 0: every key would weigh the same; None is 1/sqrt(dim)"
+            f"scale is {scale}, 0 in float32: every key would weigh the same; None is "
+            "1/sqrt(dim)"
         )
     return float(scale)
 

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import OrderedDict
 from functools import lru_cache, partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple
 
 from ._native import Attention, Error, GradientPointers, Inputs, Options, Problem
 from ._native import ShoalError, Strides, WITH_BACKWARD, lib, raise_status
@@ -203,9 +203,22 @@ def spell(attention: Attention) -> str:
     return text.value.decode()
 
 
+class _Contexts(Dict[int, "Context"]):
+    """A thread's contexts. Plans and contexts hold each other, and the collector does not
+    see how much memory that is: when the thread ends, they are taken apart."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        if self.process == os.getpid():  # a forked child leaves its parent's alone
+            for context in self.values():
+                context.clear()
+
+
 class _PerThread(threading.local):
     def __init__(self) -> None:
-        self.contexts: dict[int, Context] = {}
+        self.contexts = _Contexts()
 
 
 _mine = _PerThread()

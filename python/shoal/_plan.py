@@ -129,8 +129,10 @@ class Plan:
         return NativePlan(context, self._key)
 
     def _native(self) -> NativePlan:
-        """The native plan; a forked child makes its own, with one thread."""
+        """The native plan; a forked child makes its own, with one thread, and a lock that
+        no thread of its parent holds. Asked for before the lock is taken."""
         if _engine.is_forked() and not self._forked:
+            self._lock = threading.Lock()
             self._plan, self._last = self._make(), None
         return self._plan
 
@@ -177,8 +179,9 @@ class Plan:
             check_output(result, shape, (call.q, call.k, call.v))
             if not result.flags.c_contiguous:
                 raise ShoalError("out of a plan must be contiguous")
+        native = self._native()
         with self._lock:
-            self._native().forward(call.inputs, address(result))
+            native.forward(call.inputs, address(result))
             self._last, self._out = call, result
         return out if out is not None else shorten(result, call.axes)
 
@@ -188,8 +191,9 @@ class Plan:
         Each has the strides of what it belongs to. Groups and the choice of top keys are
         constants; everything else is differentiated exactly.
         """
+        native = self._native()
         with self._lock:
-            native, call, out = self._native(), self._last, self._out
+            call, out = self._last, self._out
             if call is None or out is None:
                 raise ShoalError("backward needs a forward before it, in this process")
             dout = four_axes(dout, "dout")
@@ -221,8 +225,9 @@ class Plan:
         self, out: FloatArray | None = None, *, samples: int = 256, seed: int = 0
     ) -> ErrorEstimate:
         """The real error of the last forward's output; see shoal.error_estimate."""
+        native = self._native()
         with self._lock:
-            native, call = self._native(), self._last
+            call = self._last
             if call is None or self._out is None:
                 raise ShoalError(
                     "error_estimate needs a forward before it, in this process"
@@ -263,15 +268,15 @@ class Plan:
         >>> plan.picked
         'full'
         """
+        native = self._native()
         with self._lock:
-            native = self._native()
             if self._last is None:
                 raise ShoalError("picked needs a forward before it, in this process")
             return _engine.spell(native.picked())
 
     def _copy(self, function: Any, shape: tuple[int, ...]) -> IntArray | None:
+        native = self._native()
         with self._lock:
-            native = self._native()
             if self._last is None:
                 raise ShoalError("groups and top keys need a forward before them")
             pointer = function(native.handle, None)

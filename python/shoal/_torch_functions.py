@@ -6,6 +6,7 @@ import warnings
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ._arrays import KEYS_ARE_QUERIES
 from ._call import scale_for
@@ -13,6 +14,8 @@ from ._engine import parse, refuse_kind
 from ._native import ShoalError
 from ._torch_ops import Direct, attend, forward
 from ._torch_tensors import nothing_traces, state_format
+
+HALVES = (torch.bfloat16, torch.float16)
 
 _said: set[torch.dtype] = set()
 
@@ -28,6 +31,21 @@ def _say_converted(dtype: torch.dtype) -> bool:
             stacklevel=4,
         )
     return True
+
+
+def _from_half(tensor: Tensor) -> Tensor:
+    """Other types stay as they are, to be refused by name."""
+    return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Forward-mode derivatives, which would be 0 without a word."""
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise ShoalError(
+                "forward-mode derivatives (torch.func.jvp, dual tensors) are not "
+                "supported: Shoal has gradients (torch.autograd.grad, backward)"
+            )
 
 
 def attention(
@@ -55,12 +73,14 @@ def attention(
     """
     if type(kind) is not str:
         refuse_kind(kind)
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        _refuse_tangents(q, k, v)
     dtype = q.dtype
-    if dtype is torch.bfloat16 or dtype is torch.float16:
+    if dtype in HALVES:
         _say_converted(dtype)
         shared = k is q
-        q, v = q.float(), v.float()
-        k = q if shared else None if k is None else k.float()
+        q, v = q.float(), _from_half(v)
+        k = q if shared else None if k is None else _from_half(k)
     if k is q and parse_kind(kind) in KEYS_ARE_QUERIES:
         k = None
     needs_gradient = torch.is_grad_enabled() and (
@@ -175,7 +195,7 @@ def scaled_dot_product_attention(
             f"dropout_p={dropout_p}: Shoal has no dropout; call .eval() or set "
             "the attention's dropout to 0"
         )
-    lead = query.shape[:-3]
+    lead, alone = query.shape[:-3], query.dim() == 2
     if query.dim() != 4:
         query, key, value = (_as_four(x) for x in (query, key, value))
     if key.shape[1] != query.shape[1] and not enable_gqa:
@@ -197,6 +217,8 @@ def scaled_dot_product_attention(
     )
     if len(lead) == 1:
         return out
+    if alone:
+        return out[0, 0]
     return out.reshape(lead + out.shape[1:]) if lead else out[0]
 
 

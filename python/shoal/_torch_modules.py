@@ -120,7 +120,7 @@ class MultiheadAttention(nn.MultiheadAttention):
                 "attn_mask and is_causal cannot be honoured: Shoal takes key "
                 "padding only (key_padding_mask)"
             )
-        alone = query.dim() == 2
+        alone, itself = query.dim() == 2, query is key
         if alone:
             query, key, value = query[None], key[None], value[None]
             key_padding_mask = (
@@ -133,9 +133,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             keep = _kept(key_padding_mask)
             mask = keep[:, None, None]
             # In self-attention the padding is no query either: it joins no group.
-            query_lengths = prefix_lengths(keep) if query is key else None
+            query_lengths = prefix_lengths(keep) if itself else None
         q, k, v = (
-            x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+            x.view(
+                *x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads
+            ).transpose(1, 2)
             for x in self._project(query, key, value)
         )
         out = scaled_dot_product_attention(
@@ -153,12 +155,30 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (out if self.batch_first else out.transpose(0, 1)), None
 
 
+@torch.library.custom_op("shoal::zeros_kept", mutates_args=())
+def zeros_kept(mask: Tensor) -> Tensor:
+    """True where a mask of numbers has 0; what is not 0 must be as low as can be."""
+    keep = mask == 0
+    if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
+        raise ShoalError(
+            "key_padding_mask adds numbers other than 0 and -inf to the scores: Shoal "
+            "takes padding only"
+        )
+    return keep
+
+
+@zeros_kept.register_fake
+def _(mask: Tensor) -> Tensor:
+    return torch.empty_like(mask, dtype=torch.bool)
+
+
 def _kept(key_padding_mask: Tensor) -> Tensor:
     """True for keep, from PyTorch's True for padding or from 0 and -inf."""
     if key_padding_mask.dtype is torch.bool:
         return ~key_padding_mask
     if key_padding_mask.is_floating_point():  # nn.TransformerEncoderLayer makes it so
-        return key_padding_mask == 0
+        keep: Tensor = zeros_kept(key_padding_mask)
+        return keep
     raise ShoalError(f"key_padding_mask is {key_padding_mask.dtype}: it must be boolean")
 
 
@@ -194,16 +214,22 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
                 if isinstance(child, nn.MultiheadAttention) and not isinstance(
                     child, MultiheadAttention
                 ):
+                    if type(child).forward is not nn.MultiheadAttention.forward:
+                        raise ShoalError(
+                            f"use_kind: {type(child).__name__} has a forward of its own, "
+                            "which a swap would lose"
+                        )
                     undo.append((parent._modules, name, child))
                     parent._modules[name] = MultiheadAttention.from_torch(child, kind)
             config = parent.__dict__.get("config")
             if hasattr(config, "_attn_implementation_internal"):
+                _refuse_own_attention(parent)
                 undo.append((parent.__dict__, "config", config))
                 parent.__dict__["config"] = _config_with(config, kind, configs)
         if not undo:
             raise ShoalError(
-                f"use_kind: no attention to swap in {type(model).__name__}; in "
-                "your own modules call "
+                f"use_kind: no attention to swap in {type(model).__name__}; it swaps "
+                "modules inside the one that is given, and in your own modules you call "
                 "shoal.torch.scaled_dot_product_attention"
             )
         fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -217,12 +243,22 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
             place[name] = value
 
 
+def _refuse_own_attention(model: nn.Module) -> None:
+    """Models of transformers that compute their attention themselves would go on so."""
+    can_set = getattr(model, "_can_set_attn_implementation", None)
+    if can_set is not None and not can_set():
+        raise ShoalError(
+            f"use_kind: {type(model).__name__} computes its attention itself: there is "
+            "nothing to swap"
+        )
+
+
 def _config_with(config: Any, kind: str, made: dict[int, Any]) -> Any:
     """A copy of a transformers configuration with that attention; one copy for each."""
     if id(config) not in made:
-        from .transformers import register
+        from .transformers import make_known
 
-        register(kind)
+        make_known(kind)
         twin = copy.copy(config)
         twin._attn_implementation_internal = kind
         made[id(config)] = twin

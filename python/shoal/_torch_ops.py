@@ -6,7 +6,6 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
@@ -228,10 +227,11 @@ class Direct(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         q, k, v, out, state, query_lengths, key_lengths = ctx.saved_tensors
-        dq, dk, dv = _backward(
+        # With create_graph the operator, which refuses to be differentiated once more.
+        run = _attention_backward if torch.is_grad_enabled() else _backward
+        dq, dk, dv = run(
             q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths, key_lengths
         )
         shared = k is None or dk.shape != k.shape

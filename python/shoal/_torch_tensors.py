@@ -174,9 +174,9 @@ def state_format(kind: str) -> int:
 
 def aligned_state(size: int) -> Tensor:
     """Room for a state; PyTorch's own memory nearly always is aligned enough."""
-    state = torch.empty(size, dtype=torch.uint8)
+    state = torch.empty(size, dtype=torch.uint8, device="cpu")
     if state.data_ptr() % ALIGNMENT:
-        state = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+        state = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device="cpu")
         shift = -state.data_ptr() % ALIGNMENT
         state = state[shift : shift + size]
     return state

@@ -35,6 +35,8 @@ REFUSED = {
     "cache": "paged caches",
 }
 
+_known: set[str] = set()
+
 __all__ = ["names", "register"]
 
 
@@ -98,7 +100,14 @@ def register(
         choices = Choices(sliding_window == "sdpa", keep_padding)
         AttentionInterface.register(name, partial(_attend, name, choices))
         AttentionMaskInterface.register(name, partial(_mask, name, choices))
+        _known.add(name)
     return registered
+
+
+def make_known(name: str) -> None:
+    """Registers a kind, unless the user did, with choices of his own."""
+    if name not in _known:
+        register(name)
 
 
 def _mask(

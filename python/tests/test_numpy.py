@@ -354,3 +354,15 @@ def test_real_queries():
         for kind in ("full", "i-clustered-100:topk=64", "i-clustered-25", "clustered-25")
     ]
     assert errors[0] < 1e-5 and errors == sorted(errors)
+
+
+def test_a_plan_keeps_the_lengths_of_its_forward():
+    n = 300
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, n, 16), np.float32)
+    plan = shoal.Plan.like(q, k, v, "clustered-7", backward=True, threads=1)
+    lengths = np.array([n, 10])
+    plan.forward(q, k, v, query_lengths=lengths, key_lengths=lengths)
+    expected = plan.backward(np.ones_like(q))
+    lengths[:] = n
+    for got, wanted in zip(plan.backward(np.ones_like(q)), expected):
+        assert np.array_equal(got, wanted)

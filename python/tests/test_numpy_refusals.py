@@ -93,3 +93,15 @@ def test_no_memory_is_a_memory_error():
             keys=10,
             dim=64,
         )
+
+
+def test_what_would_be_taken_for_something_else():
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, 30, 16), np.float32)
+    with pytest.raises(shoal.ShoalError, match="0 in float32"):
+        shoal.attention(q, k, v, "full", scale=1e-50)
+    with pytest.raises(shoal.ShoalError, match="groups has shape"):
+        shoal.attention(q, k, v, "clustered-3", groups=np.zeros((4, 2, 30), int))
+    with pytest.raises(shoal.ShoalError, match="MaskedArray"):
+        shoal.attention(np.ma.masked_array(q, q > 0), k, v, "full")
+    with pytest.raises(shoal.ShoalError, match="matrix"):
+        shoal.attention(np.matrix(q[0, 0]), k[0, 0], v[0, 0], "full")

@@ -145,3 +145,29 @@ def test_spawned_process():
         assert np.array_equal(
             pool.apply(shoal.attention, (*inputs, KIND)), shoal.attention(*inputs, KIND)
         )
+
+
+def test_threads_that_end_leave_nothing():
+    contexts = []
+
+    def run():
+        shoal.attention(*problem(0), KIND, threads=1)
+        contexts.append(context_for(1))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not contexts[0].plans
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_fork_while_a_plan_is_running():
+    """The lock was copied while another thread held it."""
+    plan = shoal.Plan(KIND, batch=2, heads=4, queries=300, keys=300, dim=16)
+    expected = plan.forward(*problem(0))
+    with plan._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            os._exit(0 if np.array_equal(plan.forward(*problem(0)), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -144,6 +144,44 @@ def test_second_derivatives_are_refused():
     )[0]
     with pytest.raises(RuntimeError):
         first.sum().backward()
+    # Beside a loss that can be differentiated, too.
+    out = shoal.torch.attention(*inputs, "full")
+    first = torch.autograd.grad(out.sum(), inputs[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="autograd"):
+        torch.autograd.grad(out.square().mean() + first.square().sum(), inputs[0])
+
+
+def test_forward_derivatives_are_refused():
+    q, k, v = tensors()
+    with pytest.raises(shoal.ShoalError, match="forward-mode"):
+        torch.func.jvp(
+            lambda x: shoal.torch.attention(x, k, v, "full"), (q,), (torch.ones_like(q),)
+        )
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(shoal.ShoalError, match="forward-mode"):
+            shoal.torch.attention(dual, k, v, "full")
+        shoal.torch.attention(q, k, v, "full")
+
+
+def test_the_default_device_does_not_matter():
+    q, k, v = tensors(grad=True)
+
+    def gradient(device):
+        with torch.device(device):
+            first = shoal.torch.attention(q, k, v, "clustered-7")
+            second = shoal.torch.attention(-q, k, v, "clustered-7")
+        return torch.autograd.grad(first.sum() + second.square().sum(), q)[0]
+
+    assert torch.equal(gradient("cpu"), gradient("meta"))
+
+
+def test_halves_beside_other_types_are_refused():
+    q, k, v = tensors()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(shoal.ShoalError, match="float64"):
+            shoal.torch.attention(q.bfloat16(), k.double(), v.bfloat16(), "full")
 
 
 def test_layouts_and_expanded_tensors():
@@ -295,9 +333,8 @@ def test_key_padding():
 def test_other_numbers_of_axes(shape):
     q, k, v = torch.randn(3, *shape)
     out = sdpa(q, k, v, kind="full", scale=0.4)
-    assert torch.allclose(
-        out, F.scaled_dot_product_attention(q, k, v, scale=0.4), atol=1e-5
-    )
+    exact = F.scaled_dot_product_attention(q, k, v, scale=0.4)
+    assert out.shape == exact.shape and torch.allclose(out, exact, atol=1e-5)
 
 
 def test_refusals():

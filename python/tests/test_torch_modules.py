@@ -106,3 +106,51 @@ def test_use_kind_restores_after_an_error():
     with pytest.raises(shoal.ShoalError):
         with shoal.torch.use_kind(layer, "nonsense"):
             pass
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_padding_joins_no_group(batch_first):
+    layer = shoal.torch.MultiheadAttention(
+        32, 4, batch_first=batch_first, kind="clustered-5"
+    ).eval()
+    x = torch.randn(2, 100, 32)
+    padding = torch.arange(100) >= torch.tensor([100, 30])[:, None]
+    x[padding] = float("nan")
+    given = x if batch_first else x.transpose(0, 1).contiguous()
+    out = layer(given, given, given, key_padding_mask=padding)[0]
+    out = out if batch_first else out.transpose(0, 1)
+    assert not out[~padding].isnan().any()
+
+
+def test_nothing_in_nothing_out():
+    layer = shoal.torch.MultiheadAttention(32, 4, batch_first=True, kind="full").eval()
+    for shape in ((0, 10, 32), (2, 0, 32)):
+        x = torch.zeros(shape)
+        assert layer(x, x, x)[0].shape == shape
+
+
+def test_masks_of_numbers_are_padding_or_refused():
+    layer = shoal.torch.MultiheadAttention(32, 4, batch_first=True, kind="full").eval()
+    x = torch.randn(1, 60, 32)
+    padding = torch.arange(60)[None] >= 50
+    numbers = torch.zeros(1, 60).masked_fill(padding, float("-inf"))
+    expected = layer(x, x, x, key_padding_mask=padding)[0]
+    assert torch.equal(layer(x, x, x, key_padding_mask=numbers)[0], expected)
+    with pytest.raises(shoal.ShoalError, match="other than 0"):
+        layer(x, x, x, key_padding_mask=torch.zeros(1, 60).masked_fill(padding, -0.5))
+
+
+def test_what_a_swap_would_lose_is_refused():
+    class Shifted(torch.nn.MultiheadAttention):
+        def forward(self, query, *others, **options):
+            return super().forward(query + 1, *others, **options)
+
+    model = torch.nn.Sequential(Shifted(32, 4)).eval()
+    with pytest.raises(shoal.ShoalError, match="forward of its own"):
+        with shoal.torch.use_kind(model, "full"):
+            pass
+    assert type(model[0]) is Shifted
+    bare = torch.nn.MultiheadAttention(32, 4).eval()
+    with pytest.raises(shoal.ShoalError, match="modules inside"):
+        with shoal.torch.use_kind(bare, "full"):
+            pass

@@ -363,3 +363,26 @@ def test_minilm():
         found["i-clustered-25"][keep], found["sdpa"][keep]
     ).mean()
     assert 0.8 < cosine < 0.99999
+
+
+def test_models_with_attention_of_their_own_are_refused():
+    from transformers import MPNetConfig, MPNetModel
+
+    model = MPNetModel(MPNetConfig(vocab_size=99, **SMALL)).eval()
+    config = model.config
+    with pytest.raises(shoal.ShoalError, match="itself"):
+        with shoal.torch.use_kind(model, "clustered-3"):
+            pass
+    assert model.config is config
+
+
+def test_use_kind_keeps_what_was_registered():
+    shoal.transformers.register("shoal-31", sliding_window="sdpa")
+    model = ModernBertModel(ModernBertConfig(**MODERN, attn_implementation="shoal-31"))
+    tokens = torch.randint(5, 99, (1, 60))
+    with torch.no_grad():
+        before = model.eval()(tokens).last_hidden_state
+        with shoal.torch.use_kind(model, "shoal-31"):
+            within = model(tokens).last_hidden_state
+        after = model(tokens).last_hidden_state
+    assert torch.equal(before, within) and torch.equal(before, after)
