@@ -40,8 +40,11 @@ def _from_half(tensor: Tensor) -> Tensor:
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
     """Forward-mode derivatives, which would be 0 without a word."""
+    unpack = forward_ad.unpack_dual  # untyped in PyTorch
     for tensor in tensors:
-        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+        if tensor is None:
+            continue
+        if unpack(tensor).tangent is not None:  # type: ignore[no-untyped-call]
             raise ShoalError(
                 "forward-mode derivatives (torch.func.jvp, dual tensors) are not "
                 "supported: Shoal has gradients (torch.autograd.grad, backward)"
