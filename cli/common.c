@@ -144,15 +144,19 @@ json_t *json_seed(uint64_t seed) {
                              : json_sprintf("%" PRIu64, seed);
 }
 
-json_t *json_text(const char *text) {
-    if (!text)
-        return json_null();
-    json_t *string = json_string(text);
-    char *copy = string ? NULL : strdup(text);
-    for (char *c = copy; c && *c; c++)
+void make_utf8(char *text) {
+    json_t *valid = json_string(text);
+    for (char *c = text; !valid && *c; c++)
         *c = *c & 0x80 ? '?' : *c;
-    if (!string)
-        string = json_string(copy ? copy : "");
+    json_decref(valid);
+}
+
+json_t *json_text(const char *text) {
+    char *copy = text ? strdup(text) : NULL;
+    if (!copy)
+        return json_null();
+    make_utf8(copy);
+    json_t *string = json_string(copy);
     free(copy);
     return string;
 }

@@ -50,7 +50,9 @@ const char *seconds_text(double seconds);
 /* Prints the object and drops it. NaN and infinities become null: JSON has none. */
 int print_json(json_t *object);
 json_t *json_number(double value);
-/* A string; where it is no UTF-8, as file names may be, '?' stands for what is not ASCII. */
+/* Where a text is no UTF-8, as file names may be, '?' for all that is not ASCII. */
+void make_utf8(char *text);
+/* A copy of the text made so, as a string; null for NULL. */
 json_t *json_text(const char *text);
 /* A whole number, or a string of it where JSON's readers have no such large ones. */
 json_t *json_seed(uint64_t seed);

@@ -292,9 +292,7 @@ static void name_folder(quality_folder *folder) {
         begin--;
     snprintf(folder->title, sizeof folder->title, "%.*s", (int)(end - begin), begin);
     /* Pictures take UTF-8 only, and a long name may have been cut inside a letter. */
-    json_t *text = json_text(folder->title);
-    snprintf(folder->title, sizeof folder->title, "%s", json_string_value(text));
-    json_decref(text);
+    make_utf8(folder->title);
 }
 
 int quality_open(quality_job *job, quality_folder *folder) {

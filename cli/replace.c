@@ -9,26 +9,35 @@
 
 #include "common.h"
 
+enum { ATTEMPTS = 1000 };
+
 /* PATH_MAX bytes, as realpath demands. */
 _Static_assert(sizeof((replacement *)0)->target >= 4096, "room for a resolved path");
 
-/* The name is the library's for such files, short enough wherever the target's fits. */
-static bool name_temporary(replacement *to) {
+/* A file that was not there. Its name is as the library's for such files, which leftovers
+   are known by, and short enough wherever the target's fits. */
+static FILE *open_temporary(replacement *to) {
     const char *slash = strrchr(to->target, '/');
     const int folder = slash ? (int)(slash - to->target) + 1 : 0;
-    const int length = snprintf(to->temporary, sizeof to->temporary,
-                                "%.*s.shoal-%ld-0.tmp", folder, to->target,
-                                (long)getpid());
-    errno = ENAMETOOLONG;
-    return length >= 0 && (size_t)length < sizeof to->temporary;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        const int length = snprintf(to->temporary, sizeof to->temporary,
+                                    "%.*s.shoal-%ld-%d.tmp", folder, to->target,
+                                    (long)getpid(), attempt);
+        if (length < 0 || (size_t)length >= sizeof to->temporary) {
+            errno = ENAMETOOLONG;
+            return NULL;
+        }
+        FILE *file = fopen(to->temporary, "wx");
+        if (file || errno != EEXIST)
+            return file;
+    }
+    return NULL;
 }
 
 /* The old file's permissions are kept, where that is allowed. */
 static FILE *open_beside(replacement *to, const struct stat *old) {
-    if (!name_temporary(to))
-        return NULL;
     writing_begin();
-    to->file = fopen(to->temporary, "w");
+    to->file = open_temporary(to);
     if (to->file && old && fchmod(fileno(to->file), old->st_mode & 0777) != 0)
         errno = 0;
     if (!to->file) {

@@ -1,5 +1,6 @@
 /* Files that are written whole or not at all: beside their place under another name, and
-   put there at the end. What is no regular file (a device, a pipe) is written to. */
+   put there at the end. What is no regular file (a device, a pipe) is written to. The
+   library does the same for what it writes (base/files.h), out of the program's sight. */
 #ifndef SHOAL_CLI_REPLACE_H
 #define SHOAL_CLI_REPLACE_H
 
@@ -12,7 +13,8 @@ typedef struct {
 } replacement;
 
 /* The stream to write to, or NULL with errno. Signals that end the program wait until
-   replace_end, which must follow. */
+   replace_end, which must follow; before a pipe, whose reader may never come, they do
+   not. */
 FILE *replace_begin(replacement *to, const char *path);
 
 /* Puts the file in its place where all was well until here. If not, or if that fails, the

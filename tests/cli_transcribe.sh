@@ -110,6 +110,13 @@ def put(name, offset, value):
         file.seek(int(offset))
         file.write(struct.pack("<i", int(value)))
 
+# A NaN as the first number of a tensor.
+def spoil(name, to, key):
+    bytes = bytearray(open(name, "rb").read())
+    begin = bytes.index(key.encode()) + len(key)
+    bytes[begin:begin + 4] = struct.pack("<f", math.nan)
+    open(to, "wb").write(bytes)
+
 def cut(name, to, size):
     open(to, "wb").write(open(name, "rb").read()[:int(size)])
 
@@ -193,6 +200,8 @@ cp talk.wav counted.wav
 tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is behind it
 check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
+tool spoil small.bin spoilt.bin encoder.ln_post.weight
+check "an encoder that gives NaN" refuses 3 "NaN" transcribe talk.wav -m spoilt.bin
 check "json" say talk.wav -f json -l en
 check "json has what it should" tool expect out "j['language'] == 'en' and
     abs(j['duration'] - 4) < 1e-6 and j['windows'] >= 1 and j['task'] == 'transcribe' and
@@ -284,6 +293,11 @@ check "wer: two windows" tool expect out "j['windows_done'] == 2"
 printf 'one a caf\351 au lait\n' >spoken/transcripts.txt
 check "wer: a text that is no UTF-8" heard --json --texts --per-window 1 -a full
 check "wer: is shown all the same" tool expect out "len(j['windows']) == 2"
+mkdir -p long
+tool wav long/one.wav 40
+printf 'one a long story\n' >long/transcripts.txt
+check "wer: beyond a window" run wer long -m small.bin --json -a full
+check "wer: all of it counts" tool expect out "abs(j['audio_seconds'] - 40) < 0.1"
 check "wer: an empty folder" refuses 3 "transcripts" wer a -m small.bin
 printf 'three nothing\n' >>spoken/transcripts.txt
 check "wer: a recording is missing" refuses 3 "three" wer spoken -m small.bin

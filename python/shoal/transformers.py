@@ -105,7 +105,7 @@ def register(
 
 
 def make_known(name: str) -> None:
-    """Registers a kind, unless the user did, with choices of his own."""
+    """Registers a kind, unless the user did, with other choices."""
     if name not in _known:
         register(name)
 

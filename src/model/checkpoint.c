@@ -13,7 +13,7 @@
 #include "model/train_config.h"
 
 /* Far beyond what any training counts to, and its products with batches fit. */
-static const int64_t MOST_COUNT = INT64_C(1000000000000);
+static const int64_t most_count = INT64_C(1000000000000);
 
 enum { NOTES = 64, KEY = 48, TENSOR_NAME = PARAMETER_NAME + 32 };
 
@@ -217,7 +217,7 @@ static shoal_status compare_config(const shoal_trainer *trainer, const char *pat
 static int read_whole(const char *text, int64_t *value) {
     char *rest;
     *value = strtoll(text, &rest, 10);
-    return rest != text && !*rest && *value >= 0 && *value <= MOST_COUNT;
+    return rest != text && !*rest && *value >= 0 && *value <= most_count;
 }
 
 static int read_real(const char *text, state_type type, double *value) {
