@@ -21,13 +21,13 @@ all:
 	@cmake --build $(BUILD) -j $(JOBS)
 
 demo:
-	@tools/install-deps program --optional models plots
+	@tools/install-deps program --optional speech plots
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS) --target shoal_program
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm blas models plots counts commas
+	@tools/install-deps program tests --optional clang arm speech plots counts commas
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:
@@ -35,7 +35,7 @@ python:
 	@tools/python-tests --build $(BUILD) --jobs $(JOBS)
 
 bench:
-	@tools/install-deps program blas
+	@tools/install-deps program
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) --target bench
@@ -52,7 +52,7 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 format:
-	@find include src cli tests bench -name '*.[ch]' | xargs clang-format -i
+	@find include src models speech exact cli lab examples tests bench -name '*.[ch]' | xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD)

@@ -36,8 +36,8 @@ static void stop(const char *what, const char *why) {
 static void bar(const char *name, double value, int at_least, double bound) {
     int met = at_least ? value >= bound : value <= bound;
     missed += !met;
-    printf("%-62s %8.3f  (bar: %s %.3g)  %s\n", name, value, at_least ? "at least" : "at most",
-           bound, met ? "met" : "MISSED");
+    printf("%-62s %8.3f  (bar: %s %.3g)  %s\n", name, value,
+           at_least ? "at least" : "at most", bound, met ? "met" : "MISSED");
     fflush(stdout);
 }
 
@@ -77,7 +77,10 @@ typedef struct {
 
 static arrays make_arrays(int64_t n, int64_t heads, int backward) {
     int64_t count = n * heads * D;
-    arrays made = {.n = n, .heads = heads, .q = normals(count, 1), .k = normals(count, 2)};
+    arrays made = {.n = n,
+                   .heads = heads,
+                   .q = normals(count, 1),
+                   .k = normals(count, 2)};
     made.v = normals(count, 3);
     made.out = normals(count, 4);
     if (backward) {
@@ -138,8 +141,8 @@ static void run_side(side *s) {
             c = normals(GEMM * GEMM, 3);
         }
         openblas_set_num_threads(s->threads);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, a, GEMM,
-                    b, GEMM, 0, c, GEMM);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM, GEMM, GEMM, 1, a,
+                    GEMM, b, GEMM, 0, c, GEMM);
         return;
     }
     const arrays *x = s->data;
@@ -197,11 +200,16 @@ static void verify(const char *kind) {
     for (int i = 0; i < 3; i++) {
         shoal_options options = {.threads = i == 2 ? 2 : 1, .isa = isas[i]};
         shoal_context *context;
-        shoal_problem problem = {
-            .batch = 1, .heads = 2, .queries = data.n, .keys = data.n, .dim = D, .value_dim = D};
+        shoal_problem problem = {.batch = 1,
+                                 .heads = 2,
+                                 .queries = data.n,
+                                 .keys = data.n,
+                                 .dim = D,
+                                 .value_dim = D};
         shoal_inputs inputs = {.q = data.q, .k = data.k, .v = data.v};
         if (shoal_context_create(&options, &context) != SHOAL_OK ||
-            shoal_attend(context, kind, &problem, &inputs, i ? data.out : expected) != SHOAL_OK)
+            shoal_attend(context, kind, &problem, &inputs, i ? data.out : expected) !=
+                SHOAL_OK)
             stop(kind, shoal_context_message(context));
         shoal_context_destroy(context);
         for (int64_t at = 0; i && at < count; at++) {
@@ -226,9 +234,11 @@ static double needed(const char *kind, double n) {
 }
 
 /* Returns the time of one element, microseconds. */
-static double rate(const char *kind, int64_t n, int threads, double bound, double seconds) {
+static double rate(const char *kind, int64_t n, int threads, double bound,
+                   double seconds) {
     arrays data = make_arrays(n, HEADS, 0);
-    side sides[] = {{.threads = threads}, {.kind = kind, .threads = threads, .data = &data}};
+    side sides[] = {{.threads = threads},
+                    {.kind = kind, .threads = threads, .data = &data}};
     race(sides, 2, seconds);
     double gemm = 2.0 * GEMM * GEMM * GEMM / sides[0].best;
     char name[96];
@@ -258,8 +268,8 @@ static void crossover(const char *kind, int64_t n) {
                         {.kind = "full", .threads = threads, .data = &data}};
         race(sides, 2, 2);
         char name[96];
-        snprintf(name, sizeof name, "%s / full, N = %lld, %d thread%s", kind, (long long)n,
-                 threads, threads > 1 ? "s" : "");
+        snprintf(name, sizeof name, "%s / full, N = %lld, %d thread%s", kind,
+                 (long long)n, threads, threads > 1 ? "s" : "");
         bar(name, sides[0].best / sides[1].best, 0, 1);
     }
     free_arrays(&data);
@@ -279,8 +289,9 @@ static void scaling(const char *kind, int64_t heads, double bound) {
 
 static void clustering_share(void) {
     arrays data = make_arrays(32768, HEADS, 0);
-    side sides[] = {{.kind = "i-clustered-100", .threads = 1, .data = &data},
-                    {.kind = "i-clustered-100", .threads = 1, .data = &data, .bring_groups = 1}};
+    side sides[] =
+        {{.kind = "i-clustered-100", .threads = 1, .data = &data},
+         {.kind = "i-clustered-100", .threads = 1, .data = &data, .bring_groups = 1}};
     race(sides, 2, 6);
     bar("i-clustered-100, N = 32768: clustering's share of the time",
         1 - sides[1].best / sides[0].best, 0, 0.35);
@@ -299,7 +310,8 @@ static void workspace(void) {
         shoal_context_destroy(s.context);
     }
     bar("i-clustered-100 forward: workspace, bytes per query per head",
-        (double)(bytes[1] - bytes[0]) / (double)((lengths[1] - lengths[0]) * HEADS), 0, 64);
+        (double)(bytes[1] - bytes[0]) / (double)((lengths[1] - lengths[0]) * HEADS), 0,
+        64);
 }
 
 /* Six heads of a million queries, a head at a time: heads are independent. */
@@ -318,7 +330,8 @@ static void million(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     printf("i-clustered-100, N = 1048576, 6 heads, 2 threads: %.1f s\n", seconds);
-    bar("the same: peak memory of the process, GiB", (double)usage.ru_maxrss / 1048576, 0, 4);
+    bar("the same: peak memory of the process, GiB", (double)usage.ru_maxrss / 1048576, 0,
+        4);
     free_arrays(&data);
 }
 
@@ -336,8 +349,9 @@ int main(void) {
             rate(kinds[i], 32768, threads, 0.55, 5);
             double far = rate(kinds[i], 131072, threads, 0.55, 6);
             char name[96];
-            snprintf(name, sizeof name, "%s, %d thread%s: time per element, N = 131072 / 8192",
-                     kinds[i], threads, threads > 1 ? "s" : "");
+            snprintf(name, sizeof name,
+                     "%s, %d thread%s: time per element, N = 131072 / 8192", kinds[i],
+                     threads, threads > 1 ? "s" : "");
             bar(name, far / near, 0, 1.15);
         }
     backward_ratio("full", 2048, 4);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "shoal.h"
+#include "shoal_models.h"
 
 /* Shapes: B batch, H heads, G key/value heads, N queries, S keys. */
 typedef enum {

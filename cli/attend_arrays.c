@@ -11,6 +11,7 @@
 
 #include "attend.h"
 #include "common.h"
+#include <shoal_models.h>
 
 static const char *const type_names[] =
     {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32"};

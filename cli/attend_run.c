@@ -12,6 +12,7 @@
 
 #include "attend.h"
 #include "common.h"
+#include <shoal_models.h>
 
 /* Inputs and output together above which the problem is cut. */
 static const char largest_whole_variable[] = "SHOAL_SLICE_ABOVE";

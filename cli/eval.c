@@ -10,6 +10,7 @@
 #include "common.h"
 #include "options.h"
 #include "train.h"
+#include <shoal_models.h>
 
 #if defined(SHOAL_HAVE_MODELS)
 

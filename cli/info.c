@@ -69,9 +69,9 @@ static int print_text(const shoal_context *context) {
 
 static int print_object(const shoal_context *context) {
     return print_json(
-        json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version", shoal_version(), "isa",
-                  shoal_context_isa(context), "isa_runnable", runnable(), "threads",
-                  shoal_context_threads(context), "crossover",
+        json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version", shoal_version(),
+                  "isa", shoal_context_isa(context), "isa_runnable", runnable(),
+                  "threads", shoal_context_threads(context), "crossover",
                   shoal_context_crossover(context), "blas", blas, "compiler", compiler));
 }
 

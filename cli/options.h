@@ -44,7 +44,7 @@ int take_options(const command_help *help, int count, char **arguments,
 #define ISA_ROW                                                                          \
     {                                                                                    \
         "isa", 0, "NAME",                                                                \
-            "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"          \
+            "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
             "else the best that runs here)"                                              \
     }
 #define HELP_ROW                                                                         \

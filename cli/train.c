@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include <shoal_models.h>
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "shoal.h"
+#include "shoal_models.h"
 
 enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64 };
 

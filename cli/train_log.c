@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common.h"
+#include <shoal_models.h>
 
 /* The shortest decimal that reads back to the same number; NaN has none. */
 static const char *real_text(char text[32], double value, bool is_float) {

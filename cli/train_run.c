@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "common.h"
+#include <shoal_models.h>
 
 /* ---- Paths ----------------------------------------------------------------------- */
 

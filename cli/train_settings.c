@@ -10,6 +10,7 @@
 
 #include "common.h"
 #include "options.h"
+#include <shoal_models.h>
 
 enum { MOST_FIELDS = 64 };
 

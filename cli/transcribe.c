@@ -12,8 +12,9 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_MODELS
+#ifdef SHOAL_HAVE_SPEECH
 
 enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "shoal.h"
+#include "shoal_speech.h"
 
 typedef enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON, FORMS } transcript_form;
 extern const char *const transcript_forms[FORMS]; /* as spelled, and as files end */

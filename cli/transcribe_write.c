@@ -9,6 +9,7 @@
 #include "common.h"
 #include "replace.h"
 #include "transcribe.h"
+#include <shoal_speech.h>
 
 const char *const transcript_forms[FORMS] = {"txt", "srt", "vtt", "json"};
 

@@ -1,8 +1,8 @@
-# libFuzzer programs of tests/fuzz_*.c, and the target `fuzz_run` that gives each one
+# libFuzzer programs of tests/*/fuzz_*.c, and the target `fuzz_run` that gives each one
 # SHOAL_FUZZ_SECONDS. What they find is kept in the build directory, beside a copy of the
 # corpus that they may extend.
 set(SHOAL_FUZZ_SECONDS 60 CACHE STRING "Seconds per fuzz target")
-file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz_*.c)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/*/fuzz_*.c)
 set(runs "")
 
 foreach(source IN LISTS fuzz_sources)
@@ -10,8 +10,8 @@ foreach(source IN LISTS fuzz_sources)
     string(REGEX REPLACE "^fuzz_" "" name ${target})
     set(seeds ${CMAKE_CURRENT_SOURCE_DIR}/tests/corpus/${name})
     add_executable(${target} ${source})
-    target_include_directories(${target} PRIVATE src tests)
-    target_link_libraries(${target} PRIVATE shoal_static shoal_flags)
+    target_include_directories(${target} PRIVATE . src tests tests/models tests/speech)
+    target_link_libraries(${target} PRIVATE shoal_speech_static shoal_flags)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
     list(APPEND runs
         COMMAND ${CMAKE_COMMAND} -E make_directory corpus/${name} ${seeds}

@@ -1,32 +1,29 @@
-# The program `shoal`. It links the shared library, so it can use nothing that is not
-# exported by shoal.h.
-file(GLOB program_sources CONFIGURE_DEPENDS cli/*.c)
-shoal_find(jansson jansson.h jansson)
+# The program `shoal`: the commands of cli/ and of lab/. It links the shared libraries, so it
+# can use nothing that their headers do not export.
+file(GLOB program_sources CONFIGURE_DEPENDS cli/*.c lab/*.c)
 shoal_find(cairo cairo.h cairo)
-shoal_find(openblas cblas.h openblas)
 
-if(NOT program_sources)
-    message(STATUS "The program is not built: cli/ is empty")
-elseif(NOT TARGET jansson)
-    message(STATUS "The program is not built: jansson is missing (libjansson-dev)")
+if(NOT TARGET shoal_models)
+    message(STATUS "The program is not built: it needs libshoal-models")
 else()
     add_executable(shoal_program ${program_sources})
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
-    target_include_directories(shoal_program PRIVATE cli)
-    target_link_libraries(shoal_program PRIVATE shoal jansson shoal_flags
+    target_include_directories(shoal_program PRIVATE cli lab)
+    target_link_libraries(shoal_program PRIVATE shoal_models shoal_flags jansson openblas
         OpenMP::OpenMP_C m)
-    # `shoal bench` draws with cairo and compares with OpenBLAS where they are there.
-    foreach(optional IN ITEMS cairo openblas)
-        if(TARGET ${optional})
-            string(TOUPPER ${optional} upper)
-            target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_${upper})
-            target_link_libraries(shoal_program PRIVATE ${optional})
-        else()
-            message(STATUS "The program is built without ${optional}")
-        endif()
-    endforeach()
-    if(model_libraries)
-        target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_MODELS)
+    target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_OPENBLAS
+        SHOAL_HAVE_MODELS)
+    if(TARGET shoal_speech)
+        target_link_libraries(shoal_program PRIVATE shoal_speech)
+        target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_SPEECH)
+    else()
+        message(STATUS "The program is built without speech")
+    endif()
+    if(TARGET cairo)
+        target_link_libraries(shoal_program PRIVATE cairo)
+        target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_CAIRO)
+    else()
+        message(STATUS "The program is built without plots: cairo is missing")
     endif()
     file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR}
         ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention/auto.h"
 #include "attention/call.h"
 #include "attention/clustered.h"
 #include "attention/full.h"
@@ -25,13 +24,13 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
-            return fail(context, SHOAL_INVALID,
-                        "problem.%s is %lld: it must be from %lld to %lld", sizes[i].name,
-                        (long long)sizes[i].value, (long long)sizes[i].least,
-                        (long long)sizes[i].most);
+            return sh_fail(context, SHOAL_INVALID,
+                           "problem.%s is %lld: it must be from %lld to %lld",
+                           sizes[i].name, (long long)sizes[i].value,
+                           (long long)sizes[i].least, (long long)sizes[i].most);
     if (problem->kv_heads > problem->heads ||
         (problem->kv_heads && problem->heads % problem->kv_heads))
-        return fail(
+        return sh_fail(
             context, SHOAL_INVALID,
             "problem.kv_heads is %lld: it must divide problem.heads, %lld, and not "
             "exceed it",
@@ -39,10 +38,10 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     int64_t all;
     if (__builtin_mul_overflow(problem->batch * problem->heads,
                                problem->queries + problem->keys, &all))
-        return fail(context, SHOAL_INVALID,
-                    "problem: batch x heads x positions overflows 64 bits");
+        return sh_fail(context, SHOAL_INVALID,
+                       "problem: batch x heads x positions overflows 64 bits");
     if (!isfinite(problem->scale))
-        return fail(context, SHOAL_INVALID, "problem.scale is not finite");
+        return sh_fail(context, SHOAL_INVALID, "problem.scale is not finite");
     return SHOAL_OK;
 }
 
@@ -67,8 +66,8 @@ static shoal_status fill_strides(shoal_context *context, const char *name, int p
         overflow |= __builtin_add_overflow(reach, span, &reach);
     }
     if (overflow || reach > INT64_MAX / 64)
-        return fail(context, SHOAL_INVALID,
-                    "problem.%s: shape and strides overflow or are negative", name);
+        return sh_fail(context, SHOAL_INVALID,
+                       "problem.%s: shape and strides overflow or are negative", name);
     return SHOAL_OK;
 }
 
@@ -83,11 +82,12 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
         problem->scale = 1 / sqrtf((float)problem->dim);
     if (kind->keys_are_queries &&
         (problem->queries != problem->keys || problem->kv_heads != problem->heads))
-        return fail(context, SHOAL_INVALID,
-                    "%s needs keys that are the queries: %lld queries of %lld heads do not "
-                    "fit %lld keys of %lld heads",
-                    kind->info.name, (long long)problem->queries, (long long)problem->heads,
-                    (long long)problem->keys, (long long)problem->kv_heads);
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "%s needs keys that are the queries: %lld queries of %lld heads do not "
+            "fit %lld keys of %lld heads",
+            kind->info.name, (long long)problem->queries, (long long)problem->heads,
+            (long long)problem->keys, (long long)problem->kv_heads);
     const int64_t B = problem->batch, N = problem->queries, S = problem->keys;
     const int64_t q[] = {B, problem->heads, N, problem->dim};
     const int64_t k[] = {B, problem->kv_heads, S, problem->dim};
@@ -108,11 +108,12 @@ static shoal_status place_memory(shoal_plan *plan) {
     layout work = {0}, state = {0};
     plan->kind->place(plan, &work, &state);
     if (work.overflow || state.overflow)
-        return fail(plan->context, SHOAL_NO_MEMORY,
-                    "out of memory: the problem's workspace does not fit the address space");
+        return sh_fail(
+            plan->context, SHOAL_NO_MEMORY,
+            "out of memory: the problem's workspace does not fit the address space");
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
-    plan->memory = allocate(plan->context, work.bytes + state.bytes);
+    plan->memory = sh_allocate(plan->context, work.bytes + state.bytes);
     if (!plan->memory)
         return SHOAL_NO_MEMORY;
     plan->state = (char *)plan->memory + work.bytes;
@@ -130,30 +131,31 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!context || !problem || !attention || !plan)
-        return fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
+        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
     if (flags & ~(unsigned)SHOAL_WITH_BACKWARD)
-        return fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x", flags);
+        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
+                       flags);
     shoal_attention checked = *attention;
-    shoal_status status = attention_check(context, &checked);
+    shoal_status status = sh_attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
     shoal_plan made = {.context = context,
                        .kernels = context->kernels,
                        .problem = *problem,
                        .attention = checked,
-                       .kind = attention_kind_at((int)attention->kind),
+                       .kind = sh_attention_kind_at((int)attention->kind),
                        .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
                        .threads = context->threads};
     status = fill_problem(context, made.kind, &made.problem);
     if (status != SHOAL_OK)
         return status;
-    shoal_plan *kept = allocate(context, sizeof *kept);
+    shoal_plan *kept = sh_allocate(context, sizeof *kept);
     if (!kept)
         return SHOAL_NO_MEMORY;
     *kept = made;
     status = place_memory(kept);
     if (status != SHOAL_OK) {
-        release(context, kept);
+        sh_release(context, kept);
         return status;
     }
     *plan = kept;
@@ -163,8 +165,8 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
 void shoal_plan_destroy(shoal_plan *plan) {
     if (!plan)
         return;
-    release(plan->context, plan->memory);
-    release(plan->context, plan);
+    sh_release(plan->context, plan->memory);
+    sh_release(plan->context, plan);
 }
 
 size_t shoal_plan_workspace(const shoal_plan *plan) {
@@ -176,7 +178,8 @@ size_t shoal_plan_state_size(const shoal_plan *plan) {
 }
 
 const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state) {
-    return plan->kind->groups ? plan->kind->groups(plan, state ? state : plan->state) : NULL;
+    return plan->kind->groups ? plan->kind->groups(plan, state ? state : plan->state)
+                              : NULL;
 }
 
 const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
@@ -187,22 +190,22 @@ const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
 shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
                                shoal_attention *picked) {
     if (!plan || !picked)
-        return fail(plan ? plan->context : NULL, SHOAL_INVALID,
-                    "shoal_plan_picked: an argument is NULL");
+        return sh_fail(plan ? plan->context : NULL, SHOAL_INVALID,
+                       "shoal_plan_picked: an argument is NULL");
     *picked = plan->attention;
-    if (plan->attention.kind == SHOAL_AUTO)
-        *picked = auto_picked(plan, state ? state : plan->state);
+    if (plan->kind->picked)
+        *picked = plan->kind->picked(plan, state ? state : plan->state);
     return SHOAL_OK;
 }
 
 shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out) {
     attention_call now;
-    shoal_status status = call_check(plan, inputs, &now);
+    shoal_status status = sh_call_check(plan, inputs, &now);
     if (status != SHOAL_OK)
         return status;
     now.out = out;
     if (!out && plan->problem.batch * plan->problem.heads * plan->problem.queries > 0)
-        return fail(plan->context, SHOAL_INVALID, "shoal_forward: out is NULL");
+        return sh_fail(plan->context, SHOAL_INVALID, "shoal_forward: out is NULL");
     plan->kind->forward(&now);
     return SHOAL_OK;
 }
@@ -210,16 +213,16 @@ shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *
 shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
                             const shoal_gradients *gradients) {
     attention_call now;
-    shoal_status status = call_check(plan, inputs, &now);
+    shoal_status status = sh_call_check(plan, inputs, &now);
     if (status != SHOAL_OK)
         return status;
     if (!plan->with_backward)
-        return fail(plan->context, SHOAL_INVALID,
-                    "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
     int empty = plan->problem.batch * plan->problem.heads * plan->problem.queries == 0;
     if (!gradients || (!empty && (!gradients->out || !gradients->dout)))
-        return fail(plan->context, SHOAL_INVALID,
-                    "shoal_backward: the gradients' out or dout is NULL");
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "shoal_backward: the gradients' out or dout is NULL");
     now.gradients = gradients;
     plan->kind->backward(&now);
     return SHOAL_OK;
@@ -241,12 +244,18 @@ shoal_status shoal_attend(shoal_context *context, const char *kind,
     return status;
 }
 
-const attention_kind *attention_kind_at(int index) {
+extern const attention_kind sh_auto_kind; /* of the room above, judge */
+
+const attention_kind *sh_attention_kind_at(int index) {
     static const attention_kind *const kinds[] = {
-        [SHOAL_FULL] = &full_kind,           [SHOAL_SHARED_FULL] = &shared_full_kind,
-        [SHOAL_CLUSTERED] = &clustered_kind, [SHOAL_I_CLUSTERED] = &i_clustered_kind,
-        [SHOAL_LSH] = &lsh_kind,             [SHOAL_ORACLE_TOP] = &oracle_top_kind,
-        [SHOAL_SHOAL] = &shoal_kind_row,     [SHOAL_AUTO] = &auto_kind,
+        [SHOAL_FULL] = &sh_full_kind,
+        [SHOAL_SHARED_FULL] = &sh_shared_full_kind,
+        [SHOAL_CLUSTERED] = &sh_clustered_kind,
+        [SHOAL_I_CLUSTERED] = &sh_i_clustered_kind,
+        [SHOAL_LSH] = &sh_lsh_kind,
+        [SHOAL_ORACLE_TOP] = &sh_oracle_top_kind,
+        [SHOAL_SHOAL] = &sh_shoal_kind,
+        [SHOAL_AUTO] = &sh_auto_kind,
     };
     int count = (int)(sizeof kinds / sizeof *kinds);
     return index >= 0 && index < count ? kinds[index] : NULL;

@@ -5,6 +5,7 @@
 #include "attention/plan.h"
 
 /* Refuses arguments that cannot be honoured before anything is written; fills *now. */
-shoal_status call_check(shoal_plan *plan, const shoal_inputs *inputs, attention_call *now);
+shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
+                           attention_call *now);
 
 #endif

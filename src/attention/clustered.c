@@ -18,13 +18,14 @@ static void hash_task(void *shared, int64_t task, int thread) {
     const rows q = head->view.q;
     const int64_t last = least((task + 1) * HASH_TASK, head->view.queries);
     for (int64_t first = task * HASH_TASK; first < last; first += HASH_BLOCK)
-        hash_queries(head->keys.kernels, q.data + first * q.stride, q.stride,
-                     (int)least(HASH_BLOCK, last - first), last - first, head->keys.dim,
-                     head->work->directions, &head->slot->hashes, first / HASH_BLOCK,
-                     own->dense->panels[0].queries, own->projections);
+        sh_hash_queries(head->keys.kernels, q.data + first * q.stride, q.stride,
+                        (int)least(HASH_BLOCK, last - first), last - first,
+                        head->keys.dim, head->work->directions, &head->slot->hashes,
+                        first / HASH_BLOCK, own->dense->panels[0].queries,
+                        own->projections);
 }
 
-void clustered_find_groups(clustered_head *head, team workers) {
+void sh_clustered_find_groups(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
     const int32_t *brought = head->call->inputs->groups;
@@ -36,19 +37,20 @@ void clustered_find_groups(clustered_head *head, team workers) {
             groups[i] = (int32_t)i;
     } else if (head->work->by_keys) {
         const rows q = head->view.q, k = head->view.k;
-        metric_find(&head->slot->metric, head->keys.kernels, k.data, k.stride,
-                    head->view.keys, q.data, q.stride, n);
-        lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
-                  head->slot->metric.projection, plan->attention.iterations,
-                  plan->attention.seed, groups);
+        sh_metric_find(&head->slot->metric, head->keys.kernels, k.data, k.stride,
+                       head->view.keys, q.data, q.stride, n);
+        sh_lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
+                     head->slot->metric.projection, plan->attention.iterations,
+                     plan->attention.seed, groups);
     } else {
-        team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
-        kmeans_run(&head->slot->kmeans, head->keys.kernels, workers, &head->slot->hashes, n,
-                   plan->attention.iterations, plan->attention.seed, groups);
+        sh_team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
+        sh_kmeans_run(&head->slot->kmeans, head->keys.kernels, workers,
+                      &head->slot->hashes, n, plan->attention.iterations,
+                      plan->attention.seed, groups);
     }
     for (int64_t i = n; i < N; i++)
         groups[i] = -1;
-    group_sort(&head->slot->sorted, groups, n);
+    sh_group_sort(&head->slot->sorted, groups, n);
 }
 
 /* ---- Centroids and their attention ------------------------------------------------ */
@@ -72,7 +74,8 @@ static void centroid_task(void *shared, int64_t task, int thread) {
     }
 }
 
-candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own, int p) {
+candidate_seer sh_clustered_seer(const clustered_head *head, clustered_thread *own,
+                                 int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
     if (!head->work->improved) /* there are no lists */
         return (candidate_seer){.work = head->work, .kernels = head->keys.kernels};
@@ -83,7 +86,7 @@ candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own,
 
 static void cut_list(const candidate_seer *seer, int lane) {
     uint64_t *list = seer->candidates + lane * seer->work->capacity;
-    int32_t count = topk_cut(list, seer->counts[lane], seer->work->topk);
+    int32_t count = sh_topk_cut(list, seer->counts[lane], seer->work->topk);
     seer->counts[lane] = count;
     if (count < seer->work->topk)
         return;
@@ -93,8 +96,8 @@ static void cut_list(const candidate_seer *seer, int lane) {
     seer->floor[lane] = candidate_score(worst);
 }
 
-void clustered_see(void *shared, const query_panel *panel, float *scores, int count,
-                   int64_t first) {
+void sh_clustered_see(void *shared, const query_panel *panel, float *scores, int count,
+                      int64_t first) {
     const candidate_seer *seer = shared;
     for (int i = 0; i < panel->count; i++)
         if (seer->counts[i] >= seer->work->capacity - KEY_BLOCK)
@@ -103,9 +106,9 @@ void clustered_see(void *shared, const query_panel *panel, float *scores, int co
                            seer->candidates, seer->work->capacity, seer->counts);
 }
 
-void clustered_start_panel(const clustered_head *head, query_panel *panel,
-                           const candidate_seer *seer) {
-    dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
+void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
+                              const candidate_seer *seer) {
+    sh_dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
     for (int i = 0; i < panel->width && head->work->improved; i++) {
         seer->counts[i] = 0;
         /* Lanes that stand for no centroid collect nothing. */
@@ -114,8 +117,8 @@ void clustered_start_panel(const clustered_head *head, query_panel *panel,
 }
 
 /* What a chunk of keys gave one panel of centroids: softmax, values and best keys. */
-static void keep_panel(const clustered_head *head, int64_t chunk, const query_panel *panel,
-                       const candidate_seer *seer) {
+static void keep_panel(const clustered_head *head, int64_t chunk,
+                       const query_panel *panel, const candidate_seer *seer) {
     const clustered_slot *slot = head->slot;
     const int64_t k = head->work->topk, Dv = head->keys.value_dim;
     const int64_t at = chunk * slot->sorted.clusters + panel->first;
@@ -125,7 +128,7 @@ static void keep_panel(const clustered_head *head, int64_t chunk, const query_pa
                                NULL, 0, slot->part_values + at * Dv, Dv, NULL);
     for (int i = 0; i < panel->count && head->work->improved; i++) {
         uint64_t *list = seer->candidates + i * head->work->capacity;
-        int32_t count = topk_cut(list, seer->counts[i], (int32_t)k);
+        int32_t count = sh_topk_cut(list, seer->counts[i], (int32_t)k);
         slot->part_counts[at + i] = count;
         memcpy(slot->part_keys + (at + i) * k, list, (size_t)count * sizeof *list);
     }
@@ -146,20 +149,20 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t start = chunk * head->chunk_keys;
     const int64_t end = least(start + head->chunk_keys, head->view.keys);
     const int panels =
-        dense_cut(own->dense, head->keys.kernels, first, least(first + run, used));
+        sh_dense_cut(own->dense, head->keys.kernels, first, least(first + run, used));
     candidate_seer seers[PANELS];
     for (int p = 0; p < panels; p++) {
-        seers[p] = clustered_seer(head, own, p);
-        clustered_start_panel(head, &own->dense->panels[p], &seers[p]);
+        seers[p] = sh_clustered_seer(head, own, p);
+        sh_clustered_start_panel(head, &own->dense->panels[p], &seers[p]);
         for (int i = 0; i < own->dense->panels[p].count && head->work->improved; i++)
             if (clustered_is_alone(head, own->dense->panels[p].first + i))
                 seers[p].floor[i] = INFINITY; /* no candidates, no top keys, no mass */
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
-            dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
-                         &own->dense->panels[p], own->dense->scores,
-                         head->work->improved ? clustered_see : NULL, &seers[p]);
+            sh_dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
+                            &own->dense->panels[p], own->dense->scores,
+                            head->work->improved ? sh_clustered_see : NULL, &seers[p]);
     for (int p = 0; p < panels; p++)
         keep_panel(head, chunk, &own->dense->panels[p], &seers[p]);
 }
@@ -182,16 +185,16 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
         int32_t more = head->slot->part_counts[at];
         memcpy(list + count, head->slot->part_keys + at * work->topk,
                (size_t)more * sizeof *list);
-        count = topk_cut(list, count + more, work->topk);
+        count = sh_topk_cut(list, count + more, work->topk);
     }
-    topk_sort(list, count);
+    sh_topk_sort(list, count);
     for (int32_t i = 0; i < count; i++)
         keys[i] = candidate_key(list[i]);
     prefetch_rows(v.data, v.stride, keys, count, Dv);
     double mass = 0;
     for (int32_t i = 0; i < count; i++) {
-        own->weights[i] =
-            expf(candidate_score(list[i]) - head->state.top[j]) * head->state.inverse[j];
+        own->weights[i] = expf(candidate_score(list[i]) - head->state.top[j]) *
+                          head->state.inverse[j];
         mass += (double)own->weights[i];
     }
     head->keys.kernels->sum_rows(v.data, v.stride, keys, own->weights, count, (int)Dv,
@@ -236,7 +239,8 @@ static void merge_group(const clustered_head *head, int64_t j, clustered_thread 
 static void merge_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     const grouping *sorted = &head->slot->sorted;
-    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used); j++)
+    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used);
+         j++)
         if (sorted->offsets[j + 1] > sorted->offsets[j])
             merge_group(head, j, &head->work->threads[thread]);
 }
@@ -247,74 +251,76 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     const attention_call *call = shared;
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    clustered_head head = clustered_head_of(call, b, h, slot);
+    clustered_head head = sh_clustered_head_of(call, b, h, slot);
     const int64_t n = head.view.queries, S = head.view.keys;
-    head.out = query_rows(call, call->out, &problem->out, b, h);
-    clear_rows(head.out, S > 0 ? n : 0, problem->packed ? n : problem->queries,
-               problem->value_dim);
-    clustered_find_groups(&head, workers);
+    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
+    sh_clear_rows(head.out, S > 0 ? n : 0, problem->packed ? n : problem->queries,
+                  problem->value_dim);
+    sh_clustered_find_groups(&head, workers);
     int64_t used = head.slot->sorted.used;
     if (head.work->improved)
-        for (int64_t i = 0; i < (int64_t)call->plan->attention.clusters *
-                                    call->plan->attention.topk; i++)
+        for (int64_t i = 0;
+             i < (int64_t)call->plan->attention.clusters * call->plan->attention.topk;
+             i++)
             head.state.top_keys[i] = -1;
     if (n == 0 || S == 0)
         return;
     int64_t chunks = ceil_divide(S, head.chunk_keys);
-    team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
+    sh_team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
     /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
        where those are few, panels. */
     head.task_panels = PANELS;
     if (chunks < workers.threads)
-        head.task_panels =
-            used / head.keys.kernels->panel * chunks / workers.threads;
+        head.task_panels = used / head.keys.kernels->panel * chunks / workers.threads;
     head.task_panels = head.task_panels < 1 ? 1 : least(head.task_panels, PANELS);
-    team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)), attend_task,
-             &head);
-    team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
-    clustered_outputs(&head, workers);
+    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)),
+                attend_task, &head);
+    sh_team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
+    sh_clustered_outputs(&head, workers);
 }
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    run_units(call->plan->threads, problem->batch * problem->heads, forward_head,
-              (void *)call);
+    sh_run_units(call->plan->threads, problem->batch * problem->heads, forward_head,
+                 (void *)call);
 }
 
-const attention_kind clustered_kind = {
+const attention_kind sh_clustered_kind = {
     .kind = SHOAL_CLUSTERED,
     .prefix = "clustered-",
     .number = NUMBER_CLUSTERS,
-    .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
+    .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS |
+               OPTION_SEED,
     .defaults = {.bits = 63, .rank = 16, .iterations = 10, .seed = 1},
-    .info = {"clustered-C", "clustered-100:groups=hash,bits=63,rank=16,iterations=10,seed=1",
+    .info = {"clustered-C",
+             "clustered-100:groups=hash,bits=63,rank=16,iterations=10,seed=1",
              "N D B + N C L + C S (D + Dv)", "each group of queries attends once"},
-    .place = clustered_place,
+    .place = sh_clustered_place,
     .forward = forward,
-    .backward = clustered_backward,
-    .groups = clustered_groups,
+    .backward = sh_clustered_backward,
+    .groups = sh_clustered_groups,
 };
 
-const attention_kind i_clustered_kind = {
+const attention_kind sh_i_clustered_kind = {
     .kind = SHOAL_I_CLUSTERED,
     .prefix = "i-clustered-",
     .number = NUMBER_CLUSTERS,
-    .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS | OPTION_RANK |
-               OPTION_ITERATIONS | OPTION_SEED,
+    .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
+               OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
     .defaults = {.topk = 32, .bits = 63, .rank = 16, .iterations = 10, .seed = 1},
     .info = {"i-clustered-C",
              "i-clustered-100:topk=32,groups=hash,normaliser=cluster,bits=63,rank=16,"
              "iterations=10,seed=1",
              "N D B + N C L + (C S + N k) (D + Dv)",
              "clustered, and each group's topk keys exactly for every query"},
-    .place = clustered_place,
+    .place = sh_clustered_place,
     .forward = forward,
-    .backward = clustered_backward,
-    .groups = clustered_groups,
-    .top_keys = clustered_top_keys,
+    .backward = sh_clustered_backward,
+    .groups = sh_clustered_groups,
+    .top_keys = sh_clustered_top_keys,
 };
 
-const attention_kind shoal_kind_row = {
+const attention_kind sh_shoal_kind = {
     .kind = SHOAL_SHOAL,
     .prefix = "shoal-",
     .number = NUMBER_CLUSTERS,
@@ -328,9 +334,9 @@ const attention_kind shoal_kind_row = {
     .info = {"shoal-C", "shoal-100:topk=64,rank=16,iterations=6,seed=1",
              "N r (D + C) + (C S + N k) (D + Dv)",
              "groups in the keys' metric, a normaliser per query: half the error"},
-    .place = clustered_place,
+    .place = sh_clustered_place,
     .forward = forward,
-    .backward = clustered_backward,
-    .groups = clustered_groups,
-    .top_keys = clustered_top_keys,
+    .backward = sh_clustered_backward,
+    .groups = sh_clustered_groups,
+    .top_keys = sh_clustered_top_keys,
 };

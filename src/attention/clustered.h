@@ -15,18 +15,18 @@
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
 
-extern const attention_kind clustered_kind, i_clustered_kind, shoal_kind_row;
+extern const attention_kind sh_clustered_kind, sh_i_clustered_kind, sh_shoal_kind;
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
-    int32_t *groups;       /* [N] */
-    int32_t *top_keys;     /* [C][k], best first, -1 where there are fewer; a group of one
+    int32_t *groups;      /* [N] */
+    int32_t *top_keys;    /* [C][k], best first, -1 where there are fewer; a group of one
                               member has none */
-    float *centroids;      /* [C][D] */
-    float *shared;         /* [C][Dv]: the output that a group's members share: all of it,
+    float *centroids;     /* [C][D] */
+    float *shared;        /* [C][Dv]: the output that a group's members share: all of it,
                               or what lies outside the top keys */
-    float *top, *inverse;  /* [C]: of the centroids' softmax */
-    float *mass;           /* [C]: weight of the top keys in it; 0 marks a group whose shared,
+    float *top, *inverse; /* [C]: of the centroids' softmax */
+    float *mass; /* [C]: weight of the top keys in it; 0 marks a group whose shared,
                               top and inverse are those of its other keys alone
                               (clustered_rest.c) */
 } clustered_state;
@@ -44,7 +44,8 @@ typedef struct {
     float *part_values;         /* [chunks][C][Dv] */
     uint64_t *part_keys;        /* [chunks][C][k] candidates */
     int32_t *part_counts;       /* [chunks][C] */
-    atomic_int *strained; /* [C]: normaliser=query, groups whose other keys are summed again */
+    atomic_int
+        *strained; /* [C]: normaliser=query, groups whose other keys are summed again */
     /* Backward: */
     float *grad_shared;    /* [C][Dv]: sum of the members' output gradients */
     float *grad_centroids; /* [C][D] */
@@ -56,7 +57,7 @@ typedef struct {
 /* Memory for one thread. */
 typedef struct {
     dense_scratch *dense; /* one of work->dense */
-    float *projections; /* [bits][panel] */
+    float *projections;   /* [bits][panel] */
     /* Lists of candidates, one per lane of every panel: */
     uint64_t *candidates; /* [PANELS][panel][capacity] */
     int32_t *counts;      /* [PANELS][panel] */
@@ -71,11 +72,11 @@ typedef struct {
 } clustered_thread;
 
 typedef struct {
-    int improved;     /* the kind has top keys */
-    int by_keys;      /* groups=keys */
-    int per_query;    /* normaliser=query */
-    int32_t topk;     /* k, at most the number of keys */
-    int64_t capacity; /* of a candidate list */
+    int improved;      /* the kind has top keys */
+    int by_keys;       /* groups=keys */
+    int per_query;     /* normaliser=query */
+    int32_t topk;      /* k, at most the number of keys */
+    int64_t capacity;  /* of a candidate list */
     float *directions; /* [bits][D] */
     clustered_slot *slots;
     clustered_thread *threads;
@@ -93,13 +94,14 @@ typedef struct {
     head_view view;
     dense_keys keys;
     rows out;
-    rows dout, dq;      /* backward */
+    rows dout, dq; /* backward */
     rows dk, dv;
     int64_t chunk_keys;  /* keys of a chunk */
     int64_t task_panels; /* panels of centroids in one task */
 } clustered_head;
 
-clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h, int slot);
+clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+                                    int slot);
 
 /* A group of one member: its centroid is the query, whose softmax over all keys is exact
    already. It has no top keys, whatever the kind. */
@@ -109,7 +111,7 @@ static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
 }
 
 /* The caller's groups, or one for every query where there are enough, or found; sorted. */
-void clustered_find_groups(clustered_head *head, team workers);
+void sh_clustered_find_groups(clustered_head *head, team workers);
 
 /* Sees blocks of scores of one panel of centroids: keeps the candidates, and cuts lists
    before they are full. */
@@ -121,34 +123,35 @@ typedef struct {
     int32_t *counts;
     float *floor;
 } candidate_seer;
-candidate_seer clustered_seer(const clustered_head *head, clustered_thread *own, int panel);
-void clustered_see(void *seer, const query_panel *panel, float *scores, int count,
-                   int64_t first);
-void clustered_start_panel(const clustered_head *head, query_panel *panel,
-                           const candidate_seer *seer);
+candidate_seer sh_clustered_seer(const clustered_head *head, clustered_thread *own,
+                                 int panel);
+void sh_clustered_see(void *seer, const query_panel *panel, float *scores, int count,
+                      int64_t first);
+void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
+                              const candidate_seer *seer);
 
 /* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
    returns how many. */
-int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
+int sh_clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
 
 /* The softmax over the top keys of group j begins with nothing, or, where each query has
    its own normaliser, with the group's other keys: how much weight they have. */
-float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
+float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
 
 /* The other keys of group j summed on their own, instead of by what the top keys leave of
    the whole: needed where hardly anything is left and a member leans on it. */
-void clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own);
-int clustered_rest_is_summed(const clustered_head *head, int64_t j);
+void sh_clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own);
+int sh_clustered_rest_is_summed(const clustered_head *head, int64_t j);
 
 /* Backward of such a group's other keys: what every member gives the shared part is in
    slot->grad_shared, and delta is the softmax's. Adds to dk and dv: on the group's turn. */
-void clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
-                             clustered_thread *own);
+void sh_clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
+                                clustered_thread *own);
 
 /* Writes the members' rows of out. */
-void clustered_outputs(clustered_head *head, team workers);
+void sh_clustered_outputs(clustered_head *head, team workers);
 
-void clustered_backward(const attention_call *call);
+void sh_clustered_backward(const attention_call *call);
 
 /* Finds the groups of all heads, leaves them in the state, and compares what `samples`
    queries of each head would get with what they should: squares[h][t] is the squared error
@@ -160,9 +163,9 @@ typedef struct {
     const int32_t *topks; /* [count] */
     double *squares;      /* [batch * heads][count + 1] */
 } clustered_trial;
-void clustered_try(clustered_trial *trial);
+void sh_clustered_try(clustered_trial *trial);
 
 /* Uses fewer top keys than the plan has room for, from the next forward on. */
-void clustered_use_topk(shoal_plan *plan, int32_t topk);
+void sh_clustered_use_topk(shoal_plan *plan, int32_t topk);
 
 #endif

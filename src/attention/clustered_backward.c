@@ -24,7 +24,8 @@
 #include "attention/clustered.h"
 
 /* Members' rows one below the other, for products that run over members. */
-static void gather_members(rows from, const int32_t *order, int count, int dim, float *to) {
+static void gather_members(rows from, const int32_t *order, int count, int dim,
+                           float *to) {
     for (int i = 0; i < count; i++)
         memcpy(to + (int64_t)i * dim, from.data + order[i] * from.stride,
                (size_t)dim * sizeof *to);
@@ -34,7 +35,8 @@ static void gather_members(rows from, const int32_t *order, int count, int dim, 
 static double cluster_means(const clustered_head *head, int k, clustered_thread *own) {
     query_panel *panel = &own->dense->panels[0];
     double sum = 0;
-    head->keys.kernels->dot_columns(own->weights, own->slopes, panel->width, k, panel->delta);
+    head->keys.kernels->dot_columns(own->weights, own->slopes, panel->width, k,
+                                    panel->delta);
     for (int i = 0; i < panel->width; i++) {
         panel->delta[i] *= panel->sum[i];
         sum += i < panel->count ? (double)panel->delta[i] : 0;
@@ -44,8 +46,8 @@ static double cluster_means(const clustered_head *head, int k, clustered_thread 
 
 /* normaliser=query: the mean slope of every member, and its weight f_i in what the group
    shares, added to G_j; returns the part of delta_j. */
-static double query_means(const clustered_head *head, int64_t j, int64_t first, float others,
-                          clustered_thread *own) {
+static double query_means(const clustered_head *head, int64_t j, int64_t first,
+                          float others, clustered_thread *own) {
     query_panel *panel = &own->dense->panels[0];
     const int Dv = head->keys.value_dim;
     const int32_t *members = head->slot->sorted.order + first;
@@ -59,8 +61,8 @@ static double query_means(const clustered_head *head, int64_t j, int64_t first, 
                                       head->out.data + members[i] * head->out.stride, Dv);
         sum += (double)panel->keep[i] * (double)panel->delta[i];
     }
-    head->keys.kernels->spread(panel->keep, panel->width, panel->count, own->member_dout, Dv,
-                               Dv, 1, head->slot->grad_shared + j * Dv, Dv);
+    head->keys.kernels->spread(panel->keep, panel->width, panel->count, own->member_dout,
+                               Dv, Dv, 1, head->slot->grad_shared + j * Dv, Dv);
     return sum;
 }
 
@@ -81,7 +83,7 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
     run->score(panel->queries, width, dim, own->top_k, dim, k, own->scores);
     run->score(panel->grad_out, width, Dv, own->top_v, Dv, k, own->slopes);
-    const float others = clustered_start_top(head, j, panel);
+    const float others = sh_clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
     run->softmax_step(own->weights, width, k, panel->top, panel->sum, panel->keep);
     for (int i = 0; i < width; i++)
@@ -103,13 +105,15 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     return gradient;
 }
 
-static void add_scaled(float *restrict to, float factor, const float *restrict from, int n) {
+static void add_scaled(float *restrict to, float factor, const float *restrict from,
+                       int n) {
     for (int d = 0; d < n; d++)
         to[d] += factor * from[d];
 }
 
 /* Row keys[l] of `to`, if there is one, gets row l of `from`. */
-static void scatter_rows(rows to, const int32_t *keys, int count, const float *from, int dim) {
+static void scatter_rows(rows to, const int32_t *keys, int count, const float *from,
+                         int dim) {
     for (int l = 0; l < count && to.data; l++)
         add_scaled(to.data + keys[l] * to.stride, 1, from + (int64_t)l * dim, dim);
 }
@@ -141,12 +145,12 @@ static void correct_top(const clustered_head *head, int64_t j, int k, float grad
 static void scatter_top(const clustered_head *head, int64_t j, int k, float gradient,
                         clustered_thread *own) {
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    await_turn(head->slot->scatter_turn, (int)j);
+    sh_await_turn(head->slot->scatter_turn, (int)j);
     scatter_rows(head->dk, keys, k, own->grad_top_k, head->keys.dim);
     scatter_rows(head->dv, keys, k, own->grad_top_v, head->keys.value_dim);
-    if (clustered_rest_is_summed(head, j))
-        clustered_rest_backward(head, j, gradient, own);
-    pass_turn(head->slot->scatter_turn, (int)j);
+    if (sh_clustered_rest_is_summed(head, j))
+        sh_clustered_rest_backward(head, j, gradient, own);
+    sh_pass_turn(head->slot->scatter_turn, (int)j);
 }
 
 /* The softmax that the dense pass sees. A group without members has no weight in it, and
@@ -158,7 +162,7 @@ static void leave_to_dense(const clustered_head *head, int64_t j, int members) {
     if (!members) {
         memset(head->state.centroids + j * head->keys.dim, 0,
                sizeof(float) * (size_t)head->keys.dim);
-    } else if (clustered_rest_is_summed(head, j)) {
+    } else if (sh_clustered_rest_is_summed(head, j)) {
         *top = FLT_MAX;
         *inverse = 0;
     }
@@ -190,22 +194,23 @@ static void group_task(void *shared, int64_t j, int thread) {
         if (last > first && head->dq.data) /* the centroid's part is added to nothing */
             memset(head->dq.data + sorted->order[first] * head->dq.stride, 0,
                    sizeof(float) * (size_t)dim);
-        await_turn(head->slot->scatter_turn, (int)j);
-        pass_turn(head->slot->scatter_turn, (int)j);
+        sh_await_turn(head->slot->scatter_turn, (int)j);
+        sh_pass_turn(head->slot->scatter_turn, (int)j);
         return;
     }
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
-    clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
+    int k = sh_clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
+    sh_clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
     memset(own->grad_top_k, 0, sizeof(float) * (size_t)k * (size_t)dim);
     memset(own->grad_top_v, 0, sizeof(float) * (size_t)k * (size_t)Dv);
     double gradient = 0;
     for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
-        dense_cut(own->dense, run, at, least(at + run->panel, last));
+        sh_dense_cut(own->dense, run, at, least(at + run->panel, last));
         gradient += top_panel(head, j, k, at, own);
     }
-    head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) * (float)gradient;
-    if (!clustered_rest_is_summed(head, j))
+    head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) *
+                            (float)gradient;
+    if (!sh_clustered_rest_is_summed(head, j))
         correct_top(head, j, k, (float)gradient, own);
     scatter_top(head, j, k, (float)gradient, own);
 }
@@ -233,9 +238,9 @@ static void member_task(void *shared, int64_t task, int thread) {
 static void backward_head(clustered_head *head, team workers) {
     clustered_slot *slot = head->slot;
     const int64_t n = head->view.queries;
-    group_sort(&slot->sorted, head->state.groups, n);
+    sh_group_sort(&slot->sorted, head->state.groups, n);
     atomic_init(slot->scatter_turn, 0);
-    team_run(workers, slot->sorted.used, group_task, head);
+    sh_team_run(workers, slot->sorted.used, group_task, head);
     dense_backward_job job = {.keys = head->keys,
                               .n = slot->sorted.used,
                               .key_count = head->view.keys,
@@ -250,9 +255,9 @@ static void backward_head(clustered_head *head, team workers) {
                               .onto = 1,
                               .turns = slot->turns,
                               .threads = head->work->dense};
-    dense_backward(&job, workers);
+    sh_dense_backward(&job, workers);
     if (head->dq.data)
-        team_run(workers, ceil_divide(n, MEMBER_TASK), member_task, head);
+        sh_team_run(workers, ceil_divide(n, MEMBER_TASK), member_task, head);
 }
 
 /* One key/value head, with the query heads that share it. */
@@ -261,29 +266,29 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
     const int64_t sharing = problem->heads / problem->kv_heads;
-    rows dk = key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    rows dv = key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++) {
-        clustered_head head = clustered_head_of(call, b, h, slot);
+        clustered_head head = sh_clustered_head_of(call, b, h, slot);
         const int64_t n = head.view.queries, S = head.view.keys;
         if (h == kv_head * sharing) {
-            clear_rows(dk, 0, problem->packed ? S : problem->keys, problem->dim);
-            clear_rows(dv, 0, problem->packed ? S : problem->keys, problem->value_dim);
+            sh_clear_rows(dk, 0, problem->packed ? S : problem->keys, problem->dim);
+            sh_clear_rows(dv, 0, problem->packed ? S : problem->keys, problem->value_dim);
         }
         head.dk = dk;
         head.dv = dv;
-        head.dout = query_rows(call, call->gradients->dout, &problem->out, b, h);
-        head.out = query_rows(call, call->gradients->out, &problem->out, b, h);
-        head.dq = query_rows(call, call->gradients->dq, &problem->q, b, h);
-        clear_rows(head.dq, S > 0 ? n : 0, problem->packed ? n : problem->queries,
-                   problem->dim);
+        head.dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
+        head.out = sh_query_rows(call, call->gradients->out, &problem->out, b, h);
+        head.dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
+        sh_clear_rows(head.dq, S > 0 ? n : 0, problem->packed ? n : problem->queries,
+                      problem->dim);
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }
 }
 
-void clustered_backward(const attention_call *call) {
+void sh_clustered_backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
-              (void *)call);
+    sh_run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
+                 (void *)call);
 }

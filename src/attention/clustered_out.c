@@ -24,7 +24,7 @@ static void copy_task(void *shared, int64_t task, int thread) {
 /* In the softmax of a centroid, with top and sum, the keys that are not top keys have the
    share 1 - mass. Returns that sum, which turns the group's shares into such weights; 0
    when there is nothing to begin with. */
-float clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel) {
+float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel) {
     const float left = 1 - head->state.mass[j];
     const int begun = head->work->per_query && !(left <= 0);
     const float sum = begun ? 1 / head->state.inverse[j] : 0;
@@ -45,7 +45,7 @@ static void watch_strain(const clustered_head *head, int64_t j, float others,
                          const query_panel *panel) {
     for (int i = 0; i < panel->count; i++)
         if (panel->keep[i] * others > STRAIN * panel->sum[i] &&
-            !clustered_rest_is_summed(head, j)) {
+            !sh_clustered_rest_is_summed(head, j)) {
             atomic_store_explicit(&head->slot->strained[j], 1, memory_order_relaxed);
             return;
         }
@@ -60,11 +60,11 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
     const float *shared = head->state.shared + j * Dv;
     const int32_t *order = head->slot->sorted.order;
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    int k = clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
-    clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
+    int k = sh_clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
+    sh_clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
     for (int64_t at = first; at < last;) {
         query_panel *panel = &own->dense->panels[0];
-        dense_cut(own->dense, run, at, least(at + run->panel, last));
+        sh_dense_cut(own->dense, run, at, least(at + run->panel, last));
         run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
                   panel->width, dim, head->keys.scale, panel->queries);
         at += panel->count;
@@ -73,12 +73,13 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
         prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
                                panel->count, Dv);
         run->score(panel->queries, panel->width, dim, own->top_k, dim, k, own->weights);
-        const float others = clustered_start_top(head, j, panel);
+        const float others = sh_clustered_start_top(head, j, panel);
         memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
         for (int d = 0; d < Dv && per_query; d++)
             for (int i = 0; i < panel->width; i++)
                 panel->outputs[d * panel->width + i] = others * shared[d];
-        run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum, panel->keep);
+        run->softmax_step(own->weights, panel->width, k, panel->top, panel->sum,
+                          panel->keep);
         if (per_query)
             watch_strain(head, j, others, panel);
         run->mix(own->weights, panel->width, own->top_v, Dv, k, Dv, panel->keep,
@@ -98,7 +99,8 @@ static void prefetch_top(const clustered_head *head, int64_t j) {
     while (count < head->work->topk && keys[count] >= 0)
         count++;
     prefetch_rows(head->view.k.data, head->view.k.stride, keys, count, head->keys.dim);
-    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count, head->keys.value_dim);
+    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count,
+                  head->keys.value_dim);
 }
 
 static void improve_task(void *shared, int64_t task, int thread) {
@@ -126,16 +128,16 @@ static void strained_task(void *shared, int64_t j, int thread) {
     clustered_thread *own = &head->work->threads[thread];
     if (!atomic_load_explicit(&head->slot->strained[j], memory_order_relaxed))
         return;
-    clustered_sum_rest(head, j, own);
+    sh_clustered_sum_rest(head, j, own);
     improve_members(head, j, offsets[j], offsets[j + 1], own);
 }
 
-void clustered_outputs(clustered_head *head, team workers) {
+void sh_clustered_outputs(clustered_head *head, team workers) {
     const int64_t used = head->slot->sorted.used;
     for (int64_t j = 0; j < used && head->work->per_query; j++)
         atomic_init(&head->slot->strained[j], 0);
-    team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
-             head->work->improved ? improve_task : copy_task, head);
+    sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+                head->work->improved ? improve_task : copy_task, head);
     if (head->work->per_query)
-        team_run(workers, used, strained_task, head);
+        sh_team_run(workers, used, strained_task, head);
 }

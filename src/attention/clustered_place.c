@@ -10,21 +10,23 @@ enum { MAX_CHUNKS = 16, LEAST_CHUNK = 2048, LEAST_CHUNK_WITH_TOP = 16384 };
 
 static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
-    int64_t least_length =
-        plan->attention.kind == SHOAL_CLUSTERED ? LEAST_CHUNK : LEAST_CHUNK_WITH_TOP;
+    int64_t least_length = plan->attention.kind == SHOAL_CLUSTERED ? LEAST_CHUNK
+                                                                   : LEAST_CHUNK_WITH_TOP;
     return even > least_length ? even : least_length;
 }
 
 /* The centroids' softmax of `heads` heads. */
 static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_t heads,
                           layout *place) {
-    const int64_t groups = times(heads, plan->attention.clusters);
-    state->centroids = reserve(place, times(groups, plan->problem.dim), sizeof(float));
-    state->shared = reserve(place, times(groups, plan->problem.value_dim), sizeof(float));
-    state->top = reserve(place, groups, sizeof(float));
-    state->inverse = reserve(place, groups, sizeof(float));
+    const int64_t groups = sh_mul_checked(heads, plan->attention.clusters);
+    state->centroids =
+        sh_reserve(place, sh_mul_checked(groups, plan->problem.dim), sizeof(float));
+    state->shared =
+        sh_reserve(place, sh_mul_checked(groups, plan->problem.value_dim), sizeof(float));
+    state->top = sh_reserve(place, groups, sizeof(float));
+    state->inverse = sh_reserve(place, groups, sizeof(float));
     if (plan->attention.kind != SHOAL_CLUSTERED)
-        state->mass = reserve(place, groups, sizeof(float));
+        state->mass = sh_reserve(place, groups, sizeof(float));
 }
 
 /* Groups and top keys are there to be asked for. The softmax is kept for backward only;
@@ -33,14 +35,16 @@ static clustered_state state_at(const shoal_plan *plan, layout *place) {
     const shoal_problem *problem = &plan->problem;
     const int64_t heads = problem->batch * problem->heads;
     clustered_state state = {0};
-    state.groups = reserve(place, times(heads, problem->queries), sizeof(int32_t));
+    state.groups =
+        sh_reserve(place, sh_mul_checked(heads, problem->queries), sizeof(int32_t));
     if (plan->with_backward)
         place_softmax(&state, plan, heads, place);
     if (plan->attention.kind != SHOAL_CLUSTERED)
-        state.top_keys = reserve(place,
-                                 times(times(heads, plan->attention.clusters),
-                                       plan->attention.topk),
-                                 sizeof(int32_t));
+        state.top_keys =
+            sh_reserve(place,
+                       sh_mul_checked(sh_mul_checked(heads, plan->attention.clusters),
+                                      plan->attention.topk),
+                       sizeof(int32_t));
     return state;
 }
 
@@ -51,15 +55,15 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
     const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
     const int rank = (int)least(plan->attention.rank, dim);
     if (own->by_keys) {
-        metric_place(&slot->metric, plan->kernels, dim, rank, work);
-        lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
+        sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
         slot->lloyd.threads = own->lloyd;
         return;
     }
     slot->hashes.bits = plan->attention.bits;
     slot->hashes.words = hash_words(plan->attention.bits);
-    slot->hashes.planes = reserve(work, hash_array_size(N, plan->attention.bits), 1);
-    kmeans_place(&slot->kmeans, C, plan->attention.bits, N, work);
+    slot->hashes.planes = sh_reserve(work, hash_array_size(N, plan->attention.bits), 1);
+    sh_kmeans_place(&slot->kmeans, C, plan->attention.bits, N, work);
     slot->kmeans.tally = own->tallies;
 }
 
@@ -70,27 +74,27 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
     const int64_t parts = ceil_divide(S, chunk_length(plan, S)) * C;
     place_groups(slot, plan, own, work);
     slot->sorted.clusters = (int32_t)C;
-    slot->sorted.offsets = reserve(work, C + 1, sizeof(int32_t));
-    slot->sorted.order = reserve(work, N, sizeof(int32_t));
-    slot->part_top = reserve(work, parts, sizeof(float));
-    slot->part_sum = reserve(work, parts, sizeof(float));
-    slot->part_values = reserve(work, parts * plan->problem.value_dim, sizeof(float));
+    slot->sorted.offsets = sh_reserve(work, C + 1, sizeof(int32_t));
+    slot->sorted.order = sh_reserve(work, N, sizeof(int32_t));
+    slot->part_top = sh_reserve(work, parts, sizeof(float));
+    slot->part_sum = sh_reserve(work, parts, sizeof(float));
+    slot->part_values = sh_reserve(work, parts * plan->problem.value_dim, sizeof(float));
     if (own->improved) {
-        slot->part_keys = reserve(work, parts * own->topk, sizeof(uint64_t));
-        slot->part_counts = reserve(work, parts, sizeof(int32_t));
+        slot->part_keys = sh_reserve(work, parts * own->topk, sizeof(uint64_t));
+        slot->part_counts = sh_reserve(work, parts, sizeof(int32_t));
     }
     if (own->per_query)
-        slot->strained = reserve(work, C, sizeof(atomic_int));
+        slot->strained = sh_reserve(work, C, sizeof(atomic_int));
     if (!plan->with_backward) {
         place_softmax(&slot->softmax, plan, 1, work);
         return;
     }
-    slot->grad_shared = reserve(work, C * plan->problem.value_dim, sizeof(float));
-    slot->grad_centroids = reserve(work, C * plan->problem.dim, sizeof(float));
-    slot->delta = reserve(work, C, sizeof(float));
-    slot->turns =
-        reserve(work, ceil_divide(C, dense_block(plan->kernels)), sizeof(atomic_int));
-    slot->scatter_turn = reserve(work, 1, sizeof(atomic_int));
+    slot->grad_shared = sh_reserve(work, C * plan->problem.value_dim, sizeof(float));
+    slot->grad_centroids = sh_reserve(work, C * plan->problem.dim, sizeof(float));
+    slot->delta = sh_reserve(work, C, sizeof(float));
+    slot->turns = sh_reserve(work, ceil_divide(C, sh_dense_block(plan->kernels)),
+                             sizeof(atomic_int));
+    slot->scatter_turn = sh_reserve(work, 1, sizeof(atomic_int));
 }
 
 static void place_thread(clustered_thread *thread, const shoal_plan *plan,
@@ -98,51 +102,54 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     const int64_t width = plan->kernels->panel, k = own->topk;
     const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
     if (!own->by_keys)
-        thread->projections = reserve(work, plan->attention.bits * width, sizeof(float));
+        thread->projections =
+            sh_reserve(work, plan->attention.bits * width, sizeof(float));
     if (!own->improved)
         return;
-    thread->candidates = reserve(work, PANELS * width * own->capacity, sizeof(uint64_t));
-    thread->counts = reserve(work, PANELS * width, sizeof(int32_t));
-    thread->floor = reserve(work, PANELS * width, sizeof(float));
-    thread->top_k = reserve(work, k * D, sizeof(float));
-    thread->top_v = reserve(work, k * Dv, sizeof(float));
-    thread->weights = reserve(work, k * width, sizeof(float));
+    thread->candidates =
+        sh_reserve(work, PANELS * width * own->capacity, sizeof(uint64_t));
+    thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
+    thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
+    thread->top_k = sh_reserve(work, k * D, sizeof(float));
+    thread->top_v = sh_reserve(work, k * Dv, sizeof(float));
+    thread->weights = sh_reserve(work, k * width, sizeof(float));
     if (!plan->with_backward)
         return;
-    thread->scores = reserve(work, k * width, sizeof(float));
-    thread->slopes = reserve(work, k * width, sizeof(float));
-    thread->member_q = reserve(work, width * D, sizeof(float));
-    thread->member_dout = reserve(work, width * Dv, sizeof(float));
-    thread->grad_top_k = reserve(work, k * D, sizeof(float));
-    thread->grad_top_v = reserve(work, k * Dv, sizeof(float));
+    thread->scores = sh_reserve(work, k * width, sizeof(float));
+    thread->slopes = sh_reserve(work, k * width, sizeof(float));
+    thread->member_q = sh_reserve(work, width * D, sizeof(float));
+    thread->member_dout = sh_reserve(work, width * Dv, sizeof(float));
+    thread->grad_top_k = sh_reserve(work, k * D, sizeof(float));
+    thread->grad_top_v = sh_reserve(work, k * Dv, sizeof(float));
 }
 
 /* What the grouping needs for each thread. */
-static void place_group_threads(clustered_work *own, const shoal_plan *plan, layout *work) {
+static void place_group_threads(clustered_work *own, const shoal_plan *plan,
+                                layout *work) {
     const int C = plan->attention.clusters, bits = plan->attention.bits;
     const int dim = (int)plan->problem.dim, rank = (int)least(plan->attention.rank, dim);
     if (own->by_keys)
-        own->lloyd = reserve(work, plan->threads, sizeof *own->lloyd);
+        own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
     else
-        own->tallies = reserve(work, plan->threads, sizeof *own->tallies);
+        own->tallies = sh_reserve(work, plan->threads, sizeof *own->tallies);
     for (int t = 0; t < plan->threads; t++) {
         if (own->by_keys)
-            lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
-                               plan->kernels, dim, rank, work);
+            sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
+                                  plan->kernels, dim, rank, work);
         else
-            kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C, bits,
-                               work);
+            sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
+                                  bits, work);
     }
     if (own->by_keys)
         return;
-    own->directions = reserve(work, (int64_t)bits * dim, sizeof(float));
+    own->directions = sh_reserve(work, (int64_t)bits * dim, sizeof(float));
     if (own->directions)
-        hash_directions(plan->attention.seed, bits, dim, own->directions);
+        sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
 }
 
-void clustered_place(shoal_plan *plan, layout *work, layout *state) {
+void sh_clustered_place(shoal_plan *plan, layout *work, layout *state) {
     const shoal_problem *problem = &plan->problem;
-    clustered_work measured = {0}, *own = reserve(work, 1, sizeof *own);
+    clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
     *own = (clustered_work){0};
@@ -152,45 +159,47 @@ void clustered_place(shoal_plan *plan, layout *work, layout *state) {
     own->topk = (int32_t)least(plan->attention.topk, problem->keys);
     own->capacity = topk_capacity(own->topk, KEY_BLOCK);
     place_group_threads(own, plan, work);
-    own->threads = reserve(work, plan->threads, sizeof *own->threads);
-    own->dense = reserve(work, plan->threads, sizeof *own->dense);
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
+    own->dense = sh_reserve(work, plan->threads, sizeof *own->dense);
     for (int t = 0; t < plan->threads; t++) {
-        dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
+        sh_dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
         if (own->threads)
             own->threads[t].dense = &own->dense[t];
         place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
                      work);
     }
-    int slots = unit_slots(plan->threads, problem->batch * problem->heads);
-    own->slots = reserve(work, slots, sizeof *own->slots);
+    int slots = sh_unit_slots(plan->threads, problem->batch * problem->heads);
+    own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
     state_at(plan, state);
 }
 
-void clustered_use_topk(shoal_plan *plan, int32_t topk) {
+void sh_clustered_use_topk(shoal_plan *plan, int32_t topk) {
     clustered_work *own = plan->work;
     own->topk = (int32_t)least(topk, plan->problem.keys);
     own->capacity = topk_capacity(own->topk, KEY_BLOCK);
 }
 
-const int32_t *clustered_groups(const shoal_plan *plan, const void *state) {
+const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(layout){.base = (char *)state}).groups;
 }
 
-const int32_t *clustered_top_keys(const shoal_plan *plan, const void *state) {
+const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(layout){.base = (char *)state}).top_keys;
 }
 
-clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t h,
-                                 int slot) {
+clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+                                    int slot) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const int64_t C = plan->attention.clusters;
-    clustered_head head = {.call = call, .work = plan->work, .view = view_of(call, b, h)};
+    clustered_head head = {.call = call,
+                           .work = plan->work,
+                           .view = sh_view_of(call, b, h)};
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
-    head.keys = dense_keys_of(plan, &head.view);
+    head.keys = sh_dense_keys_of(plan, &head.view);
     head.chunk_keys = chunk_length(plan, head.view.keys);
     const clustered_state all = state_at(plan, &(layout){.base = call->state});
     head.state = head.slot->softmax;
@@ -207,7 +216,7 @@ clustered_head clustered_head_of(const attention_call *call, int64_t b, int64_t 
     return head;
 }
 
-int clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to) {
+int sh_clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to) {
     int count = 0;
     for (; count < k && keys[count] >= 0; count++)
         memcpy(to + (int64_t)count * dim, from.data + keys[count] * from.stride,

@@ -4,8 +4,8 @@
 
 #include "attention/clustered.h"
 
-void clustered_place(shoal_plan *plan, layout *work, layout *state);
-const int32_t *clustered_groups(const shoal_plan *plan, const void *state);
-const int32_t *clustered_top_keys(const shoal_plan *plan, const void *state);
+void sh_clustered_place(shoal_plan *plan, layout *work, layout *state);
+const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state);
+const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state);
 
 #endif

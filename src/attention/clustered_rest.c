@@ -8,8 +8,9 @@
 #include "attention/clustered.h"
 #include "cluster/topk.h"
 
-int clustered_rest_is_summed(const clustered_head *head, int64_t j) {
-    return head->work->per_query && !clustered_is_alone(head, j) && head->state.mass[j] == 0;
+int sh_clustered_rest_is_summed(const clustered_head *head, int64_t j) {
+    return head->work->per_query && !clustered_is_alone(head, j) &&
+           head->state.mass[j] == 0;
 }
 
 /* The top keys of the group in increasing order, so that a walk over all keys can skip
@@ -23,7 +24,7 @@ static top_walk walk_of(const clustered_head *head, int64_t j, clustered_thread 
     int32_t count = 0;
     for (; count < head->work->topk && keys[count] >= 0; count++)
         own->candidates[count] = ~(uint64_t)keys[count];
-    topk_sort(own->candidates, count); /* the smallest key first */
+    sh_topk_sort(own->candidates, count); /* the smallest key first */
     for (int32_t i = 0; i < count; i++)
         own->candidates[i] = ~own->candidates[i];
     own->candidates[count] = UINT64_MAX;
@@ -55,13 +56,14 @@ static void hide_top(void *seer, const query_panel *panel, float *scores, int co
             scores[l * panel->width] = -FLT_MAX / 2;
 }
 
-void clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own) {
+void sh_clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own) {
     const int Dv = head->keys.value_dim;
     query_panel *panel = &own->dense->panels[0];
     top_walk walk = walk_of(head, j, own);
-    dense_cut(own->dense, head->keys.kernels, j, j + 1);
-    dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
-    dense_stream(&head->keys, 0, head->view.keys, panel, own->dense->scores, hide_top, &walk);
+    sh_dense_cut(own->dense, head->keys.kernels, j, j + 1);
+    sh_dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
+    sh_dense_stream(&head->keys, 0, head->view.keys, panel, own->dense->scores, hide_top,
+                    &walk);
     for (int d = 0; d < Dv; d++)
         head->state.shared[j * Dv + d] = panel->outputs[d * panel->width] / panel->sum[0];
     head->state.top[j] = panel->top[0];
@@ -69,8 +71,8 @@ void clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread 
     head->state.mass[j] = 0;
 }
 
-void clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
-                             clustered_thread *own) {
+void sh_clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
+                                clustered_thread *own) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const float *centroid = head->state.centroids + j * dim;
     const float *grad_shared = head->slot->grad_shared + j * Dv;

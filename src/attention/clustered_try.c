@@ -40,7 +40,7 @@ static void load_panels(sample_panel *samples) {
         panel[p].first = 0;
         panel[p].count = samples->count;
         panel[p].width = panel_width(run, samples->count);
-        clustered_start_panel(head, &panel[p], &samples->seer);
+        sh_clustered_start_panel(head, &panel[p], &samples->seer);
     }
     run->pack(q.data, q.stride, samples->queries, samples->count, panel->width, dim,
               head->keys.scale, panel->queries);
@@ -54,20 +54,22 @@ static void weigh_moves(const sample_panel *samples, int s, const uint64_t *list
     const float top = samples->own->dense->panels[1].top[s];
     for (int32_t r = 0; r < count; r++) {
         const float *key = k.data + candidate_key(list[r]) * k.stride;
-        const float score =
-            samples->head->keys.scale * ordered_dot(query, key, samples->head->keys.dim);
-        samples->own->weights[r] = expf(score - top) - expf(candidate_score(list[r]) - top);
+        const float score = samples->head->keys.scale *
+                            ordered_dot(query, key, samples->head->keys.dim);
+        samples->own->weights[r] = expf(score - top) -
+                                   expf(candidate_score(list[r]) - top);
         samples->keys[r] = candidate_key(list[r]);
     }
 }
 
 /* Brings the best keys to the front of the list, those for each of the trial's numbers
    before the others: their order matters no further. Returns how many there are. */
-static int32_t best_in_parts(const clustered_trial *trial, uint64_t *list, int32_t count) {
-    const int32_t found = topk_cut(list, count, trial->topks[trial->count - 1]);
+static int32_t best_in_parts(const clustered_trial *trial, uint64_t *list,
+                             int32_t count) {
+    const int32_t found = sh_topk_cut(list, count, trial->topks[trial->count - 1]);
     count = found;
     for (int t = trial->count - 2; t >= 0; t--)
-        count = topk_cut(list, count, trial->topks[t]);
+        count = sh_topk_cut(list, count, trial->topks[t]);
     return found;
 }
 
@@ -78,7 +80,8 @@ static void follow_sample(const sample_panel *samples, int s, double *squares) {
     const int Dv = head->keys.value_dim;
     const query_panel *exact = samples->own->dense->panels, *centroid = exact + 1;
     const int width = exact->width;
-    float *sums = samples->own->top_v, *moved = sums + Dv; /* room for 2 top keys' values */
+    float *sums = samples->own->top_v,
+          *moved = sums + Dv; /* room for 2 top keys' values */
     uint64_t *list = samples->seer.candidates + s * samples->seer.work->capacity;
     const int32_t found = best_in_parts(trial, list, samples->seer.counts[s]);
     weigh_moves(samples, s, list, found);
@@ -115,8 +118,9 @@ static void try_panel(sample_panel *samples, double *squares) {
     load_panels(samples);
     for (int64_t key = 0; key < head->view.keys; key += KEY_BLOCK) {
         const int64_t end = least(key + KEY_BLOCK, head->view.keys);
-        dense_stream(&head->keys, key, end, &panel[0], scores, NULL, NULL);
-        dense_stream(&head->keys, key, end, &panel[1], scores, clustered_see, &samples->seer);
+        sh_dense_stream(&head->keys, key, end, &panel[0], scores, NULL, NULL);
+        sh_dense_stream(&head->keys, key, end, &panel[1], scores, sh_clustered_see,
+                        &samples->seer);
     }
     for (int s = 0; s < samples->count; s++)
         follow_sample(samples, s, squares);
@@ -128,33 +132,37 @@ static void try_head(void *shared, int64_t unit, int slot, team workers) {
     const clustered_trial *trial = shared;
     const shoal_plan *plan = trial->call->plan;
     const int64_t heads = plan->problem.heads;
-    clustered_head head = clustered_head_of(trial->call, unit / heads, unit % heads, slot);
+    clustered_head head =
+        sh_clustered_head_of(trial->call, unit / heads, unit % heads, slot);
     double *squares = trial->squares + unit * (trial->count + 1);
     memset(squares, 0, sizeof *squares * (size_t)(trial->count + 1));
-    clustered_find_groups(&head, workers);
+    sh_clustered_find_groups(&head, workers);
     const int64_t n = head.view.queries;
     if (n == 0 || head.view.keys == 0)
         return;
     int32_t chosen[MOST_SAMPLES];
     const int64_t count = least(least(trial->samples, MOST_SAMPLES), n);
-    random_subset(plan->attention.seed + (uint64_t)unit, STREAM_SAMPLES, n, count, chosen);
+    sh_random_subset(plan->attention.seed + (uint64_t)unit, STREAM_SAMPLES, n, count,
+                     chosen);
     const int thread = workers.threads == 1 ? workers.self : 0;
     sample_panel samples = {.trial = trial,
                             .head = &head,
                             .own = &head.work->threads[thread],
                             .keys = head.state.top_keys};
-    samples.seer = clustered_seer(&head, samples.own, 1);
+    samples.seer = sh_clustered_seer(&head, samples.own, 1);
     for (int64_t first = 0; first < count; first += samples.count) {
         samples.queries = chosen + first;
-        samples.count = (int)least(least(head.keys.kernels->panel, plan->attention.clusters),
-                                   count - first);
+        samples.count =
+            (int)least(least(head.keys.kernels->panel, plan->attention.clusters),
+                       count - first);
         try_panel(&samples, squares);
     }
     for (int t = 0; t <= trial->count; t++)
         squares[t] *= (double)n / (double)count;
 }
 
-void clustered_try(clustered_trial *trial) {
+void sh_clustered_try(clustered_trial *trial) {
     const shoal_problem *problem = &trial->call->plan->problem;
-    run_units(trial->call->plan->threads, problem->batch * problem->heads, try_head, trial);
+    sh_run_units(trial->call->plan->threads, problem->batch * problem->heads, try_head,
+                 trial);
 }

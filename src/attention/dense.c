@@ -5,28 +5,28 @@
 /* Keys whose values and gradients stay in cache while all queries pass over them. */
 enum { KEY_CHUNK = 4 * KEY_BLOCK };
 
-void dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work) {
+void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work) {
     const int64_t width = plan->kernels->panel;
     const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
     for (int p = 0; p < PANELS; p++) {
         query_panel *panel = &scratch->panels[p];
-        panel->queries = reserve(work, dim * width, sizeof(float));
-        panel->outputs = reserve(work, value_dim * width, sizeof(float));
-        panel->top = reserve(work, width, sizeof(float));
-        panel->sum = reserve(work, width, sizeof(float));
-        panel->keep = reserve(work, width, sizeof(float));
+        panel->queries = sh_reserve(work, dim * width, sizeof(float));
+        panel->outputs = sh_reserve(work, value_dim * width, sizeof(float));
+        panel->top = sh_reserve(work, width, sizeof(float));
+        panel->sum = sh_reserve(work, width, sizeof(float));
+        panel->keep = sh_reserve(work, width, sizeof(float));
         if (!plan->with_backward)
             continue;
-        panel->grad_out = reserve(work, value_dim * width, sizeof(float));
-        panel->grad_q = reserve(work, dim * width, sizeof(float));
-        panel->delta = reserve(work, width, sizeof(float));
+        panel->grad_out = sh_reserve(work, value_dim * width, sizeof(float));
+        panel->grad_q = sh_reserve(work, dim * width, sizeof(float));
+        panel->delta = sh_reserve(work, width, sizeof(float));
     }
-    scratch->scores = reserve(work, KEY_BLOCK * width, sizeof(float));
+    scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
     if (plan->with_backward)
-        scratch->slopes = reserve(work, KEY_BLOCK * width, sizeof(float));
+        scratch->slopes = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
 }
 
-dense_keys dense_keys_of(const shoal_plan *plan, const head_view *view) {
+dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
     return (dense_keys){.kernels = plan->kernels,
                         .k = view->k,
                         .v = view->v,
@@ -35,12 +35,12 @@ dense_keys dense_keys_of(const shoal_plan *plan, const head_view *view) {
                         .scale = plan->problem.scale};
 }
 
-int64_t dense_block(const kernel_table *table) {
+int64_t sh_dense_block(const kernel_table *table) {
     return PANELS * table->panel;
 }
 
-int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
-              int64_t last) {
+int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
+                 int64_t last) {
     int panels = 0;
     for (; first < last && panels < PANELS; panels++) {
         query_panel *panel = &scratch->panels[panels];
@@ -55,7 +55,7 @@ int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
     return panels;
 }
 
-void dense_start(const dense_keys *keys, query_panel *panel, rows x) {
+void sh_dense_start(const dense_keys *keys, query_panel *panel, rows x) {
     keys->kernels->pack(x.data + panel->first * x.stride, x.stride, NULL, panel->count,
                         panel->width, keys->dim, keys->scale, panel->queries);
     memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
@@ -65,8 +65,8 @@ void dense_start(const dense_keys *keys, query_panel *panel, rows x) {
     }
 }
 
-void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
-                  float *scores, scores_seen *seen, void *seer) {
+void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
+                     query_panel *panel, float *scores, scores_seen *seen, void *seer) {
     const kernel_table *run = keys->kernels;
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)least(KEY_BLOCK, last - block);
@@ -74,9 +74,10 @@ void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_pan
                    keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
         if (seen)
             seen(seer, panel, scores, count, block);
-        run->softmax_step(scores, panel->width, count, panel->top, panel->sum, panel->keep);
-        run->mix(scores, panel->width, keys->v.data + block * keys->v.stride, keys->v.stride,
-                 count, keys->value_dim, panel->keep, panel->outputs);
+        run->softmax_step(scores, panel->width, count, panel->top, panel->sum,
+                          panel->keep);
+        run->mix(scores, panel->width, keys->v.data + block * keys->v.stride,
+                 keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
     }
 }
 
@@ -94,15 +95,16 @@ static void finish_panel(const dense_forward_job *job, query_panel *panel) {
     memcpy(job->inverse + panel->first, panel->sum, (size_t)panel->count * sizeof(float));
 }
 
-void dense_forward(const dense_forward_job *job, int64_t first, int64_t last, int thread) {
+void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
+                      int thread) {
     dense_scratch *scratch = &job->threads[thread];
-    const int panels = dense_cut(scratch, job->keys.kernels, first, last);
+    const int panels = sh_dense_cut(scratch, job->keys.kernels, first, last);
     for (int p = 0; p < panels; p++)
-        dense_start(&job->keys, &scratch->panels[p], job->x);
+        sh_dense_start(&job->keys, &scratch->panels[p], job->x);
     for (int64_t key = 0; key < job->key_count; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
-            dense_stream(&job->keys, key, least(key + KEY_BLOCK, job->key_count),
-                         &scratch->panels[p], scratch->scores, job->seen, job->seer);
+            sh_dense_stream(&job->keys, key, least(key + KEY_BLOCK, job->key_count),
+                            &scratch->panels[p], scratch->scores, job->seen, job->seer);
     for (int p = 0; p < panels; p++)
         finish_panel(job, &scratch->panels[p]);
 }
@@ -112,10 +114,11 @@ void dense_forward(const dense_forward_job *job, int64_t first, int64_t last, in
 static void start_backward(const dense_backward_job *job, query_panel *panel) {
     const dense_keys *keys = &job->keys;
     keys->kernels->pack(job->x.data + panel->first * job->x.stride, job->x.stride, NULL,
-                        panel->count, panel->width, keys->dim, keys->scale, panel->queries);
-    keys->kernels->pack(job->dout.data + panel->first * job->dout.stride, job->dout.stride,
-                        NULL, panel->count, panel->width, keys->value_dim, 1,
-                        panel->grad_out);
+                        panel->count, panel->width, keys->dim, keys->scale,
+                        panel->queries);
+    keys->kernels->pack(job->dout.data + panel->first * job->dout.stride,
+                        job->dout.stride, NULL, panel->count, panel->width,
+                        keys->value_dim, 1, panel->grad_out);
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(keys->dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
         int live = i < panel->count;
@@ -147,31 +150,32 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
                     dout.stride, keys->value_dim, count, dv.data + first * dv.stride,
                     dv.stride);
     if (dk.data)
-        run->spread(slopes, width, panel->count, x.data + panel->first * x.stride, x.stride,
-                    keys->dim, count, dk.data + first * dk.stride, dk.stride);
+        run->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
+                    x.stride, keys->dim, count, dk.data + first * dk.stride, dk.stride);
 }
 
 /* The chunks before this one have added to this block of dq when it is its turn: the sum
    has one order, however many threads there are. */
 static void add_in_turn(const dense_backward_job *job, int64_t chunk, int64_t block,
                         const query_panel *panels, int count) {
-    await_turn(&job->turns[block], (int)chunk);
+    sh_await_turn(&job->turns[block], (int)chunk);
     for (int p = 0; p < count && job->dq.data; p++)
         job->keys.kernels->unpack(panels[p].grad_q, panels[p].count, panels[p].width,
                                   job->keys.dim, NULL, NULL, job->onto || chunk > 0,
                                   job->dq.data + panels[p].first * job->dq.stride,
                                   job->dq.stride, NULL);
-    pass_turn(&job->turns[block], (int)chunk);
+    sh_pass_turn(&job->turns[block], (int)chunk);
 }
 
 /* A chunk of keys is one task: it alone writes their dk and dv. */
 static void backward_chunk(void *shared, int64_t chunk, int thread) {
     const dense_backward_job *job = shared;
     dense_scratch *scratch = &job->threads[thread];
-    const int64_t block = dense_block(job->keys.kernels);
+    const int64_t block = sh_dense_block(job->keys.kernels);
     const int64_t end = least((chunk + 1) * KEY_CHUNK, job->key_count);
     for (int64_t first = 0; first < job->n; first += block) {
-        int panels = dense_cut(scratch, job->keys.kernels, first, least(first + block, job->n));
+        int panels =
+            sh_dense_cut(scratch, job->keys.kernels, first, least(first + block, job->n));
         for (int p = 0; p < panels; p++)
             start_backward(job, &scratch->panels[p]);
         for (int64_t key = chunk * KEY_CHUNK; key < end; key += KEY_BLOCK)
@@ -182,9 +186,9 @@ static void backward_chunk(void *shared, int64_t chunk, int thread) {
     }
 }
 
-void dense_backward(dense_backward_job *job, team workers) {
-    int64_t blocks = ceil_divide(job->n, dense_block(job->keys.kernels));
+void sh_dense_backward(dense_backward_job *job, team workers) {
+    int64_t blocks = ceil_divide(job->n, sh_dense_block(job->keys.kernels));
     for (int64_t i = 0; i < blocks; i++)
         atomic_init(&job->turns[i], 0);
-    team_run(workers, ceil_divide(job->key_count, KEY_CHUNK), backward_chunk, job);
+    sh_team_run(workers, ceil_divide(job->key_count, KEY_CHUNK), backward_chunk, job);
 }

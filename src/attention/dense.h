@@ -11,8 +11,8 @@ enum { PANELS = 5 }; /* panels that pass over a block of keys before the next bl
 typedef struct {
     int64_t first; /* its first query */
     int count, width;
-    float *queries; /* [dim][width], times scale */
-    float *outputs; /* [value_dim][width] */
+    float *queries;          /* [dim][width], times scale */
+    float *outputs;          /* [value_dim][width] */
     float *top, *sum, *keep; /* [width] */
     /* Backward only; sum holds the inverse there: */
     float *grad_out; /* [value_dim][width] */
@@ -35,25 +35,26 @@ typedef struct {
     float scale;
 } dense_keys;
 
-void dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work);
-dense_keys dense_keys_of(const shoal_plan *plan, const head_view *view);
+void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work);
+dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 
 /* Queries that one run of PANELS panels covers. */
-int64_t dense_block(const kernel_table *table);
+int64_t sh_dense_block(const kernel_table *table);
 
 /* Cuts queries first .. last - 1 (at most dense_block of them) into panels; returns how
    many panels. */
-int dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first, int64_t last);
+int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
+                 int64_t last);
 
 /* Packs rows of x, and begins a softmax that has seen nothing. */
-void dense_start(const dense_keys *keys, query_panel *panel, rows x);
+void sh_dense_start(const dense_keys *keys, query_panel *panel, rows x);
 
 /* Streams keys first .. last - 1 over one panel. seen, if given, gets every block of
    scores [count][width] before it becomes weights, and may change it. */
 typedef void scores_seen(void *seer, const query_panel *panel, float *scores, int count,
                          int64_t first);
-void dense_stream(const dense_keys *keys, int64_t first, int64_t last, query_panel *panel,
-                  float *scores, scores_seen *seen, void *seer);
+void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
+                     query_panel *panel, float *scores, scores_seen *seen, void *seer);
 
 /* softmax(scale x K') V. top and inverse, where wanted, get what backward needs: each
    row's largest score and the inverse of its softmax's sum. */
@@ -67,7 +68,8 @@ typedef struct {
     dense_scratch *threads;
 } dense_forward_job;
 /* Rows first .. last - 1, at most dense_block of them. */
-void dense_forward(const dense_forward_job *job, int64_t first, int64_t last, int thread);
+void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
+                      int thread);
 
 /* Backward of softmax(scale x K') V for n rows x, whose softmax had `top` and the inverse
    sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
@@ -85,6 +87,6 @@ typedef struct {
     atomic_int *turns; /* [ceil(n / dense_block)], whose turn it is to add to dq */
     dense_scratch *threads;
 } dense_backward_job;
-void dense_backward(dense_backward_job *job, team workers);
+void sh_dense_backward(dense_backward_job *job, team workers);
 
 #endif

@@ -25,36 +25,37 @@ static full_state state_at(const shoal_plan *plan, layout *place) {
     int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
     full_state state = {0};
     if (plan->with_backward) {
-        state.top = reserve(place, count, sizeof(float));
-        state.inverse = reserve(place, count, sizeof(float));
+        state.top = sh_reserve(place, count, sizeof(float));
+        state.inverse = sh_reserve(place, count, sizeof(float));
     }
     return state;
 }
 
 static int64_t query_blocks(const shoal_plan *plan) {
-    return ceil_divide(plan->problem.queries, dense_block(plan->kernels));
+    return ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
 }
 
 static void place_slot(full_slot *slot, const shoal_plan *plan, layout *work) {
-    slot->turns = reserve(work, query_blocks(plan), sizeof(atomic_int));
-    slot->delta = reserve(work, plan->problem.queries, sizeof(float));
+    slot->turns = sh_reserve(work, query_blocks(plan), sizeof(atomic_int));
+    slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
     if (plan->kind->keys_are_queries)
         slot->shared_dk =
-            reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
+            sh_reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
 }
 
 static void place(shoal_plan *plan, layout *work, layout *state) {
-    full_work measured = {0}, *own = reserve(work, 1, sizeof *own);
+    full_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    own->threads = reserve(work, plan->threads, sizeof *own->threads);
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     for (int t = 0; t < plan->threads; t++)
-        dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+        sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
     state_at(plan, state);
     if (!plan->with_backward)
         return;
-    int slots = unit_slots(plan->threads, plan->problem.batch * plan->problem.kv_heads);
-    own->slots = reserve(work, slots, sizeof *own->slots);
+    int slots =
+        sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.kv_heads);
+    own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(full_slot){0}, plan, work);
 }
@@ -64,31 +65,31 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const attention_call *call = shared;
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const int64_t blocks = query_blocks(plan), block = dense_block(plan->kernels);
+    const int64_t blocks = query_blocks(plan), block = sh_dense_block(plan->kernels);
     const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
-    head_view view = view_of(call, b, h);
-    rows out = query_rows(call, call->out, &problem->out, b, h);
+    head_view view = sh_view_of(call, b, h);
+    rows out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % blocks * block, last = first + block;
     const int64_t live = view.keys > 0 ? least(last, view.queries) : 0;
-    clear_rows(out, live > first ? live : first,
-               least(last, problem->packed ? view.queries : problem->queries),
-               problem->value_dim);
+    sh_clear_rows(out, live > first ? live : first,
+                  least(last, problem->packed ? view.queries : problem->queries),
+                  problem->value_dim);
     const full_state state = state_at(plan, &(layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
-    const dense_forward_job job = {.keys = dense_keys_of(plan, &view),
+    const dense_forward_job job = {.keys = sh_dense_keys_of(plan, &view),
                                    .key_count = view.keys,
                                    .x = view.q,
                                    .out = out,
                                    .top = state.top ? state.top + at : NULL,
                                    .inverse = state.inverse ? state.inverse + at : NULL,
                                    .threads = ((full_work *)plan->work)->threads};
-    dense_forward(&job, first, live, thread);
+    sh_dense_forward(&job, first, live, thread);
 }
 
 static void forward(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     int64_t tasks = plan->problem.batch * plan->problem.heads * query_blocks(plan);
-    team_run((team){plan->threads, 0}, tasks, forward_task, (void *)call);
+    sh_team_run((team){plan->threads, 0}, tasks, forward_task, (void *)call);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -105,7 +106,8 @@ enum { DELTA_TASK = 1024 };
 static void delta_task(void *shared, int64_t task, int thread) {
     const delta_job *job = shared;
     (void)thread;
-    for (int64_t i = task * DELTA_TASK; i < least((task + 1) * DELTA_TASK, job->count); i++) {
+    for (int64_t i = task * DELTA_TASK; i < least((task + 1) * DELTA_TASK, job->count);
+         i++) {
         const float *a = job->dout.data + i * job->dout.stride;
         const float *b = job->out.data + i * job->out.stride;
         double sum = 0;
@@ -116,17 +118,17 @@ static void delta_task(void *shared, int64_t task, int thread) {
 }
 
 /* One query head: adds to dk and dv. */
-static void backward_head(const attention_call *call, const full_slot *slot, int64_t b, int64_t h,
-                          rows dk, rows dv, team workers) {
+static void backward_head(const attention_call *call, const full_slot *slot, int64_t b,
+                          int64_t h, rows dk, rows dv, team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const head_view view = view_of(call, b, h);
+    const head_view view = sh_view_of(call, b, h);
     const full_state state = state_at(plan, &(layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
-    delta_job products = {query_rows(call, call->gradients->dout, &problem->out, b, h),
-                          query_rows(call, call->gradients->out, &problem->out, b, h),
+    delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out, b, h),
+                          sh_query_rows(call, call->gradients->out, &problem->out, b, h),
                           view.queries, problem->value_dim, slot->delta};
-    dense_backward_job job = {.keys = dense_keys_of(plan, &view),
+    dense_backward_job job = {.keys = sh_dense_keys_of(plan, &view),
                               .n = view.queries,
                               .key_count = view.keys,
                               .x = view.q,
@@ -134,15 +136,16 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
                               .top = state.top + at,
                               .inverse = state.inverse + at,
                               .delta = slot->delta,
-                              .dq = query_rows(call, call->gradients->dq, &problem->q, b, h),
+                              .dq = sh_query_rows(call, call->gradients->dq, &problem->q,
+                                                  b, h),
                               .dk = dk,
                               .dv = dv,
                               .turns = slot->turns,
                               .threads = ((full_work *)plan->work)->threads};
-    clear_rows(job.dq, view.keys > 0 ? view.queries : 0,
-               problem->packed ? view.queries : problem->queries, problem->dim);
-    team_run(workers, ceil_divide(view.queries, DELTA_TASK), delta_task, &products);
-    dense_backward(&job, workers);
+    sh_clear_rows(job.dq, view.keys > 0 ? view.queries : 0,
+                  problem->packed ? view.queries : problem->queries, problem->dim);
+    sh_team_run(workers, ceil_divide(view.queries, DELTA_TASK), delta_task, &products);
+    sh_dense_backward(&job, workers);
     if (!plan->kind->keys_are_queries || !job.dq.data)
         return;
     for (int64_t i = 0; i < view.queries; i++)
@@ -158,15 +161,15 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     const full_slot *slot = &((full_work *)plan->work)->slots[slot_index];
     const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
     const int64_t sharing = problem->heads / problem->kv_heads;
-    const int64_t live = view_of(call, b, kv_head * sharing).keys;
+    const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
     const int64_t keys = problem->packed ? live : problem->keys;
-    rows dk = key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    rows dv = key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
-    clear_rows(dk, 0, keys, problem->dim);
-    clear_rows(dv, 0, keys, problem->value_dim);
+    rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    sh_clear_rows(dk, 0, keys, problem->dim);
+    sh_clear_rows(dv, 0, keys, problem->value_dim);
     if (plan->kind->keys_are_queries) {
         dk = (rows){slot->shared_dk, problem->dim};
-        clear_rows(dk, 0, live, problem->dim);
+        sh_clear_rows(dk, 0, live, problem->dim);
     }
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
         backward_head(call, slot, b, h, dk, dv, workers);
@@ -174,11 +177,11 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
-              (void *)call);
+    sh_run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
+                 (void *)call);
 }
 
-const attention_kind full_kind = {
+const attention_kind sh_full_kind = {
     .kind = SHOAL_FULL,
     .prefix = "full",
     .info = {"full", "full", "N S (D + Dv)", "exact attention"},
@@ -187,7 +190,7 @@ const attention_kind full_kind = {
     .backward = backward,
 };
 
-const attention_kind shared_full_kind = {
+const attention_kind sh_shared_full_kind = {
     .kind = SHOAL_SHARED_FULL,
     .prefix = "shared-full",
     .info = {"shared-full", "shared-full", "N S (D + Dv)", "exact attention with K = Q"},

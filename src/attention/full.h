@@ -4,6 +4,6 @@
 
 #include "attention/plan.h"
 
-extern const attention_kind full_kind, shared_full_kind;
+extern const attention_kind sh_full_kind, sh_shared_full_kind;
 
 #endif

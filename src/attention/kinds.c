@@ -31,12 +31,14 @@ static const option_row option_rows[] = {
      normaliser_names},
     {"bits", OPTION_BITS, offsetof(shoal_attention, bits), 1, 255, NULL},
     {"rank", OPTION_RANK, offsetof(shoal_attention, rank), 1, 1024, NULL},
-    {"iterations", OPTION_ITERATIONS, offsetof(shoal_attention, iterations), 1, 1000, NULL},
+    {"iterations", OPTION_ITERATIONS, offsetof(shoal_attention, iterations), 1, 1000,
+     NULL},
 };
 enum { OPTION_ROWS = sizeof option_rows / sizeof *option_rows };
 
 static const option_row number_rows[] = {
-    [NUMBER_CLUSTERS] = {"clusters", 0, offsetof(shoal_attention, clusters), 1, 65535, NULL},
+    [NUMBER_CLUSTERS] = {"clusters", 0, offsetof(shoal_attention, clusters), 1, 65535,
+                         NULL},
     [NUMBER_ROUNDS] = {"rounds", 0, offsetof(shoal_attention, rounds), 1, 255, NULL},
     [NUMBER_TOPK] = {"topk", 0, offsetof(shoal_attention, topk), 1, 65535, NULL},
 };
@@ -50,9 +52,9 @@ static int32_t value_of(const shoal_attention *attention, const option_row *row)
 }
 
 static const attention_kind *row_of(shoal_kind kind) {
-    for (int i = 0; attention_kind_at(i); i++)
-        if (attention_kind_at(i)->kind == kind)
-            return attention_kind_at(i);
+    for (int i = 0; sh_attention_kind_at(i); i++)
+        if (sh_attention_kind_at(i)->kind == kind)
+            return sh_attention_kind_at(i);
     return NULL;
 }
 
@@ -78,13 +80,15 @@ static shoal_status read_name(shoal_context *context, const char *whole,
                               const option_row *row, const char *text, size_t length,
                               shoal_attention *attention) {
     for (int32_t value = row->least; value <= row->most; value++)
-        if (strlen(row->names[value]) == length && !memcmp(row->names[value], text, length)) {
+        if (strlen(row->names[value]) == length &&
+            !memcmp(row->names[value], text, length)) {
             *field(attention, row) = value;
             return SHOAL_OK;
         }
-    return fail(context, SHOAL_INVALID, "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s",
-                whole, row->name, (int)(length < 40 ? length : 40), text, row->names[0],
-                row->names[1]);
+    return sh_fail(context, SHOAL_INVALID,
+                   "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s", whole,
+                   row->name, (int)(length < 40 ? length : 40), text, row->names[0],
+                   row->names[1]);
 }
 
 static shoal_status read_field(shoal_context *context, const char *whole,
@@ -95,11 +99,12 @@ static shoal_status read_field(shoal_context *context, const char *whole,
         return read_name(context, whole, row, text, length, attention);
     if (!read_number(text, length, INT32_MAX, &value) || (int32_t)value < row->least ||
         (int32_t)value > row->most)
-        return fail(context, SHOAL_INVALID,
-                    "attention \"%.80s\": %s is \"%.*s\", it must be a whole number from %d "
-                    "to %d",
-                    whole, row->name, (int)(length < 40 ? length : 40), text, (int)row->least,
-                    (int)row->most);
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "attention \"%.80s\": %s is \"%.*s\", it must be a whole number from %d "
+            "to %d",
+            whole, row->name, (int)(length < 40 ? length : 40), text, (int)row->least,
+            (int)row->most);
     *field(attention, row) = (int32_t)value;
     return SHOAL_OK;
 }
@@ -121,14 +126,16 @@ static shoal_status read_tolerance(shoal_context *context, const char *whole,
     attention->tolerance = (float)value;
     if (points < 2 && digits > 0 && tolerance_is_legal(attention->tolerance))
         return SHOAL_OK;
-    return fail(context, SHOAL_INVALID,
-                "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
-                whole);
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
+        whole);
 }
 
 /* One "name=value". */
-static shoal_status read_option(shoal_context *context, const char *whole, const char *text,
-                                size_t length, unsigned *seen, shoal_attention *attention) {
+static shoal_status read_option(shoal_context *context, const char *whole,
+                                const char *text, size_t length, unsigned *seen,
+                                shoal_attention *attention) {
     const char *equals = memchr(text, '=', length);
     size_t name = equals ? (size_t)(equals - text) : length;
     unsigned allowed = row_of(attention->kind)->options & ~*seen;
@@ -136,10 +143,12 @@ static shoal_status read_option(shoal_context *context, const char *whole, const
         *seen |= OPTION_SEED;
         if (read_number(equals + 1, length - 5, UINT64_MAX, &attention->seed))
             return SHOAL_OK;
-        return fail(context, SHOAL_INVALID,
-                    "attention \"%.80s\": seed must be a whole number below 2^64", whole);
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention \"%.80s\": seed must be a whole number below 2^64",
+                       whole);
     }
-    if (equals && name == 9 && !memcmp(text, "tolerance", 9) && (allowed & OPTION_TOLERANCE)) {
+    if (equals && name == 9 && !memcmp(text, "tolerance", 9) &&
+        (allowed & OPTION_TOLERANCE)) {
         *seen |= OPTION_TOLERANCE;
         return read_tolerance(context, whole, equals + 1, length - 10, attention);
     }
@@ -148,20 +157,22 @@ static shoal_status read_option(shoal_context *context, const char *whole, const
         if (strlen(row->name) == name && !memcmp(text, row->name, name) &&
             (allowed & row->bit)) {
             *seen |= row->bit;
-            return read_field(context, whole, row, equals + 1, length - name - 1, attention);
+            return read_field(context, whole, row, equals + 1, length - name - 1,
+                              attention);
         }
     }
-    return fail(context, SHOAL_INVALID,
-                "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
-                "twice (the kind with its options: %s)",
-                whole, (int)(length < 40 ? length : 40), text,
-                row_of(attention->kind)->info.defaults);
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
+        "twice (the kind with its options: %s)",
+        whole, (int)(length < 40 ? length : 40), text,
+        row_of(attention->kind)->info.defaults);
 }
 
 static shoal_status read_kind(shoal_context *context, const char *text, size_t length,
                               shoal_attention *attention) {
-    for (int i = 0; attention_kind_at(i); i++) {
-        const attention_kind *kind = attention_kind_at(i);
+    for (int i = 0; sh_attention_kind_at(i); i++) {
+        const attention_kind *kind = sh_attention_kind_at(i);
         size_t prefix = strlen(kind->prefix);
         if (length < prefix || memcmp(text, kind->prefix, prefix) != 0 ||
             (kind->number == NUMBER_NONE && length != prefix))
@@ -173,10 +184,11 @@ static shoal_status read_kind(shoal_context *context, const char *text, size_t l
         return read_field(context, text, &number_rows[kind->number], text + prefix,
                           length - prefix, attention);
     }
-    return fail(context, SHOAL_INVALID,
-                "unknown attention \"%.80s\": the kinds are full, shared-full, clustered-C, "
-                "i-clustered-C, lsh-R, oracle-top-k, shoal-C, auto, such as shoal-100:topk=64",
-                text);
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "unknown attention \"%.80s\": the kinds are full, shared-full, clustered-C, "
+        "i-clustered-C, lsh-R, oracle-top-k, shoal-C, auto, such as shoal-100:topk=64",
+        text);
 }
 
 shoal_status shoal_attention_parse(shoal_context *context, const char *text,
@@ -184,7 +196,8 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!text || !attention)
-        return fail(context, SHOAL_INVALID, "attention: the spelling or its place is NULL");
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention: the spelling or its place is NULL");
     shoal_attention read = {0};
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
@@ -213,11 +226,11 @@ static bool is_legal(const option_row *row, int32_t value) {
     return value >= row->least && value <= row->most;
 }
 
-shoal_status attention_check(shoal_context *context, shoal_attention *attention) {
+shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = row_of(attention->kind);
     if (!kind)
-        return fail(context, SHOAL_INVALID, "attention.kind is %d: no such kind",
-                    (int)attention->kind);
+        return sh_fail(context, SHOAL_INVALID, "attention.kind is %d: no such kind",
+                       (int)attention->kind);
     const option_row *wanted[OPTION_ROWS + 1];
     int count = 0;
     if (kind->number != NUMBER_NONE)
@@ -226,21 +239,22 @@ shoal_status attention_check(shoal_context *context, shoal_attention *attention)
         if (kind->options & option_rows[i].bit)
             wanted[count++] = &option_rows[i];
         else if (!(kind->number == NUMBER_TOPK && option_rows[i].bit == OPTION_TOPK))
-            *field(attention, &option_rows[i]) = value_of(&kind->defaults, &option_rows[i]);
+            *field(attention, &option_rows[i]) =
+                value_of(&kind->defaults, &option_rows[i]);
     }
     for (int i = 0; i < count; i++) {
         int32_t value = value_of(attention, wanted[i]);
         if (!is_unused(attention, wanted[i]) && !is_legal(wanted[i], value))
-            return fail(context, SHOAL_INVALID, "attention.%s is %d: it must be %d to %d",
-                        wanted[i]->name, (int)value, (int)wanted[i]->least,
-                        (int)wanted[i]->most);
+            return sh_fail(context, SHOAL_INVALID,
+                           "attention.%s is %d: it must be %d to %d", wanted[i]->name,
+                           (int)value, (int)wanted[i]->least, (int)wanted[i]->most);
     }
     if (!(kind->options & OPTION_TOLERANCE))
         attention->tolerance = 0;
     else if (attention->tolerance != 0 && !tolerance_is_legal(attention->tolerance))
-        return fail(context, SHOAL_INVALID,
-                    "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
-                    (double)attention->tolerance);
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
+                       (double)attention->tolerance);
     return SHOAL_OK;
 }
 
@@ -250,7 +264,7 @@ static size_t print_tolerance(float tolerance, char *text, size_t size, char *se
     int decimals = 0;
     shoal_attention back = {0};
     do {
-        print_plain(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
+        sh_print_c(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
         read_tolerance(NULL, digits, digits, strlen(digits), &back);
     } while (back.tolerance != tolerance && ++decimals < 20);
     size_t length = (size_t)snprintf(text, size, "%ctolerance=%s", *separator, digits);
@@ -275,8 +289,8 @@ size_t shoal_attention_print(const shoal_attention *attention, char *text, size_
              !is_legal(&option_rows[i], value)) ||
             value == value_of(&kind->defaults, &option_rows[i]))
             continue;
-        length += (size_t)snprintf(buffer + length, sizeof buffer - length, "%c%s=",
-                                   separator, option_rows[i].name);
+        length += (size_t)snprintf(buffer + length, sizeof buffer - length,
+                                   "%c%s=", separator, option_rows[i].name);
         length += option_rows[i].names && value >= 0 && value <= option_rows[i].most
                       ? (size_t)snprintf(buffer + length, sizeof buffer - length, "%s",
                                          option_rows[i].names[value])
@@ -296,6 +310,6 @@ size_t shoal_attention_print(const shoal_attention *attention, char *text, size_
 }
 
 const shoal_kind_info *shoal_kind_describe(int index) {
-    const attention_kind *kind = attention_kind_at(index);
+    const attention_kind *kind = sh_attention_kind_at(index);
     return kind ? &kind->info : NULL;
 }

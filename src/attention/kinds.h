@@ -20,6 +20,6 @@ enum number { NUMBER_NONE, NUMBER_CLUSTERS, NUMBER_ROUNDS, NUMBER_TOPK };
 
 /* Refuses what the header's limits exclude; the message names the field. Fields that are
    no options of the kind get the values that the kind stands for. */
-shoal_status attention_check(shoal_context *context, shoal_attention *attention);
+shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention);
 
 #endif

@@ -12,13 +12,13 @@
 
 enum { LENGTH_TASK = 1024 };
 
-int64_t lsh_bucket_count(int64_t n) {
+int64_t sh_lsh_bucket_count(int64_t n) {
     return n > 0 ? 2 * ceil_divide(n, 2 * LSH_CHUNK) : 2;
 }
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-lsh_state lsh_state_at(const shoal_plan *plan, layout *place) {
+lsh_state sh_lsh_state_at(const shoal_plan *plan, layout *place) {
     const int64_t count = plan->problem.batch * plan->problem.heads *
                           plan->problem.queries;
     int64_t orders;
@@ -27,60 +27,60 @@ lsh_state lsh_state_at(const shoal_plan *plan, layout *place) {
         return state;
     if (__builtin_mul_overflow(count, (int64_t)plan->attention.rounds, &orders))
         orders = -1; /* which reserve refuses */
-    state.top = reserve(place, count, sizeof(float));
-    state.inverse = reserve(place, count, sizeof(float));
-    state.order = reserve(place, orders, sizeof(int32_t));
+    state.top = sh_reserve(place, count, sizeof(float));
+    state.inverse = sh_reserve(place, count, sizeof(float));
+    state.order = sh_reserve(place, orders, sizeof(int32_t));
     return state;
 }
 
 static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
                          const shoal_plan *plan, layout *work) {
     const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
-    dense_place(dense, plan, work);
+    sh_dense_place(dense, plan, work);
     scratch->dense = dense;
-    scratch->keys = reserve(work, LSH_WINDOW * dim, sizeof(float));
-    scratch->values = reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+    scratch->keys = sh_reserve(work, LSH_WINDOW * dim, sizeof(float));
+    scratch->values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
     if (!plan->with_backward)
         return;
-    scratch->queries = reserve(work, LSH_CHUNK * dim, sizeof(float));
-    scratch->grad_out = reserve(work, LSH_CHUNK * value_dim, sizeof(float));
-    scratch->grad_keys = reserve(work, LSH_WINDOW * dim, sizeof(float));
-    scratch->grad_values = reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+    scratch->queries = sh_reserve(work, LSH_CHUNK * dim, sizeof(float));
+    scratch->grad_out = sh_reserve(work, LSH_CHUNK * value_dim, sizeof(float));
+    scratch->grad_keys = sh_reserve(work, LSH_WINDOW * dim, sizeof(float));
+    scratch->grad_values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
 }
 
 static void place_slot(lsh_slot *slot, const shoal_plan *plan, layout *work) {
     const int64_t n = plan->problem.queries, dim = plan->problem.dim;
-    const int64_t buckets = lsh_bucket_count(n);
-    slot->inverse_length = reserve(work, n, sizeof(double));
-    slot->projections = reserve(work, buckets / 2 * dim, sizeof(float));
-    slot->buckets = reserve(work, n, sizeof(int32_t));
-    slot->offsets = reserve(work, buckets + 1, sizeof(int32_t));
+    const int64_t buckets = sh_lsh_bucket_count(n);
+    slot->inverse_length = sh_reserve(work, n, sizeof(double));
+    slot->projections = sh_reserve(work, buckets / 2 * dim, sizeof(float));
+    slot->buckets = sh_reserve(work, n, sizeof(int32_t));
+    slot->offsets = sh_reserve(work, buckets + 1, sizeof(int32_t));
     if (plan->with_backward) {
-        slot->delta = reserve(work, n, sizeof(float));
-        slot->grad_keys = reserve(work, n * dim, sizeof(float));
+        slot->delta = sh_reserve(work, n, sizeof(float));
+        slot->grad_keys = sh_reserve(work, n * dim, sizeof(float));
     } else {
-        slot->order = reserve(work, n, sizeof(int32_t));
-        slot->top = reserve(work, n, sizeof(float));
-        slot->sum = reserve(work, n, sizeof(float));
+        slot->order = sh_reserve(work, n, sizeof(int32_t));
+        slot->top = sh_reserve(work, n, sizeof(float));
+        slot->sum = sh_reserve(work, n, sizeof(float));
     }
-    lsh_count_place(&slot->count, plan, work);
+    sh_lsh_count_place(&slot->count, plan, work);
 }
 
 static void place(shoal_plan *plan, layout *work, layout *state) {
-    lsh_work measured, *own = reserve(work, 1, sizeof *own);
+    lsh_work measured, *own = sh_reserve(work, 1, sizeof *own);
     const int slots =
-        unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
+        sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
     plan->work = own;
     own = own ? own : &measured;
-    own->dense = reserve(work, plan->threads, sizeof *own->dense);
-    own->threads = reserve(work, plan->threads, sizeof *own->threads);
-    own->slots = reserve(work, slots, sizeof *own->slots);
+    own->dense = sh_reserve(work, plan->threads, sizeof *own->dense);
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
+    own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int t = 0; t < plan->threads; t++)
         place_thread(own->threads ? &own->threads[t] : &(lsh_scratch){0},
                      own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(lsh_slot){0}, plan, work);
-    lsh_state_at(plan, state);
+    sh_lsh_state_at(plan, state);
 }
 
 /* ---- Unit keys -------------------------------------------------------------------- */
@@ -98,11 +98,11 @@ static void length_task(void *shared, int64_t task, int thread) {
     }
 }
 
-void lsh_measure(lsh_job *job, team workers) {
-    team_run(workers, ceil_divide(job->view.queries, LENGTH_TASK), length_task, job);
+void sh_lsh_measure(lsh_job *job, team workers) {
+    sh_team_run(workers, ceil_divide(job->view.queries, LENGTH_TASK), length_task, job);
 }
 
-void lsh_unit_row(const lsh_job *job, int64_t position, float *key) {
+void sh_lsh_unit_row(const lsh_job *job, int64_t position, float *key) {
     const float *q = job->view.q.data + position * job->view.q.stride;
     const double inverse = job->slot->inverse_length[position];
     for (int64_t d = 0; d < job->call->plan->problem.dim; d++)
@@ -119,7 +119,8 @@ static void projection_task(void *shared, int64_t c, int thread) {
     (void)thread;
     for (int64_t d = 0; d < plan->problem.dim; d++)
         job->slot->projections[c * plan->problem.dim + d] =
-            random_normal(plan->attention.seed, STREAM_ROTATIONS, column | (uint64_t)d);
+            sh_random_normal(plan->attention.seed, STREAM_ROTATIONS,
+                             column | (uint64_t)d);
 }
 
 /* The largest and the smallest product of each lane so far, and the first column that
@@ -155,17 +156,17 @@ static void hash_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
     const kernel_table *run = plan->kernels;
-    const int64_t block = dense_block(run), n = job->view.queries,
+    const int64_t block = sh_dense_block(run), n = job->view.queries,
                   dim = plan->problem.dim;
-    const int32_t half = (int32_t)(lsh_bucket_count(n) / 2);
+    const int32_t half = (int32_t)(sh_lsh_bucket_count(n) / 2);
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     extremes found[PANELS];
     const int panels =
-        dense_cut(scratch->dense, run, task * block, least((task + 1) * block, n));
+        sh_dense_cut(scratch->dense, run, task * block, least((task + 1) * block, n));
     for (int p = 0; p < panels; p++) {
         query_panel *panel = &scratch->dense->panels[p];
         for (int i = 0; i < panel->count; i++)
-            lsh_unit_row(job, panel->first + i, scratch->keys + i * dim);
+            sh_lsh_unit_row(job, panel->first + i, scratch->keys + i * dim);
         run->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
                   panel->queries);
         extremes_start(&found[p]);
@@ -188,26 +189,26 @@ static void hash_task(void *shared, int64_t task, int thread) {
 
 static void hash_round(lsh_job *job, team workers) {
     const int64_t n = job->view.queries;
-    team_run(workers, lsh_bucket_count(n) / 2, projection_task, job);
-    team_run(workers, ceil_divide(n, dense_block(job->call->plan->kernels)), hash_task,
-             job);
+    sh_team_run(workers, sh_lsh_bucket_count(n) / 2, projection_task, job);
+    sh_team_run(workers, ceil_divide(n, sh_dense_block(job->call->plan->kernels)),
+                hash_task, job);
 }
 
-void lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_t h,
-                 int64_t round, int32_t *buckets) {
+void sh_lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_t h,
+                    int64_t round, int32_t *buckets) {
     const attention_call call = {.plan = plan, .inputs = inputs};
     lsh_job job = {.call = &call,
                    .slot = ((lsh_work *)plan->work)->slots,
-                   .view = view_of(&call, b, h),
+                   .view = sh_view_of(&call, b, h),
                    .round = round};
-    lsh_measure(&job, (team){1, 0});
+    sh_lsh_measure(&job, (team){1, 0});
     hash_round(&job, (team){1, 0});
     memcpy(buckets, job.slot->buckets, (size_t)job.view.queries * sizeof *buckets);
 }
 
 /* ---- Chunks ----------------------------------------------------------------------- */
 
-lsh_chunk lsh_chunk_at(const lsh_job *job, int64_t chunk) {
+lsh_chunk sh_lsh_chunk_at(const lsh_job *job, int64_t chunk) {
     const int64_t first = chunk * LSH_CHUNK;
     const int before = chunk > 0 ? LSH_CHUNK : 0;
     return (lsh_chunk){.window = job->order + first - before,
@@ -215,26 +216,26 @@ lsh_chunk lsh_chunk_at(const lsh_job *job, int64_t chunk) {
                        .count = (int)least(LSH_CHUNK, job->view.queries - first)};
 }
 
-void lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
+void sh_lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
     const shoal_problem *problem = &job->call->plan->problem;
     const rows v = job->view.v;
     for (int r = 0; r < chunk->before + chunk->count; r++) {
-        lsh_unit_row(job, chunk->window[r], scratch->keys + r * problem->dim);
+        sh_lsh_unit_row(job, chunk->window[r], scratch->keys + r * problem->dim);
         memcpy(scratch->values + r * problem->value_dim,
                v.data + chunk->window[r] * v.stride,
                (size_t)problem->value_dim * sizeof(float));
     }
 }
 
-void lsh_hide_self(const lsh_chunk *chunk, const query_panel *panel, float *scores) {
+void sh_lsh_hide_self(const lsh_chunk *chunk, const query_panel *panel, float *scores) {
     if (chunk->before + chunk->count == 1)
         return;
     for (int i = 0; i < panel->count; i++)
         scores[(chunk->before + panel->first + i) * panel->width + i] = -INFINITY;
 }
 
-void lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
-             query_panel *panel) {
+void sh_lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
+                query_panel *panel) {
     panel->first = first;
     panel->width = panel_width(plan->kernels, chunk->count - first);
     panel->count = (int)least(panel->width, chunk->count - first);
@@ -274,18 +275,18 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
     const shoal_plan *plan = job->call->plan;
     const int dim = (int)plan->problem.dim, value_dim = (int)plan->problem.value_dim;
     const kernel_table *run = plan->kernels;
-    const lsh_chunk chunk = lsh_chunk_at(job, task);
+    const lsh_chunk chunk = sh_lsh_chunk_at(job, task);
     const int window = chunk.before + chunk.count;
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     query_panel *panel = &scratch->dense->panels[0];
     float *scores = scratch->dense->scores;
-    lsh_gather(job, &chunk, scratch);
+    sh_lsh_gather(job, &chunk, scratch);
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
         const int32_t *queries = chunk.window + chunk.before + first;
-        lsh_cut(plan, &chunk, first, panel);
+        sh_lsh_cut(plan, &chunk, first, panel);
         resume_panel(job, queries, panel);
         run->score(panel->queries, panel->width, dim, scratch->keys, dim, window, scores);
-        lsh_hide_self(&chunk, panel, scores);
+        sh_lsh_hide_self(&chunk, panel, scores);
         run->softmax_step(scores, panel->width, window, panel->top, panel->sum,
                           panel->keep);
         run->mix(scores, panel->width, scratch->values, value_dim, window, value_dim,
@@ -294,20 +295,21 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
     }
 }
 
-void lsh_sort(lsh_job *job, int32_t *order, team workers) {
+void sh_lsh_sort(lsh_job *job, int32_t *order, team workers) {
     const int64_t n = job->view.queries;
-    grouping sorted = {.clusters = (int32_t)lsh_bucket_count(n),
+    grouping sorted = {.clusters = (int32_t)sh_lsh_bucket_count(n),
                        .offsets = job->slot->offsets,
                        .order = order};
     hash_round(job, workers);
-    group_sort(&sorted, job->slot->buckets, n);
+    sh_group_sort(&sorted, job->slot->buckets, n);
     job->order = order;
 }
 
 static void forward_rounds(lsh_job *job, int32_t *orders, int64_t stride, team workers) {
     for (; job->round < job->call->plan->attention.rounds; job->round++) {
-        lsh_sort(job, orders + job->round * stride, workers);
-        team_run(workers, ceil_divide(job->view.queries, LSH_CHUNK), forward_chunk, job);
+        sh_lsh_sort(job, orders + job->round * stride, workers);
+        sh_team_run(workers, ceil_divide(job->view.queries, LSH_CHUNK), forward_chunk,
+                    job);
     }
 }
 
@@ -316,7 +318,7 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
-    const lsh_state state = lsh_state_at(plan, &(layout){.base = call->state});
+    const lsh_state state = sh_lsh_state_at(plan, &(layout){.base = call->state});
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
     int32_t *orders = plan->with_backward ? state.order + at * plan->attention.rounds
@@ -324,26 +326,27 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     const int64_t stride = plan->with_backward ? problem->queries : 0;
     lsh_job job = {.call = call,
                    .slot = slot,
-                   .view = view_of(call, b, h),
+                   .view = sh_view_of(call, b, h),
                    .top = plan->with_backward ? state.top + at : slot->top,
                    .sum = plan->with_backward ? state.inverse + at : slot->sum,
-                   .out = query_rows(call, call->out, &problem->out, b, h)};
-    clear_rows(job.out, job.view.queries,
-               problem->packed ? job.view.queries : problem->queries, problem->value_dim);
+                   .out = sh_query_rows(call, call->out, &problem->out, b, h)};
+    sh_clear_rows(job.out, job.view.queries,
+                  problem->packed ? job.view.queries : problem->queries,
+                  problem->value_dim);
     if (job.view.queries == 0)
         return;
-    lsh_measure(&job, workers);
-    (lsh_counted(&job) ? lsh_count_forward : forward_rounds)(&job, orders, stride,
-                                                             workers);
+    sh_lsh_measure(&job, workers);
+    (sh_lsh_counted(&job) ? sh_lsh_count_forward : forward_rounds)(&job, orders, stride,
+                                                                   workers);
 }
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    run_units(call->plan->threads, problem->batch * problem->heads, forward_unit,
-              (void *)call);
+    sh_run_units(call->plan->threads, problem->batch * problem->heads, forward_unit,
+                 (void *)call);
 }
 
-const attention_kind lsh_kind = {
+const attention_kind sh_lsh_kind = {
     .kind = SHOAL_LSH,
     .prefix = "lsh-",
     .number = NUMBER_ROUNDS,
@@ -354,5 +357,5 @@ const attention_kind lsh_kind = {
     .keys_are_queries = 1,
     .place = place,
     .forward = forward,
-    .backward = lsh_backward,
+    .backward = sh_lsh_backward,
 };

@@ -9,15 +9,15 @@
 
 enum { LSH_CHUNK = 32, LSH_WINDOW = 2 * LSH_CHUNK };
 
-extern const attention_kind lsh_kind;
+extern const attention_kind sh_lsh_kind;
 
 /* n / 32, rounded up to an even number: a chunk's worth of positions for each bucket. */
-int64_t lsh_bucket_count(int64_t n);
+int64_t sh_lsh_bucket_count(int64_t n);
 
 /* The buckets of one head of sequence b in one round, [live queries]. For tests: it runs
    on the plan's own workspace. */
-void lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_t h,
-                 int64_t round, int32_t *buckets);
+void sh_lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int64_t h,
+                    int64_t round, int32_t *buckets);
 
 /* ---- What forward and backward share ---------------------------------------------- */
 
@@ -66,7 +66,7 @@ typedef struct {
     int32_t *order;       /* [batch][heads][rounds][queries], sorted by bucket */
 } lsh_state;
 
-lsh_state lsh_state_at(const shoal_plan *plan, layout *place);
+lsh_state sh_lsh_state_at(const shoal_plan *plan, layout *place);
 
 /* One head in work. */
 typedef struct {
@@ -89,33 +89,33 @@ typedef struct {
     int before, count;
 } lsh_chunk;
 
-lsh_chunk lsh_chunk_at(const lsh_job *job, int64_t chunk);
+lsh_chunk sh_lsh_chunk_at(const lsh_job *job, int64_t chunk);
 /* Copies the window's unit keys and its values. */
-void lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch);
+void sh_lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch);
 /* Takes from each query of the panel the score of its own key, unless it has no other. */
-void lsh_hide_self(const lsh_chunk *chunk, const query_panel *panel, float *scores);
+void sh_lsh_hide_self(const lsh_chunk *chunk, const query_panel *panel, float *scores);
 /* Panels cover queries of a chunk; first counts from the chunk's first. */
-void lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
-             query_panel *panel);
+void sh_lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
+                query_panel *panel);
 
 /* Inverse lengths of the head's queries. */
-void lsh_measure(lsh_job *job, team workers);
-void lsh_unit_row(const lsh_job *job, int64_t position, float *key);
+void sh_lsh_measure(lsh_job *job, team workers);
+void sh_lsh_unit_row(const lsh_job *job, int64_t position, float *key);
 
 /* Hashes and sorts the positions of the job's round into `order`, [n]. */
-void lsh_sort(lsh_job *job, int32_t *order, team workers);
+void sh_lsh_sort(lsh_job *job, int32_t *order, team workers);
 
 /* ---- Few positions (lsh_counted.c) ------------------------------------------------ */
 
 /* With at most 64 R positions the windows of R rounds hold more pairs than there are:
    each pair is computed once, and its key counts as often as rounds show it. */
-int lsh_counted(const lsh_job *job);
-void lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work);
+int sh_lsh_counted(const lsh_job *job);
+void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work);
 /* orders: one order for each round, `stride` apart; 0 if only one is kept. */
-void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers);
+void sh_lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers);
 /* Adds to dv and to slot->grad_keys, overwrites dq. */
-void lsh_count_backward(lsh_job *job, const int32_t *orders, team workers);
+void sh_lsh_count_backward(lsh_job *job, const int32_t *orders, team workers);
 
-void lsh_backward(const attention_call *call);
+void sh_lsh_backward(const attention_call *call);
 
 #endif

@@ -57,7 +57,7 @@ static void backward_panel(const lsh_job *job, const lsh_chunk *chunk,
     run->score(panel->queries, width, dim, scratch->keys, dim, window, scores);
     run->score(panel->grad_out, width, value_dim, scratch->values, value_dim, window,
                slopes);
-    lsh_hide_self(chunk, panel, scores);
+    sh_lsh_hide_self(chunk, panel, scores);
     run->softmax_slope(scores, slopes, width, window, panel->top, panel->sum,
                        panel->delta, plan->problem.scale);
     if (job->dv.data)
@@ -87,14 +87,14 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
     const shoal_problem *problem = &plan->problem;
-    const lsh_chunk chunk = lsh_chunk_at(job, 2 * task + job->phase);
+    const lsh_chunk chunk = sh_lsh_chunk_at(job, 2 * task + job->phase);
     const int window = chunk.before + chunk.count;
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     query_panel *panel = &scratch->dense->panels[0];
-    lsh_gather(job, &chunk, scratch);
+    sh_lsh_gather(job, &chunk, scratch);
     gather_gradients(job, &chunk, scratch);
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
-        lsh_cut(plan, &chunk, first, panel);
+        sh_lsh_cut(plan, &chunk, first, panel);
         backward_panel(job, &chunk, scratch, panel);
     }
     if (job->dv.data)
@@ -135,7 +135,7 @@ static void normalise_task(void *shared, int64_t task, int thread) {
         const double inverse = job->slot->inverse_length[i];
         float *dq = job->dq.data + i * job->dq.stride;
         double along = 0;
-        lsh_unit_row(job, i, unit);
+        sh_lsh_unit_row(job, i, unit);
         for (int64_t d = 0; d < dim; d++)
             along += (double)grad[d] * (double)unit[d];
         for (int64_t d = 0; d < dim; d++)
@@ -149,19 +149,20 @@ static void backward_rounds(lsh_job *job, const int32_t *orders, team workers) {
     for (job->round = 0; job->round < plan->attention.rounds; job->round++) {
         job->order = orders + job->round * plan->problem.queries;
         for (job->phase = 0; job->phase < 2; job->phase++)
-            team_run(workers, ceil_divide(chunks - job->phase, 2), backward_chunk, job);
+            sh_team_run(workers, ceil_divide(chunks - job->phase, 2), backward_chunk,
+                        job);
     }
 }
 
 static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_problem *problem = &job->call->plan->problem;
     const int64_t n = job->view.queries;
-    lsh_measure(job, workers);
-    team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
-    clear_rows((rows){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
-    (lsh_counted(job) ? lsh_count_backward : backward_rounds)(job, orders, workers);
+    sh_lsh_measure(job, workers);
+    sh_team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
+    sh_clear_rows((rows){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
+    (sh_lsh_counted(job) ? sh_lsh_count_backward : backward_rounds)(job, orders, workers);
     if (job->dq.data)
-        team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
+        sh_team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
 }
 
 static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
@@ -169,29 +170,29 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const shoal_gradients *gradients = call->gradients;
-    const lsh_state state = lsh_state_at(plan, &(layout){.base = call->state});
+    const lsh_state state = sh_lsh_state_at(plan, &(layout){.base = call->state});
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
     lsh_job job = {.call = call,
                    .slot = &((lsh_work *)plan->work)->slots[slot_index],
-                   .view = view_of(call, b, h),
+                   .view = sh_view_of(call, b, h),
                    .top = state.top + at,
                    .sum = state.inverse + at,
-                   .out = query_rows(call, gradients->out, &problem->out, b, h),
-                   .dout = query_rows(call, gradients->dout, &problem->out, b, h),
-                   .dq = query_rows(call, gradients->dq, &problem->q, b, h),
-                   .dv = key_rows(call, gradients->dv, &problem->v, b, h)};
+                   .out = sh_query_rows(call, gradients->out, &problem->out, b, h),
+                   .dout = sh_query_rows(call, gradients->dout, &problem->out, b, h),
+                   .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
+                   .dv = sh_key_rows(call, gradients->dv, &problem->v, b, h)};
     const int64_t positions = problem->packed ? job.view.queries : problem->queries;
-    clear_rows(job.dq, 0, positions, problem->dim);
-    clear_rows(job.dv, 0, positions, problem->value_dim);
-    clear_rows(key_rows(call, gradients->dk, &problem->k, b, h), 0, positions,
-               problem->dim);
+    sh_clear_rows(job.dq, 0, positions, problem->dim);
+    sh_clear_rows(job.dv, 0, positions, problem->value_dim);
+    sh_clear_rows(sh_key_rows(call, gradients->dk, &problem->k, b, h), 0, positions,
+                  problem->dim);
     if (job.view.queries > 0)
         backward_head(&job, state.order + at * plan->attention.rounds, workers);
 }
 
-void lsh_backward(const attention_call *call) {
+void sh_lsh_backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    run_units(call->plan->threads, problem->batch * problem->heads, backward_unit,
-              (void *)call);
+    sh_run_units(call->plan->threads, problem->batch * problem->heads, backward_unit,
+                 (void *)call);
 }

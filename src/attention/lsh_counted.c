@@ -17,18 +17,18 @@ static int64_t most_positions(const shoal_plan *plan) {
                  (int64_t)plan->attention.rounds * LSH_WINDOW);
 }
 
-int lsh_counted(const lsh_job *job) {
+int sh_lsh_counted(const lsh_job *job) {
     return job->view.queries <= most_positions(job->call->plan);
 }
 
-void lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work) {
+void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work) {
     const int64_t few = most_positions(plan), rounds = plan->attention.rounds;
-    count->keys = reserve(work, few * plan->problem.dim, sizeof(float));
-    count->chunks = reserve(work, rounds * few + STRIP, sizeof(uint8_t));
-    count->logs = reserve(work, rounds + 1, sizeof(float));
+    count->keys = sh_reserve(work, few * plan->problem.dim, sizeof(float));
+    count->chunks = sh_reserve(work, rounds * few + STRIP, sizeof(uint8_t));
+    count->logs = sh_reserve(work, rounds + 1, sizeof(float));
     if (plan->with_backward)
-        count->turns = reserve(work, ceil_divide(few, dense_block(plan->kernels)),
-                               sizeof(atomic_int));
+        count->turns = sh_reserve(work, ceil_divide(few, sh_dense_block(plan->kernels)),
+                                  sizeof(atomic_int));
 }
 
 /* ---- Rounds that show a pair ------------------------------------------------------ */
@@ -37,7 +37,7 @@ static void prepare(const lsh_job *job) {
     const lsh_count *count = &job->slot->count;
     const shoal_plan *plan = job->call->plan;
     for (int64_t i = 0; i < job->view.queries; i++)
-        lsh_unit_row(job, i, count->keys + i * plan->problem.dim);
+        sh_lsh_unit_row(job, i, count->keys + i * plan->problem.dim);
     count->logs[0] = LOWEST_SCORE;
     for (int m = 1; m <= plan->attention.rounds; m++)
         count->logs[m] = logf((float)m);
@@ -88,18 +88,18 @@ static void weigh(void *shared, const query_panel *panel, float *scores, int cou
 /* ---- The passes ------------------------------------------------------------------- */
 
 static dense_keys unit_keys(const lsh_job *job) {
-    dense_keys keys = dense_keys_of(job->call->plan, &job->view);
+    dense_keys keys = sh_dense_keys_of(job->call->plan, &job->view);
     keys.k = (rows){job->slot->count.keys, job->call->plan->problem.dim};
     return keys;
 }
 
 static void forward_task(void *shared, int64_t task, int thread) {
     const dense_forward_job *dense = shared;
-    const int64_t block = dense_block(dense->keys.kernels), first = task * block;
-    dense_forward(dense, first, least(first + block, dense->key_count), thread);
+    const int64_t block = sh_dense_block(dense->keys.kernels), first = task * block;
+    sh_dense_forward(dense, first, least(first + block, dense->key_count), thread);
 }
 
-void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers) {
+void sh_lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers) {
     const shoal_plan *plan = job->call->plan;
     const int64_t n = job->view.queries;
     dense_forward_job dense = {.keys = unit_keys(job),
@@ -113,13 +113,14 @@ void lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team worke
                                .threads = ((lsh_work *)plan->work)->dense};
     prepare(job);
     for (job->round = 0; job->round < plan->attention.rounds; job->round++) {
-        lsh_sort(job, orders + job->round * stride, workers);
+        sh_lsh_sort(job, orders + job->round * stride, workers);
         note_chunks(job);
     }
-    team_run(workers, ceil_divide(n, dense_block(plan->kernels)), forward_task, &dense);
+    sh_team_run(workers, ceil_divide(n, sh_dense_block(plan->kernels)), forward_task,
+                &dense);
 }
 
-void lsh_count_backward(lsh_job *job, const int32_t *orders, team workers) {
+void sh_lsh_count_backward(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_plan *plan = job->call->plan;
     const int64_t n = job->view.queries;
     float *grad_keys = job->dq.data ? job->slot->grad_keys : NULL;
@@ -143,5 +144,5 @@ void lsh_count_backward(lsh_job *job, const int32_t *orders, team workers) {
         job->order = orders + job->round * plan->problem.queries;
         note_chunks(job);
     }
-    dense_backward(&dense, workers);
+    sh_dense_backward(&dense, workers);
 }

@@ -44,31 +44,31 @@ static int32_t *state_at(const shoal_plan *plan, layout *place) {
         return NULL;
     if (__builtin_mul_overflow(count, (int64_t)kept_keys(plan), &size))
         size = -1; /* which reserve refuses */
-    return reserve(place, size, sizeof(int32_t));
+    return sh_reserve(place, size, sizeof(int32_t));
 }
 
 static void place_thread(oracle_scratch *scratch, const shoal_plan *plan, layout *work) {
     const int64_t width = plan->kernels->panel, k = kept_keys(plan);
-    scratch->queries = reserve(work, plan->problem.dim * width, sizeof(float));
-    scratch->scores = reserve(work, KEY_BLOCK * width, sizeof(float));
-    scratch->floors = reserve(work, width, sizeof(float));
+    scratch->queries = sh_reserve(work, plan->problem.dim * width, sizeof(float));
+    scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
+    scratch->floors = sh_reserve(work, width, sizeof(float));
     scratch->candidates =
-        reserve(work, width * topk_capacity(k, KEY_BLOCK), sizeof(uint64_t));
-    scratch->counts = reserve(work, width, sizeof(int32_t));
-    scratch->weights = reserve(work, k, sizeof(double));
+        sh_reserve(work, width * topk_capacity(k, KEY_BLOCK), sizeof(uint64_t));
+    scratch->counts = sh_reserve(work, width, sizeof(int32_t));
+    scratch->weights = sh_reserve(work, k, sizeof(double));
     if (!plan->with_backward)
         return;
-    scratch->slopes = reserve(work, k, sizeof(double));
-    scratch->dq = reserve(work, plan->problem.dim, sizeof(double));
+    scratch->slopes = sh_reserve(work, k, sizeof(double));
+    scratch->dq = sh_reserve(work, plan->problem.dim, sizeof(double));
 }
 
 static void place(shoal_plan *plan, layout *work, layout *state) {
-    oracle_work measured, *own = reserve(work, 1, sizeof *own);
+    oracle_work measured, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
     own->k = kept_keys(plan);
     own->capacity = topk_capacity(own->k, KEY_BLOCK);
-    own->threads = reserve(work, plan->threads, sizeof *own->threads);
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     for (int t = 0; t < plan->threads; t++)
         place_thread(own->threads ? &own->threads[t] : &(oracle_scratch){0}, plan, work);
     state_at(plan, state);
@@ -103,7 +103,7 @@ static void cut_lists(const oracle_work *own, oracle_scratch *scratch, int live)
         uint64_t *list = scratch->candidates + i * own->capacity;
         if (scratch->counts[i] + KEY_BLOCK <= own->capacity)
             continue;
-        scratch->counts[i] = topk_cut(list, scratch->counts[i], own->k);
+        scratch->counts[i] = sh_topk_cut(list, scratch->counts[i], own->k);
         uint64_t worst = list[0];
         for (int32_t j = 1; j < scratch->counts[i]; j++)
             worst = list[j] < worst ? list[j] : worst;
@@ -135,8 +135,8 @@ static void search(const shoal_plan *plan, const head_view *view, int64_t first,
     }
     for (int i = 0; i < live; i++) {
         uint64_t *list = scratch->candidates + i * own->capacity;
-        scratch->counts[i] = topk_cut(list, scratch->counts[i], own->k);
-        topk_sort(list, scratch->counts[i]);
+        scratch->counts[i] = sh_topk_cut(list, scratch->counts[i], own->k);
+        sh_topk_sort(list, scratch->counts[i]);
     }
 }
 
@@ -194,13 +194,13 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t width = plan->kernels->panel;
     const int64_t panels = ceil_divide(problem->queries, width);
     const int64_t b = task / panels / problem->heads, h = task / panels % problem->heads;
-    const head_view view = view_of(call, b, h);
-    const rows out = query_rows(call, call->out, &problem->out, b, h);
+    const head_view view = sh_view_of(call, b, h);
+    const rows out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % panels * width, last = first + width;
     const int64_t live = view.keys > 0 ? least(last, view.queries) : 0;
-    clear_rows(out, live > first ? live : first,
-               least(last, problem->packed ? view.queries : problem->queries),
-               problem->value_dim);
+    sh_clear_rows(out, live > first ? live : first,
+                  least(last, problem->packed ? view.queries : problem->queries),
+                  problem->value_dim);
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
@@ -213,8 +213,8 @@ static void forward_task(void *shared, int64_t task, int thread) {
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t panels = ceil_divide(problem->queries, call->plan->kernels->panel);
-    team_run((team){call->plan->threads, 0}, problem->batch * problem->heads * panels,
-             forward_task, (void *)call);
+    sh_team_run((team){call->plan->threads, 0}, problem->batch * problem->heads * panels,
+                forward_task, (void *)call);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -279,13 +279,14 @@ static void backward_head(const attention_call *call, int64_t b, int64_t h, rows
                           rows dv, oracle_scratch *scratch) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const head_view view = view_of(call, b, h);
-    const rows dout = query_rows(call, call->gradients->dout, &problem->out, b, h);
-    const rows dq = query_rows(call, call->gradients->dq, &problem->q, b, h);
+    const head_view view = sh_view_of(call, b, h);
+    const rows dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
+    const rows dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
     const int64_t live = view.keys > 0 ? view.queries : 0;
     const int32_t *chosen = state_at(plan, &(layout){.base = call->state});
     chosen += view.head * problem->queries * kept_keys(plan);
-    clear_rows(dq, live, problem->packed ? view.queries : problem->queries, problem->dim);
+    sh_clear_rows(dq, live, problem->packed ? view.queries : problem->queries,
+                  problem->dim);
     for (int64_t i = 0; i < live; i++)
         backward_query(plan, &view, chosen + i * kept_keys(plan),
                        view.q.data + i * view.q.stride, dout.data + i * dout.stride,
@@ -299,23 +300,23 @@ static void backward_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &plan->problem;
     const int64_t b = task / problem->kv_heads, kv_head = task % problem->kv_heads;
     const int64_t sharing = problem->heads / problem->kv_heads;
-    const int64_t live = view_of(call, b, kv_head * sharing).keys;
+    const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
     const int64_t keys = problem->packed ? live : problem->keys;
-    const rows dk = key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    const rows dv = key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
-    clear_rows(dk, 0, keys, problem->dim);
-    clear_rows(dv, 0, keys, problem->value_dim);
+    const rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    const rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    sh_clear_rows(dk, 0, keys, problem->dim);
+    sh_clear_rows(dv, 0, keys, problem->value_dim);
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
         backward_head(call, b, h, dk, dv, &((oracle_work *)plan->work)->threads[thread]);
 }
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    team_run((team){call->plan->threads, 0}, problem->batch * problem->kv_heads,
-             backward_task, (void *)call);
+    sh_team_run((team){call->plan->threads, 0}, problem->batch * problem->kv_heads,
+                backward_task, (void *)call);
 }
 
-const attention_kind oracle_top_kind = {
+const attention_kind sh_oracle_top_kind = {
     .kind = SHOAL_ORACLE_TOP,
     .prefix = "oracle-top-",
     .number = NUMBER_TOPK,

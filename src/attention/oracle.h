@@ -4,6 +4,6 @@
 
 #include "attention/plan.h"
 
-extern const attention_kind oracle_top_kind;
+extern const attention_kind sh_oracle_top_kind;
 
 #endif

@@ -33,9 +33,9 @@ typedef struct {
 typedef struct attention_kind {
     shoal_kind kind;
     shoal_kind_info info;
-    const char *prefix; /* of the spelling: "i-clustered-" or "full" */
-    enum number number; /* what follows the prefix */
-    unsigned options;   /* bits of enum option */
+    const char *prefix;       /* of the spelling: "i-clustered-" or "full" */
+    enum number number;       /* what follows the prefix */
+    unsigned options;         /* bits of enum option */
     shoal_attention defaults; /* of the options */
     int keys_are_queries;
     /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
@@ -46,6 +46,8 @@ typedef struct attention_kind {
     /* Where groups and top keys lie in a state, or NULL functions. */
     const int32_t *(*groups)(const shoal_plan *plan, const void *state);
     const int32_t *(*top_keys)(const shoal_plan *plan, const void *state);
+    /* What the last forward into a state really was; NULL: the plan's own attention. */
+    shoal_attention (*picked)(const shoal_plan *plan, const void *state);
 } attention_kind;
 
 struct shoal_plan {
@@ -62,14 +64,14 @@ struct shoal_plan {
 };
 
 /* Rows in one array for sequence b and head h. offsets is NULL unless packed. */
-rows rows_of(const float *array, const shoal_strides *strides, const int64_t *offsets,
-             int64_t b, int64_t h);
-head_view view_of(const attention_call *call, int64_t b, int64_t h);
+rows sh_rows_of(const float *array, const shoal_strides *strides, const int64_t *offsets,
+                int64_t b, int64_t h);
+head_view sh_view_of(const attention_call *call, int64_t b, int64_t h);
 /* Rows of the caller's arrays shaped like queries (q, out) and like keys (k, v). */
-rows query_rows(const attention_call *call, const float *array, const shoal_strides *strides, int64_t b,
-                int64_t h);
-rows key_rows(const attention_call *call, const float *array, const shoal_strides *strides, int64_t b,
-              int64_t kv_head);
+rows sh_query_rows(const attention_call *call, const float *array,
+                   const shoal_strides *strides, int64_t b, int64_t h);
+rows sh_key_rows(const attention_call *call, const float *array,
+                 const shoal_strides *strides, int64_t b, int64_t kv_head);
 
 static inline int64_t ceil_divide(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -80,9 +82,9 @@ static inline int64_t least(int64_t a, int64_t b) {
 }
 
 /* Sets rows first .. last - 1 to 0. */
-void clear_rows(rows where, int64_t first, int64_t last, int64_t dim);
+void sh_clear_rows(rows where, int64_t first, int64_t last, int64_t dim);
 
 /* One row per kind, in the order of shoal_kind; NULL past the end. */
-const attention_kind *attention_kind_at(int index);
+const attention_kind *sh_attention_kind_at(int index);
 
 #endif

@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-shoal_status fail(shoal_context *context, shoal_status status, const char *format, ...) {
+shoal_status sh_fail(shoal_context *context, shoal_status status, const char *format,
+                     ...) {
     if (context) {
         va_list arguments;
         va_start(arguments, format);

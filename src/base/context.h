@@ -1,20 +1,23 @@
 /* The context: threads, kernel table, allocator and the last message. Errors are values:
-   fail() records the message and hands back the status, so a refusal is one line. */
+   sh_fail() records the message and hands back the status, so a refusal is one line. */
 #ifndef SHOAL_BASE_CONTEXT_H
 #define SHOAL_BASE_CONTEXT_H
 
+#include "base/export.h"
 #include "shoal.h"
 
 struct shoal_context {
     shoal_options options; /* allocate and release are never NULL here */
     int threads;
     int crossover; /* options' or measured; see shoal_options */
-    const struct kernel_table *kernels; /* set by the kernels' room; NULL: refused options */
+    const struct kernel_table
+        *kernels; /* set by the kernels' room; NULL: refused options */
     char message[512];
 };
 
 /* Records the message (printf style) and returns status. context may be NULL. */
-shoal_status fail(shoal_context *context, shoal_status status, const char *format, ...)
+SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,
+                                   const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif

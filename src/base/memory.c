@@ -4,13 +4,14 @@
 
 /* The caller's block is only malloc-aligned: shift it to a cache line and keep the
    original pointer in the word before. */
-void *allocate(shoal_context *context, size_t bytes) {
+void *sh_allocate(shoal_context *context, size_t bytes) {
     const size_t extra = CACHE_LINE + sizeof(void *);
     char *block = NULL;
     if (bytes <= SIZE_MAX - extra)
         block = context->options.allocate(context->options.user, bytes + extra);
     if (!block) {
-        fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes", bytes);
+        sh_fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes",
+                bytes);
         return NULL;
     }
     uintptr_t aligned = ((uintptr_t)block + extra) & ~(uintptr_t)(CACHE_LINE - 1);
@@ -19,7 +20,7 @@ void *allocate(shoal_context *context, size_t bytes) {
     return place;
 }
 
-void release(shoal_context *context, void *block) {
+void sh_release(shoal_context *context, void *block) {
     if (!block)
         return;
     void *original;
@@ -27,7 +28,7 @@ void release(shoal_context *context, void *block) {
     context->options.release(context->options.user, original);
 }
 
-void *reserve(layout *plan, int64_t count, size_t element) {
+void *sh_reserve(layout *plan, int64_t count, size_t element) {
     size_t bytes;
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, element, &bytes) ||
         bytes > SIZE_MAX / 2 - plan->bytes - CACHE_LINE) {
@@ -39,7 +40,7 @@ void *reserve(layout *plan, int64_t count, size_t element) {
     return place;
 }
 
-int64_t times(int64_t a, int64_t b) {
+int64_t sh_mul_checked(int64_t a, int64_t b) {
     int64_t product;
     return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
 }

@@ -24,7 +24,7 @@ static void leave(locales both) {
     freelocale(both.plain);
 }
 
-int print_plain(char *text, size_t size, const char *format, ...) {
+int sh_print_c(char *text, size_t size, const char *format, ...) {
     const locales both = enter();
     va_list arguments;
     va_start(arguments, format);
@@ -34,7 +34,7 @@ int print_plain(char *text, size_t size, const char *format, ...) {
     return length;
 }
 
-bool read_plain(const char *text, double *value) {
+bool sh_read_c(const char *text, double *value) {
     const locales both = enter();
     char *rest;
     *value = strtod(text, &rest);

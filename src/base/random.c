@@ -11,25 +11,25 @@ static uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter) {
+uint64_t sh_random_bits(uint64_t seed, enum random_stream stream, uint64_t counter) {
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
     uint64_t key = mix(seed + golden * ((uint64_t)stream + 1));
     return mix(mix(key + golden * (counter + 1)) ^ key);
 }
 
-uint64_t random_below(uint64_t seed, enum random_stream stream, uint64_t counter,
-                      uint64_t bound) {
+uint64_t sh_random_below(uint64_t seed, enum random_stream stream, uint64_t counter,
+                         uint64_t bound) {
     __extension__ typedef unsigned __int128 wide;
-    return (uint64_t)(((wide)random_bits(seed, stream, counter) * bound) >> 64);
+    return (uint64_t)(((wide)sh_random_bits(seed, stream, counter) * bound) >> 64);
 }
 
 /* Box-Muller needs log and cos, whose last bit differs between C libraries. The sum of 16
    uniform 16-bit numbers needs only integers: exact everywhere, normal to about 1 % in
    the tails, which is ample for directions on a sphere. */
-float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter) {
+float sh_random_normal(uint64_t seed, enum random_stream stream, uint64_t counter) {
     int32_t sum = 0;
     for (uint64_t word = 0; word < 4; word++) {
-        uint64_t bits = random_bits(seed, stream, 4 * counter + word);
+        uint64_t bits = sh_random_bits(seed, stream, 4 * counter + word);
         for (int part = 0; part < 4; part++)
             sum += (int32_t)((bits >> (16 * part)) & 0xffff);
     }
@@ -37,13 +37,13 @@ float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter) 
     return (float)(sum - 16 * 65535 / 2) / deviation;
 }
 
-void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
-                   int32_t *chosen) {
+void sh_random_subset(uint64_t seed, enum random_stream stream, int64_t bound,
+                      int64_t count, int32_t *chosen) {
     for (int64_t i = 0; i < count; i++) {
         __extension__ typedef __int128 wide;
         int64_t first = (int64_t)((wide)i * bound / count);
         int64_t next = (int64_t)((wide)(i + 1) * bound / count);
-        chosen[i] = (int32_t)(first + (int64_t)random_below(seed, stream, (uint64_t)i,
-                                                            (uint64_t)(next - first)));
+        chosen[i] = (int32_t)(first + (int64_t)sh_random_below(seed, stream, (uint64_t)i,
+                                                               (uint64_t)(next - first)));
     }
 }

@@ -3,6 +3,8 @@
 #ifndef SHOAL_BASE_RANDOM_H
 #define SHOAL_BASE_RANDOM_H
 
+#include "base/export.h"
+
 #include <stdint.h>
 
 /* Streams keep the uses of one seed apart. */
@@ -16,16 +18,18 @@ enum random_stream {
     STREAM_COPY = 1000, /* sequences of the masked copy */
 };
 
-uint64_t random_bits(uint64_t seed, enum random_stream stream, uint64_t counter);
+SHOAL_PRIVATE uint64_t sh_random_bits(uint64_t seed, enum random_stream stream,
+                                      uint64_t counter);
 /* Uniform in 0 .. bound - 1; bound > 0. */
-uint64_t random_below(uint64_t seed, enum random_stream stream, uint64_t counter,
-                      uint64_t bound);
+SHOAL_PRIVATE uint64_t sh_random_below(uint64_t seed, enum random_stream stream,
+                                       uint64_t counter, uint64_t bound);
 /* Standard normal, the same bits on every instruction set. */
-float random_normal(uint64_t seed, enum random_stream stream, uint64_t counter);
+SHOAL_PRIVATE float sh_random_normal(uint64_t seed, enum random_stream stream,
+                                     uint64_t counter);
 
 /* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound: one from
    each of `count` equal parts. */
-void random_subset(uint64_t seed, enum random_stream stream, int64_t bound, int64_t count,
-                   int32_t *chosen);
+void sh_random_subset(uint64_t seed, enum random_stream stream, int64_t bound,
+                      int64_t count, int32_t *chosen);
 
 #endif

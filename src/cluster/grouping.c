@@ -4,7 +4,7 @@
 
 /* Counting sort. offsets[j] is first the end of group j - 1, then runs to its own end
    while members are dealt out, which is where group j + 1 starts. */
-void group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
+void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t *offsets = sorted->offsets;
     memset(offsets, 0, ((size_t)sorted->clusters + 1) * sizeof *offsets);
     for (int64_t i = 0; i < n; i++)

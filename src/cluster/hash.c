@@ -4,14 +4,14 @@
 
 #include "base/random.h"
 
-void hash_directions(uint64_t seed, int bits, int64_t dim, float *directions) {
+void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions) {
     for (int64_t i = 0; i < bits * dim; i++)
-        directions[i] = random_normal(seed, STREAM_DIRECTIONS, (uint64_t)i);
+        directions[i] = sh_random_normal(seed, STREAM_DIRECTIONS, (uint64_t)i);
 }
 
-void hash_queries(const kernel_table *table, const float *q, int64_t stride, int count,
-                  int64_t ahead, int dim, const float *directions, hash_array *hashes, int64_t block,
-                  float *panel, float *scores) {
+void sh_hash_queries(const kernel_table *table, const float *q, int64_t stride, int count,
+                     int64_t ahead, int dim, const float *directions, hash_array *hashes,
+                     int64_t block, float *panel, float *scores) {
     uint8_t *planes = hash_block(hashes, block);
     memset(planes, 0, 8 * (size_t)hashes->words * HASH_BLOCK);
     for (int first = 0; first < count; first += table->panel) {

@@ -26,8 +26,8 @@ static inline uint8_t *hash_block(const hash_array *hashes, int64_t block) {
 
 /* Bits 64 w .. 64 w + 63 of the hash of query i. */
 static inline uint64_t hash_word(const hash_array *hashes, int64_t i, int w) {
-    const uint8_t *plane =
-        hash_block(hashes, i / HASH_BLOCK) + 8 * w * HASH_BLOCK + i % HASH_BLOCK;
+    const uint8_t *plane = hash_block(hashes, i / HASH_BLOCK) + 8 * w * HASH_BLOCK +
+                           i % HASH_BLOCK;
     uint64_t word = 0;
     for (int p = 0; p < 8; p++)
         word |= (uint64_t)plane[p * HASH_BLOCK] << (8 * p);
@@ -35,12 +35,12 @@ static inline uint64_t hash_word(const hash_array *hashes, int64_t i, int w) {
 }
 
 /* directions: [bits][dim], normally distributed. */
-void hash_directions(uint64_t seed, int bits, int64_t dim, float *directions);
+void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions);
 
 /* One block of hashes from its `count` queries, rows of q, of which `ahead` >= count lie
    there in all. panel: [dim][table->panel]; scores: [bits][table->panel]. */
-void hash_queries(const kernel_table *table, const float *q, int64_t stride, int count,
-                  int64_t ahead, int dim, const float *directions, hash_array *hashes, int64_t block,
-                  float *panel, float *scores);
+void sh_hash_queries(const kernel_table *table, const float *q, int64_t stride, int count,
+                     int64_t ahead, int dim, const float *directions, hash_array *hashes,
+                     int64_t block, float *panel, float *scores);
 
 #endif

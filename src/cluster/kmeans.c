@@ -6,32 +6,34 @@
 
 enum { TASK_BLOCKS = 16 }; /* blocks of hashes in one task */
 
-void kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place) {
+void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place) {
     const int64_t C = clusters, W = hash_words(bits);
-    tally->arrived = reserve(place, C * 64 * W, 1);
-    tally->left = reserve(place, C * 64 * W, 1);
-    tally->arrivals = reserve(place, C, 1);
-    tally->leavings = reserve(place, C, 1);
-    tally->touched = reserve(place, C, 1);
-    tally->change = reserve(place, C * 64 * W, sizeof(int32_t));
-    tally->size_change = reserve(place, C, sizeof(int32_t));
-    tally->nibbles = reserve(place, 16 * W * HASH_BLOCK, 1);
+    tally->arrived = sh_reserve(place, C * 64 * W, 1);
+    tally->left = sh_reserve(place, C * 64 * W, 1);
+    tally->arrivals = sh_reserve(place, C, 1);
+    tally->leavings = sh_reserve(place, C, 1);
+    tally->touched = sh_reserve(place, C, 1);
+    tally->change = sh_reserve(place, C * 64 * W, sizeof(int32_t));
+    tally->size_change = sh_reserve(place, C, sizeof(int32_t));
+    tally->nibbles = sh_reserve(place, 16 * W * HASH_BLOCK, 1);
 }
 
-void kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place) {
+void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
+                     layout *place) {
     const int64_t C = clusters, W = hash_words(bits);
     work->clusters = clusters;
     work->words = (int)W;
-    work->centres = reserve(place, C * W, sizeof(uint64_t));
-    work->tables = reserve(place, C * 16 * W * 16, 1);
-    work->changed = reserve(place, C, 1);
-    work->changed_list = reserve(place, C, sizeof(int32_t));
-    work->changed_tables = reserve(place, C * 16 * W * 16, 1);
-    work->bit_count = reserve(place, C * 64 * W, sizeof(int32_t));
-    work->sizes = reserve(place, C, sizeof(int32_t));
-    work->starts = reserve(place, C, sizeof(int32_t));
-    work->start_distances = reserve(place, C, 1);
-    work->distances = reserve(place, (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK, 1);
+    work->centres = sh_reserve(place, C * W, sizeof(uint64_t));
+    work->tables = sh_reserve(place, C * 16 * W * 16, 1);
+    work->changed = sh_reserve(place, C, 1);
+    work->changed_list = sh_reserve(place, C, sizeof(int32_t));
+    work->changed_tables = sh_reserve(place, C * 16 * W * 16, 1);
+    work->bit_count = sh_reserve(place, C * 64 * W, sizeof(int32_t));
+    work->sizes = sh_reserve(place, C, sizeof(int32_t));
+    work->starts = sh_reserve(place, C, sizeof(int32_t));
+    work->start_distances = sh_reserve(place, C, 1);
+    work->distances =
+        sh_reserve(place, (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK, 1);
 }
 
 /* ---- Assigning hashes to centres ------------------------------------------------- */
@@ -55,7 +57,8 @@ static void make_tables(kmeans_work *work) {
         for (int x = 0; x < 16; x++)
             differ[y][x] = ones[x ^ y];
     for (int i = 0; i < work->changed_count; i++) {
-        const uint64_t *centre = work->centres + (int64_t)work->changed_list[i] * work->words;
+        const uint64_t *centre = work->centres +
+                                 (int64_t)work->changed_list[i] * work->words;
         uint8_t *table = work->changed_tables + (size_t)i * size;
         for (int n = 0; n < 16 * work->words; n++)
             memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
@@ -74,15 +77,17 @@ static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
 
 /* The nearest of `clusters` centres for one block of hashes, more than 256 in several
    goes. */
-static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles, const uint8_t *tables,
-                       int clusters, uint8_t *distance, int32_t *centre) {
+static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
+                       const uint8_t *tables, int clusters, uint8_t *distance,
+                       int32_t *centre) {
     const int nibble_count = 16 * pass->work->words;
     for (int first = 0; first < clusters; first += NEAREST_CENTRES) {
         int count = clusters - first;
         uint8_t here[HASH_BLOCK], who[HASH_BLOCK];
         pass->table->nearest(nibbles, nibble_count,
                              tables + (int64_t)first * nibble_count * 16,
-                             count < NEAREST_CENTRES ? count : NEAREST_CENTRES, here, who);
+                             count < NEAREST_CENTRES ? count : NEAREST_CENTRES, here,
+                             who);
         for (int i = 0; i < HASH_BLOCK; i++)
             if (first == 0 || here[i] < distance[i]) {
                 distance[i] = here[i];
@@ -116,8 +121,8 @@ static void count_move(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, 
                            counters + ((int64_t)c * words + w) * 64);
 }
 
-static void settle(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, int32_t centre,
-                   uint8_t distance) {
+static void settle(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
+                   int32_t centre, uint8_t distance) {
     const int32_t before = pass->groups[i];
     pass->work->distances[i] = distance;
     if (centre == before)
@@ -152,7 +157,8 @@ static void settle_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
 /* How many bits of a word are set, without the instruction that not every x86 has. */
 static int count_bits(uint64_t word) {
     word -= word >> 1 & UINT64_C(0x5555555555555555);
-    word = (word & UINT64_C(0x3333333333333333)) + (word >> 2 & UINT64_C(0x3333333333333333));
+    word = (word & UINT64_C(0x3333333333333333)) +
+           (word >> 2 & UINT64_C(0x3333333333333333));
     word = (word + (word >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
     return (int)(word * UINT64_C(0x0101010101010101) >> 56);
 }
@@ -174,7 +180,8 @@ static void settle_bounded(const kmeans_pass *pass, kmeans_tally *tally, int64_t
     if (!pass->work->changed[own]) {
         if (distance < before || (distance == before && centre < own))
             settle(pass, tally, i, centre, distance);
-    } else if (distance <= before && (centre == own || hash_distance(pass, i, own) <= before)) {
+    } else if (distance <= before &&
+               (centre == own || hash_distance(pass, i, own) <= before)) {
         settle(pass, tally, i, centre, distance);
     } else {
         tally->waiting[tally->waiting_count++] = (int32_t)i;
@@ -205,7 +212,8 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     }
     for (; concerned; concerned &= concerned - 1) {
         int i = __builtin_ctzll(concerned);
-        settle_bounded(pass, tally, first + i, work->changed_list[centre[i]], distance[i]);
+        settle_bounded(pass, tally, first + i, work->changed_list[centre[i]],
+                       distance[i]);
         if (tally->waiting_count == HASH_BLOCK)
             settle_waiting(pass, tally);
     }
@@ -260,7 +268,8 @@ static void majority(kmeans_work *work, int64_t c) {
     }
 }
 
-static void take_hash(kmeans_work *work, const hash_array *hashes, int64_t query, int64_t c) {
+static void take_hash(kmeans_work *work, const hash_array *hashes, int64_t query,
+                      int64_t c) {
     for (int w = 0; w < work->words; w++)
         work->centres[c * work->words + w] = hash_word(hashes, query, w);
 }
@@ -294,8 +303,8 @@ static void centre_task(void *shared, int64_t task, int thread) {
     const kmeans_pass *pass = shared;
     kmeans_work *work = pass->work;
     (void)thread;
-    for (int64_t c = task * CENTRE_TASK; c < (task + 1) * CENTRE_TASK && c < work->clusters;
-         c++) {
+    for (int64_t c = task * CENTRE_TASK;
+         c < (task + 1) * CENTRE_TASK && c < work->clusters; c++) {
         work->changed[c] = 0;
         if (gather_tallies(work, pass->workers, c))
             majority(work, c);
@@ -304,8 +313,8 @@ static void centre_task(void *shared, int64_t task, int thread) {
 
 static void move_centres(kmeans_pass *pass) {
     kmeans_work *work = pass->work;
-    team_run(pass->workers, (work->clusters + CENTRE_TASK - 1) / CENTRE_TASK, centre_task,
-             pass);
+    sh_team_run(pass->workers, (work->clusters + CENTRE_TASK - 1) / CENTRE_TASK,
+                centre_task, pass);
     reseed_empty(work, pass->hashes, pass->n);
     work->changed_count = 0;
     for (int32_t c = 0; c < work->clusters; c++)
@@ -316,7 +325,7 @@ static void move_centres(kmeans_pass *pass) {
 static void start(kmeans_work *work, team workers, const hash_array *hashes, int64_t n,
                   uint64_t seed, int32_t *groups) {
     const size_t C = (size_t)work->clusters, counters = C * 64 * (size_t)work->words;
-    random_subset(seed, STREAM_STARTS, n, work->clusters, work->starts);
+    sh_random_subset(seed, STREAM_STARTS, n, work->clusters, work->starts);
     work->changed_count = work->clusters;
     for (int32_t c = 0; c < work->clusters; c++) {
         take_hash(work, hashes, work->starts[c], c);
@@ -339,15 +348,15 @@ static void start(kmeans_work *work, team workers, const hash_array *hashes, int
     }
 }
 
-void kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
-                const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
-                int32_t *groups) {
+void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+                   const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
+                   int32_t *groups) {
     kmeans_pass pass = {work, table, hashes, n, groups, workers, 1};
     int64_t tasks = (n + TASK_BLOCKS * HASH_BLOCK - 1) / (TASK_BLOCKS * HASH_BLOCK);
     start(work, workers, hashes, n, seed, groups);
     for (int l = 0; l < iterations; l++) {
         make_tables(work);
-        team_run(workers, tasks, assign_task, &pass);
+        sh_team_run(workers, tasks, assign_task, &pass);
         if (l == iterations - 1)
             break;
         move_centres(&pass);

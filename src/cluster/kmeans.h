@@ -43,21 +43,21 @@ typedef struct {
     int32_t *changed_list;   /* [changed_count]: which those are, ascending */
     uint8_t *changed_tables; /* [changed_count][16 W][16] */
     int changed_count;
-    int32_t *bit_count; /* [C][64 W]: members that have the bit */
-    int32_t *sizes;     /* [C] */
-    int32_t *starts;    /* [C]: queries that centres were taken from */
+    int32_t *bit_count;       /* [C][64 W]: members that have the bit */
+    int32_t *sizes;           /* [C] */
+    int32_t *starts;          /* [C]: queries that centres were taken from */
     uint8_t *start_distances; /* [C] */
-    uint8_t *distances; /* [n, whole blocks]: of every query from its centre */
-    kmeans_tally *tally; /* [threads], shared by all that run side by side */
+    uint8_t *distances;       /* [n, whole blocks]: of every query from its centre */
+    kmeans_tally *tally;      /* [threads], shared by all that run side by side */
 } kmeans_work;
 
 /* For up to n queries; the tallies are placed apart, one for each thread. */
-void kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place);
-void kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place);
+void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place);
+void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place);
 
 /* groups: [n]. n >= clusters. */
-void kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
-                const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
-                int32_t *groups);
+void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+                   const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
+                   int32_t *groups);
 
 #endif

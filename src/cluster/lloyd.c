@@ -22,29 +22,29 @@ static int64_t sample_size(int64_t clusters, int64_t n) {
     return smaller(n, wanted > LEAST_SAMPLE ? wanted : LEAST_SAMPLE);
 }
 
-void lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim, int rank,
-                 int64_t n, layout *place) {
+void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
+                    int rank, int64_t n, layout *place) {
     const int64_t C = clusters, sample = sample_size(C, n);
     work->clusters = clusters;
     work->rank = rank;
     work->dim = dim;
-    work->panels = reserve(place, (sample + table->panel) * rank, sizeof(float));
-    work->points = reserve(place, sample * rank, sizeof(float));
-    work->squares = reserve(place, sample, sizeof(float));
-    work->closeness = reserve(place, sample + table->panel, sizeof(float));
-    work->weights = reserve(place, sample + WEIGHT_BLOCK, sizeof(float));
-    work->weight_sums = reserve(place, sample / WEIGHT_BLOCK + 1, sizeof(float));
-    work->nearest = reserve(place, sample + table->panel, sizeof(int32_t));
-    work->centres = reserve(place, C * rank, sizeof(float));
-    work->bias = reserve(place, C, sizeof(float));
-    work->sums = reserve(place, LLOYD_PARTS * C * rank, sizeof(float));
-    work->sizes = reserve(place, LLOYD_PARTS * C, sizeof(int32_t));
+    work->panels = sh_reserve(place, (sample + table->panel) * rank, sizeof(float));
+    work->points = sh_reserve(place, sample * rank, sizeof(float));
+    work->squares = sh_reserve(place, sample, sizeof(float));
+    work->closeness = sh_reserve(place, sample + table->panel, sizeof(float));
+    work->weights = sh_reserve(place, sample + WEIGHT_BLOCK, sizeof(float));
+    work->weight_sums = sh_reserve(place, sample / WEIGHT_BLOCK + 1, sizeof(float));
+    work->nearest = sh_reserve(place, sample + table->panel, sizeof(int32_t));
+    work->centres = sh_reserve(place, C * rank, sizeof(float));
+    work->bias = sh_reserve(place, C, sizeof(float));
+    work->sums = sh_reserve(place, LLOYD_PARTS * C * rank, sizeof(float));
+    work->sizes = sh_reserve(place, LLOYD_PARTS * C, sizeof(int32_t));
 }
 
-void lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim, int rank,
-                        layout *place) {
-    thread->panel = reserve(place, (int64_t)dim * table->panel, sizeof(float));
-    thread->projected = reserve(place, (int64_t)rank * table->panel, sizeof(float));
+void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
+                           int rank, layout *place) {
+    thread->panel = sh_reserve(place, (int64_t)dim * table->panel, sizeof(float));
+    thread->projected = sh_reserve(place, (int64_t)rank * table->panel, sizeof(float));
 }
 
 /* One run over a head, shared by its tasks. */
@@ -66,8 +66,8 @@ static float *panel_at(const lloyd_work *work, int64_t point) {
 static void project(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
                     const int32_t *index, int count, int width, float *projected) {
     const int dim = pass->work->dim;
-    pass->table->pack(pass->q + first * pass->stride, pass->stride, index, count, width, dim,
-                      1, own->panel);
+    pass->table->pack(pass->q + first * pass->stride, pass->stride, index, count, width,
+                      dim, 1, own->panel);
     pass->table->score(own->panel, width, dim, pass->projection, dim, pass->work->rank,
                        projected);
 }
@@ -89,9 +89,10 @@ static void sample_task(void *shared, int64_t task, int thread) {
         int32_t index[MAX_PANEL];
         for (int i = 0; i < count; i++)
             index[i] = sample_query(pass, first + i);
-        project(pass, &work->threads[thread], 0, index, count, width, panel_at(work, first));
-        pass->table->unpack(panel_at(work, first), count, width, work->rank, NULL, NULL, 0,
-                            work->points + first * work->rank, work->rank, NULL);
+        project(pass, &work->threads[thread], 0, index, count, width,
+                panel_at(work, first));
+        pass->table->unpack(panel_at(work, first), count, width, work->rank, NULL, NULL,
+                            0, work->points + first * work->rank, work->rank, NULL);
     }
 }
 
@@ -108,8 +109,9 @@ static void compare_task(void *shared, int64_t task, int thread) {
         int32_t who[MAX_PANEL];
         /* All centres: straight into place, where there is room for a whole panel. */
         pass->table->closest(panel_at(work, first), width, work->rank,
-                             work->centres + (int64_t)pass->first * work->rank, work->rank,
-                             work->bias + pass->first, pass->last - pass->first,
+                             work->centres + (int64_t)pass->first * work->rank,
+                             work->rank, work->bias + pass->first,
+                             pass->last - pass->first,
                              pass->first ? best : work->closeness + first,
                              pass->first ? who : work->nearest + first);
         for (int i = 0; i < width && pass->first; i++) {
@@ -126,7 +128,7 @@ static void compare(lloyd_pass *pass, team workers, int32_t first, int32_t last)
     pass->first = first;
     pass->last = last;
     int64_t points = pass->work->end - pass->work->begin;
-    team_run(workers, (points + POINT_TASK - 1) / POINT_TASK, compare_task, pass);
+    sh_team_run(workers, (points + POINT_TASK - 1) / POINT_TASK, compare_task, pass);
 }
 
 /* ---- The start -------------------------------------------------------------------- */
@@ -187,7 +189,7 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
     int32_t drawn = 0;
     for (int32_t share = 0; share < wanted; share++) {
         uint64_t bits =
-            random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
+            sh_random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
         double mark = total * ((double)share + (double)(bits >> 11) * unit) / wanted;
         while ((block + 1) * WEIGHT_BLOCK < work->end &&
                passed + (double)work->weight_sums[block] <= mark)
@@ -208,10 +210,11 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
         work->squares[i] = ordered_dot(point, point, work->rank);
     }
     take_point(work, 0,
-               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
+               (int64_t)sh_random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
     compare(pass, workers, 0, 1);
     /* Centres are compared four at a time. */
-    const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 * 4;
+    const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 *
+                          4;
     for (int round = 0; round < 2 * START_ROUNDS && chosen < work->clusters; round++) {
         int32_t wanted = (int32_t)smaller(batch, work->clusters - chosen);
         double total = weigh(work);
@@ -253,7 +256,7 @@ static void sum_task(void *shared, int64_t part, int thread) {
 static void move_centres(lloyd_pass *pass, team workers) {
     lloyd_work *work = pass->work;
     const int64_t C = work->clusters, rank = work->rank;
-    team_run(workers, LLOYD_PARTS, sum_task, pass);
+    sh_team_run(workers, LLOYD_PARTS, sum_task, pass);
     for (int64_t c = 0; c < C; c++) {
         int32_t size = 0;
         for (int64_t part = 0; part < LLOYD_PARTS; part++)
@@ -298,9 +301,9 @@ static void look_at(lloyd_work *work, int iteration, int iterations) {
     work->end = last || work->begin ? work->sample : work->half;
 }
 
-void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const float *q,
-               int64_t stride, int64_t n, const float *projection, int iterations,
-               uint64_t seed, int32_t *groups) {
+void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
+                  const float *q, int64_t stride, int64_t n, const float *projection,
+                  int iterations, uint64_t seed, int32_t *groups) {
     lloyd_pass pass = {.work = work,
                        .table = table,
                        .q = q,
@@ -313,7 +316,8 @@ void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const 
     work->half = (work->sample / 2 + 47) / 48 * 48;
     if (work->sample < LEAST_HALVED || work->half < work->clusters)
         work->half = work->sample; /* the centres start as different points of it */
-    team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task, &pass);
+    sh_team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task,
+                &pass);
     /* The start leaves its points with their nearest centre: the first assignment. */
     look_at(work, 0, iterations);
     start(&pass, workers, seed);
@@ -327,5 +331,5 @@ void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const 
         for (int64_t i = 0; i < n; i++)
             groups[sample_query(&pass, i)] = work->nearest[i];
     else
-        team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
+        sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
 }

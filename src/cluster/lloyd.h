@@ -21,31 +21,31 @@ typedef struct {
 
 typedef struct {
     int clusters, rank, dim;
-    int64_t sample;   /* points that centres are learnt on, in the run under way */
-    int64_t half;     /* of them, where the second half begins; every other query is in it */
-    int64_t begin, end; /* which of them the step under way looks at */
-    float *panels;    /* the sample in panels, [rank][width] each */
-    float *points;    /* [sample][rank] */
-    float *squares;   /* [sample]: |y|^2 */
-    float *closeness; /* [sample]: y . c - |c|^2 / 2 for the nearest centre so far */
-    float *weights;   /* [sample]: squared distance from it */
-    float *weight_sums; /* [blocks of the sample] */
-    int32_t *nearest; /* [sample]: which it is */
-    float *centres;   /* [C][rank] */
-    float *bias;      /* [C]: -|c|^2 / 2 */
-    float *sums;      /* [LLOYD_PARTS][C][rank] */
-    int32_t *sizes;   /* [LLOYD_PARTS][C] */
+    int64_t sample; /* points that centres are learnt on, in the run under way */
+    int64_t half; /* of them, where the second half begins; every other query is in it */
+    int64_t begin, end;    /* which of them the step under way looks at */
+    float *panels;         /* the sample in panels, [rank][width] each */
+    float *points;         /* [sample][rank] */
+    float *squares;        /* [sample]: |y|^2 */
+    float *closeness;      /* [sample]: y . c - |c|^2 / 2 for the nearest centre so far */
+    float *weights;        /* [sample]: squared distance from it */
+    float *weight_sums;    /* [blocks of the sample] */
+    int32_t *nearest;      /* [sample]: which it is */
+    float *centres;        /* [C][rank] */
+    float *bias;           /* [C]: -|c|^2 / 2 */
+    float *sums;           /* [LLOYD_PARTS][C][rank] */
+    int32_t *sizes;        /* [LLOYD_PARTS][C] */
     lloyd_thread *threads; /* shared by all that run side by side */
 } lloyd_work;
 
-void lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim, int rank,
-                 int64_t n, layout *place);
-void lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim, int rank,
-                        layout *place);
+void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
+                    int rank, int64_t n, layout *place);
+void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
+                           int rank, layout *place);
 
 /* Groups of n queries, rows of q, projected by projection [rank][dim]. n >= clusters. */
-void lloyd_run(lloyd_work *work, const kernel_table *table, team workers, const float *q,
-               int64_t stride, int64_t n, const float *projection, int iterations,
-               uint64_t seed, int32_t *groups);
+void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
+                  const float *q, int64_t stride, int64_t n, const float *projection,
+                  int iterations, uint64_t seed, int32_t *groups);
 
 #endif

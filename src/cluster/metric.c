@@ -5,31 +5,31 @@
 
 enum {
     METRIC_SAMPLE = 256, /* rows that a covariance is taken from */
-    POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */
+    POWER_STEPS = 3      /* of the subspace iteration; thirty gave the same errors */
 };
 
-void metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
-                  layout *place) {
+void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
+                     layout *place) {
     const int64_t D = dim;
     work->dim = dim;
     work->rank = rank;
-    work->mean = reserve(place, D, sizeof(float));
-    work->sample = reserve(place, METRIC_SAMPLE * D, sizeof(float));
-    work->columns = reserve(place, METRIC_SAMPLE * table->panel, sizeof(float));
-    work->keys = reserve(place, D * D, sizeof(float));
-    work->queries = reserve(place, D * D, sizeof(float));
-    work->product = reserve(place, D * D, sizeof(float));
-    work->target = reserve(place, D * D, sizeof(float));
-    work->basis = reserve(place, rank * D, sizeof(float));
-    work->panel = reserve(place, D * table->panel, sizeof(float));
-    work->scores = reserve(place, D * table->panel, sizeof(float));
-    work->projection = reserve(place, rank * D, sizeof(float));
+    work->mean = sh_reserve(place, D, sizeof(float));
+    work->sample = sh_reserve(place, METRIC_SAMPLE * D, sizeof(float));
+    work->columns = sh_reserve(place, METRIC_SAMPLE * table->panel, sizeof(float));
+    work->keys = sh_reserve(place, D * D, sizeof(float));
+    work->queries = sh_reserve(place, D * D, sizeof(float));
+    work->product = sh_reserve(place, D * D, sizeof(float));
+    work->target = sh_reserve(place, D * D, sizeof(float));
+    work->basis = sh_reserve(place, rank * D, sizeof(float));
+    work->panel = sh_reserve(place, D * table->panel, sizeof(float));
+    work->scores = sh_reserve(place, D * table->panel, sizeof(float));
+    work->projection = sh_reserve(place, rank * D, sizeof(float));
 }
 
 /* out = sample' sample: a panel holds some of the sample's columns, and `mix` adds up the
    products of its rows with all columns. */
 static void multiply_by_itself(metric_work *work, const kernel_table *table, int count,
-                         float *out) {
+                               float *out) {
     const int D = work->dim;
     for (int first = 0; first < D; first += table->panel) {
         int width = panel_width(table, D - first);
@@ -167,9 +167,9 @@ static void start_basis(metric_work *work) {
     }
 }
 
-void metric_find(metric_work *work, const kernel_table *table, const float *k,
-                 int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
-                 int64_t queries) {
+void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
+                    int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
+                    int64_t queries) {
     const int D = work->dim, rank = work->rank;
     covariance(work, table, k, k_stride, keys, work->keys);
     covariance(work, table, q, q_stride, queries, work->queries);

@@ -25,11 +25,11 @@ typedef struct {
     float *projection;       /* [rank][dim]: the result */
 } metric_work;
 
-void metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
-                  layout *place);
+void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
+                     layout *place);
 
-void metric_find(metric_work *work, const kernel_table *table, const float *k,
-                 int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
-                 int64_t queries);
+void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
+                    int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
+                    int64_t queries);
 
 #endif

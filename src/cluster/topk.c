@@ -38,7 +38,7 @@ static int32_t partition(uint64_t *list, int32_t count) {
     return place;
 }
 
-int32_t topk_cut(uint64_t *list, int32_t count, int32_t k) {
+int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k) {
     if (count <= k)
         return count;
     uint64_t *part = list;
@@ -58,15 +58,15 @@ int32_t topk_cut(uint64_t *list, int32_t count, int32_t k) {
     return k;
 }
 
-void topk_sort(uint64_t *list, int32_t count) {
+void sh_topk_sort(uint64_t *list, int32_t count) {
     while (count > 16) {
         int32_t place = partition(list, count);
         if (place < count / 2) {
-            topk_sort(list, place);
+            sh_topk_sort(list, place);
             list += place + 1;
             count -= place + 1;
         } else {
-            topk_sort(list + place + 1, count - place - 1);
+            sh_topk_sort(list + place + 1, count - place - 1);
             count = place;
         }
     }

@@ -14,9 +14,9 @@ static inline int64_t topk_capacity(int64_t k, int64_t block) {
 
 /* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
    are left. */
-int32_t topk_cut(uint64_t *list, int32_t count, int32_t k);
+int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k);
 
 /* Sorts the largest first. */
-void topk_sort(uint64_t *list, int32_t count);
+void sh_topk_sort(uint64_t *list, int32_t count);
 
 #endif

@@ -91,8 +91,8 @@ static void collect(const float *scores, int width, int count, int32_t first,
         for (int i = 0; i < width; i += LANES)
             hits |= (vi)(v_load(row + i) > v_load(floor + i));
         for (int i = 0; i < width && v_any(hits); i += LANES)
-            collect_vector(row + i, first + r, floor + i, candidates + i * capacity, capacity,
-                           counts + i);
+            collect_vector(row + i, first + r, floor + i, candidates + i * capacity,
+                           capacity, counts + i);
     }
 }
 
@@ -140,11 +140,11 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
                   tables + next * nibble_count * 16, sums);
         UNROLL for (int v = 0; v < BLOCK_VECTORS; v++)
             UNROLL for (int which = 0; which < 2; which++) {
-                vb least = b_min(best[v], sums[which][v]);
-                who[v] = b_if_equal(least, best[v], who[v],
-                                    b_splat((uint8_t)(which ? next : c)));
-                best[v] = least;
-            }
+            vb least = b_min(best[v], sums[which][v]);
+            who[v] =
+                b_if_equal(least, best[v], who[v], b_splat((uint8_t)(which ? next : c)));
+            best[v] = least;
+        }
     }
     for (int v = 0; v < BLOCK_VECTORS; v++) {
         b_store(distance + v * BYTES, best[v]);
@@ -155,11 +155,13 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
 /* A byte of the word is spread over the eight counters of its bits, each of which keeps
    its own bit; equal to the mask means set, and minus -1 is plus one. */
 static void tally(uint64_t word, uint8_t counters[64]) {
-    static const uint8_t spread_bytes[64] = {
-        0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2,
-        2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5,
-        5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
-    const vb mask = (vb)((vw){0} + UINT64_C(0x8040201008040201)); /* 1, 2, 4, .. 128, again */
+    static const uint8_t spread_bytes[64] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
+                                             1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                             3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4,
+                                             4, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6,
+                                             6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
+    const vb mask =
+        (vb)((vw){0} + UINT64_C(0x8040201008040201)); /* 1, 2, 4, .. 128, again */
     const vb bytes = (vb)((vw){0} + word);
     for (int v = 0; v < 64; v += BYTES) {
         vb spread_out = b_lookup(bytes, b_load(spread_bytes + v));

@@ -20,8 +20,8 @@ INLINE void pack_square(const float *const *rows, int d, int features, int width
             v_store(panel + (d + j) * width, v_splat(scale) * square[j]);
 }
 
-static void pack(const float *x, int64_t stride, const int32_t *index, int count, int width,
-                 int dim, float scale, float *panel) {
+static void pack(const float *x, int64_t stride, const int32_t *index, int count,
+                 int width, int dim, float scale, float *panel) {
     for (int first = 0; first < width; first += LANES, panel += LANES) {
         const float *rows[LANES];
         int live = count - first < LANES ? count - first : LANES;
@@ -76,16 +76,16 @@ INLINE void score_tile(const float *panel, int width, int dim, const float *rows
     vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
     for (int d = 0; d < dim; d++) {
         vf queries[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++) queries[v] = v_load(panel + d * width + v * LANES);
+        UNROLL for (int v = 0; v < V; v++)
+            queries[v] = v_load(panel + d * width + v * LANES);
         UNROLL for (int r = 0; r < R; r++) {
             vf key = v_splat(rows[r * stride + d]);
-            UNROLL for (int v = 0; v < V; v++) sums[r * V + v] =
-                v_fma(key, queries[v], sums[r * V + v]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[r * V + v] = v_fma(key, queries[v], sums[r * V + v]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int v = 0; v < V; v++)
-            v_store(scores + r * width + v * LANES, sums[r * V + v]);
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++)
+        v_store(scores + r * width + v * LANES, sums[r * V + v]);
 }
 
 INLINE void score_rows(const float *panel, int width, int dim, const float *rows,
@@ -93,9 +93,11 @@ INLINE void score_rows(const float *panel, int width, int dim, const float *rows
     const int R = TILE_ROWS * TILE_VECTORS / V;
     int r = 0;
     for (; r + R <= count; r += R)
-        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, R, V);
+        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, R,
+                   V);
     for (; R > 4 && r + 4 <= count; r += 4)
-        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, 4, V);
+        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, 4,
+                   V);
     rows += r * stride;
     scores += r * width;
     switch (count - r) {
@@ -105,8 +107,8 @@ INLINE void score_rows(const float *panel, int width, int dim, const float *rows
     }
 }
 
-static void score(const float *panel, int width, int dim, const float *rows, int64_t stride,
-                  int count, float *scores) {
+static void score(const float *panel, int width, int dim, const float *rows,
+                  int64_t stride, int count, float *scores) {
     switch (width / LANES) {
     case 1: score_rows(panel, width, dim, rows, stride, count, scores, 1); break;
     case 2: score_rows(panel, width, dim, rows, stride, count, scores, 2); break;
@@ -120,25 +122,25 @@ INLINE void mix_tile(const float *weights, int width, const float *rows, int64_t
     vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
     for (int r = 0; r < count; r++) {
         vf weight[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++) weight[v] =
-            v_load(weights + r * width + v * LANES);
+        UNROLL for (int v = 0; v < V; v++)
+            weight[v] = v_load(weights + r * width + v * LANES);
         UNROLL for (int d = 0; d < R; d++) {
             vf value = v_splat(rows[r * stride + d]);
-            UNROLL for (int v = 0; v < V; v++) sums[d * V + v] =
-                v_fma(value, weight[v], sums[d * V + v]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[d * V + v] = v_fma(value, weight[v], sums[d * V + v]);
         }
     }
-    UNROLL for (int d = 0; d < R; d++)
-        UNROLL for (int v = 0; v < V; v++) {
-            float *place = out + d * width + v * LANES;
-            vf kept = keep ? v_fma(v_load(place), v_load(keep + v * LANES), sums[d * V + v])
-                           : v_load(place) + sums[d * V + v];
-            v_store(place, kept);
-        }
+    UNROLL for (int d = 0; d < R; d++) UNROLL for (int v = 0; v < V; v++) {
+        float *place = out + d * width + v * LANES;
+        vf kept = keep ? v_fma(v_load(place), v_load(keep + v * LANES), sums[d * V + v])
+                       : v_load(place) + sums[d * V + v];
+        v_store(place, kept);
+    }
 }
 
-INLINE void mix_features(const float *weights, int width, const float *rows, int64_t stride,
-                         int count, int dim, const float *keep, float *out, const int V) {
+INLINE void mix_features(const float *weights, int width, const float *rows,
+                         int64_t stride, int count, int dim, const float *keep,
+                         float *out, const int V) {
     const int R = TILE_ROWS * TILE_VECTORS / V;
     int d = 0;
     for (; d + R <= dim; d += R)
@@ -154,8 +156,8 @@ INLINE void mix_features(const float *weights, int width, const float *rows, int
     }
 }
 
-static void mix(const float *weights, int width, const float *rows, int64_t stride, int count,
-                int dim, const float *keep, float *out) {
+static void mix(const float *weights, int width, const float *rows, int64_t stride,
+                int count, int dim, const float *keep, float *out) {
     switch (width / LANES) {
     case 1: mix_features(weights, width, rows, stride, count, dim, keep, out, 1); break;
     case 2: mix_features(weights, width, rows, stride, count, dim, keep, out, 2); break;
@@ -177,8 +179,8 @@ INLINE void spread_tile(const float *weights, int64_t width, int lanes, const fl
                                       : v_load_some(row + (V - 1) * LANES, some);
         UNROLL for (int r = 0; r < R; r++) {
             vf weight = v_splat(weights[r * width + i]);
-            UNROLL for (int v = 0; v < V; v++) sums[r * V + v] =
-                v_fma(weight, values[v], sums[r * V + v]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[r * V + v] = v_fma(weight, values[v], sums[r * V + v]);
         }
     }
     UNROLL for (int r = 0; r < R; r++) {
@@ -228,28 +230,28 @@ INLINE void closest_tile(const float *panel, int width, int rank, const float *c
                          int stride, const float *bias, int first, vf *best, vi *who,
                          const int R, const int V) {
     vf sums[TILE_ROWS * TILE_VECTORS];
-    UNROLL for (int c = 0; c < R; c++)
-        UNROLL for (int v = 0; v < V; v++) sums[c * V + v] = v_splat(bias[c]);
+    UNROLL for (int c = 0; c < R; c++) UNROLL for (int v = 0; v < V; v++)
+        sums[c * V + v] = v_splat(bias[c]);
     for (int r = 0; r < rank; r++) {
         vf queries[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++) queries[v] = v_load(panel + r * width + v * LANES);
+        UNROLL for (int v = 0; v < V; v++)
+            queries[v] = v_load(panel + r * width + v * LANES);
         UNROLL for (int c = 0; c < R; c++) {
             vf centre = v_splat(centres[c * stride + r]);
-            UNROLL for (int v = 0; v < V; v++) sums[c * V + v] =
-                v_fma(centre, queries[v], sums[c * V + v]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[c * V + v] = v_fma(centre, queries[v], sums[c * V + v]);
         }
     }
-    UNROLL for (int c = 0; c < R; c++)
-        UNROLL for (int v = 0; v < V; v++) {
-            vi better = (vi)(sums[c * V + v] > best[v]);
-            who[v] = v_choose(better, v_index(first + c), who[v]);
-            best[v] = (vf)v_choose(better, (vi)sums[c * V + v], (vi)best[v]);
-        }
+    UNROLL for (int c = 0; c < R; c++) UNROLL for (int v = 0; v < V; v++) {
+        vi better = (vi)(sums[c * V + v] > best[v]);
+        who[v] = v_choose(better, v_index(first + c), who[v]);
+        best[v] = (vf)v_choose(better, (vi)sums[c * V + v], (vi)best[v]);
+    }
 }
 
 INLINE void closest_of(const float *panel, int width, int rank, const float *centres,
-                       int stride, const float *bias, int count, float *best, int32_t *who,
-                       const int V) {
+                       int stride, const float *bias, int count, float *best,
+                       int32_t *who, const int V) {
     const int R = TILE_ROWS;
     vf highest[TILE_VECTORS];
     vi which[TILE_VECTORS];
@@ -259,14 +261,14 @@ INLINE void closest_of(const float *panel, int width, int rank, const float *cen
     }
     int c = 0;
     for (; c + R <= count; c += R)
-        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
-                     which, R, V);
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c,
+                     highest, which, R, V);
     for (; c + 2 <= count; c += 2)
-        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
-                     which, 2, V);
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c,
+                     highest, which, 2, V);
     if (c < count)
-        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c, highest,
-                     which, 1, V);
+        closest_tile(panel, width, rank, centres + c * stride, stride, bias + c, c,
+                     highest, which, 1, V);
     UNROLL for (int v = 0; v < V; v++) {
         v_store(best + v * LANES, highest[v]);
         memcpy(who + v * LANES, &which[v], sizeof which[v]);
@@ -276,8 +278,12 @@ INLINE void closest_of(const float *panel, int width, int rank, const float *cen
 static void closest(const float *panel, int width, int rank, const float *centres,
                     int stride, const float *bias, int count, float *best, int32_t *who) {
     switch (width / LANES) {
-    case 1: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 1); break;
-    case 2: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 2); break;
+    case 1:
+        closest_of(panel, width, rank, centres, stride, bias, count, best, who, 1);
+        break;
+    case 2:
+        closest_of(panel, width, rank, centres, stride, bias, count, best, who, 2);
+        break;
     default: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 3);
     }
 }
@@ -296,9 +302,10 @@ INLINE void sum_block(const float *x, int64_t stride, const int32_t *index,
             for (int v = 0; v < V; v += 64 / (LANES * 4))
                 __builtin_prefetch(x + index[i + SUM_AHEAD] * stride + v * LANES);
         const vf weight = v_splat(weights ? weights[i] : 1);
-        UNROLL for (int v = 0; v < V; v++) block[v] = v_fma(
-            weight, some == LANES ? v_load(row + v * LANES) : v_load_some(row, some),
-            block[v]);
+        UNROLL for (int v = 0; v < V; v++) block[v] =
+            v_fma(weight,
+                  some == LANES ? v_load(row + v * LANES) : v_load_some(row, some),
+                  block[v]);
     }
     UNROLL for (int v = 0; v < V; v++) {
         float *place = sums + v * LANES;

@@ -8,16 +8,16 @@
 #include "base/context.h"
 #include "kernels/kernels.h"
 
-extern const kernel_table scalar_table, avx2_table, avx512_table, neon_table;
+extern const kernel_table sh_scalar_table, sh_avx2_table, sh_avx512_table, neon_table;
 
-const kernel_table *kernel_table_at(int index) {
+const kernel_table *sh_kernel_table_at(int index) {
     static const kernel_table *const tables[] = {
-        &scalar_table,
+        &sh_scalar_table,
 #ifdef SHOAL_HAVE_AVX2
-        &avx2_table,
+        &sh_avx2_table,
 #endif
 #ifdef SHOAL_HAVE_AVX512
-        &avx512_table,
+        &sh_avx512_table,
 #endif
 #ifdef SHOAL_HAVE_NEON
         &neon_table,
@@ -27,13 +27,13 @@ const kernel_table *kernel_table_at(int index) {
     return index >= 0 && index < count ? tables[index] : NULL;
 }
 
-int kernel_table_runs(const kernel_table *table) {
+int sh_kernel_table_runs(const kernel_table *table) {
 #ifdef SHOAL_HAVE_AVX2
-    if (table == &avx2_table)
+    if (table == &sh_avx2_table)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
 #ifdef SHOAL_HAVE_AVX512
-    if (table == &avx512_table)
+    if (table == &sh_avx512_table)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
@@ -41,10 +41,10 @@ int kernel_table_runs(const kernel_table *table) {
 }
 
 static const kernel_table *best_table(void) {
-    const kernel_table *best = kernel_table_at(0);
-    for (int i = 1; kernel_table_at(i); i++)
-        if (kernel_table_runs(kernel_table_at(i)))
-            best = kernel_table_at(i);
+    const kernel_table *best = sh_kernel_table_at(0);
+    for (int i = 1; sh_kernel_table_at(i); i++)
+        if (sh_kernel_table_runs(sh_kernel_table_at(i)))
+            best = sh_kernel_table_at(i);
     return best;
 }
 
@@ -59,23 +59,23 @@ static shoal_status choose_table(shoal_context *context, const char *name) {
         context->kernels = best_table();
         return SHOAL_OK;
     }
-    for (int i = 0; kernel_table_at(i); i++) {
-        const kernel_table *table = kernel_table_at(i);
+    for (int i = 0; sh_kernel_table_at(i); i++) {
+        const kernel_table *table = sh_kernel_table_at(i);
         if (strcmp(table->isa, name) != 0)
             continue;
-        if (!kernel_table_runs(table))
-            return fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"", from,
-                        name);
+        if (!sh_kernel_table_runs(table))
+            return sh_fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"",
+                           from, name);
         context->kernels = table;
         return SHOAL_OK;
     }
     char names[64] = "";
-    for (int i = 0; kernel_table_at(i); i++)
+    for (int i = 0; sh_kernel_table_at(i); i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-                 i ? ", " : "", kernel_table_at(i)->isa);
-    return fail(context, SHOAL_INVALID,
-                "%s: this build has no instruction set \"%.40s\"; it has %s", from, name,
-                names);
+                 i ? ", " : "", sh_kernel_table_at(i)->isa);
+    return sh_fail(context, SHOAL_INVALID,
+                   "%s: this build has no instruction set \"%.40s\"; it has %s", from,
+                   name, names);
 }
 
 enum { DEFAULT_CROSSOVER = 450, MOST_CROSSOVER = 1 << 24 };
@@ -101,8 +101,8 @@ static shoal_status choose_crossover(shoal_context *context, int given) {
         value = *end ? 0 : value;
     }
     if (value < 1 || value > MOST_CROSSOVER)
-        return fail(context, SHOAL_INVALID, "%s must be a whole number from 1 to %d", from,
-                    MOST_CROSSOVER);
+        return sh_fail(context, SHOAL_INVALID, "%s must be a whole number from 1 to %d",
+                       from, MOST_CROSSOVER);
     context->crossover = (int)value;
     return SHOAL_OK;
 }
@@ -120,8 +120,8 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
     *made = (shoal_context){.options = chosen};
     *context = made;
     if (chosen.threads < 0 || chosen.threads > 4096)
-        return fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
-                    chosen.threads);
+        return sh_fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
+                       chosen.threads);
     made->threads = chosen.threads ? chosen.threads : omp_get_max_threads();
     const shoal_status status = choose_crossover(made, chosen.crossover);
     return status == SHOAL_OK ? choose_table(made, chosen.isa) : status;

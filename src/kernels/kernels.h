@@ -11,8 +11,8 @@
  *
  * The scalar table is the specification. Every other table starts as a copy of it and
  * replaces rows; tests/test_kernels.c compares each with the scalar one. */
-#ifndef SHOAL_KERNELS_H
-#define SHOAL_KERNELS_H
+#ifndef SHOAL_KERNELS_KERNELS_H
+#define SHOAL_KERNELS_KERNELS_H
 
 #include <float.h>
 #include <stdint.h>
@@ -21,11 +21,11 @@
 #include "shoal.h"
 
 enum {
-    MAX_PANEL = 48,      /* lanes of the widest panel of any table */
-    KEY_BLOCK = 64,      /* keys that are scored before their values are mixed */
-    HASH_BLOCK = 64,     /* queries whose hashes lie together */
+    MAX_PANEL = 48,        /* lanes of the widest panel of any table */
+    KEY_BLOCK = 64,        /* keys that are scored before their values are mixed */
+    HASH_BLOCK = 64,       /* queries whose hashes lie together */
     NEAREST_CENTRES = 256, /* centres one `nearest` call may compare */
-    SUM_BLOCK = 64       /* rows that sum_rows adds before it adds to the total */
+    SUM_BLOCK = 64         /* rows that sum_rows adds before it adds to the total */
 };
 
 /* Where the highest score of a softmax begins. Not at -inf: scores may be, a block of
@@ -85,9 +85,9 @@ static inline void prefetch_rows_to_write(float *x, int64_t stride, const int32_
 }
 
 /* Tables in order of preference, worst first; NULL past the end. Index 0 is scalar. */
-const kernel_table *kernel_table_at(int index);
+const kernel_table *sh_kernel_table_at(int index);
 /* Whether this machine can run the table. */
-int kernel_table_runs(const kernel_table *table);
+int sh_kernel_table_runs(const kernel_table *table);
 
 /* A candidate for the best keys as one number: a higher score is larger, and of equal
    scores the lower key. Any float orders correctly but NaN, which is never a candidate. */

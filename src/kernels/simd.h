@@ -123,10 +123,10 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
     return (vb)_mm512_mask_mov_epi8((__m512i)no, equal, (__m512i)yes);
 }
 
-#define V_LOW(a, b)                                                                        \
+#define V_LOW(a, b)                                                                      \
     __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define V_HIGH(a, b)                                                                       \
-    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,   \
+#define V_HIGH(a, b)                                                                     \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30,  \
                             15, 31)
 
 #elif defined(__AVX2__)
@@ -258,7 +258,8 @@ INLINE vi v_positive(vf x) {
 INLINE void v_transpose(vf rows[LANES]) {
     vf pairs[8], quads[8];
     for (int i = 0; i < 8; i += 2) {
-        pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        pairs[i] =
+            __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         pairs[i + 1] =
             __builtin_shufflevector(rows[i], rows[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
     }
@@ -271,7 +272,8 @@ INLINE void v_transpose(vf rows[LANES]) {
                 __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
         }
     for (int i = 0; i < 4; i++) {
-        rows[i] = __builtin_shufflevector(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        rows[i] =
+            __builtin_shufflevector(quads[i], quads[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         rows[i + 4] =
             __builtin_shufflevector(quads[i], quads[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }

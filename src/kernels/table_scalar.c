@@ -3,8 +3,8 @@
 
 #include "kernels/kernels.h"
 
-static void pack(const float *x, int64_t stride, const int32_t *index, int count, int width,
-                 int dim, float scale, float *panel) {
+static void pack(const float *x, int64_t stride, const int32_t *index, int count,
+                 int width, int dim, float scale, float *panel) {
     for (int d = 0; d < dim; d++)
         for (int i = 0; i < width; i++) {
             int64_t row = i < count && index ? index[i] : i;
@@ -24,8 +24,8 @@ static void unpack(const float *panel, int count, int width, int dim, const floa
     }
 }
 
-static void score(const float *panel, int width, int dim, const float *rows, int64_t stride,
-                  int count, float *scores) {
+static void score(const float *panel, int width, int dim, const float *rows,
+                  int64_t stride, int count, float *scores) {
     for (int r = 0; r < count; r++)
         for (int i = 0; i < width; i++) {
             float sum = 0;
@@ -35,8 +35,8 @@ static void score(const float *panel, int width, int dim, const float *rows, int
         }
 }
 
-static void mix(const float *weights, int width, const float *rows, int64_t stride, int count,
-                int dim, const float *keep, float *out) {
+static void mix(const float *weights, int width, const float *rows, int64_t stride,
+                int count, int dim, const float *keep, float *out) {
     for (int d = 0; d < dim; d++)
         for (int i = 0; i < width; i++) {
             float sum = 0;
@@ -168,13 +168,15 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
         for (int64_t first = 0; first < count; first += SUM_BLOCK) {
             float block = 0;
             for (int64_t i = first; i < count && i < first + SUM_BLOCK; i++)
-                block = fmaf(weights ? weights[i] : 1, x[(index ? index[i] : i) * stride + d],
-                             block);
+                block = fmaf(weights ? weights[i] : 1,
+                             x[(index ? index[i] : i) * stride + d], block);
             sums[d] += block;
         }
     }
 }
 
 #define KERNEL_ROW(name, arguments) .name = name,
-const kernel_table scalar_table = {
-    .isa = "scalar", .lanes = 1, .panel = 16, SHOAL_KERNELS(KERNEL_ROW)};
+const kernel_table sh_scalar_table = {.isa = "scalar",
+                                      .lanes = 1,
+                                      .panel = 16,
+                                      SHOAL_KERNELS(KERNEL_ROW)};

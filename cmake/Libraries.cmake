@@ -1,0 +1,129 @@
+# The libraries. Each is one set of objects, from which a shared library and an archive are
+# made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
+# interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to nobody
+# else (docs/ARCHITECTURE.md, "Three libraries").
+
+include(CheckLinkerFlag)
+check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/check.map"
+    SHOAL_VERSION_SCRIPTS)
+configure_file(cmake/symbols.map.in symbols.map @ONLY)
+
+# shoal_library(NAME SOURCES ... [ON below] [NEEDS libraries] [PC flags of the archive])
+# makes the targets shoal_NAME_objects, shoal_NAME and shoal_NAME_static (for the core:
+# shoal_objects, shoal, shoal_static), and the aliases shoal::NAME.
+function(shoal_library name)
+    cmake_parse_arguments(PARSE_ARGV 1 library "" "ON" "SOURCES;NEEDS;DEFINITIONS")
+    set(target shoal_${name})
+    set(output shoal-${name})
+    if(name STREQUAL "shoal")
+        set(target shoal)
+        set(output shoal)
+    endif()
+    set(static_on "")
+    if(library_ON)
+        set(static_on ${library_ON}_static)
+    endif()
+
+    add_library(${target}_objects OBJECT ${library_SOURCES})
+    target_include_directories(${target}_objects PRIVATE include src .)
+    target_compile_definitions(${target}_objects PRIVATE ${library_DEFINITIONS})
+    target_link_libraries(${target}_objects PRIVATE shoal_flags OpenMP::OpenMP_C
+        ${library_NEEDS})
+    set_target_properties(${target}_objects PROPERTIES
+        POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+
+    add_library(${target} SHARED $<TARGET_OBJECTS:${target}_objects>)
+    add_library(shoal::${name} ALIAS ${target})
+    target_include_directories(${target} PUBLIC
+        $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${target} PUBLIC ${library_ON}
+        PRIVATE shoal_flags OpenMP::OpenMP_C ${library_NEEDS} m)
+    if(SHOAL_VERSION_SCRIPTS)
+        target_link_options(${target} PRIVATE
+            LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/symbols.map)
+    endif()
+    # Until 1.0 a new minor version may change the interface.
+    set_target_properties(${target} PROPERTIES
+        OUTPUT_NAME ${output}
+        VERSION ${PROJECT_VERSION}
+        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+        INSTALL_RPATH "$ORIGIN"
+        EXPORT_NAME ${name}
+        LINKER_LANGUAGE C)
+
+    # The archive keeps the internals reachable, which the tests and timings need.
+    add_library(${target}_static STATIC $<TARGET_OBJECTS:${target}_objects>)
+    add_library(shoal::${name}_static ALIAS ${target}_static)
+    set_target_properties(${target}_static PROPERTIES
+        OUTPUT_NAME ${output} EXPORT_NAME ${name}_static LINKER_LANGUAGE C)
+    target_include_directories(${target}_static PUBLIC
+        $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${target}_static PUBLIC ${static_on} OpenMP::OpenMP_C
+        ${library_NEEDS} m)
+endfunction()
+
+# Looks for the parts of one library, rows of NAME HEADER LIBRARY PACKAGE. FOUND_NAME gets
+# the targets, or nothing where one is missing, and a message says which package has it.
+function(shoal_find_parts what found_name)
+    set(found "")
+    set(missing "")
+    set(parts ${ARGN})
+    while(parts)
+        list(POP_FRONT parts name header library package)
+        shoal_find(${name} ${header} ${library})
+        if(TARGET ${name})
+            list(APPEND found ${name})
+            string(APPEND package_finds "shoal_find(${name} ${header} ${library})\n")
+        else()
+            list(APPEND missing ${package})
+        endif()
+    endwhile()
+    if(missing)
+        list(JOIN missing ", " missing)
+        message(STATUS "${what} not built: missing ${missing}")
+        set(found "")
+    endif()
+    set(${found_name} ${found} PARENT_SCOPE)
+    set(package_finds "${package_finds}" PARENT_SCOPE) # for shoalConfig.cmake
+endfunction()
+
+# ---- libshoal: attention. A C library, its mathematics and OpenMP, nothing else ---------
+
+file(GLOB core_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} src/*/*.c)
+shoal_choose_kernels(core_sources kernel_macros)
+shoal_library(shoal SOURCES ${core_sources} DEFINITIONS ${kernel_macros})
+
+# ---- libshoal-models: layers, files of tensors, training ---------------------------------
+
+set(models_needs "")
+if(SHOAL_MODELS AND NOT CMAKE_CROSSCOMPILING)
+    shoal_find_parts("libshoal-models, libshoal-speech and the program are" models_needs
+        openblas cblas.h openblas libopenblas-dev
+        jansson jansson.h jansson libjansson-dev)
+endif()
+if(models_needs)
+    file(GLOB models_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+        models/*/*.c)
+    shoal_choose_kernels(models_sources models_macros)
+    shoal_library(models ON shoal SOURCES ${models_sources} NEEDS ${models_needs}
+        DEFINITIONS ${models_macros})
+endif()
+
+# ---- libshoal-speech: recordings become text ---------------------------------------------
+
+set(speech_needs "")
+if(SHOAL_SPEECH AND TARGET shoal_models)
+    shoal_find_parts("libshoal-speech is" speech_needs
+        fftw3f fftw3.h fftw3f libfftw3-dev
+        sndfile sndfile.h sndfile libsndfile1-dev
+        soxr soxr.h soxr libsoxr-dev
+        zlib zlib.h z zlib1g-dev)
+endif()
+if(speech_needs)
+    file(GLOB speech_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+        speech/*.c)
+    shoal_library(speech ON shoal_models SOURCES ${speech_sources}
+        NEEDS ${speech_needs} ${models_needs})
+endif()

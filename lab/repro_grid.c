@@ -1,0 +1,286 @@
+/* The cells of the grid, and the file of their results. */
+#define _GNU_SOURCE
+#include "repro.h"
+
+#if defined(SHOAL_HAVE_MODELS)
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "replace.h"
+#include <shoal_models.h>
+
+enum { TEST_BATCHES = 20 };
+
+/* After so many validations in a row without a mistake a cell has shown everything. */
+#define STOP_AFTER "3"
+
+int64_t repro_positions(int64_t length) {
+    return 2 * (length + 1);
+}
+
+/* ---- The file -------------------------------------------------------------------- */
+
+static bool cell_is_whole(const json_t *cell) {
+    const json_t *accuracy = json_object_get(cell, "accuracy");
+    const double right = json_number_value(accuracy);
+    return json_is_number(accuracy) && right >= 0 && right <= 1 &&
+           json_is_integer(json_object_get(cell, "steps")) &&
+           json_is_integer(json_object_get(cell, "steps_limit")) &&
+           json_is_number(json_object_get(cell, "seconds")) &&
+           json_is_boolean(json_object_get(cell, "stopped_early")) &&
+           json_is_object(json_object_get(cell, "config"));
+}
+
+static bool results_are_whole(const char *path, const json_t *object) {
+    json_t *cells = json_object_get(object, "cells"), *cell;
+    const char *key;
+    if (!json_is_object(cells)) {
+        complain(EXIT_BAD_INPUT, "repro", "%s: it has no cells", path);
+        return false;
+    }
+    json_object_foreach(cells, key, cell) {
+        if (cell_is_whole(cell))
+            continue;
+        complain(EXIT_BAD_INPUT, "repro",
+                 "%s: cell \"%s\" is no result; mend it, or remove it to have it tested "
+                 "again",
+                 path, key);
+        return false;
+    }
+    return true;
+}
+
+static json_t *read_results(const char *path) {
+    if (access(path, F_OK) != 0)
+        return json_pack("{s:s, s:s, s:{}}", "experiment", "copy", "shoal",
+                         shoal_version(), "cells");
+    json_t *object = load_json("repro", path);
+    if (!object || results_are_whole(path, object))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+int repro_load(repro_job *job) {
+    char path[TRAIN_PATH];
+    if (!train_path("repro", path, job->folder, REPRO_RESULTS))
+        return EXIT_USAGE;
+    json_decref(job->results);
+    job->results = read_results(path);
+    return job->results ? EXIT_OK : EXIT_BAD_INPUT;
+}
+
+static bool write_whole(const json_t *object, const char *path) {
+    replacement to;
+    FILE *file = replace_begin(&to, path);
+    if (!file)
+        return false;
+    const bool written =
+        json_dumpf(object, file, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
+        fputc('\n', file) != EOF;
+    return replace_end(&to, written);
+}
+
+/* Reads the file again first, with the folder locked: another process may have finished
+   a cell meanwhile. */
+static int add_result(repro_job *job, const char *key, json_t *cell) {
+    char path[TRAIN_PATH];
+    if (!train_path("repro", path, job->folder, REPRO_RESULTS)) {
+        json_decref(cell);
+        return EXIT_USAGE;
+    }
+    const int lock = train_lock_folder(job->folder, true);
+    int code = repro_load(job);
+    if (code == EXIT_OK) {
+        json_object_set(json_object_get(job->results, "cells"), key, cell);
+        if (!write_whole(job->results, path))
+            code = complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path,
+                            strerror(errno));
+    }
+    json_decref(cell);
+    if (lock >= 0)
+        close(lock);
+    return code;
+}
+
+/* ---- One cell -------------------------------------------------------------------- */
+
+static void name_cell(char key[REPRO_NAME + 32], const char *kind, int64_t length) {
+    snprintf(key, REPRO_NAME + 32, "%s/%" PRId64, kind, length);
+}
+
+static const json_t *find_cell(const repro_job *job, const char *kind, int64_t length) {
+    char key[REPRO_NAME + 32];
+    name_cell(key, kind, length);
+    return json_object_get(json_object_get(job->results, "cells"), key);
+}
+
+static bool cell_path(const repro_job *job, const char *kind, int64_t length,
+                      const char *file, char path[TRAIN_PATH]) {
+    char name[REPRO_NAME + 64];
+    snprintf(name, sizeof name, "cells/%s_L%" PRId64 "%s", kind, length, file);
+    return train_path("repro", path, job->folder, name);
+}
+
+static repro_cell unfinished_cell(const repro_job *job, const char *kind,
+                                  int64_t length) {
+    char path[TRAIN_PATH];
+    repro_cell cell = {0};
+    if (!cell_path(job, kind, length, "/" TRAIN_LOG, path))
+        return cell;
+    json_t *line = train_log_last_validation(path);
+    cell.begun = line != NULL;
+    cell.accuracy = json_number_value(json_object_get(line, "validation_accuracy"));
+    cell.steps = json_integer_value(json_object_get(line, "step"));
+    cell.seconds = json_number_value(json_object_get(line, "seconds"));
+    json_decref(line);
+    return cell;
+}
+
+repro_cell repro_cell_of(const repro_job *job, const char *kind, int64_t length) {
+    const json_t *cell = find_cell(job, kind, length);
+    if (!cell)
+        return unfinished_cell(job, kind, length);
+    return (repro_cell){.done = true,
+                        .accuracy = json_number_value(json_object_get(cell, "accuracy")),
+                        .steps = json_integer_value(json_object_get(cell, "steps")),
+                        .steps_limit =
+                            json_integer_value(json_object_get(cell, "steps_limit")),
+                        .seconds = json_number_value(json_object_get(cell, "seconds")),
+                        .stopped_early =
+                            json_is_true(json_object_get(cell, "stopped_early"))};
+}
+
+/* The grid's own settings, what the user said, and the cell's. */
+static int say_cell(const repro_job *job, const char *kind, int64_t length,
+                    train_settings *settings) {
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, length);
+    *settings = (train_settings){.command = "repro"};
+    int code = train_say(settings, "stop_after", STOP_AFTER);
+    for (int i = 0; i < job->settings.count && code == EXIT_OK; i++)
+        code =
+            train_say(settings, job->settings.said[i].name, job->settings.said[i].text);
+    if (code == EXIT_OK)
+        code = train_say(settings, "attention", kind);
+    return code == EXIT_OK ? train_say(settings, "length", text) : code;
+}
+
+static json_t *result_of(const train_run *run, const char *kind) {
+    const shoal_train_config *config = &run->config;
+    return json_pack("{s:s, s:I, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:b, s:o}",
+                     "kind", kind, "length", (json_int_t)config->length, "positions",
+                     (json_int_t)repro_positions(config->length), "accuracy",
+                     run->test.accuracy, "loss",
+                     isfinite(run->test.loss) ? json_real(run->test.loss) : json_null(),
+                     "correct", (json_int_t)run->test.correct, "counted",
+                     (json_int_t)run->test.counted, "steps",
+                     (json_int_t)run->progress.step, "steps_limit",
+                     (json_int_t)config->steps, "seconds", run->progress.seconds,
+                     "stopped_early", run->progress.step < config->steps, "config",
+                     train_config_json(config));
+}
+
+static int train_cell(repro_job *job, const char *kind, int64_t length, int number,
+                      const train_settings *settings, const shoal_train_config *config) {
+    static train_run run;
+    char folder[TRAIN_PATH], key[REPRO_NAME + 32], label[64];
+    snprintf(label, sizeof label, "%d/%d %.30s L=%" PRId64 "  ", number,
+             job->kind_count * job->length_count, kind, length);
+    if (!cell_path(job, kind, length, "", folder))
+        return EXIT_USAGE;
+    run = (train_run){.command = "repro",
+                      .label = label,
+                      .folder = folder,
+                      .save_seconds = (double)job->save_seconds,
+                      .resume = true,
+                      .settings = settings,
+                      .config = *config,
+                      .test_batches = TEST_BATCHES};
+    const int code = train_go(&run, job->context);
+    if (run.busy) {
+        job->skipped++;
+        return EXIT_OK;
+    }
+    if (code == EXIT_BAD_INPUT) { /* it diverged, or its checkpoint is damaged */
+        job->failed++;
+        return EXIT_OK;
+    }
+    if (code != EXIT_OK || !run.progress.finished)
+        return code;
+    name_cell(key, kind, length);
+    return add_result(job, key, result_of(&run, kind));
+}
+
+/* Whether a finished cell is what is asked for now; *go_on when it lacks steps. */
+static int check_done(const repro_job *job, const char *kind, int64_t length,
+                      const shoal_train_config *config, bool *go_on) {
+    const repro_cell cell = repro_cell_of(job, kind, length);
+    json_t *wanted = train_config_json(config);
+    const json_t *had = json_object_get(find_cell(job, kind, length), "config"), *value;
+    const char *field;
+    int code = EXIT_OK;
+    json_object_foreach(wanted, field, value) {
+        const json_t *other = json_object_get(had, field);
+        const bool same = json_is_real(value) && json_is_number(other)
+                              ? (float)json_real_value(value) ==
+                                    (float)json_number_value(other)
+                              : json_equal(value, other);
+        if (same || strcmp(field, "steps") == 0)
+            continue;
+        code = complain(EXIT_BAD_INPUT, "repro",
+                        "%s at length %" PRId64 " was done with another %s; choose "
+                        "another folder for this one",
+                        kind, length, field);
+        break;
+    }
+    json_decref(wanted);
+    *go_on = cell.steps_limit < config->steps && !cell.stopped_early;
+    return code;
+}
+
+static int do_cell(repro_job *job, const char *kind, int64_t length, int number) {
+    static train_settings settings;
+    shoal_train_config config;
+    bool go_on = true;
+    shoal_status status = shoal_train_defaults(job->context, "copy", &config);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_USAGE, "repro", job->context);
+    int code = say_cell(job, kind, length, &settings);
+    if (code == EXIT_OK)
+        code = train_apply(&settings, job->context, &config);
+    if (code == EXIT_OK && find_cell(job, kind, length))
+        code = check_done(job, kind, length, &config, &go_on);
+    /* A checkpoint keeps what nobody says: the cells of a grid have all fields said. */
+    if (code == EXIT_OK)
+        code = train_say_all(&settings, &config);
+    return code == EXIT_OK && go_on
+               ? train_cell(job, kind, length, number, &settings, &config)
+               : code;
+}
+
+int repro_train(repro_job *job) {
+    int code = train_make_folder("repro", job->folder), number = 0;
+    for (int l = 0; l < job->length_count; l++)
+        for (int k = 0; k < job->kind_count; k++) {
+            if (code != EXIT_OK || stop_signal())
+                return code;
+            code = do_cell(job, job->kinds[k], job->lengths[l], ++number);
+        }
+    if (job->skipped > 0)
+        fprintf(stderr, "shoal repro: %d cell%s left to another process\n", job->skipped,
+                job->skipped == 1 ? " is" : "s are");
+    if (job->failed > 0)
+        fprintf(stderr, "shoal repro: %d cell%s failed, as said above\n", job->failed,
+                job->failed == 1 ? "" : "s");
+    return code;
+}
+
+#endif

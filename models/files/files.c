@@ -1,0 +1,194 @@
+#define _GNU_SOURCE
+#include "models/files/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Some systems refuse a single transfer of 2 GiB or more. */
+static const size_t largest_transfer = (size_t)1 << 30;
+
+enum { TEMPORARY_ATTEMPTS = 1000 };
+
+static shoal_status cannot(shoal_context *context, const char *path, const char *action) {
+    return sh_fail(context, SHOAL_IO, "%s: cannot %s: %s", path, action, strerror(errno));
+}
+
+/* ---- Reading ---------------------------------------------------------------------- */
+
+shoal_status sh_file_open(shoal_context *context, const char *path, int *descriptor,
+                          int64_t *size) {
+    struct stat information;
+    int opened = open(path, O_RDONLY | O_CLOEXEC);
+    if (opened < 0)
+        return cannot(context, path, "open it");
+    if (fstat(opened, &information) != 0) {
+        shoal_status status = cannot(context, path, "inspect it");
+        close(opened);
+        return status;
+    }
+    if (S_ISDIR(information.st_mode)) {
+        close(opened);
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is a directory; name a file in it",
+                       path);
+    }
+    *descriptor = opened;
+    *size = S_ISREG(information.st_mode) ? (int64_t)information.st_size : -1;
+    return SHOAL_OK;
+}
+
+shoal_status sh_file_read(shoal_context *context, const char *path, int descriptor,
+                          void *bytes, size_t size, size_t *got) {
+    *got = 0;
+    while (*got < size) {
+        size_t wanted = size - *got < largest_transfer ? size - *got : largest_transfer;
+        ssize_t count = read(descriptor, (char *)bytes + *got, wanted);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return cannot(context, path, "read it");
+        if (count == 0)
+            break;
+        *got += (size_t)count;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Pages ------------------------------------------------------------------------ */
+
+static size_t at_least_one(size_t size) {
+    return size ? size : 1;
+}
+
+void *sh_pages_allocate(shoal_context *context, size_t size) {
+    void *pages = mmap(NULL, at_least_one(size), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages != MAP_FAILED)
+        return pages;
+    sh_fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes",
+            size);
+    return NULL;
+}
+
+void sh_pages_release(void *pages, size_t size) {
+    if (pages)
+        munmap(pages, at_least_one(size));
+}
+
+/* ---- Writing ---------------------------------------------------------------------- */
+
+static bool write_bytes(int descriptor, const char *bytes, size_t size) {
+    while (size > 0) {
+        size_t wanted = size < largest_transfer ? size : largest_transfer;
+        ssize_t count = write(descriptor, bytes, wanted);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return false;
+        bytes += count;
+        size -= (size_t)count;
+    }
+    return true;
+}
+
+/* Closes the descriptor in any case; errno is that of the first failure. */
+static bool write_parts_and_close(int descriptor, const file_part *parts, int count,
+                                  bool durable) {
+    bool written = true;
+    for (int i = 0; i < count && written; i++)
+        written = write_bytes(descriptor, parts[i].bytes, parts[i].size);
+    if (written && durable)
+        written = fsync(descriptor) == 0;
+    int error = errno;
+    if (close(descriptor) != 0 && written)
+        return false;
+    errno = error;
+    return written;
+}
+
+/* The temporary name is short and of its own, so that it fits wherever the target fits.
+   open() rather than mkstemp(): the file gets the permissions that the umask grants. */
+static int open_temporary(const char *target, char *temporary, size_t size) {
+    const char *slash = strrchr(target, '/');
+    int directory = slash ? (int)(slash - target) + 1 : 0;
+    for (int attempt = 0; attempt < TEMPORARY_ATTEMPTS; attempt++) {
+        int length = snprintf(temporary, size, "%.*s.shoal-%ld-%d.tmp", directory, target,
+                              (long)getpid(), attempt);
+        if (length < 0 || (size_t)length >= size) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor >= 0 || errno != EEXIST)
+            return descriptor;
+    }
+    return -1;
+}
+
+static shoal_status write_directly(shoal_context *context, const char *path,
+                                   const file_part *parts, int count) {
+    int descriptor = open(path, O_WRONLY | O_CLOEXEC);
+    if (descriptor < 0 || !write_parts_and_close(descriptor, parts, count, false))
+        return cannot(context, path, "write it");
+    return SHOAL_OK;
+}
+
+/* The folder's entry is written by syncing the folder. A file system that cannot do that
+   for folders says EINVAL and needs no more. */
+static bool sync_folder_of(const char *target) {
+    char folder[PATH_MAX];
+    const char *slash = strrchr(target, '/');
+    int length = slash ? (int)(slash - target) + 1 : 0;
+    snprintf(folder, sizeof folder, "%.*s.", length, target);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool synced = fsync(descriptor) == 0 || errno == EINVAL;
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return synced;
+}
+
+static shoal_status replace(shoal_context *context, const char *path,
+                            const file_part *parts, int count, bool durable) {
+    struct stat existing;
+    bool exists = stat(path, &existing) == 0;
+    if (exists && !S_ISREG(existing.st_mode))
+        return write_directly(context, path, parts, count);
+
+    char resolved[PATH_MAX], temporary[PATH_MAX];
+    const char *target = exists && realpath(path, resolved) ? resolved : path;
+    int descriptor = open_temporary(target, temporary, sizeof temporary);
+    if (descriptor < 0)
+        return cannot(context, path, "create a temporary file beside it");
+    /* Keeping the old file's permissions is a courtesy, and no reason to stop. */
+    if (exists && fchmod(descriptor, existing.st_mode & 0777) != 0)
+        errno = 0;
+    if (write_parts_and_close(descriptor, parts, count, durable) &&
+        rename(temporary, target) == 0) {
+        if (durable && !sync_folder_of(target))
+            return cannot(context, path, "sync the folder it is in");
+        return SHOAL_OK;
+    }
+    shoal_status status = cannot(context, path, "write it");
+    unlink(temporary);
+    return status;
+}
+
+shoal_status sh_file_replace(shoal_context *context, const char *path,
+                             const file_part *parts, int count) {
+    return replace(context, path, parts, count, false);
+}
+
+shoal_status sh_file_replace_durably(shoal_context *context, const char *path,
+                                     const file_part *parts, int count) {
+    return replace(context, path, parts, count, true);
+}

@@ -1,0 +1,362 @@
+#include "models/files/npy.h"
+
+#include "shoal_models.h"
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char magic[] = "\x93NUMPY";
+enum { MAGIC_BYTES = 6, ELEMENT_BYTES = 4, ALIGNMENT = 64 };
+
+static bool refuse(npy_reason *reason, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static bool refuse(npy_reason *reason, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason->text, sizeof reason->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* ---- The prefix: magic, version, length of the text ------------------------------- */
+
+static bool check_magic(const unsigned char *bytes, size_t size, npy_reason *reason) {
+    if (size >= MAGIC_BYTES && memcmp(bytes, magic, MAGIC_BYTES) == 0)
+        return true;
+    if (size == 0)
+        return refuse(reason, "is empty; a .npy file was expected");
+    if (size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0)
+        return refuse(reason,
+                      "is an archive (.npz?), not a .npy file; save each array with "
+                      "numpy.save");
+    return refuse(reason,
+                  "is not a .npy file (its first bytes are not \\x93NUMPY); write it "
+                  "with numpy.save");
+}
+
+static size_t little_endian(const unsigned char *bytes, int count) {
+    size_t value = 0;
+    for (int i = count - 1; i >= 0; i--)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+bool sh_npy_measure(const unsigned char *bytes, size_t size, size_t *text_begin,
+                    size_t *data_begin, npy_reason *reason) {
+    if (!check_magic(bytes, size, reason))
+        return false;
+    if (size < MAGIC_BYTES + 2)
+        return refuse(reason, "is truncated: it ends in its version; copy it again");
+    int major = bytes[MAGIC_BYTES], minor = bytes[MAGIC_BYTES + 1];
+    if (major < 1 || major > 3 || minor != 0)
+        return refuse(reason,
+                      "has .npy version %d.%d; versions 1.0, 2.0 and 3.0 are read", major,
+                      minor);
+    int length_bytes = major == 1 ? 2 : 4;
+    *text_begin = (size_t)(MAGIC_BYTES + 2 + length_bytes);
+    if (size < *text_begin)
+        return refuse(reason,
+                      "is truncated: it ends in its header's length; copy it again");
+    size_t length = little_endian(bytes + MAGIC_BYTES + 2, length_bytes);
+    if (length > NPY_LARGEST_HEADER)
+        return refuse(reason,
+                      "claims a header of %zu bytes, more than the %d that are read; "
+                      "the file is damaged",
+                      length, NPY_LARGEST_HEADER);
+    *data_begin = *text_begin + length;
+    return true;
+}
+
+/* ---- The text: a small part of Python's grammar ----------------------------------- */
+
+typedef struct {
+    const char *at, *end;
+    npy_reason *reason;
+} cursor;
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+}
+
+/* The next character that is not white space, not consumed; 0 at the end. */
+static char peek(cursor *text) {
+    while (text->at < text->end && is_space(*text->at))
+        text->at++;
+    return text->at < text->end ? *text->at : 0;
+}
+
+static bool accept(cursor *text, char wanted) {
+    if (peek(text) != wanted || text->at == text->end)
+        return false;
+    text->at++;
+    return true;
+}
+
+static bool expect(cursor *text, char wanted, const char *where) {
+    return accept(text, wanted) ||
+           refuse(text->reason, "has a damaged header: '%c' is missing %s", wanted,
+                  where);
+}
+
+/* A quoted string without escapes, its contents copied with anything that a terminal
+   might obey replaced, and cut to what the longest known name needs. */
+enum { WORD = 24 };
+
+static bool read_string(cursor *text, char word[WORD]) {
+    char quote = peek(text);
+    if (quote != '\'' && quote != '"')
+        return refuse(text->reason, "has a damaged header: a quoted string is missing");
+    size_t length = 0;
+    for (text->at++; text->at < text->end && *text->at != quote; text->at++) {
+        char c = *text->at;
+        if (c == '\\' || c == '\n')
+            return refuse(text->reason, "has a damaged header: a string with escapes");
+        if (length < WORD - 1)
+            word[length++] = c >= ' ' && c <= '~' ? c : '?';
+    }
+    word[length] = 0;
+    if (text->at == text->end)
+        return refuse(text->reason, "has a damaged header: a string without end");
+    text->at++;
+    return true;
+}
+
+static bool read_boolean(cursor *text, bool *value) {
+    static const char *const words[] = {"False", "True"};
+    peek(text);
+    for (int i = 0; i < 2; i++) {
+        size_t length = strlen(words[i]);
+        if ((size_t)(text->end - text->at) < length ||
+            memcmp(text->at, words[i], length) != 0)
+            continue;
+        text->at += length;
+        *value = i == 1;
+        return true;
+    }
+    return refuse(text->reason,
+                  "has a damaged header: fortran_order is not True or False");
+}
+
+static bool read_dimension(cursor *text, int64_t *value) {
+    char first = peek(text);
+    if (first == '-')
+        return refuse(text->reason, "has a negative dimension in its shape; the file is "
+                                    "damaged");
+    if (first < '0' || first > '9')
+        return refuse(text->reason,
+                      "has a damaged header: its shape is not a tuple of whole "
+                      "numbers");
+    int64_t sum = 0;
+    for (; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
+        if (__builtin_mul_overflow(sum, 10, &sum) ||
+            __builtin_add_overflow(sum, *text->at - '0', &sum))
+            return refuse(text->reason,
+                          "has a dimension beyond 64 bits in its shape; the file "
+                          "is damaged");
+    if (text->at < text->end && *text->at == 'L') /* as Python 2 wrote them */
+        text->at++;
+    *value = sum;
+    return true;
+}
+
+static bool read_shape(cursor *text, npy_header *header) {
+    if (!expect(text, '(', "before the shape"))
+        return false;
+    header->rank = 0;
+    bool comma = true;
+    while (!accept(text, ')')) {
+        int64_t dimension = 0;
+        if (!comma)
+            return refuse(text->reason,
+                          "has a damaged header: ',' is missing in the shape");
+        if (!read_dimension(text, &dimension))
+            return false;
+        if (header->rank == SHOAL_MAX_RANK)
+            return refuse(text->reason, "has more than %d dimensions; reshape it",
+                          SHOAL_MAX_RANK);
+        header->shape[header->rank++] = dimension;
+        comma = accept(text, ',');
+    }
+    if (header->rank == 1 && !comma)
+        return refuse(text->reason, "has a damaged header: its shape is not a tuple");
+    return true;
+}
+
+/* ---- The three keys --------------------------------------------------------------- */
+
+/* "float64" for "<f8": names for the message, where the letter and size make one. */
+static void name_type(const char *descr, char name[WORD]) {
+    static const struct {
+        char letter;
+        const char *name;
+    } sized[] = {{'f', "float"}, {'i', "int"}, {'u', "uint"}, {'c', "complex"}};
+    static const struct {
+        char letter;
+        const char *name;
+    } others[] = {{'b', "bool"},         {'O', "Python objects"}, {'U', "text"},
+                  {'S', "byte strings"}, {'a', "byte strings"},   {'V', "raw bytes"},
+                  {'M', "dates"},        {'m', "time spans"}};
+    const char *letter = descr + (descr[0] && strchr("<>=|", descr[0]) ? 1 : 0);
+    int bytes = 0;
+    for (const char *c = letter + (*letter != 0); *c >= '0' && *c <= '9' && bytes < 100;
+         c++)
+        bytes = bytes * 10 + (*c - '0');
+    snprintf(name, WORD, "an unknown type");
+    for (size_t i = 0; i < sizeof sized / sizeof *sized; i++)
+        if (*letter == sized[i].letter && bytes > 0)
+            snprintf(name, WORD, "%s%d", sized[i].name, bytes * 8);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (*letter == others[i].letter)
+            snprintf(name, WORD, "%s", others[i].name);
+}
+
+static bool read_type(cursor *text, npy_header *header) {
+    static const char *const descriptions[] =
+        {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4"};
+    char descr[WORD], name[WORD];
+    if (peek(text) == '[')
+        return refuse(text->reason,
+                      "holds structured records; save one field as float32");
+    if (!read_string(text, descr))
+        return false;
+    for (int i = SHOAL_FLOAT32; i <= SHOAL_INT32; i++) {
+        if (strcmp(descr, descriptions[i]) == 0) {
+            header->dtype = (shoal_dtype)i;
+            return true;
+        }
+    }
+    name_type(descr, name);
+    if (strcmp(descr, ">f4") == 0 || strcmp(descr, ">i4") == 0)
+        return refuse(text->reason,
+                      "holds big-endian %s ('%s'); save it with .astype('<%s')", name,
+                      descr, descr + 1);
+    if (strcmp(name, "float32") == 0 || strcmp(name, "int32") == 0)
+        return refuse(text->reason,
+                      "holds %s without a byte order ('%s'); save it with "
+                      ".astype('<%c4')",
+                      name, descr, name[0]);
+    return refuse(text->reason,
+                  "holds %s ('%s'); little-endian float32 and int32 are read: "
+                  "save it with .astype('float32')",
+                  name, descr);
+}
+
+enum { HAS_TYPE = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
+
+static bool read_item(cursor *text, npy_header *header, bool *fortran, unsigned *seen) {
+    char key[WORD];
+    if (!read_string(text, key) || !expect(text, ':', "after a key"))
+        return false;
+    unsigned item = strcmp(key, "descr") == 0           ? HAS_TYPE
+                    : strcmp(key, "fortran_order") == 0 ? HAS_ORDER
+                    : strcmp(key, "shape") == 0         ? HAS_SHAPE
+                                                        : 0;
+    if (!item || (*seen & item))
+        return refuse(text->reason, "has a damaged header: its key '%s' is %s", key,
+                      item ? "there twice" : "unknown");
+    *seen |= item;
+    return item == HAS_TYPE    ? read_type(text, header)
+           : item == HAS_ORDER ? read_boolean(text, fortran)
+                               : read_shape(text, header);
+}
+
+static bool read_dictionary(cursor *text, npy_header *header, bool *fortran) {
+    unsigned seen = 0;
+    bool comma = true;
+    if (!expect(text, '{', "at its beginning"))
+        return false;
+    while (!accept(text, '}')) {
+        if (!comma)
+            return refuse(text->reason, "has a damaged header: ',' or '}' is missing");
+        if (!read_item(text, header, fortran, &seen))
+            return false;
+        comma = accept(text, ',');
+    }
+    if (seen != HAS_ALL)
+        return refuse(text->reason, "has a damaged header: %s is missing",
+                      !(seen & HAS_TYPE)    ? "descr"
+                      : !(seen & HAS_ORDER) ? "fortran_order"
+                                            : "shape");
+    peek(text);
+    if (text->at < text->end)
+        return refuse(text->reason, "has a damaged header: text after its dictionary");
+    return true;
+}
+
+/* ---- The whole -------------------------------------------------------------------- */
+
+bool sh_npy_data_bytes(int rank, const int64_t *shape, size_t *bytes) {
+    int64_t product = ELEMENT_BYTES;
+    bool empty = false;
+    for (int i = 0; i < rank; i++) {
+        if (shape[i] < 0)
+            return false;
+        if (shape[i] == 0)
+            empty = true;
+        else if (__builtin_mul_overflow(product, shape[i], &product))
+            return false;
+    }
+    if (product > INT64_MAX / 2 || (uint64_t)product > SIZE_MAX / 2)
+        return false;
+    *bytes = empty ? 0 : (size_t)product;
+    return true;
+}
+
+/* Whether the two orders differ: not when at most one dimension is beyond 1. */
+static bool order_matters(const npy_header *header) {
+    int longer = 0;
+    for (int i = 0; i < header->rank; i++)
+        longer += header->shape[i] > 1;
+    return longer > 1 && header->data_bytes > 0;
+}
+
+bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
+                  npy_reason *reason) {
+    size_t text_begin;
+    bool fortran = false;
+    *header = (npy_header){0};
+    if (!sh_npy_measure(bytes, size, &text_begin, &header->data_begin, reason))
+        return false;
+    if (header->data_begin > size)
+        return refuse(reason,
+                      "is truncated: its header of %zu bytes ends after %zu; copy it "
+                      "again",
+                      header->data_begin, size);
+    cursor text = {(const char *)bytes + text_begin,
+                   (const char *)bytes + header->data_begin, reason};
+    if (!read_dictionary(&text, header, &fortran))
+        return false;
+    if (!sh_npy_data_bytes(header->rank, header->shape, &header->data_bytes))
+        return refuse(reason,
+                      "has a shape whose size is beyond 64 bits; the file is damaged");
+    if (fortran && order_matters(header))
+        return refuse(reason,
+                      "is in Fortran order; save it with numpy.ascontiguousarray");
+    return true;
+}
+
+size_t sh_npy_print(shoal_dtype dtype, int rank, const int64_t *shape,
+                    unsigned char text[NPY_PRINTED]) {
+    char dimensions[SHOAL_MAX_RANK * 24] = "";
+    size_t used = 0;
+    for (int i = 0; i < rank; i++)
+        used += (size_t)snprintf(dimensions + used, sizeof dimensions - used,
+                                 "%s%" PRId64, i ? ", " : "", shape[i]);
+    const size_t begin = MAGIC_BYTES + 4;
+    memcpy(text, magic, MAGIC_BYTES);
+    memcpy(text + MAGIC_BYTES, "\1\0", 2);
+    size_t end =
+        begin +
+        (size_t)snprintf((char *)text + begin, NPY_PRINTED - begin,
+                         "{'descr': '<%c4', 'fortran_order': False, 'shape': (%s%s), }",
+                         dtype == SHOAL_INT32 ? 'i' : 'f', dimensions,
+                         rank == 1 ? "," : "");
+    size_t padded = (end + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
+    memset(text + end, ' ', padded - end);
+    text[padded - 1] = '\n';
+    text[MAGIC_BYTES + 2] = (unsigned char)((padded - begin) & 255);
+    text[MAGIC_BYTES + 3] = (unsigned char)((padded - begin) >> 8);
+    return padded;
+}

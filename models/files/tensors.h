@@ -1,0 +1,85 @@
+/* Tensors as they lie in a model file: a name, a type, a shape and bytes in a read-only
+   mapping of the file. Both readers (safetensors.h, ggml.h) give these.
+
+   The mapping: a file that somebody cuts short while it is open takes its pages with it,
+   as for any program that maps files. Replace model files by renaming, as Shoal does. */
+#ifndef SHOAL_MODELS_FILES_TENSORS_H
+#define SHOAL_MODELS_FILES_TENSORS_H
+
+#include <stdbool.h>
+
+#include "base/context.h"
+#include "base/export.h"
+
+typedef enum {
+    DTYPE_BOOL,
+    DTYPE_U8,
+    DTYPE_I8,
+    DTYPE_F8_E5M2,
+    DTYPE_F8_E4M3,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_I32,
+    DTYPE_U32,
+    DTYPE_F32,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_U64,
+    DTYPE_COUNT
+} tensor_dtype;
+
+enum { FILE_TENSOR_RANK = 8 };
+
+typedef struct {
+    const char *name; /* ends in 0 and has no other 0 */
+    tensor_dtype dtype;
+    int rank;
+    int64_t shape[FILE_TENSOR_RANK]; /* outermost first; C order */
+    const void *data; /* NOT aligned: read it with file_tensor_to_f32 or memcpy */
+    size_t bytes;     /* elements times dtype_size */
+} file_tensor;
+
+SHOAL_PRIVATE const char *
+sh_dtype_name(tensor_dtype dtype); /* as safetensors spells it: "F16" */
+bool sh_dtype_from_name(const char *name, tensor_dtype *dtype);
+size_t sh_dtype_size(tensor_dtype dtype);
+
+/* Elements and bytes of a shape. False when a dimension is negative or a product does not
+   fit in an int64; a dimension of 0 does not excuse the others. */
+SHOAL_PRIVATE bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape,
+                                  int64_t *elements, size_t *bytes);
+
+SHOAL_PRIVATE int64_t sh_file_tensor_elements(const file_tensor *tensor);
+SHOAL_PRIVATE bool sh_file_tensor_has_shape(const file_tensor *tensor, int rank,
+                                            const int64_t *shape);
+
+/* Converts F32, F16, BF16 or F64 to float32, exactly (F64: rounded). values: as many as
+   the tensor has elements. Other types are refused. */
+SHOAL_PRIVATE shoal_status sh_file_tensor_to_f32(shoal_context *context,
+                                                 const file_tensor *tensor,
+                                                 float *values);
+/* The same for elements begin .. begin + count - 1, for conversions in parts. */
+shoal_status sh_file_tensor_part_to_f32(shoal_context *context, const file_tensor *tensor,
+                                        int64_t begin, int64_t count, float *values);
+
+SHOAL_PRIVATE float sh_half_to_float(uint16_t half);
+
+SHOAL_PRIVATE void sh_file_tensors_sort(file_tensor *tensors,
+                                        int64_t count); /* by name, strcmp */
+/* The one with this name among `count` tensors sorted by name (strcmp), or NULL. */
+SHOAL_PRIVATE const file_tensor *sh_file_tensor_find(const file_tensor *sorted,
+                                                     int64_t count, const char *name);
+
+/* A whole regular file mapped read-only. Empty files give size 0 and bytes NULL. */
+typedef struct {
+    const unsigned char *bytes;
+    size_t size;
+} file_map;
+
+SHOAL_PRIVATE shoal_status sh_file_map_open(shoal_context *context, const char *path,
+                                            file_map *map);
+SHOAL_PRIVATE void sh_file_map_close(file_map *map); /* legal on zeroed and closed maps */
+
+#endif

@@ -1,0 +1,109 @@
+/* The transformer encoder: a stack of layers, each self-attention of any kind and a
+ * feed-forward, over packed sequences. One object for training (keeps what backward
+ * needs) and for inference (keeps one layer's worth); weights are the caller's and may be
+ * anywhere, for example in a mapped file.
+ *
+ *     pre-norm    x += attention(norm(x)); x += forward(norm(x)); at the end x = norm(x)
+ *     post-norm   x = norm(x + attention(x)); x = norm(x + forward(x))
+ *
+ * R: rows of a batch, M: model size, F: feed-forward size. */
+#ifndef SHOAL_MODELS_NN_ENCODER_H
+#define SHOAL_MODELS_NN_ENCODER_H
+
+#include "base/export.h"
+#include "models/nn/activation.h"
+#include "models/nn/embedding.h"
+#include "models/nn/parameters.h"
+
+typedef struct {
+    int64_t layers, heads;
+    int64_t head_dim;     /* model size M = heads * head_dim */
+    int64_t feed_forward; /* F */
+    shoal_attention attention;
+    bool shared_qk; /* one projection for queries and keys; shared-full and lsh always */
+    bool post_norm; /* otherwise pre-norm, whose stack ends in a norm of its own */
+    bool no_final_norm; /* pre-norm without that norm */
+    activation activation;
+    float dropout; /* after attention, after the activation and after the feed-forward */
+    float epsilon; /* of the norms; 0: 1e-5 */
+} encoder_shape;
+
+/* M; and whether a layer has no key projection. */
+int64_t sh_encoder_model(const encoder_shape *shape);
+bool sh_encoder_shares_keys(const encoder_shape *shape);
+
+/* One layer's numbers. Any bias may be absent. Where query, key and value (or query and
+   value, when the keys are shared) lie one behind the other, they are one product. */
+typedef struct {
+    nn_tensor query, key, value, output;                     /* [M][M] each */
+    nn_tensor query_bias, key_bias, value_bias, output_bias; /* [M] */
+    nn_tensor widen, narrow;                                 /* [F][M], [M][F] */
+    nn_tensor widen_bias, narrow_bias;                       /* [F], [M] */
+    nn_tensor attention_scale, attention_shift; /* [M], norm beside the attention */
+    nn_tensor forward_scale, forward_shift;     /* [M], norm beside the feed-forward */
+} encoder_layer;
+
+typedef struct {
+    encoder_layer *layers;              /* [layers] */
+    nn_tensor final_scale, final_shift; /* [M], pre-norm only */
+} encoder_weights;
+
+/* For weights in an arena: describes them under "encoder." ("encoder.layers.0.attention.
+   query.weight", ".attention.query.bias", key, value, output; "...feed_forward.widen",
+   "narrow"; "...attention_norm.scale", ".shift", "forward_norm"; "encoder.final_norm"),
+   and finds them again. layers: [shape->layers], filled here. */
+void sh_encoder_describe(parameters *into, const encoder_shape *shape);
+void sh_encoder_bind(const parameters *arena, const encoder_shape *shape,
+                     encoder_layer *layers, encoder_weights *weights);
+
+/* What one object can take. */
+typedef struct {
+    int64_t batch, rows, length; /* sequences; rows of all of them; rows of one */
+    bool training;               /* backward will be asked for */
+    bool half_weights;           /* some weights are halves (inference only) */
+} encoder_limits;
+
+typedef struct encoder encoder;
+
+/* Checks everything; two allocations (the attention's plan is one) and none afterwards.
+   */
+SHOAL_PRIVATE shoal_status sh_encoder_create(shoal_context *context,
+                                             const encoder_shape *shape,
+                                             const encoder_limits *limits,
+                                             encoder **made);
+SHOAL_PRIVATE void sh_encoder_destroy(encoder *stack);        /* NULL is legal */
+SHOAL_PRIVATE size_t sh_encoder_memory(const encoder *stack); /* bytes, all told */
+
+/* Where a batch stands in the training: what dropout depends on. */
+typedef struct {
+    uint64_t seed, step;
+    bool dropout; /* false: none, as in validation */
+} encoder_moment;
+
+/* Rows [count], increasing, whose output is asked for; NULL: all. It holds for forward and
+   backward until it is said again, and the list must stay. What the last layer does behind
+   its attention is then done for these rows alone: *out, and the gradient that backward is
+   given, are [count][M]. Needs a layer, and does not go with dropout, whose choices are by
+   row. */
+void sh_encoder_ask(encoder *stack, const int32_t *rows, int64_t count);
+
+/* x: [R][M], which must stay as it is until backward. *out: [R][M] inside the object,
+   valid until the next forward. */
+SHOAL_PRIVATE shoal_status sh_encoder_forward(encoder *stack,
+                                              const encoder_weights *weights,
+                                              const packing *sequences,
+                                              encoder_moment moment, const float *x,
+                                              const float **out);
+
+/* After forward of the same. gradient [R][M]: with respect to *out on entry (in front,
+   where fewer rows were asked for), with respect to x on return. Adds to the weights' gradients. */
+shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
+                                 const packing *sequences, encoder_moment moment,
+                                 const float *x, float *gradient);
+
+/* The attention's plan, and a layer's state in it (NULL in inference): for the groups and
+   top keys that were used. */
+const shoal_plan *sh_encoder_plan(const encoder *stack);
+const void *sh_encoder_state(const encoder *stack, int64_t layer);
+
+#endif

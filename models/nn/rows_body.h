@@ -1,0 +1,365 @@
+/* The body of the row functions, included by one file per instruction set, which defines
+ *     ROW_TABLE        the table's name
+ *     FUSED(a, b, c)   a b + c, rounded once where the instruction set can
+ *     WIDEN8(h, f)     eight halves to floats
+ * Loops are elementwise, or sums over eight lanes in a fixed order: compilers make
+ * vectors of them without being allowed to reorder anything. */
+#include <math.h>
+#include <string.h>
+
+#include "models/nn/half.h"
+#include "models/nn/rows.h"
+
+typedef float lanes __attribute__((vector_size(32)));
+enum { LANE_COUNT = 8, CHUNK = 256 };
+
+#define LOAD(v, x) memcpy(&(v), (x), sizeof(lanes))
+#define STORE(x, v) memcpy((x), &(v), sizeof(lanes))
+
+static float sum_of_lanes(const lanes *v) {
+    float pairs[4];
+    for (int i = 0; i < 4; i++)
+        pairs[i] = (*v)[i] + (*v)[i + 4];
+    return (pairs[0] + pairs[2]) + (pairs[1] + pairs[3]);
+}
+
+static void add(int64_t count, const float *x, float *y) {
+    for (int64_t i = 0; i < count; i++)
+        y[i] += x[i];
+}
+
+static void multiply(int64_t count, const float *x, float *y) {
+    for (int64_t i = 0; i < count; i++)
+        y[i] *= x[i];
+}
+
+static void scale_by(int64_t count, float factor, float *x) {
+    for (int64_t i = 0; i < count; i++)
+        x[i] *= factor;
+}
+
+static void approach(int64_t count, float step, const float *x, float *y) {
+    for (int64_t i = 0; i < count; i++)
+        y[i] += step * (x[i] - y[i]);
+}
+
+/* e^x for x <= 0, to about 1e-7 relative; 0 below -87; NaN of NaN. x = n ln 2 + r with
+   |r| <= ln 2 / 2, and a polynomial fitted as below: relative error 3e-9 before rounding.
+   */
+static inline float exp_negative(float x) {
+    union {
+        float value;
+        uint32_t bits;
+    } shifted, power;
+    float bounded = x < -87.0f ? -87.0f : x;
+    shifted.value = bounded * 1.44269504f +
+                    12582912.0f; /* 1.5 * 2^23: rounds to integer */
+    float n = shifted.value - 12582912.0f;
+    float r = FUSED(n, -0.693145752f, bounded); /* ln 2 in two parts, the first short */
+    r = FUSED(n, -1.4286068e-6f, r);
+    float p = FUSED(r, 1.3814475e-3f, 8.3687827e-3f);
+    p = FUSED(p, r, 4.1668393e-2f);
+    p = FUSED(p, r, 1.6666520e-1f);
+    p = FUSED(p, r, 4.9999994e-1f);
+    p = FUSED(p, r * r, r) + 1.0f;
+    power.bits = (shifted.bits - UINT32_C(0x4b400000) + 127u) << 23;
+    return x < -87.0f ? 0.0f : p * power.value;
+}
+
+/* The normal distribution function Phi(x), and `bell` = e^(-x^2 / 2). With t = 1 / (1 +
+   0.21 |x|), Phi(-|x|) = bell t P(t); P was fitted by least squares with weights moved to
+   the largest error: relative error 1.7e-8 for |x| up to 14, beyond which the bell
+   is 0. */
+static inline float normal_below(float x, float *bell) {
+    float t = 1.0f / FUSED(0.21f, fabsf(x), 1.0f);
+    float p = -0.07165641f;
+    p = FUSED(p, t, 0.28358915f);
+    p = FUSED(p, t, -0.33025464f);
+    p = FUSED(p, t, 0.34940252f);
+    p = FUSED(p, t, -0.093926296f);
+    p = FUSED(p, t, 0.124873206f);
+    p = FUSED(p, t, 0.06919204f);
+    p = FUSED(p, t, 0.085068874f);
+    p = FUSED(p, t, 0.08371157f);
+    *bell = exp_negative(-0.5f * x * x);
+    float tail = *bell * t * p;
+    return x < 0 ? tail : 1.0f - tail;
+}
+
+static void activate(activation kind, int64_t count, const float *x, float *out) {
+    if (kind == ACTIVATION_RELU) {
+        for (int64_t i = 0; i < count; i++)
+            out[i] = x[i] < 0 ? 0 : x[i];
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float bell;
+        out[i] = x[i] * normal_below(x[i], &bell);
+    }
+}
+
+static void relu_slope(int64_t count, const float *x, const float *dy, float *dx,
+                       float *out) {
+    for (int64_t i = 0; out && i < count; i++)
+        out[i] = x[i] < 0 ? 0 : x[i];
+    for (int64_t i = 0; i < count; i++)
+        dx[i] = x[i] > 0 ? dy[i] : 0;
+}
+
+/* d/dx x Phi(x) = Phi(x) + x e^(-x^2 / 2) / sqrt(2 pi). */
+static void slope(activation kind, int64_t count, const float *x, const float *dy,
+                  float *dx, float *out) {
+    if (kind == ACTIVATION_RELU) {
+        relu_slope(count, x, dy, dx, out);
+        return;
+    }
+    float values[CHUNK];
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t some = smaller(CHUNK, count - first);
+        for (int64_t i = 0; i < some; i++) {
+            float bell, here = x[first + i], below = normal_below(here, &bell);
+            values[i] = here * below;
+            dx[first + i] = dy[first + i] * FUSED(here * 0.39894228f, bell, below);
+        }
+        if (out)
+            memcpy(out + first, values, sizeof(float) * (size_t)some);
+    }
+}
+
+static float sum(int64_t size, const float *x) {
+    lanes low = {0}, high = {0}, v;
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + 2 * LANE_COUNT <= size; i += 2 * LANE_COUNT) {
+        LOAD(v, x + i);
+        low += v;
+        LOAD(v, x + i + LANE_COUNT);
+        high += v;
+    }
+    for (; i < size; i++)
+        rest += x[i];
+    low += high;
+    return sum_of_lanes(&low) + rest;
+}
+
+static float sum_of_squares(int64_t size, const float *x, float mean) {
+    lanes low = {0}, high = {0}, v;
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + 2 * LANE_COUNT <= size; i += 2 * LANE_COUNT) {
+        LOAD(v, x + i);
+        v -= mean;
+        low += v * v;
+        LOAD(v, x + i + LANE_COUNT);
+        v -= mean;
+        high += v * v;
+    }
+    for (; i < size; i++)
+        rest += (x[i] - mean) * (x[i] - mean);
+    low += high;
+    return sum_of_lanes(&low) + rest;
+}
+
+static void norm(int64_t count, int64_t size, const float *x, const float *scale,
+                 const float *shift, float epsilon, float *y, float *statistics) {
+    const float share = 1.0f / (float)size;
+    for (int64_t row = 0; row < count; row++, x += size, y += size) {
+        float mean = sum(size, x) * share;
+        float variance = sum_of_squares(size, x, mean) * share;
+        float inverse = 1.0f / sqrtf(variance + epsilon);
+        for (int64_t i = 0; i < size; i++)
+            y[i] = (x[i] - mean) * inverse * scale[i] + shift[i];
+        if (statistics) {
+            statistics[2 * row] = mean;
+            statistics[2 * row + 1] = inverse;
+        }
+    }
+}
+
+/* With u = (x - mean) inverse and g = scale dy: the mean of g and the mean of g u. */
+static void norm_means(int64_t size, const float *x, float mean, float inverse,
+                       const float *scale, const float *dy, float means[2]) {
+    lanes plain = {0}, along = {0}, a, b, g;
+    float plain_rest = 0, along_rest = 0;
+    int64_t i = 0;
+    for (; i + LANE_COUNT <= size; i += LANE_COUNT) {
+        LOAD(a, x + i);
+        LOAD(b, dy + i);
+        LOAD(g, scale + i);
+        g *= b;
+        plain += g;
+        along += g * ((a - mean) * inverse);
+    }
+    for (; i < size; i++) {
+        plain_rest += scale[i] * dy[i];
+        along_rest += scale[i] * dy[i] * ((x[i] - mean) * inverse);
+    }
+    means[0] = (sum_of_lanes(&plain) + plain_rest) / (float)size;
+    means[1] = (sum_of_lanes(&along) + along_rest) / (float)size;
+}
+
+/* dx = inverse (g - mean of g - u mean of (g u)). Vectors are spelled: there are too many
+   pointers for a compiler to prove apart. */
+static void norm_slope(int64_t count, int64_t size, const float *x,
+                       const float *statistics, const float *scale, const float *dy,
+                       const float *base, float *dx, float *dscale, float *dshift) {
+    for (int64_t row = 0; row < count; row++, x += size, dy += size, dx += size) {
+        const float mean = statistics[2 * row], inverse = statistics[2 * row + 1];
+        float means[2];
+        norm_means(size, x, mean, inverse, scale, dy, means);
+        lanes u, d, old, g, more = {0};
+        int64_t i = 0;
+        for (; i + LANE_COUNT <= size; i += LANE_COUNT) {
+            LOAD(u, x + i);
+            LOAD(d, dy + i);
+            LOAD(g, scale + i);
+            u = (u - mean) * inverse;
+            LOAD(old, dscale + i);
+            old += d * u;
+            STORE(dscale + i, old);
+            LOAD(old, dshift + i);
+            old += d;
+            STORE(dshift + i, old);
+            if (base)
+                LOAD(more, base + i);
+            g = inverse * (g * d - means[0] - u * means[1]) + more;
+            STORE(dx + i, g);
+        }
+        for (; i < size; i++) {
+            float along = (x[i] - mean) * inverse, here = dy[i];
+            dscale[i] += here * along;
+            dshift[i] += here;
+            dx[i] = inverse * (scale[i] * here - means[0] - along * means[1]) +
+                    (base ? base[i] : 0);
+        }
+        base = base ? base + size : NULL;
+    }
+}
+
+static void column_sums(int64_t count, int64_t width, const float *x, int64_t stride,
+                        float *sums) {
+    float part[CHUNK];
+    for (int64_t left = 0; left < width; left += CHUNK) {
+        int64_t some = smaller(CHUNK, width - left);
+        for (int64_t first = 0; first < count; first += CHUNK) {
+            int64_t last = smaller(first + CHUNK, count);
+            memset(part, 0, sizeof(float) * (size_t)some);
+            for (int64_t row = first; row < last; row++)
+                add(some, x + row * stride + left, part);
+            add(some, part, sums + left);
+        }
+    }
+}
+
+static float entropy(int64_t classes, const float *x, int64_t target, float factor,
+                     float *gradient, int64_t *best) {
+    float top = x[0];
+    *best = 0;
+    for (int64_t j = 1; j < classes; j++)
+        if (x[j] > top) {
+            top = x[j];
+            *best = j;
+        }
+    const float aim = x[target];
+    float total = 0;
+    float powers[CHUNK];
+    for (int64_t first = 0; first < classes; first += CHUNK) {
+        int64_t some = smaller(CHUNK, classes - first);
+        for (int64_t j = 0; j < some; j++)
+            powers[j] = exp_negative(x[first + j] - top);
+        total += sum(some, powers);
+    }
+    for (int64_t j = 0; gradient && j < classes; j++)
+        gradient[j] = exp_negative(x[j] - top) * (factor / total);
+    if (gradient)
+        gradient[target] -= factor;
+    return logf(total) + (top - aim);
+}
+
+static void widen(int64_t count, const uint16_t *halves, float *out) {
+    int64_t i = 0;
+    for (; i + LANE_COUNT <= count; i += LANE_COUNT)
+        WIDEN8(halves + i, out + i);
+    for (; i < count; i++)
+        out[i] = half_to_float(halves[i]);
+}
+
+static float dot(int64_t size, const float *a, const float *b) {
+    lanes sums[4] = {{0}}, v, w;
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + 4 * LANE_COUNT <= size; i += 4 * LANE_COUNT)
+        for (int j = 0; j < 4; j++) {
+            LOAD(v, a + i + j * LANE_COUNT);
+            LOAD(w, b + i + j * LANE_COUNT);
+            sums[j] += v * w;
+        }
+    for (; i < size; i++)
+        rest += a[i] * b[i];
+    sums[0] += sums[2];
+    sums[1] += sums[3];
+    sums[0] += sums[1];
+    return sum_of_lanes(&sums[0]) + rest;
+}
+
+static void dots(int64_t inputs, int64_t rows, const_matrix x, const void *w, bool half,
+                 float *out) {
+    float wide[CHUNK];
+    for (int64_t r = 0; r < rows; r++)
+        out[r] = 0;
+    for (int64_t first = 0; first < inputs; first += CHUNK) {
+        int64_t some = smaller(CHUNK, inputs - first);
+        const float *part = half ? wide : (const float *)w + first;
+        if (half)
+            widen(some, (const uint16_t *)w + first, wide);
+        for (int64_t r = 0; r < rows; r++)
+            out[r] += dot(some, x.data + r * x.stride + first, part);
+    }
+}
+
+static void update(int64_t count, const update_numbers *how, const float *gradient,
+                   float *first, float *second, float *values) {
+    const update_numbers n = *how;
+    for (int64_t i = 0; i < count; i++) {
+        float g = gradient[i] + n.coupled * values[i];
+        first[i] = n.beta1 * first[i] + (1 - n.beta1) * g;
+        second[i] = n.beta2 * second[i] + (1 - n.beta2) * (g * g);
+    }
+    if (!n.adaptive) {
+        for (int64_t i = 0; i < count; i++)
+            values[i] = n.keep * values[i] - n.momentum * first[i];
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float size = sqrtf(second[i] * n.inverse) + n.epsilon;
+        values[i] = n.keep * values[i] - n.momentum * first[i] / size;
+    }
+}
+
+static double squares(int64_t count, const float *x) {
+    double sums[4] = {0}, rest = 0;
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        for (int j = 0; j < 4; j++)
+            sums[j] += (double)x[i + j] * (double)x[i + j];
+    for (; i < count; i++)
+        rest += (double)x[i] * (double)x[i];
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]) + rest;
+}
+
+const row_kernels ROW_TABLE = {
+    .add = add,
+    .multiply = multiply,
+    .activate = activate,
+    .slope = slope,
+    .norm = norm,
+    .norm_slope = norm_slope,
+    .column_sums = column_sums,
+    .entropy = entropy,
+    .dots = dots,
+    .widen = widen,
+    .update = update,
+    .squares = squares,
+    .scale = scale_by,
+    .approach = approach,
+};

@@ -1,0 +1,206 @@
+#include "speech/speech.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "shoal_speech.h"
+#include "speech/wer.h"
+
+static void place(shoal_speech *s, layout *plan) {
+    const speech_sizes *sizes = whisper_sizes(s->model);
+    const int64_t positions = sizes->text_positions;
+    s->features =
+        sh_reserve(plan, sh_mul_checked(sizes->mels, MEL_FRAMES), sizeof *s->features);
+    s->prompt = sh_reserve(plan, positions + 4, sizeof *s->prompt);
+    s->past = sh_reserve(plan, 2 * positions, sizeof *s->past);
+    s->cuts = sh_reserve(plan, positions + 1, sizeof *s->cuts);
+    s->text = sh_reserve(plan, SPEECH_TEXT, sizeof *s->text);
+    s->packed = sh_reserve(plan, (int64_t)sh_compression_room(SPEECH_TEXT), 1);
+}
+
+static shoal_status allocate_speech(whisper_model *model, shoal_speech **made) {
+    shoal_speech sized = {.context = model->context, .model = model};
+    layout plan = {0};
+    sh_reserve(&plan, 1, sizeof sized);
+    place(&sized, &plan);
+    shoal_speech *s = plan.overflow ? NULL : sh_allocate(model->context, plan.bytes);
+    if (!s)
+        return sh_fail(model->context, SHOAL_NO_MEMORY,
+                       "out of memory: %zu bytes for one window", plan.bytes);
+    *s = sized;
+    s->bytes = plan.bytes;
+    plan = (layout){.base = (char *)s};
+    sh_reserve(&plan, 1, sizeof *s);
+    place(s, &plan);
+    *made = s;
+    return SHOAL_OK;
+}
+
+static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *options) {
+    const speech_file *file = s->model->file;
+    const int beams = options->beams ? options->beams : SPEECH_SAMPLES;
+    shoal_status status =
+        shoal_speech_set_attention(s, options->attention ? options->attention : "full");
+    if (status == SHOAL_OK)
+        status = sh_mel_create(s->context, file->sizes.mels, file->mel_filters, &s->mel);
+    if (status == SHOAL_OK)
+        status = sh_decoder_create(s->context, s->model, beams, &s->decoder);
+    if (status == SHOAL_OK)
+        status = sh_search_create(s->context, s->decoder, &s->search);
+    return status;
+}
+
+shoal_status shoal_speech_open(shoal_context *context, const char *path,
+                               const shoal_speech_options *options,
+                               shoal_speech **speech) {
+    const shoal_speech_options asked = options ? *options : (shoal_speech_options){0};
+    whisper_model *model;
+    if (speech)
+        *speech = NULL;
+    if (!context || !context->kernels || !path || !speech)
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "shoal_speech_open: an argument is NULL or the context was refused");
+    if (asked.beams < 0 || asked.beams > SPEECH_MOST_BEAMS)
+        return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
+                       asked.beams, SPEECH_MOST_BEAMS);
+    shoal_status status = sh_whisper_open(context, path, &model);
+    if (status != SHOAL_OK)
+        return status;
+    shoal_speech *made = NULL;
+    status = allocate_speech(model, &made);
+    if (status != SHOAL_OK) {
+        sh_whisper_close(model);
+        return status;
+    }
+    status = create_parts(made, &asked);
+    if (status != SHOAL_OK) {
+        shoal_speech_close(made);
+        return status;
+    }
+    *speech = made;
+    return SHOAL_OK;
+}
+
+void shoal_speech_close(shoal_speech *s) {
+    if (!s)
+        return;
+    sh_search_destroy(s->search);
+    sh_decoder_destroy(s->decoder);
+    sh_mel_destroy(s->mel);
+    sh_whisper_encoder_destroy(s->encoder);
+    sh_whisper_close(s->model);
+    sh_release(s->context, s);
+}
+
+shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) {
+    shoal_attention parsed;
+    whisper_encoder *other;
+    if (!s || !attention)
+        return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_set_attention: an argument is NULL");
+    shoal_status status = shoal_attention_parse(s->context, attention, &parsed);
+    if (status == SHOAL_OK)
+        status = sh_whisper_encoder_create(s->model, &parsed, &other);
+    if (status != SHOAL_OK)
+        return status;
+    sh_whisper_encoder_destroy(s->encoder);
+    s->encoder = other;
+    return SHOAL_OK;
+}
+
+shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
+    const speech_sizes *sizes = whisper_sizes(s->model);
+    return (shoal_speech_info){.mels = sizes->mels,
+                               .frames = MEL_FRAMES,
+                               .positions = sizes->audio_positions,
+                               .width = sizes->audio_width,
+                               .heads = sizes->audio_heads,
+                               .layers = sizes->audio_layers,
+                               .text_positions = sizes->text_positions,
+                               .text_layers = sizes->text_layers,
+                               .vocabulary = sizes->vocabulary,
+                               .multilingual = s->model->file->tokens.multilingual,
+                               .bytes = s->model->bytes + s->bytes +
+                                        sh_whisper_encoder_memory(s->encoder) +
+                                        sh_decoder_memory(s->decoder)};
+}
+
+/* ---- The steps one by one ------------------------------------------------------- */
+
+shoal_status shoal_speech_features(shoal_speech *s, const shoal_recording *recording,
+                                   double begin, float *features, double *seconds) {
+    source_stream *stream;
+    const float *samples;
+    int64_t got;
+    if (!s || !features)
+        return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_features: an argument is NULL");
+    if (!(begin >= 0 && begin <= 1e9))
+        return sh_fail(s->context, SHOAL_INVALID, "begin is %g: it must be 0 or more",
+                       begin);
+    shoal_status status = sh_source_open(s->context, recording, &stream);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_source_window(stream, (int64_t)(begin * AUDIO_RATE), &samples, &got);
+    if (status == SHOAL_OK) {
+        sh_mel_compute(s->mel, samples, got, features);
+        if (seconds)
+            *seconds = (double)got / AUDIO_RATE;
+    }
+    sh_source_close(stream);
+    return status;
+}
+
+shoal_status shoal_speech_encode(shoal_speech *s, const float *features, float *encoded) {
+    const float *made;
+    if (!s || !features || !encoded)
+        return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_encode: an argument is NULL");
+    const shoal_status status = sh_whisper_encode(s->encoder, features, &made);
+    if (status != SHOAL_OK)
+        return status;
+    const speech_sizes *sizes = whisper_sizes(s->model);
+    memcpy(encoded, made,
+           (size_t)sizes->audio_positions * (size_t)sizes->audio_width * sizeof *encoded);
+    return SHOAL_OK;
+}
+
+shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
+                                 const int32_t *text, int64_t count, float *logits) {
+    if (!s || !encoded || !text || !logits)
+        return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_logits: an argument is NULL");
+    const speech_sizes *sizes = whisper_sizes(s->model);
+    if (count < 1 || count > sizes->text_positions)
+        return sh_fail(s->context, SHOAL_INVALID,
+                       "count is %lld: it must be from 1 to %d", (long long)count,
+                       (int)sizes->text_positions);
+    for (int64_t i = 0; i < count; i++)
+        if (text[i] < 0 || text[i] >= sizes->vocabulary)
+            return sh_fail(s->context, SHOAL_INVALID,
+                           "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
+                           (int)text[i], (int)sizes->vocabulary);
+    sh_decoder_hear(s->decoder, encoded);
+    sh_decoder_begin(s->decoder, text, (int)count);
+    sh_decoder_logits(s->decoder, 0, (int)count, logits);
+    return SHOAL_OK;
+}
+
+/* ---- Word errors ---------------------------------------------------------------- */
+
+shoal_status shoal_count_word_errors(shoal_context *context, const char *reference,
+                                     const char *text, shoal_word_errors *errors) {
+    word_errors counted = {0};
+    if (!context || !reference || !text || !errors)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_count_word_errors: an argument is NULL");
+    const shoal_status status = sh_wer_add(context, reference, text, &counted);
+    if (status != SHOAL_OK)
+        return status;
+    errors->words += counted.words;
+    errors->substitutions += counted.substitutions;
+    errors->insertions += counted.insertions;
+    errors->deletions += counted.deletions;
+    return SHOAL_OK;
+}

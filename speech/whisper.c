@@ -1,0 +1,354 @@
+/* From a model file to layers: one list of weights, walked twice, once to add up the
+   memory and once to copy. */
+#include "speech/whisper.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "speech/mel.h"
+
+typedef struct {
+    whisper_model *model;
+    layout *plan;
+    shoal_status status; /* of the first weight that could not be read */
+    bool placing;        /* the memory is there: copy */
+} loader;
+
+static const file_tensor *find(const loader *load, const char *block, const char *name) {
+    return sh_speech_file_tensor(load->model->file, "%s%s", block, name);
+}
+
+/* Elements that a weight has; 0 when it is absent, which the reader has ruled out. */
+static int64_t elements_of(const file_tensor *tensor) {
+    return tensor ? sh_file_tensor_elements(tensor) : 0;
+}
+
+static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
+    if (load->status == SHOAL_OK && tensor)
+        load->status = sh_file_tensor_to_f32(load->model->context, tensor, to);
+}
+
+/* ---- Vectors and norms ---------------------------------------------------------- */
+
+static const float *load_floats(loader *load, const char *block, const char *name) {
+    const file_tensor *tensor = find(load, block, name);
+    float *values = sh_reserve(load->plan, elements_of(tensor), sizeof *values);
+    if (load->placing)
+        copy_floats(load, tensor, values);
+    return values;
+}
+
+static nn_tensor load_vector(loader *load, const char *block, const char *name) {
+    return (nn_tensor){.data = load_floats(load, block, name)};
+}
+
+static layer_norm load_norm(loader *load, int64_t size, const char *block,
+                            const char *name) {
+    char weight[48], bias[48];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    return (layer_norm){.size = size,
+                        .scale = load_vector(load, block, weight),
+                        .shift = load_vector(load, block, bias),
+                        .epsilon = 1e-5f};
+}
+
+/* ---- Matrices ------------------------------------------------------------------- */
+
+enum { JOINED_MOST = 3 };
+
+/* Matrices of the same input, below each other. */
+typedef struct {
+    const char *names[JOINED_MOST]; /* "attn.query"; NULL ends */
+    int64_t inputs, outputs;        /* of each */
+    bool as_floats;
+} joined;
+
+static int joined_count(const joined *parts) {
+    int count = 0;
+    while (count < JOINED_MOST && parts->names[count])
+        count++;
+    return count;
+}
+
+static const file_tensor *part_tensor(const loader *load, const char *block,
+                                      const char *part, const char *what) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.%s", part, what);
+    return find(load, block, name);
+}
+
+/* Halves stay halves when all parts are. */
+static bool all_half(const loader *load, const char *block, const joined *parts) {
+    for (int i = 0; i < joined_count(parts); i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        if (!tensor || tensor->dtype != DTYPE_F16)
+            return false;
+    }
+    return !parts->as_floats;
+}
+
+static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
+    const int64_t each = parts->inputs * parts->outputs;
+    const int count = joined_count(parts);
+    const bool half = all_half(load, block, parts);
+    const size_t size = half ? sizeof(uint16_t) : sizeof(float);
+    char *data = sh_reserve(load->plan, sh_mul_checked(count, each), size);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        char *to = data + (size_t)i * (size_t)each * size;
+        if (half)
+            memcpy(to, tensor->data, (size_t)each * size);
+        else
+            copy_floats(load, tensor, (float *)(void *)to);
+    }
+    return (nn_tensor){.data = data, .half = half};
+}
+
+/* A part without a bias has zeros. */
+static nn_tensor load_biases(loader *load, const char *block, const joined *parts) {
+    const int count = joined_count(parts);
+    float *values =
+        sh_reserve(load->plan, sh_mul_checked(count, parts->outputs), sizeof *values);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "bias");
+        float *to = values + i * parts->outputs;
+        if (tensor)
+            copy_floats(load, tensor, to);
+        else
+            memset(to, 0, (size_t)parts->outputs * sizeof *to);
+    }
+    return (nn_tensor){.data = values};
+}
+
+static linear load_linear(loader *load, const char *block, joined parts) {
+    return (linear){.inputs = parts.inputs,
+                    .outputs = parts.outputs * joined_count(&parts),
+                    .weight = load_matrix(load, block, &parts),
+                    .bias = load_biases(load, block, &parts)};
+}
+
+/* The part at `index` of a joined weight. */
+static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
+    const size_t size = whole->weight.half ? sizeof(uint16_t) : sizeof(float);
+    const size_t skip = (size_t)(index * outputs * whole->inputs) * size;
+    const char *data = whole->weight.data;
+    return (nn_tensor){.data = data ? data + skip : NULL, .half = whole->weight.half};
+}
+
+static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
+    const float *data = whole->bias.data;
+    return (nn_tensor){.data = data ? data + index * outputs : NULL};
+}
+
+/* ---- The encoder ---------------------------------------------------------------- */
+
+static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *name) {
+    const int64_t outputs = whisper_sizes(load->model)->audio_width;
+    const file_tensor *tensor = part_tensor(load, "encoder.", name, "weight");
+    const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
+    char bias[32];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    /* The file's order is another: it is widened beside its final place, then arranged.
+       */
+    float *arranged = sh_reserve(load->plan, count, sizeof *arranged);
+    float *as_in_file = sh_reserve(load->plan, count, sizeof *as_in_file);
+    if (load->placing) {
+        copy_floats(load, tensor, as_in_file);
+        sh_conv_arrange(inputs, outputs, as_in_file, false, arranged);
+    }
+    return (conv1d){.inputs = inputs,
+                    .outputs = outputs,
+                    .stride = stride,
+                    .weight = {.data = arranged},
+                    .bias = load_vector(load, "encoder.", bias),
+                    .active = true,
+                    .kind = ACTIVATION_GELU};
+}
+
+static encoder_layer load_encoder_layer(loader *load, int index) {
+    const int64_t width = whisper_sizes(load->model)->audio_width;
+    const bool floats = !load->model->half_encoder;
+    char block[32];
+    snprintf(block, sizeof block, "encoder.blocks.%d.", index);
+    const linear in = load_linear(load, block,
+                                  (joined){{"attn.query", "attn.key", "attn.value"},
+                                           width,
+                                           width,
+                                           floats});
+    const linear out =
+        load_linear(load, block, (joined){{"attn.out"}, width, width, floats});
+    const linear widen =
+        load_linear(load, block, (joined){{"mlp.0"}, width, 4 * width, floats});
+    const linear narrow =
+        load_linear(load, block, (joined){{"mlp.2"}, 4 * width, width, floats});
+    const layer_norm before = load_norm(load, width, block, "attn_ln");
+    const layer_norm middle = load_norm(load, width, block, "mlp_ln");
+    return (encoder_layer){.query = slice(&in, width, 0),
+                           .key = slice(&in, width, 1),
+                           .value = slice(&in, width, 2),
+                           .output = out.weight,
+                           .query_bias = bias_slice(&in, width, 0),
+                           .key_bias = bias_slice(&in, width, 1),
+                           .value_bias = bias_slice(&in, width, 2),
+                           .output_bias = out.bias,
+                           .widen = widen.weight,
+                           .narrow = narrow.weight,
+                           .widen_bias = widen.bias,
+                           .narrow_bias = narrow.bias,
+                           .attention_scale = before.scale,
+                           .attention_shift = before.shift,
+                           .forward_scale = middle.scale,
+                           .forward_shift = middle.shift};
+}
+
+static void load_encoder(loader *load) {
+    whisper_model *model = load->model;
+    const speech_sizes *sizes = whisper_sizes(model);
+    model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
+    model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
+    model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
+    encoder_layer *layers = sh_reserve(load->plan, sizes->audio_layers, sizeof *layers);
+    for (int i = 0; i < sizes->audio_layers; i++) {
+        const encoder_layer layer = load_encoder_layer(load, i);
+        if (load->placing)
+            layers[i] = layer;
+    }
+    const layer_norm last = load_norm(load, sizes->audio_width, "encoder.", "ln_post");
+    model->encoder = (encoder_weights){.layers = layers,
+                                       .final_scale = last.scale,
+                                       .final_shift = last.shift};
+}
+
+/* ---- The decoder ---------------------------------------------------------------- */
+
+static decoder_layer load_decoder_layer(loader *load, int index) {
+    const speech_sizes *sizes = whisper_sizes(load->model);
+    const int64_t width = sizes->text_width;
+    char block[32];
+    decoder_layer layer;
+    snprintf(block, sizeof block, "decoder.blocks.%d.", index);
+    layer.self_norm = load_norm(load, width, block, "attn_ln");
+    layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
+    layer.forward_norm = load_norm(load, width, block, "mlp_ln");
+    layer.self_in = load_linear(load, block,
+                                (joined){{"attn.query", "attn.key", "attn.value"},
+                                         width,
+                                         width,
+                                         false});
+    layer.self_out =
+        load_linear(load, block, (joined){{"attn.out"}, width, width, false});
+    layer.cross_query =
+        load_linear(load, block, (joined){{"cross_attn.query"}, width, width, false});
+    layer.cross_in = load_linear(load, block,
+                                 (joined){{"cross_attn.key", "cross_attn.value"},
+                                          sizes->audio_width,
+                                          width,
+                                          false});
+    layer.cross_out =
+        load_linear(load, block, (joined){{"cross_attn.out"}, width, width, false});
+    layer.widen = load_linear(load, block, (joined){{"mlp.0"}, width, 4 * width, false});
+    layer.narrow = load_linear(load, block, (joined){{"mlp.2"}, 4 * width, width, false});
+    return layer;
+}
+
+static void load_decoder(loader *load) {
+    whisper_model *model = load->model;
+    const speech_sizes *sizes = whisper_sizes(model);
+    const joined table = {{"token_embedding"},
+                          sizes->text_width,
+                          sizes->vocabulary,
+                          false};
+    model->embedding = (linear){.inputs = sizes->text_width,
+                                .outputs = sizes->vocabulary,
+                                .weight = load_matrix(load, "decoder.", &table)};
+    model->text_positions = load_floats(load, "decoder.", "positional_embedding");
+    decoder_layer *layers = sh_reserve(load->plan, sizes->text_layers, sizeof *layers);
+    for (int i = 0; i < sizes->text_layers; i++) {
+        const decoder_layer layer = load_decoder_layer(load, i);
+        if (load->placing)
+            layers[i] = layer;
+    }
+    model->decoder = layers;
+    model->last_norm = load_norm(load, sizes->text_width, "decoder.", "ln");
+}
+
+/* ---- The whole ------------------------------------------------------------------ */
+
+static void load_all(loader *load) {
+    load->model->bytes = 0;
+    sh_reserve(load->plan, 1, sizeof *load->model);
+    load_encoder(load);
+    load_decoder(load);
+    load->model->bytes = load->plan->bytes;
+}
+
+enum { SHORTEST_TEXT = 16 };
+
+/* 12 E^2 weights per block. */
+static bool too_many_to_widen(const speech_sizes *sizes) {
+    const int64_t width = sizes->audio_width;
+    const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
+                                           sh_mul_checked(width, width));
+    return weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float);
+}
+
+/* What this code relies on beyond what every file must satisfy. */
+static shoal_status check_window(shoal_context *context, const char *path,
+                                 const speech_sizes *sizes) {
+    if (sizes->text_positions < SHORTEST_TEXT)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: the decoder has %d positions; a prompt and a text need %d",
+                       path, (int)sizes->text_positions, SHORTEST_TEXT);
+    if (sizes->audio_positions * 2 == MEL_FRAMES)
+        return SHOAL_OK;
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   "%s: the encoder has %d positions; windows of 30 s need %d", path,
+                   (int)sizes->audio_positions, MEL_FRAMES / 2);
+}
+
+static shoal_status load_model(whisper_model *sized, whisper_model **made) {
+    layout plan = {0};
+    loader load = {.model = sized, .plan = &plan};
+    load_all(&load);
+    if (plan.overflow)
+        return sh_fail(sized->context, SHOAL_NO_MEMORY,
+                       "out of memory: the model does not fit the address space");
+    whisper_model *model = sh_allocate(sized->context, plan.bytes);
+    if (!model)
+        return SHOAL_NO_MEMORY;
+    *model = *sized;
+    plan = (layout){.base = (char *)model};
+    load = (loader){.model = model, .plan = &plan, .placing = true};
+    load_all(&load);
+    if (load.status != SHOAL_OK) {
+        sh_release(sized->context, model);
+        return load.status;
+    }
+    *made = model;
+    return SHOAL_OK;
+}
+
+shoal_status sh_whisper_open(shoal_context *context, const char *path,
+                             whisper_model **made) {
+    whisper_model sized = {.context = context};
+    *made = NULL;
+    shoal_status status = sh_speech_file_open(context, path, &sized.file);
+    if (status != SHOAL_OK)
+        return status;
+    status = check_window(context, path, &sized.file->sizes);
+    sized.half_encoder = too_many_to_widen(&sized.file->sizes);
+    if (status == SHOAL_OK)
+        status = load_model(&sized, made);
+    if (status != SHOAL_OK)
+        sh_speech_file_close(sized.file);
+    return status;
+}
+
+void sh_whisper_close(whisper_model *model) {
+    if (!model)
+        return;
+    sh_speech_file_close(model->file);
+    sh_release(model->context, model);
+}

@@ -1,0 +1,87 @@
+/* Measures what a multiplication of shoal-C costs beside one of full attention. */
+#include <math.h>
+#include <time.h>
+
+#include "base/random.h"
+#include "judge/auto.h"
+
+enum { LENGTH = 1024, HEADS = 2, FEATURES = 64, REPEATS = 7 };
+
+static double seconds(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* One of the two, planned and with its best time so far. */
+typedef struct {
+    shoal_attention attention;
+    shoal_plan *plan;
+    double best;
+} side;
+
+static shoal_status make_side(shoal_context *context, const shoal_problem *problem,
+                              const char *kind, side *made) {
+    shoal_status status = shoal_attention_parse(context, kind, &made->attention);
+    made->best = INFINITY;
+    return status == SHOAL_OK
+               ? shoal_plan_create(context, problem, &made->attention, 0, &made->plan)
+               : status;
+}
+
+/* They take turns, so that a disturbance falls on both. */
+static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float *out) {
+    for (int turn = 0; turn < 2 * REPEATS; turn++) {
+        side *now = &sides[turn % 2];
+        const double begun = seconds();
+        const shoal_status status = shoal_forward(now->plan, inputs, out);
+        if (status != SHOAL_OK)
+            return status;
+        now->best = fmin(now->best, seconds() - begun);
+    }
+    return SHOAL_OK;
+}
+
+shoal_status shoal_measure_crossover(shoal_context *context) {
+    if (!context || !context->kernels)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_measure_crossover: the context is NULL or was refused");
+    const shoal_problem problem = {.batch = 1,
+                                   .heads = HEADS,
+                                   .queries = LENGTH,
+                                   .keys = LENGTH,
+                                   .dim = FEATURES,
+                                   .value_dim = FEATURES};
+    const int64_t size = (int64_t)HEADS * LENGTH * FEATURES;
+    side sides[2] = {0};
+    float *arrays = sh_allocate(context, (size_t)(4 * size) * sizeof *arrays);
+    shoal_status status = arrays ? SHOAL_OK : SHOAL_NO_MEMORY;
+    for (int64_t i = 0; i < 3 * size && arrays; i++)
+        arrays[i] = sh_random_normal(1, STREAM_SAMPLES, (uint64_t)i);
+    if (status == SHOAL_OK)
+        status = make_side(context, &problem, "full", &sides[0]);
+    if (status == SHOAL_OK)
+        status = make_side(context, &problem, "shoal-100", &sides[1]);
+    if (status == SHOAL_OK)
+        status = time_sides(sides,
+                            &(shoal_inputs){.q = arrays,
+                                            .k = arrays + size,
+                                            .v = arrays + 2 * size},
+                            arrays + 3 * size);
+    if (status == SHOAL_OK) {
+        /* With crossover 1 a multiplication of shoal-C weighs 1 / crossover of what it
+           does; both times then say which crossover is right. */
+        const double full = sh_auto_cost(&sides[0].attention, &problem, 1);
+        const double shoal = sh_auto_cost(&sides[1].attention, &problem, 1);
+        const double found = sides[1].best / sides[0].best * full / shoal;
+        context->crossover = (int)fmin(fmax(found, 1), 1 << 24);
+    }
+    shoal_plan_destroy(sides[0].plan);
+    shoal_plan_destroy(sides[1].plan);
+    sh_release(context, arrays);
+    return status;
+}
+
+int shoal_context_crossover(const shoal_context *context) {
+    return context ? context->crossover : 0;
+}

@@ -1,0 +1,214 @@
+/* The error estimate: exact attention for some live queries, by the plainest loops in double
+   precision, a slice of features at a time with a softmax that streams over the keys.
+ *
+ * One query in a hundred can carry half of the squared error, and an even draw misses it.
+ * So a guide, a better approximation that is still linear (guide.c), says where `out` is
+ * likely to be off: query i is drawn with probability p_i, most of which is in proportion
+ * to its squared distance from the guide's output, the rest even. What a drawn query shows
+ * is divided by p_i, so the sums are unbiased whatever the guide is worth. The outputs'
+ * squared length is known for all queries, and only its difference from the exact one is
+ * estimated. */
+#include <float.h>
+#include <math.h>
+
+#include "attention/call.h"
+#include "base/random.h"
+#include "judge/guide.h"
+
+enum { BATCH = 128, SLICE = 256 };
+
+/* One query and what was found about it. */
+typedef struct {
+    int64_t b, h, i;
+    double weight; /* what it counts for: the inverse of its probability */
+    double error_squared, exact_squared, out_squared, largest;
+} sample;
+
+typedef struct {
+    const attention_call *call;
+    const float *out;
+    sample samples[BATCH];
+    int64_t count;
+} sample_batch;
+
+static double dot(const float *a, const float *b, int64_t count) {
+    double sum = 0;
+    for (int64_t d = 0; d < count; d++)
+        sum += (double)a[d] * (double)b[d];
+    return sum;
+}
+
+/* The keys of lsh have unit length. */
+static double exact_score(const shoal_plan *plan, const float *q, const float *k) {
+    const int64_t dim = plan->problem.dim;
+    double score = (double)plan->problem.scale * dot(q, k, dim), length = 1;
+    if (plan->attention.kind == SHOAL_LSH)
+        length = sqrt(dot(k, k, dim));
+    return length == 0 ? 0 : score / length;
+}
+
+/* exact[f] = the attention's feature first + f, for f < count. */
+static void exact_slice(const shoal_plan *plan, const head_view *view, const float *q,
+                        int64_t first, int64_t count, double *exact) {
+    double top = -DBL_MAX, sum = 0; /* not -inf: the first scores may be */
+    for (int64_t f = 0; f < count; f++)
+        exact[f] = 0;
+    for (int64_t l = 0; l < view->keys; l++) {
+        const double score = exact_score(plan, q, view->k.data + l * view->k.stride);
+        const float *v = view->v.data + l * view->v.stride + first;
+        double weight = 1;
+        if (score > top) {
+            const double keep = exp(top - score);
+            for (int64_t f = 0; f < count; f++)
+                exact[f] *= keep;
+            sum *= keep;
+            top = score;
+        } else {
+            weight = exp(score - top);
+        }
+        sum += weight;
+        for (int64_t f = 0; f < count; f++)
+            exact[f] += weight * (double)v[f];
+    }
+    for (int64_t f = 0; f < count && view->keys > 0; f++)
+        exact[f] /= sum;
+}
+
+/* A NaN, once there, stays. */
+static void compare_slice(sample *at, const double *exact, const float *out,
+                          int64_t count) {
+    for (int64_t f = 0; f < count; f++) {
+        const double error = fabs((double)out[f] - exact[f]);
+        at->error_squared += error * error;
+        at->exact_squared += exact[f] * exact[f];
+        at->out_squared += (double)out[f] * (double)out[f];
+        at->largest = error > at->largest || isnan(error) ? error : at->largest;
+    }
+}
+
+static void sample_task(void *shared, int64_t task, int thread) {
+    sample_batch *batch = shared;
+    const attention_call *call = batch->call;
+    const shoal_problem *problem = &call->plan->problem;
+    sample *at = &batch->samples[task];
+    const head_view view = sh_view_of(call, at->b, at->h);
+    const rows out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
+    double exact[SLICE];
+    (void)thread;
+    for (int64_t first = 0; first < problem->value_dim; first += SLICE) {
+        const int64_t count = least(SLICE, problem->value_dim - first);
+        exact_slice(call->plan, &view, view.q.data + at->i * view.q.stride, first, count,
+                    exact);
+        compare_slice(at, exact, out.data + at->i * out.stride + first, count);
+    }
+}
+
+/* Adds the batch's samples to the total, in their order. */
+static void finish_batch(sample_batch *batch, sample *total) {
+    sh_team_run((team){batch->call->plan->threads, 0}, batch->count, sample_task, batch);
+    for (int64_t s = 0; s < batch->count; s++) {
+        const sample *at = &batch->samples[s];
+        total->error_squared += at->weight * at->error_squared;
+        total->exact_squared += at->weight * at->exact_squared;
+        total->out_squared += at->weight * at->out_squared;
+        if (at->largest > total->largest || isnan(at->largest))
+            total->largest = at->largest;
+    }
+    batch->count = 0;
+}
+
+static int64_t count_live(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    int64_t live = 0;
+    for (int64_t b = 0; b < problem->batch && problem->heads > 0; b++)
+        live += problem->heads * sh_view_of(call, b, 0).queries;
+    return live;
+}
+
+enum { EVEN_SHARE = 5 /* one part in so many of the probability is even */ };
+
+/* Queries in order, each as wide as its probability; one mark in each of `wanted` equal
+   shares, at random. A query that holds several marks counts for each of them. */
+static sample compare_samples(const attention_call *call, const float *out,
+                              const guide *guided, int64_t live, int64_t wanted,
+                              uint64_t seed) {
+    const shoal_problem *problem = &call->plan->problem;
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    const int even = !(guided->total > 0) || wanted == live;
+    sample_batch batch = {.call = call, .out = out};
+    sample total = {0};
+    double passed = 0;
+    int64_t marks = 0, query = 0;
+    for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
+        const int64_t b = head / problem->heads, h = head % problem->heads;
+        const int64_t queries = sh_view_of(call, b, h).queries;
+        for (int64_t i = 0; i < queries && marks < wanted; i++, query++) {
+            double p = 1 / (double)live;
+            if (!even)
+                p = p / EVEN_SHARE + (1 - 1.0 / EVEN_SHARE) *
+                                         (double)guided->distances[query] / guided->total;
+            int64_t held = 0;
+            passed += p;
+            for (; marks < wanted; marks++, held++) {
+                const uint64_t bits =
+                    sh_random_bits(seed, STREAM_SAMPLES, (uint64_t)marks) >> 11;
+                const double inside = wanted == live ? 0.5 : (double)bits * unit;
+                if (((double)marks + inside) / (double)wanted > passed)
+                    break;
+            }
+            if (held == 0)
+                continue;
+            batch.samples[batch.count++] =
+                (sample){.b = b,
+                         .h = h,
+                         .i = i,
+                         .weight = (double)held / (p * (double)wanted)};
+            if (batch.count == BATCH)
+                finish_batch(&batch, &total);
+        }
+    }
+    finish_batch(&batch, &total);
+    return total;
+}
+
+/* |out - exact| / |exact|, where the squared length of the exact outputs is the outputs'
+   own and what the samples say it differs by; or, should that come to nothing, what the
+   samples say alone. */
+static double relative_error(const sample *total, const guide *guided) {
+    if (total->error_squared == 0 && !isnan(total->exact_squared))
+        return 0;
+    const double exact = guided->out_squared +
+                         (total->exact_squared - total->out_squared);
+    return sqrt(total->error_squared /
+                (exact > 0 || isnan(exact) ? exact : total->exact_squared));
+}
+
+shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
+                                  const float *out, int64_t samples, uint64_t seed,
+                                  shoal_error *error) {
+    attention_call call;
+    shoal_status status = sh_call_check(plan, inputs, &call);
+    if (status != SHOAL_OK)
+        return status;
+    if (!error || samples < 0)
+        return sh_fail(
+            plan->context, SHOAL_INVALID,
+            "shoal_error_estimate: error is NULL or samples, %lld, is negative",
+            (long long)samples);
+    const int64_t live = count_live(&call), wanted = least(samples, live);
+    if (!out && wanted > 0)
+        return sh_fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
+    guide guided = {0};
+    if (wanted > 0)
+        status = sh_guide_create(&call, out, live, wanted < live, &guided);
+    if (status != SHOAL_OK)
+        return status;
+    *error = (shoal_error){.samples = wanted};
+    if (wanted == 0)
+        return SHOAL_OK;
+    const sample total = compare_samples(&call, out, &guided, live, wanted, seed);
+    error->largest_error = total.largest;
+    error->relative_error = relative_error(&total, &guided);
+    sh_guide_destroy(&call, &guided);
+    return SHOAL_OK;
+}

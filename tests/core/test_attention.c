@@ -1,0 +1,357 @@
+/* Every kind, forward and backward, against the double-precision reference over random
+   problems of awkward sizes, on each instruction set that runs here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+enum { PROBLEMS_PER_KIND = 100 };
+
+static const int64_t LENGTHS[] = {0,  1,  2,  3,  5,  7,  8,  9,  15,  16,  17, 23,
+                                  24, 25, 31, 33, 47, 64, 65, 97, 127, 130, 257};
+static const int64_t SIZES[] = {1, 3, 4, 5, 8, 16, 17, 31, 32, 33, 64, 65, 100};
+static const int64_t HEADS[][2] = {{1, 0}, {1, 1}, {2, 0}, {2, 1},
+                                   {3, 3}, {4, 2}, {6, 2}};
+static const int32_t CLUSTERS[] = {1, 2, 3, 4, 7, 8, 16, 25, 40, 100, 300};
+static const int32_t TOPKS[] = {1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 64, 300};
+static const int32_t BITS[] = {1, 5, 31, 32, 63, 64, 65, 100, 255};
+static const int32_t RANKS[] = {1, 2, 3, 8, 16, 16, 17, 64, 1024};
+static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
+
+/* A random entry of a list. */
+#define CHOOSE(list, seed, stream) (list)[test_pick(seed, stream, 0, COUNT_OF(list) - 1)]
+
+static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
+    shoal_attention attention = {.kind = kind, .seed = test_hash(seed, 20, 0)};
+    if (reference_has_groups(kind)) {
+        attention.clusters = CHOOSE(CLUSTERS, seed, 21);
+        attention.iterations = (int32_t)test_pick(seed, 24, 1, 10);
+        attention.rank = CHOOSE(RANKS, seed, 28);
+    }
+    if (kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED) {
+        attention.bits = seed % 2 ? 63 : CHOOSE(BITS, seed, 23);
+        attention.groups = test_pick(seed, 26, 0, 2) == 0 ? SHOAL_GROUPS_KEYS
+                                                          : SHOAL_GROUPS_HASH;
+    }
+    if (kind == SHOAL_I_CLUSTERED && test_pick(seed, 27, 0, 2) == 0)
+        attention.normaliser = SHOAL_NORMALISER_QUERY;
+    if (reference_has_top_keys(kind) || kind == SHOAL_ORACLE_TOP)
+        attention.topk = CHOOSE(TOPKS, seed, 22);
+    if (kind == SHOAL_LSH)
+        attention.rounds = (int32_t)test_pick(seed, 25, 1, 4);
+    return attention;
+}
+
+static int64_t work_of(const case_spec *s) {
+    int64_t keys = reference_shares_keys(s->attention.kind) ? s->queries : s->keys;
+    return s->batch * s->heads * s->queries * (s->queries + keys) *
+           (s->dim + s->value_dim);
+}
+
+/* Scores stay within what float can exponentiate to 1e-5: with large vectors, only the
+   default scale or a smaller one. */
+static float random_scale(const case_spec *s, uint64_t seed) {
+    float scale = CHOOSE(SCALES, seed, 9);
+    return (double)scale * (double)scale * (double)s->dim > 4 ? 0 : scale;
+}
+
+static case_spec random_spec(shoal_kind kind, uint64_t seed) {
+    const int64_t affordable = 6000000;
+    int64_t heads = test_pick(seed, 1, 0, COUNT_OF(HEADS) - 1);
+    case_spec spec = {
+        .attention = random_attention(kind, seed),
+        .seed = seed,
+        .batch = test_pick(seed, 2, 1, 3),
+        .heads = HEADS[heads][0],
+        .kv_heads = HEADS[heads][1],
+        .dim = CHOOSE(SIZES, seed, 3),
+        .value_dim = CHOOSE(SIZES, seed, 4),
+        .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
+        .ragged = test_pick(seed, 6, 0, 2) == 0,
+        .own_groups = reference_has_groups(kind) && test_pick(seed, 7, 0, 3) == 0,
+    };
+    spec.scale = random_scale(&spec, seed);
+    uint64_t attempt = 0;
+    do {
+        uint64_t again = test_hash(seed, 8, attempt++);
+        spec.queries = CHOOSE(LENGTHS, again, 1);
+        spec.keys = seed % 3 ? CHOOSE(LENGTHS, again, 2) : spec.queries;
+    } while (work_of(&spec) > affordable);
+    return spec;
+}
+
+static void check_case(const case_spec *spec) {
+    for (int i = 0; test_isa(i); i++) {
+        shoal_context *context = test_context(test_isa(i), 2);
+        attention_case c = case_create(spec);
+        case_calm(&c);
+        shoal_plan *plan = case_run(context, &c);
+        check_everything(&c, plan);
+        shoal_plan_destroy(plan);
+        case_destroy(&c);
+        shoal_context_destroy(context);
+    }
+}
+
+static void check_kind(shoal_kind kind) {
+    for (uint64_t problem = 1; problem <= PROBLEMS_PER_KIND; problem++) {
+        case_spec spec = random_spec(kind, 100 * (uint64_t)kind + problem);
+        check_case(&spec);
+    }
+}
+
+static void full(void **state) {
+    (void)state;
+    check_kind(SHOAL_FULL);
+}
+
+static void shared_full(void **state) {
+    (void)state;
+    check_kind(SHOAL_SHARED_FULL);
+}
+
+static void clustered(void **state) {
+    (void)state;
+    check_kind(SHOAL_CLUSTERED);
+}
+
+static void i_clustered(void **state) {
+    (void)state;
+    check_kind(SHOAL_I_CLUSTERED);
+}
+
+static void shoal(void **state) {
+    (void)state;
+    check_kind(SHOAL_SHOAL);
+}
+
+static void lsh(void **state) {
+    (void)state;
+    check_kind(SHOAL_LSH);
+}
+
+static void oracle(void **state) {
+    (void)state;
+    check_kind(SHOAL_ORACLE_TOP);
+}
+
+/* Longer sequences, where blocks of keys and of queries begin and end inside. */
+static void several_blocks(void **state) {
+    (void)state;
+    const case_spec common = {.batch = 1,
+                              .heads = 2,
+                              .queries = 1111,
+                              .keys = 1300,
+                              .dim = 9,
+                              .value_dim = 6,
+                              .seed = 77};
+    const char *const kinds[] = {"full",           "clustered-30",
+                                 "i-clustered-30", "i-clustered-30:normaliser=query",
+                                 "shoal-30",       "lsh-3",
+                                 "oracle-top-32"};
+    for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
+        case_spec spec = common;
+        spec.attention = spelled(kinds[i]);
+        check_case(&spec);
+    }
+}
+
+/* Scores in the hundreds: a softmax that does not subtract its maximum overflows. Inputs
+   are small integers, so that the scores themselves are exact in float. */
+static void large_scores(void **state) {
+    (void)state;
+    const char *const kinds[] = {"full",
+                                 "clustered-64",
+                                 "i-clustered-64:topk=5",
+                                 "i-clustered-64:topk=5,normaliser=query",
+                                 "shoal-64:topk=5",
+                                 "shared-full"};
+    for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
+        case_spec spec = {.attention = spelled(kinds[i]),
+                          .batch = 1,
+                          .heads = 1,
+                          .queries = 40,
+                          .keys = 50,
+                          .dim = 8,
+                          .value_dim = 5,
+                          .scale = 4,
+                          .seed = 5};
+        for (int isa = 0; test_isa(isa); isa++) {
+            shoal_context *context = test_context(test_isa(isa), 1);
+            attention_case c = case_create(&spec);
+            for (int64_t e = 0; e < c.q.elements; e++)
+                c.q.data[e] = (float)(int)(c.q.data[e] * 3);
+            for (int64_t e = 0; e < c.k.elements; e++)
+                c.k.data[e] = (float)(int)(c.k.data[e] * 3);
+            shoal_plan *plan = case_run(context, &c);
+            check_forward(&c, plan);
+            check_gradients(&c, plan);
+            shoal_plan_destroy(plan);
+            case_destroy(&c);
+            shoal_context_destroy(context);
+        }
+    }
+}
+
+/* Eighths: products of them, and means of two, have no rounding. */
+static void round_to_eighths(const tensor *t) {
+    for (int64_t i = 0; i < t->elements; i++)
+        t->data[i] = (float)(int)(t->data[i] * 8) / 8;
+}
+
+/* The keys grow along the sequence, so that each part of it has scores far above all that
+   came before: what was added up until then must fade, and not overflow. */
+static attention_case climbing_case(const char *kind) {
+    const shoal_attention attention = spelled(kind);
+    bool clustered = attention.clusters > 0;
+    case_spec spec = {.attention = attention,
+                      .batch = 1,
+                      .heads = 1,
+                      .queries = 14,
+                      .keys = 20000,
+                      .dim = 4,
+                      .value_dim = 3,
+                      .scale = 1,
+                      .own_groups = clustered,
+                      .seed = 6};
+    attention_case c = case_create(&spec);
+    round_to_eighths(&c.q);
+    round_to_eighths(&c.k);
+    for (int64_t l = 0; l < spec.keys; l++)
+        c.k.data[l * spec.dim] = (float)(l / 64) / 2;
+    for (int64_t i = 0; i < spec.queries; i++) {
+        c.q.data[i * spec.dim] = i % 2 ? 2 : 4;
+        if (clustered)
+            c.groups[i] = (int32_t)i / 2;
+    }
+    return c;
+}
+
+static void climbing_scores(void **state) {
+    (void)state;
+    const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
+                                 "shoal-7:topk=8"};
+    for (int64_t i = 0; i < COUNT_OF(kinds); i++)
+        for (int isa = 0; test_isa(isa); isa++) {
+            attention_case c = climbing_case(kinds[i]);
+            shoal_context *context = test_context(test_isa(isa), 2);
+            shoal_plan *plan = case_run(context, &c);
+            check_forward(&c, plan);
+            shoal_plan_destroy(plan);
+            case_destroy(&c);
+            shoal_context_destroy(context);
+        }
+}
+
+/* Groups whose centroid has nearly all its weight on the top keys, and members that
+   score those keys lower and higher than it does: what counts is the other keys' small
+   share. */
+static void sharp_groups(void **state) {
+    (void)state;
+    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};
+    const float centre = 16, apart = 16;
+    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+        for (int isa = 0; test_isa(isa); isa++) {
+            case_spec spec = {.attention = spelled(kinds[kind]),
+                              .batch = 1,
+                              .heads = 1,
+                              .queries = 40,
+                              .keys = 60,
+                              .dim = 4,
+                              .value_dim = 3,
+                              .scale = 1,
+                              .own_groups = true,
+                              .seed = 3};
+            attention_case c = case_create(&spec);
+            for (int64_t e = 0; e < c.k.elements; e++)
+                c.k.data[e] = e % spec.dim ? c.k.data[e] / 8 : e / spec.dim < 5;
+            for (int64_t i = 0; i < spec.queries; i++) {
+                c.q.data[i * spec.dim] = centre + (i % 2 ? apart : -apart);
+                c.groups[i] = (int32_t)i / 10;
+            }
+            shoal_context *context = test_context(test_isa(isa), 2);
+            shoal_plan *plan = case_run(context, &c);
+            check_everything(&c, plan);
+            shoal_plan_destroy(plan);
+            case_destroy(&c);
+            shoal_context_destroy(context);
+        }
+}
+
+/* Without the backward flag, forward gives the same bits, and backward is refused. */
+static void forward_only(void **state) {
+    (void)state;
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++) {
+        case_spec spec = random_spec((shoal_kind)kind, 4242);
+        spec.queries = spec.keys = 24;
+        attention_case both = case_create(&spec), only = case_create(&spec);
+        shoal_context *context = test_context(NULL, 2);
+        shoal_plan *with = case_run(context, &both);
+        shoal_plan *without = case_plan(context, &only, 0);
+        case_forward(without, &only);
+        check_identical(&both.out, &only.out, both.query_lengths, "out");
+        shoal_gradients gradients = {.out = only.out.data,
+                                     .dout = only.dout.data,
+                                     .dq = only.dq.data};
+        assert_int_equal(shoal_backward(without, &only.inputs, &gradients),
+                         SHOAL_INVALID);
+        assert_true(shoal_context_message(context)[0] != '\0');
+        shoal_plan_destroy(with);
+        shoal_plan_destroy(without);
+        case_destroy(&both);
+        case_destroy(&only);
+        shoal_context_destroy(context);
+    }
+}
+
+/* Any subset of the gradients may be asked for. */
+static void some_gradients(void **state) {
+    (void)state;
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++)
+        for (int wanted = 0; wanted < 8; wanted++) {
+            case_spec spec = random_spec((shoal_kind)kind, 777);
+            spec.queries = spec.keys = 17;
+            attention_case whole = case_create(&spec), part = case_create(&spec);
+            shoal_context *context = test_context(NULL, 1);
+            shoal_plan *plan = case_run(context, &whole);
+            case_forward(plan, &part);
+            shoal_gradients gradients = {.out = part.out.data,
+                                         .dout = part.dout.data,
+                                         .dq = wanted & 1 ? part.dq.data : NULL,
+                                         .dk = wanted & 2 ? part.dk.data : NULL,
+                                         .dv = wanted & 4 ? part.dv.data : NULL};
+            assert_int_equal(shoal_backward(plan, &part.inputs, &gradients), SHOAL_OK);
+            if (wanted & 1)
+                check_identical(&whole.dq, &part.dq, part.query_lengths, "dq");
+            if (wanted & 2)
+                check_identical(&whole.dk, &part.dk, part.key_lengths, "dk");
+            if (wanted & 4)
+                check_identical(&whole.dv, &part.dv, part.key_lengths, "dv");
+            shoal_plan_destroy(plan);
+            case_destroy(&whole);
+            case_destroy(&part);
+            shoal_context_destroy(context);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full),
+        cmocka_unit_test(shared_full),
+        cmocka_unit_test(clustered),
+        cmocka_unit_test(i_clustered),
+        cmocka_unit_test(shoal),
+        cmocka_unit_test(oracle),
+        cmocka_unit_test(lsh),
+        cmocka_unit_test(several_blocks),
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(climbing_scores),
+        cmocka_unit_test(sharp_groups),
+        cmocka_unit_test(forward_only),
+        cmocka_unit_test(some_gradients),
+    };
+    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
+}

@@ -1,0 +1,45 @@
+/* What the tests of the layers share: small models with random weights, batches of
+   sequences of different lengths, and a training step. */
+#ifndef SHOAL_TESTS_NN_SUPPORT_H
+#define SHOAL_TESTS_NN_SUPPORT_H
+
+#include "models/nn/optimizer.h"
+#include "nn_reference.h"
+
+typedef struct {
+    const char *name;
+    const char *attention;
+    bool shared_qk, post_norm, no_final_norm, relu, learned, no_positions, features;
+    float dropout;
+    network_head head;
+    int64_t layers, heads, head_dim, feed_forward;
+    int64_t lengths[4]; /* of the sequences; -1 ends the list */
+} model_case;
+
+/* A model and one batch for it, all on the heap. */
+typedef struct {
+    network_shape shape;
+    network_batch batch;
+    int64_t rows, longest;
+    int64_t *offsets;
+    int32_t *tokens, *targets;
+    float *features;
+    parameters *arena;
+    network *net;
+} model_setup;
+
+enum { TEST_VOCABULARY = 7, TEST_FEATURES = 5, TEST_OUTPUTS = 6 };
+
+network_shape shape_of(const model_case *c);
+/* Weights and data are pure functions of the seed. Every parameter is random, biases and
+   norms too, so that no gradient is right by accident. */
+model_setup setup_create(shoal_context *context, const model_case *c, bool training,
+                         uint64_t seed);
+void setup_destroy(model_setup *setup);
+/* Clear, forward, loss, backward. */
+loss_result setup_step(shoal_context *context, model_setup *setup);
+/* Values as doubles, [arena->size]. The caller frees them. */
+double *setup_values(const model_setup *setup);
+model_reference setup_reference(const model_setup *setup);
+
+#endif

@@ -1,0 +1,139 @@
+/* Rows that nobody asks for are not computed behind the last attention; loss, logits and
+   gradients are those of the whole, to rounding (a product's last rows may be summed by
+   another of the BLAS's kernels). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Before cmocka, which makes a macro of the name `fail`. */
+#include "nn_support.h"
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static const char *const KINDS[] = {"full",  "shared-full", "i-clustered-5:topk=8",
+                                    "lsh-2", "clustered-5", "oracle-top-9"};
+
+static model_case small_case(const char *kind, bool post_norm) {
+    return (model_case){.name = kind,
+                        .attention = kind,
+                        .post_norm = post_norm,
+                        .shared_qk = post_norm,
+                        .layers = 2,
+                        .heads = 2,
+                        .head_dim = 8,
+                        .feed_forward = 30,
+                        .lengths = {70, 0, 33, 60}};
+}
+
+/* One row in `every` keeps its target; returns how many. */
+static int64_t thin_out(model_setup *setup, int64_t every) {
+    int64_t kept = 0;
+    for (int64_t row = 0; row < setup->rows; row++) {
+        if (every == 0 || row % every != every / 2)
+            setup->targets[row] = IGNORED_TARGET;
+        else if (setup->targets[row] == IGNORED_TARGET)
+            setup->targets[row] = (int32_t)(row % TEST_OUTPUTS);
+        kept += setup->targets[row] != IGNORED_TARGET;
+    }
+    return kept;
+}
+
+static void assert_near(const float *got, const float *expected, int64_t count,
+                        double allowed, const char *kind) {
+    double error = 0, size = 1e-30;
+    for (int64_t i = 0; i < count; i++) {
+        error += pow((double)got[i] - (double)expected[i], 2);
+        size += pow((double)expected[i], 2);
+    }
+    if (!(sqrt(error / size) <= allowed))
+        fail_msg("%s: relative difference %g", kind, sqrt(error / size));
+}
+
+static void compare_steps(const char *kind, bool post_norm, int64_t every, int threads) {
+    shoal_context *context = test_context(NULL, threads);
+    const model_case c = small_case(kind, post_norm);
+    model_setup setup = setup_create(context, &c, true, 6);
+    const int64_t kept = thin_out(&setup, every), size = setup.arena->size;
+    float *whole = malloc(sizeof(float) * (size_t)size);
+    const loss_result expected = setup_step(context, &setup);
+    assert_int_equal(sh_network_logit_rows(setup.net, &setup.batch), setup.rows);
+    memcpy(whole, setup.arena->gradients, sizeof(float) * (size_t)size);
+    setup.batch.targets = setup.targets;
+    for (int again = 0; again < 2; again++) { /* nothing is left over from the first */
+        const loss_result got = setup_step(context, &setup);
+        assert_int_equal(sh_network_logit_rows(setup.net, &setup.batch), kept);
+        assert_int_equal(got.counted, expected.counted);
+        assert_int_equal(got.correct, expected.correct);
+        assert_true(fabs(got.loss - expected.loss) <= 1e-6 * expected.loss);
+        assert_near(setup.arena->gradients, whole, size, 2e-6, kind);
+    }
+    setup.batch.targets = NULL; /* and nothing when all are asked for again */
+    setup_step(context, &setup);
+    assert_memory_equal(setup.arena->gradients, whole, sizeof(float) * (size_t)size);
+    free(whole);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+}
+
+static void fewer_rows_give_the_same_step(void **state) {
+    (void)state;
+    for (int64_t k = 0; k < COUNT_OF(KINDS); k++)
+        for (int post_norm = 0; post_norm < 2; post_norm++) {
+            compare_steps(KINDS[k], post_norm, 5, 1 + (int)k % 3);
+            compare_steps(KINDS[k], post_norm, 1, 2);
+            compare_steps(KINDS[k], post_norm, 100, 2);
+            compare_steps(KINDS[k], post_norm, 0, 2); /* none */
+        }
+}
+
+static void inference_gives_the_rows_that_are_asked_for(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    for (int post_norm = 0; post_norm < 2; post_norm++) {
+        const model_case c = small_case("full", post_norm);
+        model_setup setup = setup_create(context, &c, false, 7);
+        const int64_t floats = setup.rows * TEST_OUTPUTS;
+        float *whole = malloc(sizeof(float) * (size_t)floats);
+        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+        memcpy(whole, sh_network_logits(setup.net), sizeof(float) * (size_t)floats);
+        thin_out(&setup, 3);
+        setup.batch.targets = setup.targets;
+        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+        for (int64_t row = 0, at = 0; row < setup.rows; row++)
+            if (setup.targets[row] != IGNORED_TARGET)
+                assert_near(sh_network_logits(setup.net) + at++ * TEST_OUTPUTS,
+                            whole + row * TEST_OUTPUTS, TEST_OUTPUTS, 1e-5, "full");
+        free(whole);
+        setup_destroy(&setup);
+    }
+    shoal_context_destroy(context);
+}
+
+/* Dropout is by row, so there everything is computed. */
+static void dropout_keeps_all_rows(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    model_case c = small_case("full", false);
+    c.dropout = 0.2f;
+    model_setup setup = setup_create(context, &c, true, 8);
+    setup.batch.moment.dropout = true;
+    thin_out(&setup, 4);
+    setup.batch.targets = setup.targets;
+    setup_step(context, &setup);
+    assert_int_equal(sh_network_logit_rows(setup.net, &setup.batch), setup.rows);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fewer_rows_give_the_same_step),
+        cmocka_unit_test(inference_gives_the_rows_that_are_asked_for),
+        cmocka_unit_test(dropout_keeps_all_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* Every gradient of whole models against central differences of a double-precision model,
+   over the orders of norms, activations, positions, heads, kinds of attention, dropout
+   and awkward sizes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+/* Before cmocka, which makes a macro of the name `fail`. */
+#include "nn_support.h"
+
+#include <cmocka.h>
+
+#include "support.h"
+
+#define SIZES .layers = 2, .heads = 2, .head_dim = 4, .feed_forward = 11
+
+static const model_case CASES[] = {
+    {"pre-norm", "full", SIZES, .lengths = {5, 1, 9, -1}},
+    {"post-norm", "full", SIZES, .post_norm = true, .lengths = {5, 0, 9, -1}},
+    {"relu", "full", SIZES, .relu = true, .lengths = {6, 3, -1}},
+    {"post-norm relu", "full", SIZES, .post_norm = true, .relu = true,
+     .lengths = {7, 4, -1}},
+    {"learned positions", "full", SIZES, .learned = true, .lengths = {3, 8, -1}},
+    {"no positions", "full", SIZES, .no_positions = true, .lengths = {4, 4, -1}},
+    {"features", "full", SIZES, .features = true, .lengths = {5, 6, -1}},
+    {"mean", "full", SIZES, .head = HEAD_MEAN, .lengths = {5, 0, 7, 1}},
+    {"first", "full", SIZES, .head = HEAD_FIRST, .lengths = {5, 0, 7, 1}},
+    {"no final norm", "full", SIZES, .no_final_norm = true, .lengths = {5, 2, -1}},
+    {"dropout", "full", SIZES, .dropout = 0.3f, .lengths = {5, 6, -1}},
+    {"dropout, wide", "full", .layers = 1, .heads = 1, .head_dim = 4, .feed_forward = 300,
+     .dropout = 0.3f, .lengths = {5, 6, -1}},
+    {"dropout, post-norm", "full", SIZES, .dropout = 0.2f, .post_norm = true,
+     .lengths = {5, 6, -1}},
+    {"shared projection", "full", SIZES, .shared_qk = true, .lengths = {5, 6, -1}},
+    {"shared projection, post-norm", "i-clustered-3:topk=4", SIZES, .shared_qk = true,
+     .post_norm = true, .lengths = {12, 6, -1}},
+    {"shared-full", "shared-full", SIZES, .lengths = {5, 6, -1}},
+    {"clustered", "clustered-3", SIZES, .lengths = {12, 7, -1}},
+    {"i-clustered", "i-clustered-3:topk=4", SIZES, .lengths = {13, 7, -1}},
+    {"i-clustered, post-norm", "i-clustered-3:topk=4", SIZES, .post_norm = true,
+     .lengths = {13, 7, -1}},
+    {"shoal", "shoal-3:topk=4", SIZES, .lengths = {13, 7, -1}},
+    {"oracle", "oracle-top-3", SIZES, .lengths = {6, 5, -1}},
+    {"lsh in one chunk", "lsh-2", SIZES, .lengths = {11, 2, -1}},
+    {"one layer of primes", "full", .layers = 1, .heads = 1, .head_dim = 13,
+     .feed_forward = 17, .lengths = {7, 3, -1}},
+    {"no layers", "full", .layers = 0, .heads = 1, .head_dim = 6, .feed_forward = 1,
+     .lengths = {3, 2, -1}},
+    {"vectors and tails", "full", .layers = 1, .heads = 3, .head_dim = 7,
+     .feed_forward = 37, .lengths = {19, 4, -1}},
+};
+
+/* Relative to the largest gradient of the same parameter, and never finer than what
+   rounding leaves of the whole model's. */
+static void compare_parameter(const model_case *c, const model_setup *setup,
+                              const parameter *entry, const model_reference *reference,
+                              double *values, double whole) {
+    double largest = 0;
+    double *slopes = reference_memory(entry->count, sizeof *slopes);
+    for (int64_t i = 0; i < entry->count; i++) {
+        slopes[i] = model_reference_slope(reference, values, entry->offset + i);
+        largest = fmax(largest, fabs(slopes[i]));
+    }
+    double tolerance = 2e-5 * largest + 2e-6 * whole;
+    for (int64_t i = 0; i < entry->count; i++) {
+        double got = (double)setup->arena->gradients[entry->offset + i];
+        if (!(fabs(got - slopes[i]) <= tolerance))
+            fail_msg("%s: gradient of %s[%lld] is %.9g, should be %.9g (largest %.3g)",
+                     c->name, entry->name, (long long)i, got, slopes[i], largest);
+    }
+    free(slopes);
+}
+
+static void check_case(shoal_context *context, const model_case *c) {
+    model_setup setup = setup_create(context, c, true, 11);
+    loss_result result = setup_step(context, &setup);
+    model_reference reference = setup_reference(&setup);
+    double *values = setup_values(&setup);
+    double loss = model_reference_loss(&reference, values, NULL);
+    if (!(fabs(result.loss - loss) <= 2e-6 * (1 + fabs(loss))))
+        fail_msg("%s: loss is %.9g, should be %.9g", c->name, result.loss, loss);
+    double whole = 0;
+    for (int64_t i = 0; i < setup.arena->size; i++)
+        whole = fmax(whole, fabs((double)setup.arena->gradients[i]));
+    for (int64_t i = 0; i < setup.arena->count; i++)
+        compare_parameter(c, &setup, &setup.arena->list[i], &reference, values, whole);
+    free(values);
+    setup_destroy(&setup);
+}
+
+static void gradients_are_those_of_finite_differences(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    for (int64_t i = 0; i < COUNT_OF(CASES); i++)
+        check_case(context, &CASES[i]);
+    shoal_context_destroy(context);
+}
+
+static void plain_row_functions_give_them_too(void **state) {
+    (void)state;
+    shoal_context *context = test_context("scalar", 1);
+    check_case(context, &CASES[0]);
+    check_case(context, &CASES[1]);
+    check_case(context, &CASES[COUNT_OF(CASES) - 1]);
+    shoal_context_destroy(context);
+}
+
+static void compare_logits(shoal_context *context, const model_case *c) {
+    model_setup setup = setup_create(context, c, true, 5);
+    assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+    model_reference reference = setup_reference(&setup);
+    int64_t count = sh_network_logit_rows(setup.net, &setup.batch) * TEST_OUTPUTS;
+    double *values = setup_values(&setup);
+    double *logits = reference_memory(count + 1, sizeof *logits);
+    model_reference_loss(&reference, values, logits);
+    for (int64_t j = 0; j < count; j++)
+        if (!(fabs((double)sh_network_logits(setup.net)[j] - logits[j]) <= 1e-5))
+            fail_msg("%s: logit %lld is %.9g, should be %.9g", c->name, (long long)j,
+                     (double)sh_network_logits(setup.net)[j], logits[j]);
+    free(logits);
+    free(values);
+    setup_destroy(&setup);
+}
+
+/* Logits, not only their loss; and of rows that are too wide for finite differences. */
+static void logits_are_the_references(void **state) {
+    const model_case wide = {"dropout, wide rows", "full",
+                             .layers = 1,          .heads = 3,
+                             .head_dim = 100,      .feed_forward = 20,
+                             .dropout = 0.3f,      .lengths = {5, 6, -1}};
+    (void)state;
+    shoal_context *context = test_context(NULL, 1);
+    for (int64_t i = 0; i < COUNT_OF(CASES); i++)
+        compare_logits(context, &CASES[i]);
+    compare_logits(context, &wide);
+    shoal_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_those_of_finite_differences),
+        cmocka_unit_test(plain_row_functions_give_them_too),
+        cmocka_unit_test(logits_are_the_references),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,394 @@
+/* Layers one by one: activations, half precision, products, norms, dropout,
+   cross-entropy, with both tables of row functions. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Before cmocka, which makes a macro of the name `fail`. */
+#include "models/nn/dropout.h"
+#include "models/nn/half.h"
+#include "models/nn/linear.h"
+#include "models/nn/loss.h"
+#include "models/nn/norm.h"
+#include "models/nn/rows.h"
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static float *random_floats(int64_t count, uint64_t stream) {
+    float *x = malloc(sizeof *x * (size_t)(count + 1));
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)test_normal(test_hash(7, stream, (uint64_t)i));
+    return x;
+}
+
+static void close_to(double got, double wanted, double tolerance, const char *what) {
+    if (!(fabs(got - wanted) <= tolerance))
+        fail_msg("%s is %.9g, should be %.9g", what, got, wanted);
+}
+
+/* Runs a check with the plain row functions and with the best. */
+static void with_both(void (*check)(shoal_context *context)) {
+    shoal_context *plain = test_context("scalar", 2), *best = test_context(NULL, 2);
+    check(plain);
+    check(best);
+    shoal_context_destroy(plain);
+    shoal_context_destroy(best);
+}
+
+/* ---- Activations ----------------------------------------------------------------- */
+
+static void check_gelu(shoal_context *context) {
+    enum { COUNT = 40001 };
+    crew by = sh_crew_of(context);
+    float *x = random_floats(COUNT, 1), *y = random_floats(COUNT, 2);
+    float *ones = random_floats(COUNT, 3), *dx = random_floats(COUNT, 4);
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(i - COUNT / 2) * 1e-3f; /* -20 .. 20 */
+        ones[i] = 1;
+    }
+    sh_activation_forward(&by, ACTIVATION_GELU, COUNT, x, y);
+    sh_activation_backward(&by, ACTIVATION_GELU, COUNT, x, ones, dx);
+    for (int i = 0; i < COUNT; i++) {
+        double at = (double)x[i], below = 0.5 * erfc(-at / sqrt(2));
+        double bell = exp(-at * at / 2) / sqrt(2 * acos(-1));
+        close_to((double)y[i], at * below, 2e-7 * fmax(1, fabs(at)), "gelu");
+        close_to((double)dx[i], below + at * bell, 4e-7, "the slope of gelu");
+        if (at < 0 && at > -8) /* the small tail is right relative to itself */
+            close_to((double)y[i], at * below, 1e-5 * fabs(at * below), "gelu's tail");
+    }
+    free(x), free(y), free(ones), free(dx);
+}
+
+static void gelu_is_exact(void **state) {
+    (void)state;
+    with_both(check_gelu);
+}
+
+/* ---- Half precision ---------------------------------------------------------------- */
+
+static double half_value(uint16_t half) {
+    int exponent = (half >> 10) & 31, fraction = half & 1023;
+    double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return half & 0x8000 ? -size : size;
+}
+
+static void halves_convert_exactly(void **state) {
+    (void)state;
+    for (int i = 0; i < 65536; i++) {
+        uint16_t half = (uint16_t)i;
+        float value = half_to_float(half);
+        if ((half & 0x7c00) == 0x7c00) {
+            assert_true((half & 1023) ? isnan(value) : isinf(value));
+            assert_int_equal(!!signbit(value), half >> 15);
+            if (!(half & 1023))
+                assert_int_equal(sh_half_from_float(value), half);
+            continue;
+        }
+        assert_true((double)value == half_value(half));
+        assert_int_equal(sh_half_from_float(value), half);
+        /* Halfway to the next goes to the even one; a little beyond goes up. */
+        if ((half & 0x7fff) < 0x7bff) {
+            double middle = (half_value(half) + half_value((uint16_t)(half + 1))) / 2;
+            assert_int_equal(sh_half_from_float((float)middle), half + (half & 1));
+            double beyond = middle * (1 + 1e-6);
+            assert_int_equal(sh_half_from_float((float)beyond), half + 1);
+        }
+    }
+    assert_int_equal(sh_half_from_float(65519.0f), 0x7bff);
+    assert_int_equal(sh_half_from_float(65520.0f), 0x7c00);
+    assert_true((sh_half_from_float(NAN) & 0x7fff) > 0x7c00);
+    assert_int_equal(sh_half_from_float(1e-9f), 0);
+}
+
+static void check_widening(shoal_context *context) {
+    crew by = sh_crew_of(context);
+    uint16_t *halves = malloc(sizeof *halves * 65536);
+    float *wide = malloc(sizeof *wide * 65536);
+    for (int i = 0; i < 65536; i++)
+        halves[i] = (uint16_t)i;
+    sh_widen_halves(&by, 65536, halves, wide);
+    for (int i = 0; i < 65536; i++)
+        assert_true(isnan(wide[i]) ? isnan(half_to_float(halves[i]))
+                                   : wide[i] == half_to_float(halves[i]));
+    free(halves), free(wide);
+}
+
+static void halves_widen_exactly(void **state) {
+    (void)state;
+    with_both(check_widening);
+}
+
+/* ---- Products ---------------------------------------------------------------------- */
+
+static void check_linear(const crew *by, int64_t rows, int64_t inputs, int64_t outputs,
+                         bool half) {
+    float *x = random_floats(rows * inputs, 1), *w = random_floats(outputs * inputs, 2);
+    float *b = random_floats(outputs, 3), *y = random_floats(rows * outputs, 4);
+    float *scratch = malloc(sizeof(float) * (size_t)(inputs * outputs));
+    uint16_t *halves = malloc(sizeof *halves * (size_t)(inputs * outputs));
+    for (int64_t i = 0; i < inputs * outputs; i++) {
+        halves[i] = sh_half_from_float(w[i]);
+        w[i] = half ? half_to_float(halves[i]) : w[i];
+    }
+    linear layer = {inputs,
+                    outputs,
+                    {.data = half ? (void *)halves : w, .half = half},
+                    {.data = b}};
+    assert_true(sh_linear_scratch(&layer, rows) <= inputs * outputs);
+    sh_linear_forward(by, &layer, rows, (const_matrix){x, inputs}, (matrix){y, outputs},
+                      scratch);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < outputs; o++) {
+            double sum = (double)b[o];
+            for (int64_t i = 0; i < inputs; i++)
+                sum += (double)x[r * inputs + i] * (double)w[o * inputs + i];
+            close_to((double)y[r * outputs + o], sum, 2e-6 * (double)(inputs + 4), "y");
+        }
+    free(x), free(w), free(b), free(y), free(scratch), free(halves);
+}
+
+static void check_products(shoal_context *context) {
+    const int64_t sizes[][3] = {{0, 3, 2},    {1, 1, 1},    {3, 300, 67},
+                                {8, 257, 65}, {9, 31, 130}, {131, 17, 1100}};
+    crew by = sh_crew_of(context);
+    for (int64_t i = 0; i < COUNT_OF(sizes); i++)
+        for (int half = 0; half < 2; half++)
+            check_linear(&by, sizes[i][0], sizes[i][1], sizes[i][2], half != 0);
+}
+
+static void products_are_right_for_floats_and_halves(void **state) {
+    (void)state;
+    with_both(check_products);
+}
+
+/* dx and dW are the adjoints: <dy, x W'> has gradients dy W and dy' x. */
+static void check_linear_backward(shoal_context *context) {
+    enum { ROWS = 150, INPUTS = 391, OUTPUTS = 101 };
+    crew by = sh_crew_of(context);
+    float *x = random_floats(ROWS * INPUTS, 1), *w = random_floats(OUTPUTS * INPUTS, 2);
+    float *dy = random_floats(ROWS * OUTPUTS, 3), *dx = random_floats(ROWS * INPUTS, 4);
+    float *dw = random_floats(OUTPUTS * INPUTS, 5), *db = random_floats(OUTPUTS, 6);
+    float *dw_before = random_floats(OUTPUTS * INPUTS, 5);
+    float *db_before = random_floats(OUTPUTS, 6);
+    linear layer = {INPUTS, OUTPUTS, {.data = w, .gradient = dw}, {.gradient = db}};
+    sh_linear_backward(&by, &layer, ROWS, (const_matrix){x, INPUTS},
+                       (const_matrix){dy, OUTPUTS}, (matrix){dx, INPUTS});
+    for (int r = 0; r < ROWS; r += 7)
+        for (int i = 0; i < INPUTS; i += 5) {
+            double sum = 0;
+            for (int o = 0; o < OUTPUTS; o++)
+                sum += (double)dy[r * OUTPUTS + o] * (double)w[o * INPUTS + i];
+            close_to((double)dx[r * INPUTS + i], sum, 2e-4, "dx");
+        }
+    for (int o = 0; o < OUTPUTS; o++) {
+        double bias = (double)db_before[o];
+        for (int r = 0; r < ROWS; r++)
+            bias += (double)dy[r * OUTPUTS + o];
+        close_to((double)db[o], bias, 2e-4, "db");
+        for (int i = 0; i < INPUTS; i += 5) {
+            double sum = (double)dw_before[o * INPUTS + i];
+            for (int r = 0; r < ROWS; r++)
+                sum += (double)dy[r * OUTPUTS + o] * (double)x[r * INPUTS + i];
+            close_to((double)dw[o * INPUTS + i], sum, 2e-4, "dW");
+        }
+    }
+    free(x), free(w), free(dy), free(dx), free(dw), free(db);
+    free(dw_before), free(db_before);
+}
+
+static void gradients_of_products_are_added(void **state) {
+    (void)state;
+    with_both(check_linear_backward);
+}
+
+/* ---- Norm -------------------------------------------------------------------------- */
+
+static void check_norm(shoal_context *context) {
+    crew by = sh_crew_of(context);
+    for (int64_t size = 1; size < 70; size += 17) {
+        const int64_t rows = 67;
+        float *x = random_floats(rows * size, 1), *y = random_floats(rows * size, 2);
+        float *scale = random_floats(size, 3), *shift = random_floats(size, 4);
+        float *statistics = random_floats(2 * rows, 5);
+        for (int64_t i = 0; i < rows * size; i++)
+            x[i] += 100; /* a mean far from 0 must not cost the variance */
+        layer_norm norm = {size, {.data = scale}, {.data = shift}, 1e-5f};
+        sh_norm_forward(&by, &norm, rows, x, y, statistics);
+        for (int64_t r = 0; r < rows; r++) {
+            double mean = 0, variance = 0;
+            for (int64_t i = 0; i < size; i++)
+                mean += (double)x[r * size + i] / (double)size;
+            for (int64_t i = 0; i < size; i++)
+                variance += pow((double)x[r * size + i] - mean, 2) / (double)size;
+            for (int64_t i = 0; i < size; i++)
+                close_to((double)y[r * size + i],
+                         ((double)x[r * size + i] - mean) / sqrt(variance + 1e-5) *
+                                 (double)scale[i] +
+                             (double)shift[i],
+                         1e-4, "norm");
+            close_to((double)statistics[2 * r], mean, 1e-4, "mean");
+        }
+        free(x), free(y), free(scale), free(shift), free(statistics);
+    }
+}
+
+/* More rows than one block of the sums over them has. */
+static void check_norm_backward(shoal_context *context) {
+    enum { ROWS = 600, SIZE = 21 };
+    crew by = sh_crew_of(context);
+    float *x = random_floats(ROWS * SIZE, 1), *y = random_floats(ROWS * SIZE, 2);
+    float *dy = random_floats(ROWS * SIZE, 3), *dx = random_floats(ROWS * SIZE, 4);
+    float *scale = random_floats(SIZE, 5), *shift = random_floats(SIZE, 6);
+    float *dscale = calloc(SIZE, sizeof *dscale), *dshift = calloc(SIZE, sizeof *dshift);
+    float *statistics = random_floats(2 * ROWS, 7);
+    layer_norm norm = {SIZE,
+                       {.data = scale, .gradient = dscale},
+                       {.data = shift, .gradient = dshift},
+                       1e-5f};
+    float *scratch = random_floats(sh_norm_scratch(&norm, ROWS), 8);
+    double wanted_scale[SIZE] = {0}, wanted_shift[SIZE] = {0};
+    sh_norm_forward(&by, &norm, ROWS, x, y, statistics);
+    sh_norm_backward(&by, &norm, ROWS, x, statistics, dy, NULL, dx, scratch);
+    for (int64_t r = 0; r < ROWS; r++) {
+        const float *row = x + r * SIZE, *slope = dy + r * SIZE;
+        double mean = 0, variance = 0, sum = 0, along = 0, normed[SIZE];
+        for (int i = 0; i < SIZE; i++)
+            mean += (double)row[i] / SIZE;
+        for (int i = 0; i < SIZE; i++)
+            variance += pow((double)row[i] - mean, 2) / SIZE;
+        for (int i = 0; i < SIZE; i++) {
+            normed[i] = ((double)row[i] - mean) / sqrt(variance + 1e-5);
+            wanted_scale[i] += (double)slope[i] * normed[i];
+            wanted_shift[i] += (double)slope[i];
+            sum += (double)slope[i] * (double)scale[i] / SIZE;
+            along += (double)slope[i] * (double)scale[i] * normed[i] / SIZE;
+        }
+        for (int i = 0; i < SIZE; i++)
+            close_to((double)dx[r * SIZE + i],
+                     ((double)slope[i] * (double)scale[i] - sum - normed[i] * along) /
+                         sqrt(variance + 1e-5),
+                     2e-5, "dx of a norm");
+    }
+    for (int i = 0; i < SIZE; i++) {
+        close_to((double)dscale[i], wanted_scale[i], 1e-4, "dscale");
+        close_to((double)dshift[i], wanted_shift[i], 1e-4, "dshift");
+    }
+    free(x), free(y), free(dy), free(dx), free(scale), free(shift), free(dscale);
+    free(dshift), free(statistics), free(scratch);
+}
+
+static void norms_are_right(void **state) {
+    (void)state;
+    with_both(check_norm);
+    with_both(check_norm_backward);
+}
+
+/* ---- Dropout ----------------------------------------------------------------------- */
+
+static void dropout_keeps_the_share_it_should(void **state) {
+    (void)state;
+    enum { ROWS = 400, SIZE = 257 };
+    float factors[SIZE], piece[SIZE];
+    dropout mask = {.rate = 0.25f, .seed = 1, .step = 2, .site = 3};
+    int64_t dropped = 0, same_as_next_step = 0;
+    for (int64_t row = 0; row < ROWS; row++) {
+        sh_dropout_factors(&mask, row, 0, SIZE, factors);
+        sh_dropout_factors(&mask, row, 101, SIZE - 101, piece); /* any piece of a row */
+        assert_memory_equal(piece, factors + 101, sizeof(float) * (SIZE - 101));
+        dropout next = mask;
+        next.step++;
+        sh_dropout_factors(&next, row, 0, SIZE, piece);
+        for (int i = 0; i < SIZE; i++) {
+            assert_true(factors[i] == 0 || fabsf(factors[i] - 4 / 3.0f) < 1e-6f);
+            dropped += factors[i] == 0;
+            same_as_next_step += factors[i] == piece[i];
+        }
+    }
+    const double all = ROWS * SIZE;
+    close_to((double)dropped / all, 0.25, 0.006, "the dropped share");
+    close_to((double)same_as_next_step / all, 0.625, 0.008, "agreement between steps");
+}
+
+/* ---- Cross-entropy ----------------------------------------------------------------- */
+
+enum { ENTROPY_ROWS = 70, CLASSES = 300 };
+
+/* One row in double precision: its loss, the first largest, and the slope compared. */
+static double check_entropy_row(const float *row, int32_t target, const float *slope,
+                                double counted, int *best) {
+    double total = 0, top = -INFINITY;
+    for (int j = 0; j < CLASSES; j++)
+        if ((double)row[j] > top) {
+            top = (double)row[j];
+            *best = j;
+        }
+    for (int j = 0; j < CLASSES; j++)
+        total += exp((double)row[j] - top);
+    for (int j = 0; j < CLASSES; j++) {
+        double p = exp((double)row[j] - top) / total - (j == target);
+        close_to((double)slope[j], target < 0 ? 0 : p / counted, 1e-7,
+                 "slope of the loss");
+    }
+    return target < 0 ? 0 : log(total) + top - (double)row[target];
+}
+
+static void check_entropy(shoal_context *context) {
+    crew by = sh_crew_of(context);
+    float *logits = random_floats(ENTROPY_ROWS * CLASSES, 1), row_losses[ENTROPY_ROWS];
+    float *copy = random_floats(ENTROPY_ROWS * CLASSES, 1);
+    int32_t targets[ENTROPY_ROWS];
+    int64_t counted = 0, correct = 0;
+    for (int r = 0; r < ENTROPY_ROWS; r++) {
+        targets[r] = r % 5 == 0 ? IGNORED_TARGET : (r * 37) % CLASSES;
+        if (r % 4 == 1 && r % 5)
+            copy[r * CLASSES + targets[r]] += 200;
+        counted += targets[r] >= 0;
+    }
+    memcpy(logits, copy, sizeof(float) * ENTROPY_ROWS * CLASSES);
+    loss_result result =
+        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, logits, targets, logits, row_losses);
+    double loss = 0;
+    for (int r = 0; r < ENTROPY_ROWS; r++) {
+        int best = 0;
+        loss += check_entropy_row(copy + r * CLASSES, targets[r], logits + r * CLASSES,
+                                  (double)counted, &best);
+        correct += best == targets[r];
+    }
+    assert_int_equal(result.counted, counted);
+    assert_int_equal(result.correct, correct);
+    close_to(result.loss, loss / (double)counted, 2e-6, "loss");
+    for (int r = 0; r < ENTROPY_ROWS; r++)
+        targets[r] = IGNORED_TARGET;
+    result =
+        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, copy, targets, NULL, row_losses);
+    assert_true(result.loss == 0 && result.counted == 0);
+    targets[3] = 1;
+    copy[3 * CLASSES + 2] = NAN; /* does not go unnoticed */
+    result =
+        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, copy, targets, NULL, row_losses);
+    assert_true(isnan(result.loss) != 0);
+    free(logits), free(copy);
+}
+
+static void cross_entropy_is_right(void **state) {
+    (void)state;
+    with_both(check_entropy);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gelu_is_exact),
+        cmocka_unit_test(halves_convert_exactly),
+        cmocka_unit_test(halves_widen_exactly),
+        cmocka_unit_test(products_are_right_for_floats_and_halves),
+        cmocka_unit_test(gradients_of_products_are_added),
+        cmocka_unit_test(norms_are_right),
+        cmocka_unit_test(dropout_keeps_the_share_it_should),
+        cmocka_unit_test(cross_entropy_is_right),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

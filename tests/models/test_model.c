@@ -1,0 +1,372 @@
+/* Whole models: any number of threads gives the same bits, a batch gives what its
+   sequences give alone, inference gives what training gives, weights may be anywhere, a
+   step allocates nothing, and what cannot be done is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Before cmocka, which makes a macro of the name `fail`. */
+#include "models/nn/half.h"
+#include "nn_support.h"
+
+#include <cmocka.h>
+
+#include "support.h"
+
+static const char *const KINDS[] = {"full",           "shared-full",
+                                    "clustered-5",    "i-clustered-5:topk=8",
+                                    "shoal-5:topk=8", "lsh-2",
+                                    "oracle-top-9"};
+
+static model_case big_case(const char *kind) {
+    return (model_case){.name = kind,
+                        .attention = kind,
+                        .layers = 2,
+                        .heads = 3,
+                        .head_dim = 8,
+                        .feed_forward = 50,
+                        .dropout = 0.1f,
+                        .learned = true,
+                        .lengths = {300, 1, 170, 260}};
+}
+
+/* ---- Threads ----------------------------------------------------------------------- */
+
+typedef struct {
+    double losses[3], norms[3];
+    float *values;
+    int64_t size;
+} training;
+
+static training train(const char *kind, int threads, bool post_norm) {
+    shoal_context *context = test_context(NULL, threads);
+    model_case c = big_case(kind);
+    c.post_norm = post_norm;
+    model_setup setup = setup_create(context, &c, true, 4);
+    crew by = sh_crew_of(context);
+    const size_t bytes = sizeof(float) * (size_t)setup.arena->size;
+    optimizer_state state = {.first = calloc(1, bytes), .second = calloc(1, bytes)};
+    optimizer_settings settings = {.beta1 = 0.9,
+                                   .beta2 = 0.999,
+                                   .epsilon = 1e-8,
+                                   .weight_decay = 0.01};
+    training run = {.values = malloc(bytes), .size = setup.arena->size};
+    for (int step = 0; step < 3; step++) {
+        setup.batch.moment.step = (uint64_t)step;
+        run.losses[step] = setup_step(context, &setup).loss;
+        run.norms[step] = sh_gradients_clip(&by, setup.arena, 0.5);
+        sh_optimizer_step(&by, &settings, 0.01, setup.arena, &state);
+    }
+    memcpy(run.values, setup.arena->values, bytes);
+    free(state.first), free(state.second);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+    return run;
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+        training one = train(KINDS[k], 1, k % 2);
+        for (int threads = 2; threads <= 5; threads += 3) {
+            training more = train(KINDS[k], threads, k % 2);
+            for (int step = 0; step < 3; step++)
+                if (one.losses[step] != more.losses[step] ||
+                    one.norms[step] != more.norms[step])
+                    fail_msg("%s: step %d differs on %d threads", KINDS[k], step,
+                             threads);
+            assert_memory_equal(one.values, more.values,
+                                sizeof(float) * (size_t)one.size);
+            free(more.values);
+        }
+        assert_true(one.losses[2] < one.losses[0]);
+        free(one.values);
+    }
+}
+
+/* ---- Batches ----------------------------------------------------------------------- */
+
+/* Logits of sequence b alone. */
+static void run_alone(shoal_context *context, const model_setup *setup, int64_t b,
+                      float *logits) {
+    const int64_t first = setup->offsets[b], length = setup->offsets[b + 1] - first;
+    int64_t offsets[2] = {0, length};
+    encoder_limits limits = {.batch = 1, .rows = length, .length = length};
+    network *net;
+    assert_int_equal(sh_network_create(context, &setup->shape, &limits, setup->arena,
+                                       &net),
+                     SHOAL_OK);
+    network_batch batch = {.sequences = {1, offsets}, .tokens = setup->tokens + first};
+    assert_int_equal(sh_network_forward(net, &batch), SHOAL_OK);
+    memcpy(logits, sh_network_logits(net),
+           sizeof(float) * (size_t)(length * TEST_OUTPUTS));
+    sh_network_destroy(net);
+}
+
+/* To rounding: a product's last rows may be summed by another of the BLAS's kernels. */
+static void a_batch_gives_what_its_sequences_give_alone(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+        model_case c = big_case(KINDS[k]);
+        c.dropout = 0;
+        c.layers = 1; /* groups must not be on the edge of another choice */
+        model_setup setup = setup_create(context, &c, false, 9);
+        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+        float *alone = malloc(sizeof(float) * (size_t)(setup.rows * TEST_OUTPUTS));
+        for (int64_t b = 0; b < setup.batch.sequences.batch; b++)
+            run_alone(context, &setup, b, alone + setup.offsets[b] * TEST_OUTPUTS);
+        const float *together = sh_network_logits(setup.net);
+        for (int64_t i = 0; i < setup.rows * TEST_OUTPUTS; i++)
+            if (!(fabsf(together[i] - alone[i]) <= 2e-5f))
+                fail_msg("%s: logit %lld is %.9g in the batch and %.9g alone", KINDS[k],
+                         (long long)i, (double)together[i], (double)alone[i]);
+        free(alone);
+        setup_destroy(&setup);
+    }
+    shoal_context_destroy(context);
+}
+
+static void a_network_takes_smaller_batches_too(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    model_case c = big_case("i-clustered-5:topk=8");
+    model_setup setup = setup_create(context, &c, true, 9);
+    setup_step(context, &setup);
+    /* The same network, then one sequence of it; and a network for that one alone. */
+    setup.batch.sequences.batch = 1;
+    double loss = setup_step(context, &setup).loss;
+    model_case small = c;
+    small.lengths[1] = -1;
+    model_setup other = setup_create(context, &small, true, 9);
+    memcpy(other.targets, setup.targets, sizeof(int32_t) * (size_t)other.rows);
+    memcpy(other.tokens, setup.tokens, sizeof(int32_t) * (size_t)other.rows);
+    double fresh = setup_step(context, &other).loss;
+    assert_true(loss == fresh);
+    setup.batch.sequences.batch = 0; /* nothing at all */
+    loss_result nothing = setup_step(context, &setup);
+    assert_true(nothing.loss == 0 && nothing.counted == 0);
+    crew by = sh_crew_of(context);
+    assert_true(sh_gradients_norm(&by, setup.arena) == 0);
+    setup_destroy(&other);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+}
+
+/* ---- Inference --------------------------------------------------------------------- */
+
+static void inference_gives_what_training_gives(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    for (int64_t k = 0; k < 2 * COUNT_OF(KINDS); k++) {
+        model_case c = big_case(KINDS[k / 2]);
+        c.post_norm = k % 2;
+        model_setup learning = setup_create(context, &c, true, 2);
+        model_setup using = setup_create(context, &c, false, 2);
+        assert_true(sh_network_memory(using.net) < sh_network_memory(learning.net));
+        learning.batch.moment.dropout = using.batch.moment.dropout = false;
+        assert_int_equal(sh_network_forward(learning.net, &learning.batch), SHOAL_OK);
+        assert_int_equal(sh_network_forward(using.net, &using.batch), SHOAL_OK);
+        assert_memory_equal(sh_network_logits(learning.net), sh_network_logits(using.net),
+                            sizeof(float) * (size_t)(using.rows * TEST_OUTPUTS));
+        assert_int_equal(sh_network_backward(using.net, &using.batch), SHOAL_INVALID);
+        setup_destroy(&learning);
+        setup_destroy(&using);
+    }
+    shoal_context_destroy(context);
+}
+
+/* A copy of every weight in halves, each in a block of its own. */
+static nn_tensor halved(nn_tensor weight, int64_t count) {
+    uint16_t *halves = malloc(sizeof *halves * (size_t)count);
+    float *values = (float *)weight.data;
+    for (int64_t i = 0; i < count; i++) {
+        halves[i] = sh_half_from_float(values[i]);
+        values[i] = half_to_float(halves[i]); /* the float model has the same weights */
+    }
+    return (nn_tensor){.data = halves, .half = true};
+}
+
+static void halve_layer(encoder_layer *from, int64_t model, int64_t wide,
+                        encoder_layer *into) {
+    *into = *from;
+    into->query = halved(from->query, model * model);
+    into->key = halved(from->key, model * model);
+    into->value = halved(from->value, model * model);
+    into->output = halved(from->output, model * model);
+    into->widen = halved(from->widen, model * wide);
+    into->narrow = halved(from->narrow, model * wide);
+    memset((float *)from->key_bias.data, 0, sizeof(float) * (size_t)model);
+    into->key_bias = (nn_tensor){0}; /* as Whisper has it */
+}
+
+static void free_halves(encoder_layer *layer) {
+    free((void *)layer->query.data), free((void *)layer->key.data);
+    free((void *)layer->value.data), free((void *)layer->output.data);
+    free((void *)layer->widen.data), free((void *)layer->narrow.data);
+}
+
+static void weights_may_be_halves_and_anywhere(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 2);
+    model_case c = big_case("full");
+    model_setup setup = setup_create(context, &c, false, 2);
+    const encoder_shape *shape = &setup.shape.encoder;
+    const int64_t model = sh_encoder_model(shape);
+    encoder_layer layers[2], apart[2];
+    encoder_weights weights, halves;
+    sh_encoder_bind(setup.arena, shape, layers, &weights);
+    for (int l = 0; l < 2; l++)
+        halve_layer(&layers[l], model, shape->feed_forward, &apart[l]);
+    halves = weights;
+    halves.layers = apart;
+    encoder_limits limits = {.batch = 4,
+                             .rows = setup.rows,
+                             .length = setup.longest,
+                             .half_weights = true};
+    encoder *stack, *other;
+    assert_int_equal(sh_encoder_create(context, shape, &limits, &stack), SHOAL_OK);
+    assert_int_equal(sh_encoder_create(context, shape, &limits, &other), SHOAL_OK);
+    float *x = malloc(sizeof(float) * (size_t)(setup.rows * model));
+    for (int64_t i = 0; i < setup.rows * model; i++)
+        x[i] = (float)test_normal(test_hash(1, 2, (uint64_t)i));
+    for (int64_t batch = 0; batch <= 4; batch++) {
+        const packing sequences = {batch, setup.offsets};
+        const encoder_moment moment = {0};
+        const float *expected, *got;
+        assert_int_equal(sh_encoder_forward(stack, &weights, &sequences, moment, x,
+                                            &expected),
+                         SHOAL_OK);
+        assert_int_equal(sh_encoder_forward(other, &halves, &sequences, moment, x, &got),
+                         SHOAL_OK);
+        for (int64_t i = 0; i < packing_rows(&sequences) * model; i++)
+            assert_true(fabsf(expected[i] - got[i]) < 1e-5f);
+    }
+    for (int l = 0; l < 2; l++)
+        free_halves(&apart[l]);
+    free(x);
+    sh_encoder_destroy(stack);
+    sh_encoder_destroy(other);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+}
+
+/* ---- Memory ------------------------------------------------------------------------ */
+
+static void a_step_allocates_nothing(void **state) {
+    (void)state;
+    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+        counting_allocator allocator = {0};
+        shoal_options options = counting_options(&allocator);
+        options.threads = 2;
+        shoal_context *context;
+        assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
+        model_case c = big_case(KINDS[k]);
+        c.shared_qk = k % 2;
+        model_setup setup = setup_create(context, &c, true, 1);
+        const int64_t calls = allocator.calls;
+        setup_step(context, &setup);
+        setup_step(context, &setup);
+        assert_int_equal(allocator.calls, calls);
+        setup_destroy(&setup);
+        shoal_context_destroy(context);
+        assert_int_equal(allocator.live, 0);
+    }
+}
+
+static shoal_status make_model(shoal_context *context, const network_shape *shape) {
+    parameters *arena = NULL;
+    network *net = NULL;
+    encoder_limits limits = {.batch = 2, .rows = 20, .length = 10, .training = true};
+    shoal_status status =
+        sh_parameters_create(context, sh_network_describe, shape, true, &arena);
+    if (status == SHOAL_OK)
+        status = sh_network_create(context, shape, &limits, arena, &net);
+    assert_true((status == SHOAL_OK) == (net != NULL));
+    sh_network_destroy(net);
+    sh_parameters_destroy(arena);
+    return status;
+}
+
+static void every_failing_allocation_is_reported(void **state) {
+    (void)state;
+    model_case c = big_case("i-clustered-5:topk=8");
+    const network_shape shape = shape_of(&c);
+    for (int64_t fail_at = 0, last = 1; fail_at <= last; fail_at++) {
+        counting_allocator allocator = {0};
+        shoal_options options = counting_options(&allocator);
+        shoal_context *context;
+        assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
+        const int64_t before = allocator.calls;
+        allocator.fail_at = fail_at ? before + fail_at : 0;
+        shoal_status status = make_model(context, &shape);
+        assert_int_equal(status, fail_at ? SHOAL_NO_MEMORY : SHOAL_OK);
+        if (fail_at)
+            assert_non_null(strstr(shoal_context_message(context), "memory"));
+        else
+            last = allocator.calls - before;
+        shoal_context_destroy(context);
+        assert_int_equal(allocator.live, 0);
+    }
+}
+
+/* ---- Refusals ---------------------------------------------------------------------- */
+
+static void what_cannot_be_is_refused(void **state) {
+    (void)state;
+    shoal_context *context = test_context(NULL, 1);
+    model_case c = big_case("full");
+    model_setup setup = setup_create(context, &c, true, 1);
+    network_batch batch = setup.batch;
+    int64_t offsets[] = {0, 301, 300}, far[] = {0, 300, 600, 900}, late[] = {1, 5};
+    batch.sequences = (packing){2, offsets};
+    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
+    batch.sequences = (packing){3, far};
+    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
+    batch.sequences = (packing){1, late};
+    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
+    setup.tokens[17] = TEST_VOCABULARY;
+    assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "row 17"));
+    setup.tokens[17] = 0;
+    assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+    setup.targets[3] = TEST_OUTPUTS;
+    loss_result result;
+    assert_int_equal(sh_network_loss(setup.net, &setup.batch, setup.targets, true,
+                                     &result),
+                     SHOAL_INVALID);
+    network_shape shape = setup.shape;
+    network *net;
+    encoder_limits limits = {.batch = 1, .rows = 4, .length = 4};
+    shape.outputs++;
+    assert_int_equal(sh_network_create(context, &shape, &limits, setup.arena, &net),
+                     SHOAL_INVALID);
+    shape = setup.shape;
+    shape.encoder.dropout = 1;
+    assert_int_equal(sh_network_create(context, &shape, &limits, setup.arena, &net),
+                     SHOAL_INVALID);
+    shape = setup.shape;
+    shape.encoder.heads = 0;
+    assert_int_equal(sh_network_check(context, &shape), SHOAL_INVALID);
+    limits.length = setup.shape.max_length + 1;
+    assert_int_equal(sh_network_create(context, &setup.shape, &limits, setup.arena, &net),
+                     SHOAL_INVALID);
+    setup_destroy(&setup);
+    shoal_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(a_batch_gives_what_its_sequences_give_alone),
+        cmocka_unit_test(a_network_takes_smaller_batches_too),
+        cmocka_unit_test(inference_gives_what_training_gives),
+        cmocka_unit_test(weights_may_be_halves_and_anywhere),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(every_failing_allocation_is_reported),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

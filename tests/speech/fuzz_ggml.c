@@ -1,0 +1,54 @@
+/* Fuzz target of ggml speech models. An input that begins with 'T' is what follows sound
+   sizes, filters and tokens: tensors; any other is a file from its beginning. */
+#define _GNU_SOURCE
+#define FUZZ_NAME "fuzz_data_ggml"
+#include "fuzz.h"
+
+#include "speech/ggml.h"
+#include "speech/mel.h"
+
+enum { TOKENS = 50257, MELS = 80, HEAD = 14 * 4 + MELS * MEL_BINS * 4 + 4 + TOKENS * 5 };
+
+/* Sizes of a model of width 2 with one layer on each side, filters of 0, tokens of one
+   byte. */
+static void write_head(unsigned char *head) {
+    static const int32_t sizes[] = {0x67676d6c, 51865, 1500, 2,    1, 1,    8,
+                                    2,          1,     1,    MELS, 1, MELS, MEL_BINS};
+    const int32_t count = TOKENS, length = 1;
+    unsigned char *at = head + sizeof sizes + MELS * MEL_BINS * 4;
+    memset(head, 0, HEAD);
+    memcpy(head, sizes, sizeof sizes);
+    memcpy(at, &count, 4);
+    at += 4;
+    for (int i = 0; i < TOKENS; i++, at += 5) {
+        memcpy(at, &length, 4);
+        at[4] = (unsigned char)i;
+    }
+}
+
+static void check(const speech_file *file) {
+    require(file->sizes.audio_width > 0 && file->sizes.mels > 0, "sizes are positive");
+    require(sh_speech_file_tensor(file, "decoder.ln.bias") != NULL, "weights are there");
+    char text[16];
+    sh_tokens_decode_utf8(&file->tokens, (int32_t[]){0, 200, 50256, 50300}, 4, text,
+                          sizeof text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static unsigned char head[HEAD];
+    speech_file *file;
+    bool tensors = size > 0 && data[0] == 'T';
+    if (tensors && head[0] == 0)
+        write_head(head);
+    size_t before = tensors ? HEAD : 0, after = size - tensors;
+    unsigned char *bytes = malloc(before + after + (size == 0));
+    require(bytes != NULL, "there is memory");
+    memcpy(bytes, head, before);
+    if (after)
+        memcpy(bytes + before, data + tensors, after);
+    if (judged(sh_ggml_parse(fuzz_context(), "input", bytes, before + after, &file)))
+        check(file);
+    sh_speech_file_close(file);
+    free(bytes);
+    return 0;
+}

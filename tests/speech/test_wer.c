@@ -1,0 +1,162 @@
+/* Word error rates: the normal form of text, and edits counted. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "speech/wer.h"
+
+#include <cmocka.h> /* last: it has a macro fail() */
+
+static shoal_context *context;
+
+static void texts_become_normal(void **state) {
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"  Hello,   WORLD!  ", "hello world"},
+        {"Mr. Brown's dog -- it won't bite.", "mister brown is dog it will not bite"},
+        {"I\xe2\x80\x99m sure they\xe2\x80\x99ve gone; can't we?",
+         "i am sure they have gone can not we"},
+        {"he'd said we're o'clock 'tis boys'", "he would said we are o clock tis boys"},
+        {"[music] so (laughs) it <b>is", "so it is"},
+        {"an [open bracket", "an open bracket"},
+        {"Uh, um, well, hmm.", "well"},
+        {"caf\xc3\xa9 na\xc3\xafve \xc5\x92uvre \xc3\x9f", "cafe naive oeuvre ss"},
+        {"e\xcc\x81t\xc3\xa9", "ete"},
+        {"The colour of the centre was realised, organising neighbours",
+         "the color of the center was realized organizing neighbors"},
+        {"twenty one", "21"},
+        {"twenty-one", "21"},
+        {"one hundred and two and three", "102 and 3"},
+        {"a hundred and", "a 100 and"},
+        {"two thousand three hundred and forty five", "2345"},
+        {"three million", "3000000"},
+        {"five hundred thousand", "500000"},
+        {"2.5 million", "2500000"},
+        {"nineteen eighty four", "1984"},
+        {"eighteen twelve", "1812"},
+        {"twenty twenty", "2020"},
+        {"one two three", "1 2 3"},
+        {"the twenty first of may", "the 21st of may"},
+        {"first second third eleventh", "1st 2nd 3rd 11th"},
+        {"one hundredth", "100th"},
+        {"ten thousand and", "10000 and"},
+        {"zero zero seven", "0 0 7"},
+        {"1,234.5 and 3. Then", "1234.5 and 3 then"},
+        {"$20, 5% & \xc2\xa3"
+         "3 million",
+         "20 dollars 5 percent and 3000000 pounds"},
+        {"\xe4\xbd\xa0\xe5\xa5\xbd\xe3\x80\x82 \xd0\x9f",
+         "\xe4\xbd\xa0\xe5\xa5\xbd \xd0\x9f"},
+        {"\xff\xfe ok \xc3", "ok"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256], again[256];
+        size_t length = sh_wer_normalise(cases[i][0], text, sizeof text);
+        if (strcmp(text, cases[i][1]) != 0)
+            fail_msg("'%s' became '%s', not '%s'", cases[i][0], text, cases[i][1]);
+        assert_int_equal(length, strlen(text));
+        assert_int_equal(sh_wer_normalise(cases[i][0], NULL, 0), length);
+        sh_wer_normalise(cases[i][0], again, 3);
+        assert_true(strlen(again) <= 2 && strncmp(again, text, strlen(again)) == 0);
+    }
+}
+
+static void long_words_are_cut(void **state) {
+    enum { LONG = 1000 };
+    char *word = malloc(LONG + 1), *text = malloc(2 * LONG);
+    (void)state;
+    memset(word, 'x', LONG);
+    word[LONG] = 0;
+    assert_int_equal(sh_wer_normalise(word, text, 2 * LONG), LONG + 3);
+    memset(word, '9', LONG);
+    assert_int_equal(sh_wer_normalise(word, text, 2 * LONG), LONG + 3);
+    free(word);
+    free(text);
+}
+
+/* Any bytes at all give something within bounds. */
+static void any_bytes_are_taken(void **state) {
+    char text[64], normal[1024];
+    uint64_t seed = 1;
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        size_t size = 0;
+        for (; size < 40; size++) {
+            static const char likely[] = "a1 .,'$%&[]()<>-\xc3\xa9\xe2\x80\x99two and ";
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            unsigned pick = (unsigned)(seed >> 33);
+            text[size] = pick % 5 ? likely[pick / 8 % (sizeof likely - 1)]
+                                  : (char)(pick / 8 % 255 + 1);
+        }
+        text[size] = 0;
+        size_t length = sh_wer_normalise(text, normal, sizeof normal);
+        assert_true(length == strlen(normal) && !strstr(normal, "  "));
+        assert_true(length == 0 || (normal[0] != ' ' && normal[length - 1] != ' '));
+    }
+}
+
+static void edits_are_counted(void **state) {
+    static const struct {
+        const char *reference, *hypothesis;
+        word_errors errors;
+    } cases[] = {
+        {"", "", {0, 0, 0, 0}},
+        {"a b c", "a b c", {3, 0, 0, 0}},
+        {"a b c", "", {3, 0, 0, 3}},
+        {"", "a b", {0, 0, 2, 0}},
+        {"a b c d", "a x c d", {4, 1, 0, 0}},
+        {"a b c d", "a c d e", {4, 0, 1, 1}},
+        {"a b", "c d", {2, 2, 0, 0}},
+        {"the cat sat on the mat", "cat sat at on mat today", {6, 2, 1, 1}},
+        {" a  b ", "ab", {2, 1, 0, 1}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        word_errors errors = {0};
+        assert_int_equal(sh_wer_count(context, cases[i].reference, cases[i].hypothesis,
+                                      &errors),
+                         SHOAL_OK);
+        assert_memory_equal(&errors, &cases[i].errors, sizeof errors);
+    }
+}
+
+static void rates_add_up(void **state) {
+    word_errors errors = {0};
+    (void)state;
+    assert_true(sh_wer_rate(&errors) == 0.0);
+    assert_int_equal(sh_wer_add(context, "It's TWENTY ONE, sir.", "it is 21 sir",
+                                &errors),
+                     SHOAL_OK);
+    assert_true(sh_wer_rate(&errors) == 0.0 && errors.words == 4);
+    assert_int_equal(sh_wer_add(context, "one more", "no more now", &errors), SHOAL_OK);
+    assert_true(errors.words == 6 && errors.substitutions == 1 && errors.insertions == 1);
+    assert_true(fabs(sh_wer_rate(&errors) - 2.0 / 6) < 1e-15);
+    errors = (word_errors){.insertions = 1};
+    assert_true(isinf(sh_wer_rate(&errors)));
+}
+
+static int begin(void **state) {
+    (void)state;
+    return shoal_context_create(NULL, &context) != SHOAL_OK;
+}
+
+static int end(void **state) {
+    (void)state;
+    shoal_context_destroy(context);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_become_normal), cmocka_unit_test(long_words_are_cut),
+        cmocka_unit_test(any_bytes_are_taken), cmocka_unit_test(edits_are_counted),
+        cmocka_unit_test(rates_add_up),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}

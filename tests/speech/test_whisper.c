@@ -1,0 +1,286 @@
+/* Whisper in C against its definition in double precision, on small models with random
+   weights; the cache, beams and searches against the plain network. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model_whisper.h"
+#include "speech/speech.h"
+#include "support.h"
+
+#include "shoal_speech.h"
+#include <cmocka.h> /* last: it has a macro fail() */
+
+enum { POSITIONS = 1500, VOCABULARY = 51865, SECOND = 16000 };
+
+static const small_whisper plain_model = {VOCABULARY, false, 1};
+static const small_whisper half_model = {VOCABULARY, true, 2};
+
+static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
+    float *sound = floats(samples), *features = floats(80 * 3000);
+    const shoal_recording recording = {.samples = sound, .sample_count = samples};
+    double seconds;
+    make_samples(seed, samples, sound);
+    assert_int_equal(shoal_speech_features(o->speech, &recording, 0, features, &seconds),
+                     SHOAL_OK);
+    assert_true(seconds == (double)samples / SECOND);
+    free(sound);
+    return features;
+}
+
+static float *encode(const opened *o, const float *features) {
+    float *encoded = floats(POSITIONS * SMALL_WIDTH);
+    assert_int_equal(shoal_speech_encode(o->speech, features, encoded), SHOAL_OK);
+    return encoded;
+}
+
+/* ---- Numbers -------------------------------------------------------------------- */
+
+static void check_numbers(const small_whisper *model) {
+    static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
+    enum { COUNT = sizeof text / sizeof *text };
+    opened o = open_small(model, NULL, 2);
+    float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
+    double *exact = malloc(POSITIONS * SMALL_WIDTH * sizeof *exact);
+    reference_encode(o.speech->model->file, features, exact);
+    assert_true(relative_difference(encoded, exact, POSITIONS * SMALL_WIDTH) < 1e-5);
+
+    float *logits = floats(COUNT * VOCABULARY);
+    double *exact_logits = malloc((size_t)COUNT * VOCABULARY * sizeof *exact_logits);
+    assert_int_equal(shoal_speech_logits(o.speech, encoded, text, COUNT, logits),
+                     SHOAL_OK);
+    reference_logits(o.speech->model->file, exact, text, COUNT, exact_logits);
+    for (int row = 0; row < COUNT; row++)
+        assert_true(relative_difference(logits + row * VOCABULARY,
+                                        exact_logits + row * VOCABULARY,
+                                        VOCABULARY) < 1e-5);
+    free(features);
+    free(encoded);
+    free(exact);
+    free(logits);
+    free(exact_logits);
+    close_small(&o);
+}
+
+static void test_numbers_of_float_weights(void **state) {
+    (void)state;
+    check_numbers(&plain_model);
+}
+
+static void test_numbers_of_half_weights(void **state) {
+    (void)state;
+    check_numbers(&half_model);
+}
+
+/* Groups for every query: no kind but oracle and lsh is anything else than full. */
+static void test_kinds_that_are_exact(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"clustered-1500", "i-clustered-7:topk=1500",
+                                        "shoal-1500", "oracle-top-1500"};
+    opened o = open_small(&half_model, NULL, 2);
+    float *features = features_of(&o, 4, 30 * SECOND), *exact = encode(&o, features);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        assert_int_equal(shoal_speech_set_attention(o.speech, kinds[i]), SHOAL_OK);
+        float *encoded = encode(&o, features);
+        double worst = 0;
+        for (int j = 0; j < POSITIONS * SMALL_WIDTH; j++)
+            worst = fmax(worst, fabs((double)encoded[j] - (double)exact[j]));
+        assert_true(worst < 1e-4);
+        free(encoded);
+    }
+    free(features);
+    free(exact);
+    close_small(&o);
+}
+
+static void test_another_kind_is_another_result(void **state) {
+    (void)state;
+    opened o = open_small(&half_model, NULL, 2);
+    float *features = features_of(&o, 4, 30 * SECOND), *exact = encode(&o, features);
+    assert_int_equal(shoal_speech_set_attention(o.speech, "clustered-3"), SHOAL_OK);
+    float *encoded = encode(&o, features);
+    assert_memory_not_equal(encoded, exact, POSITIONS * SMALL_WIDTH * sizeof *exact);
+    /* A refused kind leaves the one before. */
+    assert_int_equal(shoal_speech_set_attention(o.speech, "clusterd-3"), SHOAL_INVALID);
+    float *again = encode(&o, features);
+    assert_memory_equal(encoded, again, POSITIONS * SMALL_WIDTH * sizeof *exact);
+    free(features);
+    free(exact);
+    free(encoded);
+    free(again);
+    close_small(&o);
+}
+
+/* ---- Cache and beams ------------------------------------------------------------ */
+
+static void check_near(const float *a, const float *b, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        assert_true(fabsf(a[i] - b[i]) <= 1e-4f * (1 + fabsf(b[i])));
+}
+
+/* Beams that part, swap and multiply give what each text gives alone. */
+static void test_beams_remember_their_past(void **state) {
+    (void)state;
+    opened o = open_small(&half_model, NULL, 2);
+    float *features = features_of(&o, 5, 10 * SECOND), *encoded = encode(&o, features);
+    decoder *d = o.speech->decoder;
+    int32_t texts[5][12] = {{50258, 9, 400},
+                            {50258, 9, 400},
+                            {50258, 9, 400},
+                            {50258, 9, 400},
+                            {50258, 9, 400}};
+    float *logits = floats(5 * VOCABULARY), *alone = floats(12 * VOCABULARY);
+    sh_decoder_hear(d, encoded);
+    sh_decoder_begin(d, texts[0], 3);
+    for (int step = 3; step < 10; step++) {
+        int32_t next[5], parents[5], before[5][12];
+        const int live = step % 2 ? 5 : 4;
+        memcpy(before, texts, sizeof before);
+        for (int beam = 0; beam < live; beam++) {
+            parents[beam] = (int32_t)test_pick(1, (uint64_t)step, 0, step % 2 ? 3 : 4);
+            if (beam % 2)
+                parents[beam] = (int32_t)(beam + step) % 4;
+            memcpy(texts[beam], before[parents[beam]], sizeof texts[beam]);
+            next[beam] = texts[beam][step] =
+                (int32_t)test_pick(2, (uint64_t)step, 0, 50000) + beam;
+        }
+        sh_decoder_reorder(d, parents, live);
+        sh_decoder_step(d, next, live);
+        assert_int_equal(sh_decoder_room(d), SMALL_TEXT - step - 1);
+    }
+    sh_decoder_logits(d, 0, 5, logits);
+    for (int beam = 0; beam < 5; beam++) {
+        assert_int_equal(shoal_speech_logits(o.speech, encoded, texts[beam], 10, alone),
+                         SHOAL_OK);
+        check_near(logits + beam * VOCABULARY, alone + 9 * VOCABULARY, VOCABULARY);
+    }
+    free(features);
+    free(encoded);
+    free(logits);
+    free(alone);
+    close_small(&o);
+}
+
+/* ---- Searches ------------------------------------------------------------------- */
+
+static search_task task_for(const opened *o, const int32_t *prompt, int count,
+                            bool timestamps) {
+    const tokens *t = &o->speech->model->file->tokens;
+    return (search_task){.prompt = prompt,
+                         .prompt_count = count,
+                         .no_speech = t->no_speech,
+                         .rules = {.vocabulary = t->count,
+                                   .end = t->end_of_text,
+                                   .no_timestamps = t->no_timestamps,
+                                   .first_timestamp = t->first_timestamp,
+                                   .latest_beginning = t->first_timestamp + 50,
+                                   .timestamps = timestamps,
+                                   .never = t->suppress,
+                                   .not_first = t->suppress_first,
+                                   .never_count = t->suppress_count,
+                                   .not_first_count = t->suppress_first_count},
+                         .longest = 12,
+                         .beams = 1};
+}
+
+/* Log-probability of a text by the plain network under the rules, the end included when
+   there is room for it. */
+static double score_of(const opened *o, const float *encoded, const search_task *task,
+                       const int32_t *sampled, int count) {
+    int32_t text[SMALL_TEXT];
+    float *logits = floats((int64_t)SMALL_TEXT * VOCABULARY);
+    double sum = 0;
+    memcpy(text, task->prompt, (size_t)task->prompt_count * sizeof *text);
+    memcpy(text + task->prompt_count, sampled, (size_t)count * sizeof *text);
+    assert_int_equal(shoal_speech_logits(o->speech, encoded, text,
+                                         task->prompt_count + count, logits),
+                     SHOAL_OK);
+    const int scored = count < task->longest ? count + 1 : count;
+    for (int i = 0; i < scored; i++) {
+        float *row = logits + (int64_t)(task->prompt_count - 1 + i) * VOCABULARY;
+        sh_rules_apply(&task->rules, sampled, i, row);
+        const int32_t token = i < count ? sampled[i] : task->rules.end;
+        assert_true(row[token] > -INFINITY);
+        sum += (double)row[token] - sh_log_sum_exp(row, VOCABULARY);
+    }
+    free(logits);
+    return sum;
+}
+
+static void check_search(const opened *o, const float *encoded, search_task task,
+                         int beams, float temperature, double *mean) {
+    search_result result;
+    int32_t sampled[SMALL_TEXT];
+    task.beams = beams;
+    task.temperature = temperature;
+    sh_decoder_hear(o->speech->decoder, encoded);
+    sh_search_run(o->speech->search, &task, &result);
+    assert_true(result.count <= task.longest);
+    assert_true(result.no_speech > 0 && result.no_speech < 1);
+    memcpy(sampled, result.tokens, (size_t)result.count * sizeof *sampled);
+    const double sum = score_of(o, encoded, &task, sampled, result.count);
+    assert_true(fabs(sum / (result.count + 1) - result.mean_logprob) < 1e-4);
+    *mean = result.mean_logprob;
+}
+
+/* Whatever the search, the score that it reports is the text's. */
+static void test_scores_are_the_texts(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {50258, 50259, 50359};
+    opened o = open_small(&half_model, NULL, 2);
+    float *features = features_of(&o, 6, 25 * SECOND), *encoded = encode(&o, features);
+    for (int timestamps = 0; timestamps < 2; timestamps++) {
+        const search_task task = task_for(&o, prompt, 3, timestamps);
+        double greedy, beams, sampled;
+        check_search(&o, encoded, task, 1, 0, &greedy);
+        check_search(&o, encoded, task, 5, 0, &beams);
+        check_search(&o, encoded, task, 5, 0.8f, &sampled);
+        check_search(&o, encoded, task, 1, 0.4f, &sampled);
+    }
+    free(features);
+    free(encoded);
+    close_small(&o);
+}
+
+/* With room for one token, beams see the best token, and greedy the same. */
+static void test_greedy_is_the_best_token(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {50258, 50259, 50359, 50363};
+    opened o = open_small(&plain_model, NULL, 1);
+    float *features = features_of(&o, 7, 5 * SECOND), *encoded = encode(&o, features);
+    float *logits = floats(4 * VOCABULARY);
+    search_task task = task_for(&o, prompt, 4, false);
+    search_result result;
+    assert_int_equal(shoal_speech_logits(o.speech, encoded, prompt, 4, logits), SHOAL_OK);
+    sh_rules_apply(&task.rules, NULL, 0, logits + 3 * VOCABULARY);
+    const int32_t best = sh_largest_logit(logits + 3 * VOCABULARY, VOCABULARY);
+    task.longest = 1;
+    for (int beams = 1; beams <= 3; beams += 2) {
+        task.beams = beams;
+        sh_search_run(o.speech->search, &task, &result);
+        assert_int_equal(result.count, 1);
+        assert_int_equal(result.tokens[0], best);
+    }
+    free(features);
+    free(encoded);
+    free(logits);
+    close_small(&o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers_of_float_weights),
+        cmocka_unit_test(test_numbers_of_half_weights),
+        cmocka_unit_test(test_kinds_that_are_exact),
+        cmocka_unit_test(test_another_kind_is_another_result),
+        cmocka_unit_test(test_beams_remember_their_past),
+        cmocka_unit_test(test_scores_are_the_texts),
+        cmocka_unit_test(test_greedy_is_the_best_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

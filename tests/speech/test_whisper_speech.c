@@ -1,0 +1,283 @@
+/* Whole recordings through small models with random weights: any length, any number of
+   threads, memory, refusals; and, where the real model is there, real speech. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model_whisper.h"
+#include "speech/speech.h"
+#include "support.h"
+
+#include "shoal_speech.h"
+#include <cmocka.h> /* last: it has a macro fail() */
+
+enum { VOCABULARY = 51865, SECOND = 16000 };
+
+static const small_whisper plain_model = {VOCABULARY, false, 1};
+static const small_whisper half_model = {VOCABULARY, true, 2};
+
+/* ---- Recordings ----------------------------------------------------------------- */
+
+typedef struct {
+    int64_t segments, tokens;
+    double last_end;
+    uint64_t digest;
+    int stop_after; /* 0: never */
+} heard;
+
+static int listen(void *user, const shoal_segment *segment) {
+    heard *h = user;
+    assert_true(segment->begin >= 0 && segment->end > segment->begin);
+    assert_true(segment->text[0] != 0 && segment->token_count > 0);
+    assert_true(sh_utf8_valid(segment->text, strlen(segment->text)));
+    h->segments++;
+    h->tokens += segment->token_count;
+    h->last_end = segment->end;
+    for (int64_t i = 0; i < segment->token_count; i++)
+        h->digest = (h->digest ^ (uint64_t)segment->tokens[i]) * 0x100000001b3u;
+    return h->stop_after && h->segments == h->stop_after;
+}
+
+static heard hear_samples(const opened *o, int64_t count,
+                          const shoal_transcribe_options *options,
+                          shoal_transcription *summary) {
+    float *samples = floats(count);
+    const shoal_recording recording = {.samples = samples, .sample_count = count};
+    heard h = {0};
+    make_samples(9, count, samples);
+    assert_int_equal(shoal_speech_transcribe(o->speech, &recording, options, listen, &h,
+                                             summary),
+                     SHOAL_OK);
+    free(samples);
+    return h;
+}
+
+static void test_recordings_of_any_length(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 159, 160, 16000, 480000, 480001, 1300000};
+    opened o = open_small(&half_model, "shoal-20", 2);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int timestamps = 0; timestamps < 2; timestamps++) {
+            const shoal_transcribe_options options = {.no_timestamps = !timestamps,
+                                                      .no_fallback = 1};
+            shoal_transcription summary;
+            hear_samples(&o, lengths[i], &options, &summary);
+            const int64_t frames = lengths[i] / 160;
+            assert_true(fabs(summary.seconds - (double)frames / 100) < 1e-9);
+            assert_true(summary.windows >= (frames + 2999) / 3000);
+            if (!timestamps)
+                assert_int_equal(summary.windows, (frames + 2999) / 3000);
+        }
+    close_small(&o);
+}
+
+static void test_threads_change_nothing(void **state) {
+    (void)state;
+    uint64_t digests[3];
+    for (int i = 0; i < 3; i++) {
+        opened o = open_small(&half_model, "shoal-20", i + 1);
+        const shoal_transcribe_options options = {.beams = 3, .seed = 5};
+        shoal_transcription summary;
+        const heard h = hear_samples(&o, 8 * SECOND, &options, &summary);
+        digests[i] = h.digest;
+        assert_true(summary.fallbacks > 0); /* random words are never likely */
+        close_small(&o);
+    }
+    assert_true(digests[0] == digests[1] && digests[1] == digests[2]);
+}
+
+static void test_the_caller_can_stop(void **state) {
+    (void)state;
+    opened o = open_small(&half_model, NULL, 2);
+    float *samples = floats(70 * SECOND);
+    const shoal_recording recording = {.samples = samples, .sample_count = 70 * SECOND};
+    const shoal_transcribe_options options = {.no_fallback = 1, .no_timestamps = 1};
+    heard h = {.stop_after = 1};
+    make_samples(9, 70 * SECOND, samples);
+    assert_int_equal(shoal_speech_transcribe(o.speech, &recording, &options, listen, &h,
+                                             NULL),
+                     SHOAL_OK);
+    assert_int_equal(h.segments, 1);
+    free(samples);
+    close_small(&o);
+}
+
+/* Memory is what was reserved when the model was opened, however long the recording. */
+static void test_memory_does_not_grow(void **state) {
+    (void)state;
+    counting_allocator memory = {0};
+    const shoal_options counted = counting_options(&memory);
+    opened o = {.path = write_whisper(&half_model)};
+    assert_int_equal(shoal_context_create(&counted, &o.context), SHOAL_OK);
+    assert_int_equal(shoal_speech_open(o.context, o.path, NULL, &o.speech), SHOAL_OK);
+    const shoal_transcribe_options options = {.no_fallback = 1};
+    int64_t calls[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t before = memory.calls;
+        hear_samples(&o, (i ? 100 : 20) * SECOND, &options, NULL);
+        calls[i] = memory.calls - before;
+    }
+    assert_int_equal(calls[0], calls[1]);
+    close_small(&o);
+    assert_int_equal(memory.live, 0);
+}
+
+static void test_every_allocation_fails_in_turn(void **state) {
+    (void)state;
+    char *path = write_whisper(&half_model);
+    int64_t failures = 0;
+    for (int64_t at = 2;; at++) { /* the first is the context's own */
+        counting_allocator memory = {.fail_at = at};
+        const shoal_options counted = counting_options(&memory);
+        shoal_context *context;
+        shoal_speech *speech;
+        assert_int_equal(shoal_context_create(&counted, &context), SHOAL_OK);
+        const shoal_status status = shoal_speech_open(context, path, NULL, &speech);
+        if (status != SHOAL_OK) {
+            assert_int_equal(status, SHOAL_NO_MEMORY);
+            assert_null(speech);
+            failures++;
+        }
+        shoal_speech_close(speech);
+        shoal_context_destroy(context);
+        assert_int_equal(memory.live, 0);
+        if (status == SHOAL_OK)
+            break;
+    }
+    assert_true(failures >= 8);
+    drop_whisper(path);
+}
+
+/* ---- Refusals ------------------------------------------------------------------- */
+
+static shoal_status transcribe_with(const opened *o, shoal_transcribe_options options) {
+    float silence[SECOND] = {0};
+    const shoal_recording recording = {.samples = silence, .sample_count = SECOND};
+    options.no_fallback = 1;
+    return shoal_speech_transcribe(o->speech, &recording, &options, NULL, NULL, NULL);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    opened o = open_small(&plain_model, NULL, 1);
+    float *features = floats(80 * 3000), *encoded = floats(1500 * SMALL_WIDTH), logit;
+    shoal_speech *none;
+    const int32_t wrong[] = {0, VOCABULARY};
+    assert_int_equal(shoal_speech_logits(o.speech, encoded, wrong, 2, &logit),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_speech_logits(o.speech, encoded, wrong, 0, &logit),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_speech_logits(o.speech, encoded, wrong, SMALL_TEXT + 1,
+                                         &logit),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_speech_encode(o.speech, NULL, encoded), SHOAL_INVALID);
+    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.beams = 6}),
+                     SHOAL_INVALID);
+    assert_int_equal(transcribe_with(&o,
+                                     (shoal_transcribe_options){.language = "elvish"}),
+                     SHOAL_INVALID);
+    assert_int_equal(transcribe_with(&o,
+                                     (shoal_transcribe_options){.language = "German"}),
+                     SHOAL_OK);
+    const float bad[] = {0, NAN};
+    const shoal_recording recording = {.samples = bad, .sample_count = 2};
+    assert_int_equal(shoal_speech_features(o.speech, &recording, 0, features, NULL),
+                     SHOAL_INVALID);
+    const shoal_speech_options many = {.beams = 65};
+    assert_int_equal(shoal_speech_open(o.context, o.path, &many, &none), SHOAL_INVALID);
+    const shoal_speech_options odd = {.attention = "fill"};
+    assert_int_equal(shoal_speech_open(o.context, o.path, &odd, &none), SHOAL_INVALID);
+    assert_null(none);
+    assert_int_equal(shoal_speech_open(o.context, "/no/such/model", NULL, &none),
+                     SHOAL_IO);
+    free(features);
+    free(encoded);
+    close_small(&o);
+}
+
+static void test_english_only(void **state) {
+    (void)state;
+    const small_whisper english = {51864, true, 3};
+    opened o = open_small(&english, NULL, 2);
+    shoal_transcription summary;
+    const shoal_transcribe_options options = {.no_fallback = 1};
+    hear_samples(&o, 3 * SECOND, &options, &summary);
+    assert_string_equal(summary.language, "en");
+    assert_int_equal(shoal_speech_describe(o.speech).multilingual, 0);
+    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.language = "de"}),
+                     SHOAL_INVALID);
+    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.translate = 1}),
+                     SHOAL_INVALID);
+    close_small(&o);
+}
+
+/* ---- Real speech ---------------------------------------------------------------- */
+
+typedef struct {
+    char text[4096];
+} collected;
+
+static int collect(void *user, const shoal_segment *segment) {
+    collected *c = user;
+    strncat(c->text, segment->text, sizeof c->text - strlen(c->text) - 1);
+    return 0;
+}
+
+static void test_real_speech(void **state) {
+    (void)state;
+    static const char reference[] =
+        "fisher went back to the library the girl was sealing up some letters as he "
+        "entered and looked up i am afraid miss holland i've got myself into very "
+        "serious "
+        "trouble what is that fisher asked the girl";
+    const char *found = test_data("models/ggml-tiny.bin");
+    char *model = found ? strdup(found) : NULL;
+    found = test_data("speech/1088-134315-0043.flac");
+    char *sound = found ? strdup(found) : NULL;
+    if (!model || !sound) {
+        free(model);
+        free(sound);
+        print_message("the real model and speech are not here\n");
+        skip();
+    }
+    shoal_context *context = test_context(NULL, 2);
+    const shoal_speech_options options = {.attention = "shoal-100"};
+    const char *path = sound;
+    const shoal_recording recording = {.paths = &path, .files = 1};
+    shoal_speech *speech;
+    shoal_transcription summary;
+    collected c = {{0}};
+    assert_int_equal(shoal_speech_open(context, model, &options, &speech), SHOAL_OK);
+    assert_int_equal(shoal_speech_transcribe(speech, &recording, NULL, collect, &c,
+                                             &summary),
+                     SHOAL_OK);
+    assert_string_equal(summary.language, "en");
+    shoal_word_errors errors = {0};
+    assert_int_equal(shoal_count_word_errors(context, reference, c.text, &errors),
+                     SHOAL_OK);
+    assert_true(errors.words > 30);
+    assert_true(errors.substitutions + errors.insertions + errors.deletions <= 2);
+    shoal_speech_close(speech);
+    shoal_context_destroy(context);
+    free(model);
+    free(sound);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recordings_of_any_length),
+        cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_the_caller_can_stop),
+        cmocka_unit_test(test_memory_does_not_grow),
+        cmocka_unit_test(test_every_allocation_fails_in_turn),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_english_only),
+        cmocka_unit_test(test_real_speech),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+#!/bin/bash
+# Rooms may look one way only (docs/ARCHITECTURE.md):
+#     base <- kernels <- cluster <- attention <- judge
+#     attention <- models/nn, models/files <- models/training    models <- speech
+# exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/ may
+# use exact/ and what cli/ offers. A public header uses the standard library and the public
+# headers below it.
+#     check_includes.sh ROOT      checks the tree, after checking that it can find errors
+set -u
+shopt -s nullglob
+core="base kernels cluster attention"
+models="models/nn models/files models/training"
+rooms="$core judge $models speech exact cli lab"
+
+may_use() { # the rooms that a file of room $1 may include from
+    case $1 in
+    base) echo base ;;
+    kernels) echo base kernels ;;
+    cluster) echo base kernels cluster ;;
+    attention) echo "$core" ;;
+    judge) echo "$core judge" ;;
+    models/nn) echo "$core models/nn" ;;
+    models/files) echo base kernels models/files ;;
+    models/training) echo "$core $models" ;;
+    speech) echo "$core $models speech" ;;
+    exact) echo exact ;;
+    cli) echo cli ;;
+    lab) echo lab cli exact ;;
+    esac
+}
+
+may_use_header() { # the public headers that a file of room $1 may include
+    case $1 in
+    shoal.h | base | kernels | cluster | attention | judge) echo shoal.h ;;
+    shoal_models.h | models/*) echo shoal.h shoal_models.h ;;
+    exact) echo shoal.h shoal_models.h ;;
+    *) echo shoal.h shoal_models.h shoal_speech.h ;;
+    esac
+}
+
+contains() { [[ " $1 " == *" $2 "* ]]; }
+
+includes() { # "line target" for every #include of file $1; the quotes or brackets stay on
+    local start='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
+    sed -nE "s/$start([\"<][^\">]*[\">]|[A-Za-z_].*).*/\1/; t found; d; :found; =; p" "$1" |
+        paste -d ' ' - -
+}
+
+room_of() { # the room of an included file $1, or nothing
+    local room=${1%/*}
+    contains "$rooms" "$room" && echo "$room"
+}
+
+found_beside() { # is $3 a file of the folder $1, or for lab of cli?
+    [ -e "$1/$3" ] || { [ "$2" = lab ] && [ -e "$1/../cli/$3" ]; }
+}
+
+allowed() { # may a file that lies in folder $1, of room $2, include $3?
+    local quoted=$3 target=${3:1:-1} room
+    [[ $quoted == [\"\<]* && $target != *..* ]] || return 1
+    if [[ $target == shoal*.h ]]; then
+        contains "$(may_use_header "$2")" "$target"
+        return
+    fi
+    room=$(room_of "$target")
+    if [ -n "$room" ]; then
+        contains "$(may_use "$2")" "$room"
+    else
+        [[ $quoted == \<* ]] || { [[ $target != */* ]] && found_beside "$1" "$2" "$target"; }
+    fi
+}
+
+check_file() { # $1 the file, $2 its room; prints what is wrong
+    local line target
+    while read -r line target; do
+        allowed "$(dirname "$1")" "$2" "$target" ||
+            echo "$1:$line: a file of '$2' may not include $target"
+    done < <(includes "$1")
+}
+
+check_tree() { # $1 the root; prints what is wrong
+    local file room folder
+    for folder in "$1"/src/*/ "$1"/models/*/ "$1"/speech/ "$1"/exact/ "$1"/cli/ "$1"/lab/; do
+        [ -d "$folder" ] || continue
+        room=${folder#"$1"/} room=${room#src/} room=${room%/}
+        contains "$rooms" "$room" || echo "$folder: no such room"
+        while read -r file; do
+            check_file "$file" "$room"
+        done < <(find "$folder" -type f -name '*.[ch]')
+    done
+    for file in "$1"/src/*.* "$1"/models/*.*; do echo "$file: lies in no room"; done
+    for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
+}
+
+number=0 failures=0
+report() { # $1 the name of the case, $2 what is wrong with it, if anything
+    number=$((number + 1))
+    if [ -z "$2" ]; then
+        echo "ok $number - $1"
+    else
+        failures=$((failures + 1))
+        echo "not ok $number - $1"
+        echo "$2"
+    fi
+}
+
+expect() { # $1 good or bad, $2 file, $3 line: alone in a tree, it must be judged so
+    local tree verdict=good
+    tree=$(mktemp -d)
+    mkdir -p "$tree/$(dirname "$2")" && echo "$3" >"$tree/$2"
+    touch "$tree/$(dirname "$2")/own.h"
+    [ -n "$(check_tree "$tree")" ] && verdict=bad
+    rm -r "$tree"
+    [ $verdict = "$1" ] || report "$2: $3 is $1" "it was called $verdict"
+}
+
+check_itself() {
+    expect good src/kernels/a.c '#include "base/memory.h"'
+    expect good src/kernels/a.c '#include "own.h"'
+    expect good models/training/a.c '#include "models/files/safetensors.h"'
+    expect good speech/a.c '#include "models/nn/encoder.h"'
+    expect good cli/a.c '#include <sys/mman.h>'
+    expect good cli/a.c '#include "own.h"'
+    expect good lab/a.c '#include "exact/exact.h"'
+    expect bad src/base/a.c '#include "kernels/kernels.h"'
+    expect bad src/kernels/a.c '  #  include "cluster/hash.h"'
+    expect bad src/attention/a.c '#include "judge/auto.h"'
+    expect bad models/files/a.c '#include "models/nn/encoder.h"'
+    expect bad models/nn/a.c '#include <models/training/train.h>'
+    expect bad models/nn/a.c '#include "speech/mel.h"'
+    expect bad models/nn/a.c '#include "shoal_speech.h"'
+    expect bad src/cluster/a.c '#include "../attention/plan.h"'
+    expect bad src/cluster/a.c '#include NAME'
+    expect bad src/attic/a.c '#include <stdio.h>'
+    expect bad exact/a.c '#include "base/memory.h"'
+    expect bad cli/a.c '#include "models/files/npy.h"'
+    expect bad cli/a.c '#include "exact/exact.h"'
+    expect bad cli/a.c '#include "elsewhere.h"'
+    expect bad include/shoal.h '#include "base/context.h"'
+    expect bad include/shoal_models.h '#include "shoal_speech.h"'
+}
+
+check_itself
+[ $failures = 0 ] && report "the check finds what it should" ""
+report "includes point left only" "$(check_tree "$1")"
+[ $failures = 0 ]
