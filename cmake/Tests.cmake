@@ -34,7 +34,8 @@ function(shoal_test_room room archive below)
     target_include_directories(${room}_internals INTERFACE . src tests tests/${room})
     target_compile_definitions(${room}_internals INTERFACE ${kernel_macros}
         SHOAL_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-    target_link_libraries(${room}_internals INTERFACE ${archive} shoal_flags)
+    target_link_libraries(${room}_internals INTERFACE shoal_exact ${archive}
+        shoal_flags)
 
     if(TARGET cmocka)
         set(linked ${room}_internals cmocka)

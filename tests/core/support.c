@@ -11,6 +11,15 @@
 
 static const uint32_t GUARD = UINT32_C(0x7fc0beef);
 
+void *test_memory(int64_t count, size_t size) {
+    void *block = calloc(count > 0 ? (size_t)count : 1, size);
+    if (!block) {
+        fprintf(stderr, "the test itself ran out of memory\n");
+        exit(1);
+    }
+    return block;
+}
+
 /* ---- Random numbers ------------------------------------------------------------ */
 
 uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter) {
@@ -87,7 +96,7 @@ static tensor tensor_create(const case_spec *spec, int64_t heads, int64_t positi
                 .offsets = offsets};
     t.strides = strides_of(&t, spec->layout);
     t.elements = tensor_extent(&t);
-    t.data = reference_memory(t.elements, sizeof(float));
+    t.data = test_memory(t.elements, sizeof(float));
     tensor_guard(&t);
     return t;
 }
@@ -134,7 +143,7 @@ static void check_padding(const tensor *t, int64_t b, int64_t h, int64_t i,
 }
 
 void check_surroundings(const tensor *t, const int64_t *lengths, const char *name) {
-    unsigned char *named = reference_memory(t->elements, 1);
+    unsigned char *named = test_memory(t->elements, 1);
     for (int64_t b = 0; b < t->batch; b++)
         for (int64_t h = 0; h < t->heads; h++)
             for (int64_t i = 0; i < tensor_positions(t, b); i++)
@@ -163,7 +172,7 @@ void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
 
 /* [batch]: everything live, or lengths from 0 to the longest, which at least one has. */
 static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stream) {
-    int64_t *lengths = reference_memory(spec->batch, sizeof *lengths);
+    int64_t *lengths = test_memory(spec->batch, sizeof *lengths);
     for (int64_t b = 0; b < spec->batch; b++) {
         bool whole = !spec->ragged || b == (int64_t)(spec->seed % (uint64_t)spec->batch);
         uint64_t bits = test_hash(spec->seed, stream, (uint64_t)b);
@@ -174,7 +183,7 @@ static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stre
 
 /* Where packed sequences begin; with gaps, the first one starts late. */
 static int64_t *offsets_of(const case_spec *spec, const int64_t *lengths) {
-    int64_t *offsets = reference_memory(spec->batch + 1, sizeof *offsets);
+    int64_t *offsets = test_memory(spec->batch + 1, sizeof *offsets);
     offsets[0] = spec->layout == LAYOUT_PACKED_GAPS ? 2 : 0;
     for (int64_t b = 0; b < spec->batch; b++)
         offsets[b + 1] = offsets[b] + lengths[b];
@@ -184,7 +193,7 @@ static int64_t *offsets_of(const case_spec *spec, const int64_t *lengths) {
 static int32_t *groups_of(const attention_case *c) {
     const case_spec *spec = &c->spec;
     int64_t count = spec->batch * spec->heads * spec->queries;
-    int32_t *groups = reference_memory(count, sizeof *groups);
+    int32_t *groups = test_memory(count, sizeof *groups);
     for (int64_t i = 0; i < count; i++) {
         int64_t b = i / (spec->heads * spec->queries), position = i % spec->queries;
         uint64_t bits = test_hash(spec->seed, 40, (uint64_t)i);
@@ -233,7 +242,7 @@ static void describe_problem(attention_case *c) {
         c->problem.out = c->out.strides;
     }
     bool lengths = s->ragged && !packed;
-    bool shared = reference_shares_keys(s->attention.kind);
+    bool shared = test_keys_are_queries(s->attention.kind);
     c->inputs = (shoal_inputs){.q = c->q.data,
                                .k = shared ? NULL : c->k.data,
                                .v = c->v.data,
@@ -247,7 +256,7 @@ static void describe_problem(attention_case *c) {
 attention_case case_create(const case_spec *spec) {
     attention_case c = {.spec = *spec};
     bool packed = spec->layout == LAYOUT_PACKED || spec->layout == LAYOUT_PACKED_GAPS;
-    bool shared = reference_shares_keys(spec->attention.kind);
+    bool shared = test_keys_are_queries(spec->attention.kind);
     if (shared) {
         c.spec.keys = spec->queries;
         c.spec.kv_heads = 0;

@@ -1,16 +1,19 @@
 /* What the tests of the attention core share: seeded data, problems in every memory
    layout with poison around and between what the library may touch, comparison with the
-   reference, contexts for every instruction set, and an allocator that counts and fails.
+   exact formulas, contexts for every instruction set, and an allocator that counts and fails.
    */
 #ifndef SHOAL_TESTS_SUPPORT_H
 #define SHOAL_TESTS_SUPPORT_H
 
 #include <stdbool.h>
 
-#include "reference.h"
+#include "exact/exact.h"
 #include "shoal.h"
 
 #define COUNT_OF(array) ((int64_t)(sizeof(array) / sizeof *(array)))
+
+/* Zeroed memory, never NULL: a test that cannot have it stops. */
+void *test_memory(int64_t count, size_t size);
 
 /* ---- Random numbers: pure functions of what they are for ----------------------- */
 
@@ -95,24 +98,16 @@ void case_check_surroundings(const attention_case *c);
 /* Bitwise equality of out, dq, dk and dv. */
 void case_check_identical(const attention_case *a, const attention_case *b);
 
-/* ---- Comparison with the reference (compare.c) --------------------------------- */
+/* ---- Comparison with the exact formulas (compare.c) ----------------------------- */
 
-/* One head in double precision, padding cut away. */
-typedef struct {
-    reference_head head;
-    double *q, *k, *v, *dout;
-    int32_t *buckets;
-} head_copy;
+/* One head in double precision, with what the plan chose (unless NULL). Never NULL. */
+exact_head *case_head(const attention_case *c, shoal_plan *plan, int64_t b, int64_t h);
 
-head_copy head_copy_create(const attention_case *c, shoal_plan *plan, int64_t b,
-                           int64_t h);
-void head_copy_destroy(head_copy *copy);
-
-/* Sets dout to 0 in rows where rounding could change the oracle's choice, which the
-   comparison then leaves out. */
+/* Sets dout to 0 in rows where rounding could change the query's own choice of keys,
+   which the comparison then leaves out. */
 void case_calm(attention_case *c);
 
-/* Forward within 1e-5 and gradients within 1e-4 of the reference's largest entry. */
+/* Forward within 1e-5 and gradients within 1e-4 of the exact result's largest entry. */
 void check_forward(const attention_case *c, shoal_plan *plan);
 void check_gradients(const attention_case *c, shoal_plan *plan);
 /* Groups: in range where live, -1 in the padding, the caller's when brought, all
@@ -123,9 +118,13 @@ void check_top_keys(const attention_case *c, shoal_plan *plan);
 /* All of the above and the surroundings. */
 void check_everything(const attention_case *c, shoal_plan *plan);
 
-/* ---- Kinds by their spelling --------------------------------------------------- */
+/* ---- Kinds --------------------------------------------------------------------- */
 
 shoal_attention spelled(const char *text);
+bool test_keys_are_queries(shoal_kind kind);
+/* Whether queries attend in groups; and whether groups have top keys. */
+bool test_has_groups(shoal_kind kind);
+bool test_has_top_keys(shoal_kind kind);
 
 /* ---- Contexts ------------------------------------------------------------------ */
 

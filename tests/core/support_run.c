@@ -60,8 +60,8 @@ shoal_plan *case_run(shoal_context *context, attention_case *c) {
 
 /* dk belongs to nobody where the keys are the queries: it is 0 from end to end. */
 void case_check_surroundings(const attention_case *c) {
-    int64_t *none = reference_memory(c->spec.batch, sizeof *none);
-    bool shared = reference_shares_keys(c->spec.attention.kind);
+    int64_t *none = test_memory(c->spec.batch, sizeof *none);
+    bool shared = test_keys_are_queries(c->spec.attention.kind);
     check_surroundings(&c->out, c->query_lengths, "out");
     check_surroundings(&c->dq, c->query_lengths, "dq");
     check_surroundings(&c->dk, shared ? none : c->key_lengths, "dk");
@@ -109,6 +109,18 @@ shoal_attention spelled(const char *text) {
         fail_msg("%s", shoal_context_message(context));
     shoal_context_destroy(context);
     return attention;
+}
+
+bool test_keys_are_queries(shoal_kind kind) {
+    return kind == SHOAL_SHARED_FULL || kind == SHOAL_LSH;
+}
+
+bool test_has_groups(shoal_kind kind) {
+    return kind == SHOAL_CLUSTERED || test_has_top_keys(kind);
+}
+
+bool test_has_top_keys(shoal_kind kind) {
+    return kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
 }
 
 const char *test_data(const char *name) {

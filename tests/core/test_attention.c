@@ -26,7 +26,7 @@ static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
 
 static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
     shoal_attention attention = {.kind = kind, .seed = test_hash(seed, 20, 0)};
-    if (reference_has_groups(kind)) {
+    if (test_has_groups(kind)) {
         attention.clusters = CHOOSE(CLUSTERS, seed, 21);
         attention.iterations = (int32_t)test_pick(seed, 24, 1, 10);
         attention.rank = CHOOSE(RANKS, seed, 28);
@@ -38,7 +38,7 @@ static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
     }
     if (kind == SHOAL_I_CLUSTERED && test_pick(seed, 27, 0, 2) == 0)
         attention.normaliser = SHOAL_NORMALISER_QUERY;
-    if (reference_has_top_keys(kind) || kind == SHOAL_ORACLE_TOP)
+    if (test_has_top_keys(kind) || kind == SHOAL_ORACLE_TOP)
         attention.topk = CHOOSE(TOPKS, seed, 22);
     if (kind == SHOAL_LSH)
         attention.rounds = (int32_t)test_pick(seed, 25, 1, 4);
@@ -46,7 +46,7 @@ static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
 }
 
 static int64_t work_of(const case_spec *s) {
-    int64_t keys = reference_shares_keys(s->attention.kind) ? s->queries : s->keys;
+    int64_t keys = test_keys_are_queries(s->attention.kind) ? s->queries : s->keys;
     return s->batch * s->heads * s->queries * (s->queries + keys) *
            (s->dim + s->value_dim);
 }
@@ -71,7 +71,7 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
         .value_dim = CHOOSE(SIZES, seed, 4),
         .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
         .ragged = test_pick(seed, 6, 0, 2) == 0,
-        .own_groups = reference_has_groups(kind) && test_pick(seed, 7, 0, 3) == 0,
+        .own_groups = test_has_groups(kind) && test_pick(seed, 7, 0, 3) == 0,
     };
     spec.scale = random_scale(&spec, seed);
     uint64_t attempt = 0;

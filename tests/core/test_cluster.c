@@ -107,12 +107,11 @@ static int plain_reseed(const kmeans_case *k, plain_work *work) {
 
 static void plain_kmeans(const kmeans_case *k, int32_t *groups) {
     const int64_t bits = (int64_t)k->clusters * 64 * k->words;
-    plain_work work = {.centres =
-                           reference_memory(k->clusters * k->words, sizeof(uint64_t)),
-                       .sizes = reference_memory(k->clusters, sizeof(int64_t)),
-                       .bit_count = reference_memory(bits, sizeof(int64_t)),
-                       .distances = reference_memory(k->n, sizeof(int))};
-    int32_t *starts = reference_memory(k->clusters, sizeof *starts);
+    plain_work work = {.centres = test_memory(k->clusters * k->words, sizeof(uint64_t)),
+                       .sizes = test_memory(k->clusters, sizeof(int64_t)),
+                       .bit_count = test_memory(bits, sizeof(int64_t)),
+                       .distances = test_memory(k->n, sizeof(int))};
+    int32_t *starts = test_memory(k->clusters, sizeof *starts);
     sh_random_subset(k->seed, STREAM_STARTS, k->n, k->clusters, starts);
     for (int c = 0; c < k->clusters; c++)
         memcpy(work.centres + c * k->words, k->hashes + starts[c] * k->words,
@@ -175,7 +174,7 @@ static kmeans_case random_case(uint64_t seed) {
                      .seed = test_hash(seed, 4, 0)};
     k.n = k.clusters + more[test_pick(seed, 5, 0, COUNT_OF(more) - 1)];
     k.words = hash_words(k.bits);
-    k.hashes = reference_memory(k.n * k.words, sizeof(uint64_t));
+    k.hashes = test_memory(k.n * k.words, sizeof(uint64_t));
     fill_hashes(&k, (enum character)(seed % CHARACTERS));
     return k;
 }
@@ -183,7 +182,7 @@ static kmeans_case random_case(uint64_t seed) {
 /* ---- The library's k-means -------------------------------------------------------- */
 
 static hash_array planes_of(const kmeans_case *k) {
-    hash_array hashes = {.planes = reference_memory(hash_array_size(k->n, k->bits), 1),
+    hash_array hashes = {.planes = test_memory(hash_array_size(k->n, k->bits), 1),
                          .bits = k->bits,
                          .words = k->words};
     for (int64_t i = 0; i < k->n; i++)
@@ -216,7 +215,7 @@ static void check_team(const kmeans_case *k, const hash_array *hashes,
                        const kernel_table *table, team workers, const int32_t *expected) {
     kmeans_work work = {0};
     kmeans_tally tallies[MOST_THREADS] = {{0}};
-    int32_t *groups = reference_memory(k->n, sizeof *groups);
+    int32_t *groups = test_memory(k->n, sizeof *groups);
     void *block = place_work(k, &work, tallies);
     for (int again = 0; again < 2; again++) { /* the second on what the first left */
         sh_kmeans_run(&work, table, workers, hashes, k->n, k->iterations, k->seed,
@@ -240,7 +239,7 @@ static void kmeans_is_the_plain_loop(void **state) {
     for (uint64_t problem = 1; problem <= PROBLEMS; problem++) {
         kmeans_case k = random_case(problem);
         hash_array hashes = planes_of(&k);
-        int32_t *expected = reference_memory(k.n, sizeof *expected);
+        int32_t *expected = test_memory(k.n, sizeof *expected);
         plain_kmeans(&k, expected);
         for (int i = 0; sh_kernel_table_at(i); i++)
             if (sh_kernel_table_runs(sh_kernel_table_at(i)))
@@ -280,8 +279,8 @@ static void topk_is_qsort(void **state) {
         const int32_t count = (int32_t)test_pick(seed, 1, 0, seed % 10 ? 90 : 700);
         const int32_t k = (int32_t)test_pick(seed, 2, 0, count + 3);
         const int32_t kept = k < count ? k : count;
-        uint64_t *list = reference_memory(count, sizeof *list);
-        uint64_t *sorted = reference_memory(count, sizeof *sorted);
+        uint64_t *list = test_memory(count, sizeof *list);
+        uint64_t *sorted = test_memory(count, sizeof *sorted);
         fill_list(list, count, seed);
         memcpy(sorted, list, sizeof *list * (size_t)count);
         qsort(sorted, (size_t)count, sizeof *sorted, larger_first);
@@ -336,9 +335,9 @@ static void group_sort_sorts(void **state) {
         const int32_t clusters = (int32_t)test_pick(seed, 2, 1, 50);
         const int32_t within = (int32_t)test_pick(seed, 3, 1, clusters);
         grouping sorted = {.clusters = clusters,
-                           .offsets = reference_memory(clusters + 1, sizeof(int32_t)),
-                           .order = reference_memory(n, sizeof(int32_t))};
-        int32_t *groups = reference_memory(n, sizeof *groups);
+                           .offsets = test_memory(clusters + 1, sizeof(int32_t)),
+                           .order = test_memory(n, sizeof(int32_t))};
+        int32_t *groups = test_memory(n, sizeof *groups);
         for (int64_t i = 0; i < n; i++)
             groups[i] = (int32_t)(test_hash(seed, 4, (uint64_t)i) % (uint64_t)within);
         sh_group_sort(&sorted, groups, n);

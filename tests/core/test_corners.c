@@ -37,7 +37,7 @@ static case_spec corner_spec(const char *kind) {
 
 /* Sets what is not live, within the tensor's shape and in its gaps. */
 static void fill_dead(const tensor *t, const int64_t *lengths, float value) {
-    unsigned char *live = reference_memory(t->elements, 1);
+    unsigned char *live = test_memory(t->elements, 1);
     for (int64_t b = 0; b < t->batch; b++)
         for (int64_t h = 0; h < t->heads; h++)
             for (int64_t i = 0; i < lengths[b]; i++)
@@ -170,7 +170,7 @@ static void nan_reaches_what_depends_on_it(void **state) {
         for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
             shoal_kind which = spelled(KINDS[kind]).kind;
             check_reach(test_isa(isa), KINDS[kind], SPOIL_Q);
-            if (reference_shares_keys(which) || which == SHOAL_ORACLE_TOP)
+            if (test_keys_are_queries(which) || which == SHOAL_ORACLE_TOP)
                 continue;
             check_reach(test_isa(isa), KINDS[kind], SPOIL_K);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_V);
@@ -259,7 +259,7 @@ static void no_queries_keys_or_batch(void **state) {
         check_nothing(no_queries);
         check_nothing(no_batch);
         check_nothing(neither);
-        if (!reference_shares_keys(neither.attention.kind))
+        if (!test_keys_are_queries(neither.attention.kind))
             check_nothing(no_keys);
     }
 }
@@ -271,7 +271,7 @@ static void zero_lengths(void **state) {
         for (int which = 0; which < 3; which++) {
             case_spec spec = corner_spec(KINDS[kind]);
             attention_case c = case_create(&spec);
-            bool shared = reference_shares_keys(spec.attention.kind);
+            bool shared = test_keys_are_queries(spec.attention.kind);
             for (int64_t b = 0; b < spec.batch; b++) {
                 if (which != 1 || shared)
                     c.query_lengths[b] = 0;

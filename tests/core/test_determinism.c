@@ -26,7 +26,7 @@ static const char *const KINDS[] = {
 
 /* Quadratic kinds get shorter sequences: several blocks still, in bearable time. */
 static int64_t long_length(shoal_kind kind) {
-    bool linear = reference_has_groups(kind) || kind == SHOAL_LSH;
+    bool linear = test_has_groups(kind) || kind == SHOAL_LSH;
     return linear ? 5003 : 901;
 }
 

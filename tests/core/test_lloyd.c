@@ -70,9 +70,9 @@ static lloyd_case lloyd_case_create(character which, int64_t n, int clusters, in
                     .iterations = iterations,
                     .seed = seed};
     c.stride = c.dim + (int64_t)(seed % 2) * 3;
-    c.q = reference_memory(n * c.stride, sizeof(float));
-    c.projection = reference_memory((int64_t)rank * c.dim, sizeof(float));
-    c.points = reference_memory(n * rank, sizeof(double));
+    c.q = test_memory(n * c.stride, sizeof(float));
+    c.projection = test_memory((int64_t)rank * c.dim, sizeof(float));
+    c.points = test_memory(n * rank, sizeof(double));
     for (int64_t i = 0; i < n * c.stride; i++)
         c.q[i] = i % c.stride < c.dim
                      ? (float)element(&c, which, i / c.stride, (int)(i % c.stride))
@@ -123,7 +123,7 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
 /* Every table and every team against the first; groups: [N], the first's. */
 static void check_same_everywhere(const lloyd_case *c, int32_t *groups, float *centres) {
     const team teams[] = {{1, 0}, {1, MOST_THREADS - 1}, {2, 0}, {3, 0}};
-    int32_t *other = reference_memory(c->n, sizeof *other);
+    int32_t *other = test_memory(c->n, sizeof *other);
     run_lloyd(c, sh_kernel_table_at(0), teams[0], groups, centres);
     for (int64_t i = 0; i < c->n; i++)
         assert_in_range(groups[i], 0, c->clusters - 1);
@@ -154,8 +154,8 @@ static double square_distance(const double *a, const double *b, int rank) {
 
 /* Means of the groups; one without members keeps its centre. centres: [C][rank]. */
 static void move_to_means(const lloyd_case *c, const int32_t *groups, double *centres) {
-    int64_t *sizes = reference_memory(c->clusters, sizeof *sizes);
-    double *sums = reference_memory((int64_t)c->clusters * c->rank, sizeof *sums);
+    int64_t *sizes = test_memory(c->clusters, sizeof *sizes);
+    double *sums = test_memory((int64_t)c->clusters * c->rank, sizeof *sums);
     for (int64_t i = 0; i < c->n; i++) {
         sizes[groups[i]]++;
         for (int r = 0; r < c->rank; r++)
@@ -170,7 +170,7 @@ static void move_to_means(const lloyd_case *c, const int32_t *groups, double *ce
 
 /* Sum of squared distances from the groups' means. */
 static double looseness(const lloyd_case *c, const int32_t *groups) {
-    double *means = reference_memory((int64_t)c->clusters * c->rank, sizeof *means);
+    double *means = test_memory((int64_t)c->clusters * c->rank, sizeof *means);
     double sum = 0;
     move_to_means(c, groups, means);
     for (int64_t i = 0; i < c->n; i++)
@@ -194,8 +194,8 @@ static void assign(const lloyd_case *c, const double *centres, int32_t *groups) 
 
 /* Plain Lloyd's from C random queries, on all of them. */
 static double plain_looseness(const lloyd_case *c) {
-    double *centres = reference_memory((int64_t)c->clusters * c->rank, sizeof *centres);
-    int32_t *groups = reference_memory(c->n, sizeof *groups);
+    double *centres = test_memory((int64_t)c->clusters * c->rank, sizeof *centres);
+    int32_t *groups = test_memory(c->n, sizeof *groups);
     for (int64_t j = 0; j < c->clusters; j++) {
         uint64_t share = test_hash(c->seed, 9, (uint64_t)j);
         int64_t first = j * c->n / c->clusters, end = (j + 1) * c->n / c->clusters;
@@ -220,8 +220,8 @@ static double plain_looseness(const lloyd_case *c) {
 static void check_nearest(const lloyd_case *c, const int32_t *groups,
                           const float *centres) {
     const double none[MOST_RANK] = {0};
-    double *exact = reference_memory((int64_t)c->clusters * c->rank, sizeof *exact);
-    int32_t *nearest = reference_memory(c->n, sizeof *nearest);
+    double *exact = test_memory((int64_t)c->clusters * c->rank, sizeof *exact);
+    int32_t *nearest = test_memory(c->n, sizeof *nearest);
     for (int64_t i = 0; i < (int64_t)c->clusters * c->rank; i++)
         exact[i] = (double)centres[i];
     assign(c, exact, nearest);
@@ -240,7 +240,7 @@ static void check_nearest(const lloyd_case *c, const int32_t *groups,
    one of them taught, the centre is the mean. */
 static void check_centres(const lloyd_case *c, const int32_t *groups,
                           const float *centres, double size) {
-    double *means = reference_memory((int64_t)c->clusters * c->rank, sizeof *means);
+    double *means = test_memory((int64_t)c->clusters * c->rank, sizeof *means);
     move_to_means(c, groups, means);
     for (int64_t i = 0; i < c->n; i++)
         for (int r = 0; r < c->rank; r++) {
@@ -254,8 +254,8 @@ static void check_centres(const lloyd_case *c, const int32_t *groups,
 static void check_case(character which, int64_t n, int clusters, int rank, int iterations,
                        uint64_t seed) {
     lloyd_case c = lloyd_case_create(which, n, clusters, rank, iterations, seed);
-    int32_t *groups = reference_memory(n, sizeof *groups);
-    float *centres = reference_memory((int64_t)clusters * rank, sizeof *centres);
+    int32_t *groups = test_memory(n, sizeof *groups);
+    float *centres = test_memory((int64_t)clusters * rank, sizeof *centres);
     check_same_everywhere(&c, groups, centres);
     check_nearest(&c, groups, centres);
     double size = 0, loose = looseness(&c, groups);
@@ -306,7 +306,7 @@ static void nearly_as_many_clusters(void **state) {
     (void)state;
     for (int64_t s = 0; s < COUNT_OF(sizes); s++) {
         lloyd_case c = lloyd_case_create(SPREAD, sizes[s], 1000, 16, 6, 3);
-        int32_t *groups = reference_memory(c.n, sizeof *groups), used = 0;
+        int32_t *groups = test_memory(c.n, sizeof *groups), used = 0;
         char seen[1000] = {0};
         run_lloyd(&c, sh_kernel_table_at(0), (team){2, 0}, groups, NULL);
         for (int64_t i = 0; i < c.n; i++) {
@@ -331,7 +331,7 @@ static void groups_are_tight(void **state) {
                 lloyd_case c = lloyd_case_create(seed % 4 ? MIXTURE : SPREAD, sizes[s],
                                                  clusters[(s + l) % COUNT_OF(clusters)],
                                                  8, iterations[l], seed);
-                int32_t *groups = reference_memory(c.n, sizeof *groups);
+                int32_t *groups = test_memory(c.n, sizeof *groups);
                 run_lloyd(&c, sh_kernel_table_at(0), (team){2, 0}, groups, NULL);
                 ours += looseness(&c, groups);
                 plain += plain_looseness(&c);
@@ -353,7 +353,7 @@ static void spoilt_queries(void **state) {
     for (int which = 0; which < 36; which++) {
         lloyd_case c =
             lloyd_case_create(MIXTURE, sizes[which % 3], 20, 5, 5, (uint64_t)which + 1);
-        int32_t *groups = reference_memory(c.n, sizeof *groups);
+        int32_t *groups = test_memory(c.n, sizeof *groups);
         for (int64_t i = 0; i < c.n; i += steps[which / 3 % 3])
             c.q[i * c.stride + which % c.dim] = odd[which / 9];
         if (which % 7 == 6)

@@ -66,7 +66,7 @@ static void buckets_are_the_largest_products(void **state) {
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = case_plan(context, &c, 0);
-    int32_t *buckets = reference_memory(spec.queries, sizeof *buckets);
+    int32_t *buckets = test_memory(spec.queries, sizeof *buckets);
     for (int64_t round = 0; round < 3; round++) {
         sh_lsh_buckets(plan, &c.inputs, 1, 1, round, buckets);
         for (int64_t i = 0; i < c.query_lengths[1]; i++)
@@ -80,7 +80,7 @@ static void buckets_are_the_largest_products(void **state) {
 }
 
 static int32_t *buckets_on(const char *isa, const attention_case *c) {
-    int32_t *buckets = reference_memory(c->spec.queries, sizeof *buckets);
+    int32_t *buckets = test_memory(c->spec.queries, sizeof *buckets);
     shoal_context *context = test_context(isa, 1);
     shoal_plan *plan = case_plan(context, c, 0);
     sh_lsh_buckets(plan, &c->inputs, 0, 1, 1, buckets);

@@ -58,7 +58,7 @@ static double element(character which, uint64_t seed, uint64_t stream, int dim, 
 
 static float *rows_of(character which, uint64_t seed, uint64_t stream, int64_t count,
                       int dim, int64_t stride) {
-    float *rows = reference_memory(count * stride, sizeof *rows);
+    float *rows = test_memory(count * stride, sizeof *rows);
     for (int64_t i = 0; i < count * stride; i++)
         rows[i] = i % stride < dim ? (float)element(which, seed, stream, dim, i / stride,
                                                     (int)(i % stride))
@@ -95,7 +95,7 @@ static float *find_projection(const metric_case *c, const kernel_table *table, i
     place = (layout){.base = block};
     sh_metric_place(&work, table, c->dim, rank, &place);
     sh_metric_find(&work, table, c->k, c->stride, c->keys, c->q, c->stride, c->queries);
-    float *projection = reference_memory((int64_t)rank * c->dim, sizeof *projection);
+    float *projection = test_memory((int64_t)rank * c->dim, sizeof *projection);
     memcpy(projection, work.projection, sizeof(float) * (size_t)(rank * c->dim));
     free(block);
     return projection;
@@ -198,9 +198,9 @@ typedef struct {
 static variances possible_variances(const double *keys, const double *queries, int dim,
                                     int rank) {
     const int64_t size = (int64_t)dim * dim;
-    double *a = reference_memory(size, sizeof *a), held[MOST_DIM], either[MOST_DIM];
-    double *vectors = reference_memory(size, sizeof *vectors);
-    double *mixed = reference_memory(size, sizeof *mixed);
+    double *a = test_memory(size, sizeof *a), held[MOST_DIM], either[MOST_DIM];
+    double *vectors = test_memory(size, sizeof *vectors);
+    double *mixed = test_memory(size, sizeof *mixed);
     memcpy(a, keys, sizeof *a * (size_t)size);
     eigen(a, vectors, dim);
     for (int i = 0; i < dim; i++)
@@ -273,8 +273,8 @@ static const char *const NAMES[CHARACTERS] = {"white", "falling", "deficient",
                                               "huge",  "scaled",  "correlated"};
 
 static void check_metric(const metric_case *c, int rank, const char *what) {
-    double *keys = reference_memory(c->dim * c->dim, sizeof *keys);
-    double *queries = reference_memory(c->dim * c->dim, sizeof *queries);
+    double *keys = test_memory(c->dim * c->dim, sizeof *keys);
+    double *queries = test_memory(c->dim * c->dim, sizeof *queries);
     float *projection = find_projection(c, sh_kernel_table_at(0), rank);
     scatter_of(c->k, c->keys, c->stride, c->dim, keys);
     scatter_of(c->q, c->queries, c->stride, c->dim, queries);
@@ -311,7 +311,7 @@ static void a_sample_stands_for_all(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         metric_case c = case_of(WHITE, SCALED, 12, 3000, 2000 + (int64_t)seed, seed);
-        double *keys = reference_memory(c.dim * c.dim, sizeof *keys), typical = 0;
+        double *keys = test_memory(c.dim * c.dim, sizeof *keys), typical = 0;
         float *projection = find_projection(&c, sh_kernel_table_at(0), c.dim);
         scatter_of(c.k, c.keys, c.stride, c.dim, keys);
         for (int d = 0; d < c.dim; d++) {

@@ -42,7 +42,7 @@ static void check_equals_full(attention_case *c) {
 static case_spec clustered_spec(const char *kind, int32_t clusters, int32_t topk) {
     shoal_attention attention = spelled(kind);
     attention.clusters = clusters;
-    attention.topk = reference_has_top_keys(attention.kind) ? topk : 0;
+    attention.topk = test_has_top_keys(attention.kind) ? topk : 0;
     return (case_spec){.attention = attention,
                        .batch = 2,
                        .heads = 4,
@@ -144,13 +144,13 @@ static void identical_queries(void **state) {
 
 /* ---- The error estimate -------------------------------------------------------- */
 
-/* The exact attention that a kind approximates: of lsh, full over unit-length queries.
-   out: [N][Dv]. */
-static void exact_attention(head_copy *copy, double *out) {
-    reference_head *head = &copy->head;
-    bool unit = head->kind == SHOAL_LSH;
-    for (int64_t l = 0; l < head->keys && reference_shares_keys(head->kind); l++) {
-        double *key = copy->k + l * head->dim, square = 0;
+/* Turns a head into the exact attention that its kind approximates: of lsh, full over
+   unit-length queries. */
+static void approximate_nothing(exact_head *head) {
+    bool unit = head->attention.kind == SHOAL_LSH;
+    bool shared = test_keys_are_queries(head->attention.kind);
+    for (int64_t l = 0; l < head->keys && shared; l++) {
+        double *key = head->k + l * head->dim, square = 0;
         for (int64_t d = 0; d < head->dim; d++) {
             key[d] = head->q[l * head->dim + d];
             square += key[d] * key[d];
@@ -158,8 +158,7 @@ static void exact_attention(head_copy *copy, double *out) {
         for (int64_t d = 0; d < head->dim && unit; d++)
             key[d] /= sqrt(square);
     }
-    head->kind = SHOAL_FULL;
-    reference_forward(head, out);
+    head->attention.kind = SHOAL_FULL;
 }
 
 /* What the estimate should say when it looks at every live query. */
@@ -168,19 +167,21 @@ static shoal_error true_error(const attention_case *c) {
     int64_t live = 0, value_dim = c->spec.value_dim;
     for (int64_t head = 0; head < c->spec.batch * c->spec.heads; head++) {
         int64_t b = head / c->spec.heads, h = head % c->spec.heads;
-        head_copy copy = head_copy_create(c, NULL, b, h);
-        double *out = reference_memory(copy.head.queries * value_dim, sizeof *out);
-        exact_attention(&copy, out);
-        for (int64_t i = 0; i < copy.head.queries * value_dim; i++) {
-            float got = tensor_row(&c->out, b, h, i / value_dim)[i % value_dim];
-            double error = fabs(out[i] - (double)got);
-            difference += error * error;
-            exact += out[i] * out[i];
-            largest = fmax(largest, error);
+        exact_head *one = case_head(c, NULL, b, h);
+        double *out = test_memory(value_dim, sizeof *out);
+        approximate_nothing(one);
+        for (int64_t i = 0; i < one->queries; i++) {
+            exact_output(one, i, out);
+            for (int64_t d = 0; d < value_dim; d++) {
+                double error = fabs(out[d] - (double)tensor_row(&c->out, b, h, i)[d]);
+                difference += error * error;
+                exact += out[d] * out[d];
+                largest = fmax(largest, error);
+            }
         }
-        live += copy.head.queries;
+        live += one->queries;
         free(out);
-        head_copy_destroy(&copy);
+        exact_destroy(one);
     }
     return (shoal_error){live, exact > 0 ? sqrt(difference / exact) : 0, largest};
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "models/nn/dropout.h"
-#include "reference.h"
+#include "support.h"
 
 static const double *find(const model_reference *model, const double *values,
                           const char *prefix, const char *name) {
@@ -48,7 +48,7 @@ static void apply_dropout(const model_reference *model, uint64_t site, int64_t r
                     .seed = moment->seed,
                     .step = moment->step,
                     .site = site};
-    float *factors = reference_memory(size, sizeof *factors);
+    float *factors = test_memory(size, sizeof *factors);
     for (int64_t r = 0; mask.rate > 0 && r < rows; r++) {
         sh_dropout_factors(&mask, r, 0, size, factors);
         for (int64_t i = 0; i < size; i++)
@@ -57,8 +57,8 @@ static void apply_dropout(const model_reference *model, uint64_t site, int64_t r
     free(factors);
 }
 
-static void attend(const model_reference *model, int64_t layer, int64_t rows,
-                   const double *q, const double *k, const double *v, double *out) {
+static void attend(const model_reference *model, int64_t layer, const double *q,
+                   const double *k, const double *v, double *out) {
     const encoder_shape *shape = &model->shape->encoder;
     const int64_t dim = shape->head_dim, size = shape->heads * dim;
     const encoder *stack = sh_network_encoder(model->source);
@@ -66,44 +66,26 @@ static void attend(const model_reference *model, int64_t layer, int64_t rows,
     const int32_t *groups = shoal_plan_groups(sh_encoder_plan(stack), state);
     const int32_t *top_keys = shoal_plan_top_keys(sh_encoder_plan(stack), state);
     const int64_t *offsets = model->batch->sequences.offsets;
-    double *part = reference_memory(4 * rows * dim, sizeof *part);
-    int32_t *buckets =
-        reference_memory(shape->attention.rounds * rows + 1, sizeof *buckets);
     for (int64_t b = 0; b < model->batch->sequences.batch; b++)
         for (int64_t h = 0; h < shape->heads; h++) {
             int64_t first = offsets[b], length = offsets[b + 1] - first;
-            int64_t head = b * shape->heads + h;
-            const double *from[3] = {q, k, v};
-            for (int which = 0; which < 3; which++)
-                for (int64_t i = 0; i < length; i++)
-                    memcpy(part + (which * rows + i) * dim,
-                           from[which] + (first + i) * size + h * dim,
-                           sizeof(double) * (size_t)dim);
-            reference_head one = {.kind = shape->attention.kind,
-                                  .queries = length,
-                                  .keys = length,
-                                  .dim = dim,
-                                  .value_dim = dim,
-                                  .scale = 1 / sqrt((double)dim),
-                                  .q = part,
-                                  .k = part + rows * dim,
-                                  .v = part + 2 * rows * dim,
-                                  .topk = shape->attention.topk,
-                                  .groups = groups ? groups + head * model->longest
-                                                   : NULL,
-                                  .normaliser = shape->attention.normaliser,
-                                  .rounds = shape->attention.rounds,
-                                  .buckets = buckets};
-            if (top_keys)
-                one.top_keys = top_keys +
-                               head * shape->attention.clusters * shape->attention.topk;
-            reference_forward(&one, part + 3 * rows * dim);
-            for (int64_t i = 0; i < length; i++)
-                memcpy(out + (first + i) * size + h * dim, part + (3 * rows + i) * dim,
+            int64_t at = b * shape->heads + h;
+            exact_head *head = exact_create(&shape->attention, length, length, dim, dim);
+            const double *const from[3] = {q, k, v};
+            double *const to[3] = {head->q, head->k, head->v};
+            for (int64_t i = 0; i < 3 * length; i++)
+                memcpy(to[i % 3] + i / 3 * dim,
+                       from[i % 3] + (first + i / 3) * size + h * dim,
                        sizeof(double) * (size_t)dim);
+            if (groups)
+                head->groups = groups + at * model->longest;
+            if (top_keys)
+                head->top_keys = top_keys +
+                                 at * shape->attention.clusters * shape->attention.topk;
+            for (int64_t i = 0; i < length; i++)
+                exact_output(head, i, out + (first + i) * size + h * dim);
+            exact_destroy(head);
         }
-    free(buckets);
-    free(part);
 }
 
 static double activate(activation kind, double x) {
@@ -117,7 +99,7 @@ static void attention_branch(const model_reference *model, const double *values,
                              const char *prefix, int64_t layer, int64_t rows,
                              const double *x, double *branch) {
     const int64_t size = sh_encoder_model(&model->shape->encoder);
-    double *q = reference_memory(4 * rows * size, sizeof *q);
+    double *q = test_memory(4 * rows * size, sizeof *q);
     double *k = q + rows * size, *v = k + rows * size, *out = v + rows * size;
     const double *key = find(model, values, prefix, "attention.key.weight");
     apply_linear(rows, size, size, x,
@@ -131,7 +113,7 @@ static void attention_branch(const model_reference *model, const double *values,
                      find(model, values, prefix, "attention.key.bias"), k);
     else
         memcpy(k, q, sizeof(double) * (size_t)(rows * size));
-    attend(model, layer, rows, q, k, v, out);
+    attend(model, layer, q, k, v, out);
     apply_linear(rows, size, size, out,
                  find(model, values, prefix, "attention.output.weight"),
                  find(model, values, prefix, "attention.output.bias"), branch);
@@ -144,7 +126,7 @@ static void forward_branch(const model_reference *model, const double *values,
                            const double *x, double *branch) {
     const encoder_shape *shape = &model->shape->encoder;
     const int64_t size = sh_encoder_model(shape), wide = shape->feed_forward;
-    double *hidden = reference_memory(rows * wide, sizeof *hidden);
+    double *hidden = test_memory(rows * wide, sizeof *hidden);
     apply_linear(rows, size, wide, x,
                  find(model, values, prefix, "feed_forward.widen.weight"),
                  find(model, values, prefix, "feed_forward.widen.bias"), hidden);
@@ -165,7 +147,7 @@ static void run_layer(const model_reference *model, const double *values, int64_
     const double epsilon = shape->epsilon > 0 ? (double)shape->epsilon : (double)1e-5f;
     char prefix[40];
     snprintf(prefix, sizeof prefix, "encoder.layers.%lld.", (long long)layer);
-    double *in = reference_memory(2 * floats, sizeof *in), *branch = in + floats;
+    double *in = test_memory(2 * floats, sizeof *in), *branch = in + floats;
     for (int half = 0; half < 2; half++) {
         const double *scale = find(model, values, prefix,
                                    half ? "forward_norm.scale" : "attention_norm.scale");
@@ -262,9 +244,9 @@ double model_reference_loss(const model_reference *model, const double *values,
     const network_shape *shape = model->shape;
     const int64_t size = sh_encoder_model(&shape->encoder);
     int64_t rows = packing_rows(&model->batch->sequences);
-    double *x = reference_memory(rows * size + 1, sizeof *x);
+    double *x = test_memory(rows * size + 1, sizeof *x);
     double *pooled =
-        reference_memory(model->batch->sequences.batch * size + 1, sizeof *pooled);
+        test_memory(model->batch->sequences.batch * size + 1, sizeof *pooled);
     const double *read_out = x;
     take_input(model, values, rows, x);
     for (int64_t l = 0; l < shape->encoder.layers; l++)
@@ -279,7 +261,7 @@ double model_reference_loss(const model_reference *model, const double *values,
         rows = pool(model, x, pooled);
         read_out = pooled;
     }
-    double *own = reference_memory(rows * shape->outputs + 1, sizeof *own);
+    double *own = test_memory(rows * shape->outputs + 1, sizeof *own);
     apply_linear(rows, size, shape->outputs, read_out,
                  find(model, values, "output.weight", ""),
                  find(model, values, "output.bias", ""), own);

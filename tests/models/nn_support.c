@@ -109,7 +109,7 @@ loss_result setup_step(shoal_context *context, model_setup *setup) {
 }
 
 double *setup_values(const model_setup *setup) {
-    double *values = reference_memory(setup->arena->size, sizeof *values);
+    double *values = test_memory(setup->arena->size, sizeof *values);
     for (int64_t i = 0; i < setup->arena->size; i++)
         values[i] = (double)setup->arena->values[i];
     return values;

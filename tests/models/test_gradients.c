@@ -57,7 +57,7 @@ static void compare_parameter(const model_case *c, const model_setup *setup,
                               const parameter *entry, const model_reference *reference,
                               double *values, double whole) {
     double largest = 0;
-    double *slopes = reference_memory(entry->count, sizeof *slopes);
+    double *slopes = test_memory(entry->count, sizeof *slopes);
     for (int64_t i = 0; i < entry->count; i++) {
         slopes[i] = model_reference_slope(reference, values, entry->offset + i);
         largest = fmax(largest, fabs(slopes[i]));
@@ -112,7 +112,7 @@ static void compare_logits(shoal_context *context, const model_case *c) {
     model_reference reference = setup_reference(&setup);
     int64_t count = sh_network_logit_rows(setup.net, &setup.batch) * TEST_OUTPUTS;
     double *values = setup_values(&setup);
-    double *logits = reference_memory(count + 1, sizeof *logits);
+    double *logits = test_memory(count + 1, sizeof *logits);
     model_reference_loss(&reference, values, logits);
     for (int64_t j = 0; j < count; j++)
         if (!(fabs((double)sh_network_logits(setup.net)[j] - logits[j]) <= 1e-5))

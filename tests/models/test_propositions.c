@@ -28,7 +28,7 @@ typedef struct {
 static void library_weights(const proposition_data *data, shoal_kind kind, float *weights,
                             int32_t *groups) {
     int64_t keys = data->keys;
-    float *identity = reference_memory(keys * keys, sizeof *identity);
+    float *identity = test_memory(keys * keys, sizeof *identity);
     for (int64_t l = 0; l < keys; l++)
         identity[l * keys + l] = 1;
     shoal_problem problem = {.batch = 1,
@@ -63,7 +63,7 @@ static void library_weights(const proposition_data *data, shoal_kind kind, float
 
 /* |K|_2 by power iteration on K'K, which approaches it from below. */
 static double spectral_norm(const float *k, int64_t keys, int64_t dim) {
-    double *x = reference_memory(dim, sizeof *x), *y = reference_memory(dim, sizeof *y);
+    double *x = test_memory(dim, sizeof *x), *y = test_memory(dim, sizeof *y);
     double norm = 0;
     for (int64_t d = 0; d < dim; d++)
         x[d] = test_normal(test_hash(1, 2, (uint64_t)d));
@@ -131,11 +131,11 @@ static void check_proposition_2(const proposition_data *data, const float *full,
 
 static void check_propositions(const proposition_data *data) {
     int64_t rows = data->heads * data->queries;
-    float *full = reference_memory(rows * data->keys, sizeof *full);
-    float *clustered = reference_memory(rows * data->keys, sizeof *clustered);
-    float *improved = reference_memory(rows * data->keys, sizeof *improved);
-    int32_t *groups = reference_memory(rows, sizeof *groups);
-    int32_t *improved_groups = reference_memory(rows, sizeof *improved_groups);
+    float *full = test_memory(rows * data->keys, sizeof *full);
+    float *clustered = test_memory(rows * data->keys, sizeof *clustered);
+    float *improved = test_memory(rows * data->keys, sizeof *improved);
+    int32_t *groups = test_memory(rows, sizeof *groups);
+    int32_t *improved_groups = test_memory(rows, sizeof *improved_groups);
     library_weights(data, SHOAL_FULL, full, NULL);
     library_weights(data, SHOAL_CLUSTERED, clustered, groups);
     library_weights(data, SHOAL_I_CLUSTERED, improved, improved_groups);

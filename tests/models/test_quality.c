@@ -69,7 +69,7 @@ static void layer_release(layer *l) {
 
 /* out: [elements]; the caller frees it. */
 static float *attend(shoal_context *context, const layer *l, const char *kind) {
-    float *out = reference_memory(l->elements, sizeof *out);
+    float *out = test_memory(l->elements, sizeof *out);
     if (shoal_attend(context, kind, &l->problem, &l->inputs, out) != SHOAL_OK)
         fail_msg("%s: %s", kind, shoal_context_message(context));
     return out;

@@ -1,0 +1,479 @@
+/* Attention, one query of one head at a time.
+
+   Every kind is a choice of the keys that a query sees with its own scores, and how often
+   (`counts`), beside which kinds with groups see every other key with the score of the
+   group's centroid:
+
+       weight_l = count_l exp(score_l) / sum      one softmax over all of them
+
+   full and shared-full see all keys, oracle-top-k the k best, lsh a few chunks; clustered
+   sees none itself, i-clustered and shoal the top keys T of the group. i-clustered with
+   the paper's normaliser is two softmaxes instead: with the centroid's weights Ac and
+   their sum m over T,
+
+       weight_l = m x softmax over T of the query's scores     on T
+       weight_l = Ac_l                                             elsewhere */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exact/exact.h"
+
+enum { CHUNK = 32 }; /* positions in a chunk of lsh */
+
+typedef enum {
+    KEYS,        /* are given */
+    QUERIES,     /* the keys are the queries */
+    UNIT_QUERIES /* scaled to length 1 */
+} key_source;
+
+typedef struct {
+    void (*choose)(exact_head *head, int64_t i); /* sets counts, which are 0 before */
+    key_source keys;
+    bool grouped; /* the other keys are seen through the group's centroid */
+} formula;
+
+static const formula *formula_of(const exact_head *head);
+
+static double dot(const double *a, const double *b, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* ---- Scores ------------------------------------------------------------------------ */
+
+static const double *query_of(const exact_head *head, int64_t i) {
+    return head->q + i * head->dim;
+}
+
+static const double *key_of(const exact_head *head, int64_t l) {
+    return (formula_of(head)->keys == KEYS ? head->k : head->q) + l * head->dim;
+}
+
+/* What a key is divided by. */
+static double key_length(const exact_head *head, int64_t l) {
+    if (formula_of(head)->keys != UNIT_QUERIES)
+        return 1;
+    const double length = sqrt(dot(query_of(head, l), query_of(head, l), head->dim));
+    return length > 0 ? length : 1;
+}
+
+double exact_score(const exact_head *head, const double *x, int64_t l) {
+    return head->scale * dot(x, key_of(head, l), head->dim) / key_length(head, l);
+}
+
+/* Adds what the gradient of the score of x and key l says about both. The length of a
+   unit key follows its query: what lies along the key changes nothing. */
+static void score_gradient(const exact_head *head, int64_t l, const double *x,
+                           double dscore, double *dx, double *dkeys) {
+    const double *key = key_of(head, l);
+    const double length = key_length(head, l), slope = head->scale * dscore / length;
+    const bool unit = formula_of(head)->keys == UNIT_QUERIES;
+    const double along = unit ? dot(x, key, head->dim) / (length * length) : 0;
+    const bool zero = unit && dot(key, key, head->dim) == 0;
+    for (int64_t d = 0; d < head->dim; d++) {
+        dx[d] += slope * key[d];
+        dkeys[l * head->dim + d] += zero ? 0 : slope * (x[d] - along * key[d]);
+    }
+}
+
+/* ---- Softmax ----------------------------------------------------------------------- */
+
+/* p_l = count_l exp(score_l) / sum. All 0 where every count is. */
+static void softmax(const double *scores, const double *counts, int64_t count,
+                    double *p) {
+    double largest = -INFINITY, sum = 0;
+    for (int64_t l = 0; l < count; l++)
+        if (counts[l] > 0 && scores[l] > largest)
+            largest = scores[l];
+    for (int64_t l = 0; l < count; l++) {
+        p[l] = counts[l] > 0 ? counts[l] * exp(scores[l] - largest) : 0;
+        sum += p[l];
+    }
+    for (int64_t l = 0; l < count; l++)
+        p[l] = sum == 0 ? 0 : p[l] / sum;
+}
+
+/* Turns dp, the gradient of p, into that of the scores. */
+static void softmax_gradient(const double *p, double *dp, int64_t count) {
+    const double mean = dot(p, dp, count);
+    for (int64_t l = 0; l < count; l++)
+        dp[l] = p[l] * (dp[l] - mean);
+}
+
+/* ---- The keys that a query scores itself ----------------------------------------------- */
+
+static void choose_none(exact_head *head, int64_t i) {
+    (void)head;
+    (void)i;
+}
+
+static void choose_all(exact_head *head, int64_t i) {
+    (void)i;
+    for (int64_t l = 0; l < head->keys; l++)
+        head->counts[l] = 1;
+}
+
+static void choose_top_keys(exact_head *head, int64_t i) {
+    const int64_t topk = head->attention.topk;
+    const int32_t *top = head->top_keys + head->groups[i] * topk;
+    for (int64_t rank = 0; rank < topk; rank++)
+        if (top[rank] >= 0)
+            head->counts[top[rank]] = 1;
+}
+
+/* Own chunk and the one before, in every round; itself only if there is nothing else.
+   Rounds weighted by their log-sum-exp are one softmax in which a key counts once for
+   each round that shows it. */
+static void choose_chunks(exact_head *head, int64_t i) {
+    double others = 0;
+    for (int64_t round = 0; round < head->attention.rounds; round++) {
+        const int64_t *chunks = head->chunks + round * head->queries;
+        for (int64_t l = 0; l < head->keys; l++) {
+            const bool near = chunks[l] == chunks[i] || chunks[l] == chunks[i] - 1;
+            head->counts[l] += l != i && near;
+            others += l != i && near;
+        }
+    }
+    if (others == 0)
+        head->counts[i] = 1;
+}
+
+typedef struct exact_ranked {
+    double score;
+    int64_t key;
+} ranked;
+
+static int better_first(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score > y->score ? -1 : 1;
+    return x->key < y->key ? -1 : x->key > y->key;
+}
+
+/* The k best; of equal scores the first. */
+static void choose_best(exact_head *head, int64_t i) {
+    const int64_t topk = head->attention.topk;
+    ranked *ranking = head->ranking;
+    for (int64_t l = 0; l < head->keys; l++)
+        ranking[l] = (ranked){exact_score(head, query_of(head, i), l), l};
+    qsort(ranking, (size_t)head->keys, sizeof *ranking, better_first);
+    for (int64_t rank = 0; rank < head->keys && rank < topk; rank++)
+        head->counts[ranking[rank].key] = 1;
+    if (topk < head->keys)
+        head->margin = ranking[topk - 1].score - ranking[topk].score;
+}
+
+static const formula formulas[] = {
+    [SHOAL_FULL] = {.choose = choose_all},
+    [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
+    [SHOAL_CLUSTERED] = {.choose = choose_none, .grouped = true},
+    [SHOAL_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
+    [SHOAL_ORACLE_TOP] = {.choose = choose_best},
+    [SHOAL_SHOAL] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
+};
+
+static const formula *formula_of(const exact_head *head) {
+    return &formulas[head->attention.kind];
+}
+
+bool exact_is_known(const exact_head *head) {
+    const formula *f = formula_of(head);
+    return f->choose && (!f->grouped || head->groups) &&
+           (f->choose != choose_top_keys || head->top_keys) &&
+           (f->choose != choose_chunks || head->has_chunks);
+}
+
+/* A chunk is 32 positions in the order of (bucket, position). */
+void exact_set_buckets(exact_head *head, int64_t round, const int32_t *buckets) {
+    for (int64_t i = 0; i < head->queries; i++) {
+        int64_t before = 0;
+        for (int64_t l = 0; l < head->queries; l++)
+            before += buckets[l] < buckets[i] || (buckets[l] == buckets[i] && l < i);
+        head->chunks[round * head->queries + i] = before / CHUNK;
+    }
+    head->has_chunks = true;
+}
+
+/* ---- A row of weights -------------------------------------------------------------- */
+
+int64_t exact_centroid(exact_head *head, int32_t group) {
+    int64_t members = 0;
+    memset(head->centroid, 0, (size_t)head->dim * sizeof(double));
+    for (int64_t i = 0; i < head->queries; i++) {
+        if (head->groups[i] != group)
+            continue;
+        members++;
+        for (int64_t d = 0; d < head->dim; d++)
+            head->centroid[d] += query_of(head, i)[d];
+    }
+    for (int64_t d = 0; d < head->dim; d++)
+        head->centroid[d] /= (double)members;
+    return members;
+}
+
+/* The paper's normaliser: the group's mass on the top keys is kept. */
+static bool keeps_mass(const exact_head *head) {
+    return head->attention.kind == SHOAL_I_CLUSTERED &&
+           head->attention.normaliser == SHOAL_NORMALISER_CLUSTER;
+}
+
+/* Whose score counts for key l: the query's own, or its centroid's. */
+static const double *scored_by(const exact_head *head, int64_t i, int64_t l) {
+    return head->counts[l] > 0 ? query_of(head, i) : head->centroid;
+}
+
+static void one_softmax(exact_head *head, int64_t i) {
+    const bool grouped = formula_of(head)->grouped;
+    double *all = head->own;
+    for (int64_t l = 0; l < head->keys; l++) {
+        all[l] = grouped && head->counts[l] == 0 ? 1 : head->counts[l];
+        head->scores[l] = exact_score(head, scored_by(head, i, l), l);
+    }
+    softmax(head->scores, all, head->keys, head->weights);
+}
+
+/* m, the sum of the centroid's weights over the top keys. */
+static double top_mass(const exact_head *head) {
+    return dot(head->counts, head->shared, head->keys);
+}
+
+static void two_softmaxes(exact_head *head, int64_t i) {
+    double *all = head->own;
+    for (int64_t l = 0; l < head->keys; l++) {
+        all[l] = 1;
+        head->scores[l] = exact_score(head, head->centroid, l);
+    }
+    softmax(head->scores, all, head->keys, head->shared);
+    for (int64_t l = 0; l < head->keys; l++)
+        head->scores[l] = exact_score(head, scored_by(head, i, l), l);
+    softmax(head->scores, head->counts, head->keys, head->own);
+    const double mass = top_mass(head);
+    for (int64_t l = 0; l < head->keys; l++)
+        head->weights[l] = head->counts[l] > 0 ? mass * head->own[l] : head->shared[l];
+}
+
+const double *exact_row(exact_head *head, int64_t i) {
+    memset(head->counts, 0, (size_t)head->keys * sizeof(double));
+    head->margin = INFINITY;
+    formula_of(head)->choose(head, i);
+    if (formula_of(head)->grouped)
+        exact_centroid(head, head->groups[i]);
+    if (keeps_mass(head))
+        two_softmaxes(head, i);
+    else
+        one_softmax(head, i);
+    return head->weights;
+}
+
+void exact_output(exact_head *head, int64_t i, double *out) {
+    exact_row(head, i);
+    memset(out, 0, (size_t)head->value_dim * sizeof(double));
+    for (int64_t l = 0; l < head->keys; l++)
+        for (int64_t d = 0; d < head->value_dim; d++)
+            out[d] += head->weights[l] * head->v[l * head->value_dim + d];
+}
+
+/* ---- Gradients --------------------------------------------------------------------- */
+
+static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double *dkeys) {
+    softmax_gradient(head->weights, head->dweights, head->keys);
+    for (int64_t l = 0; l < head->keys; l++)
+        score_gradient(head, l, scored_by(head, i, l), head->dweights[l],
+                       head->counts[l] > 0 ? dq + i * head->dim : head->dcentroid, dkeys);
+}
+
+/* The query's softmax has the weights' gradients times m; the centroid's has them off the
+   top keys, and on each of them that of m. */
+static void two_softmaxes_gradient(exact_head *head, int64_t i, double *dq,
+                                   double *dkeys) {
+    const double mass = top_mass(head);
+    double dmass = 0;
+    for (int64_t l = 0; l < head->keys; l++)
+        dmass += head->counts[l] > 0 ? head->dweights[l] * head->own[l] : 0;
+    for (int64_t l = 0; l < head->keys; l++) {
+        head->dshared[l] = head->counts[l] > 0 ? dmass : head->dweights[l];
+        head->dweights[l] *= head->counts[l] > 0 ? mass : 0;
+    }
+    softmax_gradient(head->shared, head->dshared, head->keys);
+    softmax_gradient(head->own, head->dweights, head->keys);
+    for (int64_t l = 0; l < head->keys; l++) {
+        score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
+        score_gradient(head, l, query_of(head, i), head->dweights[l], dq + i * head->dim,
+                       dkeys);
+    }
+}
+
+/* A centroid's gradient reaches every member divided by the group's size. */
+static void centroid_gradient(exact_head *head, int32_t group, double *dq) {
+    const int64_t members = exact_centroid(head, group);
+    for (int64_t i = 0; i < head->queries; i++)
+        for (int64_t d = 0; d < head->dim && head->groups[i] == group; d++)
+            dq[i * head->dim + d] += head->dcentroid[d] / (double)members;
+}
+
+void exact_output_gradient(exact_head *head, int64_t i, const double *dout, double *dq,
+                           double *dk, double *dv) {
+    const formula *f = formula_of(head);
+    double *dkeys = f->keys == KEYS ? dk : dq;
+    exact_row(head, i);
+    memset(head->dcentroid, 0, (size_t)head->dim * sizeof(double));
+    for (int64_t l = 0; l < head->keys; l++) {
+        head->dweights[l] = dot(dout, head->v + l * head->value_dim, head->value_dim);
+        for (int64_t d = 0; d < head->value_dim; d++)
+            dv[l * head->value_dim + d] += head->weights[l] * dout[d];
+    }
+    if (keeps_mass(head))
+        two_softmaxes_gradient(head, i, dq, dkeys);
+    else
+        one_softmax_gradient(head, i, dq, dkeys);
+    if (f->grouped)
+        centroid_gradient(head, head->groups[i], dq);
+}
+
+/* ---- Making a head ----------------------------------------------------------------- */
+
+/* The next `count` doubles of the block. */
+static double *take(double **next, int64_t count) {
+    double *taken = *next;
+    *next += count;
+    return taken;
+}
+
+exact_head *exact_create(const shoal_attention *attention, int64_t queries, int64_t keys,
+                         int64_t dim, int64_t value_dim) {
+    const int64_t rounds = attention->rounds;
+    exact_head *head = calloc(1, sizeof *head);
+    double *next =
+        calloc((size_t)(queries * dim + keys * (dim + value_dim + 7) + 2 * dim),
+               sizeof *next);
+    ranked *ranking = calloc((size_t)keys + 1, sizeof *ranking);
+    int64_t *chunks = calloc((size_t)(rounds * queries) + 1, sizeof *chunks);
+    if (!head || !next || !ranking || !chunks) {
+        free(head), free(next), free(ranking), free(chunks);
+        return NULL;
+    }
+    *head = (exact_head){.attention = *attention,
+                         .queries = queries,
+                         .keys = keys,
+                         .dim = dim,
+                         .value_dim = value_dim,
+                         .scale = 1 / sqrt((double)dim),
+                         .chunks = chunks,
+                         .has_chunks = queries <= CHUNK,
+                         .margin = INFINITY,
+                         .ranking = ranking,
+                         .memory = next};
+    double **const rows[] = {&head->weights, &head->counts,   &head->scores, &head->own,
+                             &head->shared,  &head->dweights, &head->dshared};
+    head->q = take(&next, queries * dim);
+    head->k = take(&next, keys * dim);
+    head->v = take(&next, keys * value_dim);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        *rows[i] = take(&next, keys);
+    head->centroid = take(&next, dim);
+    head->dcentroid = take(&next, dim);
+    return head;
+}
+
+void exact_destroy(exact_head *head) {
+    if (!head)
+        return;
+    free(head->memory);
+    free(head->ranking);
+    free(head->chunks);
+    free(head);
+}
+
+/* ---- A head of a problem, by the header's rules ------------------------------------ */
+
+/* One of q, k and v: [batch][heads][positions][features] by strides. */
+typedef struct {
+    const float *data;
+    shoal_strides strides;
+    int64_t heads, positions, features;
+    const int64_t *offsets, *lengths; /* either may be NULL */
+    bool packed;
+} array;
+
+static int64_t live_positions(const array *a, int64_t b) {
+    if (a->packed)
+        return a->offsets[b + 1] - a->offsets[b];
+    return a->lengths ? a->lengths[b] : a->positions;
+}
+
+/* to [live][features] = the live positions of one head, in double. */
+static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
+    shoal_strides s = a->strides;
+    if (s.batch == 0 && s.head == 0 && s.position == 0) {
+        s.position = a->packed ? a->heads * a->features : a->features;
+        s.head = a->packed ? a->features : a->positions * a->features;
+        s.batch = a->heads * a->positions * a->features;
+    }
+    const float *from = a->data + h * s.head +
+                        (a->packed ? a->offsets[b] * s.position : b * s.batch);
+    for (int64_t i = 0; i < live_positions(a, b); i++)
+        for (int64_t f = 0; f < a->features; f++)
+            *to++ = (double)from[i * s.position + f];
+}
+
+/* What the plan chose in head `at` of all. */
+static void load_choices(exact_head *head, const shoal_problem *problem,
+                         const shoal_plan *plan, int64_t at) {
+    const int32_t *groups = shoal_plan_groups(plan, NULL);
+    const int32_t *top_keys = shoal_plan_top_keys(plan, NULL);
+    shoal_attention used = head->attention;
+    shoal_plan_picked(plan, NULL, &used);
+    if (groups)
+        head->groups = groups + at * problem->queries;
+    if (top_keys)
+        head->top_keys = top_keys + at * used.clusters * used.topk;
+}
+
+exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
+                       const shoal_plan *plan, const shoal_attention *attention,
+                       int64_t b, int64_t h) {
+    const int64_t kv_heads = problem->kv_heads ? problem->kv_heads : problem->heads;
+    const int64_t kv_head = h / (problem->heads / kv_heads);
+    shoal_attention used = *attention;
+    if (plan && used.kind == SHOAL_AUTO)
+        shoal_plan_picked(plan, NULL, &used);
+    const bool own_keys = formulas[used.kind].keys == KEYS;
+    const array q = {.data = inputs->q,
+                     .strides = problem->q,
+                     .heads = problem->heads,
+                     .positions = problem->queries,
+                     .features = problem->dim,
+                     .offsets = inputs->query_offsets,
+                     .lengths = inputs->query_lengths,
+                     .packed = problem->packed != 0};
+    array k = {.data = inputs->k,
+               .strides = problem->k,
+               .heads = kv_heads,
+               .positions = problem->keys,
+               .features = problem->dim,
+               .offsets = own_keys ? inputs->key_offsets : inputs->query_offsets,
+               .lengths = own_keys ? inputs->key_lengths : inputs->query_lengths,
+               .packed = problem->packed != 0};
+    array v = k;
+    v.data = inputs->v;
+    v.strides = problem->v;
+    v.features = problem->value_dim;
+    exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
+                                    problem->dim, problem->value_dim);
+    if (!head)
+        return NULL;
+    if (problem->scale != 0)
+        head->scale = (double)problem->scale;
+    copy_head(&q, b, h, head->q);
+    copy_head(&v, b, kv_head, head->v);
+    if (k.data)
+        copy_head(&k, b, kv_head, head->k);
+    if (plan)
+        load_choices(head, problem, plan, b * problem->heads + h);
+    return head;
+}

@@ -1,0 +1,288 @@
+/* The exact formulas themselves: their gradients against central finite differences of
+   their outputs, and their weights against what must hold for any attention. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+enum { MAX_CLUSTERS = 5, MAX_ROUNDS = 3 };
+
+static void fill_normal(uint64_t seed, uint64_t stream, int64_t count, double *values) {
+    for (int64_t i = 0; i < count; i++)
+        values[i] = test_normal(test_hash(seed, stream, (uint64_t)i));
+}
+
+static int32_t *random_integers(uint64_t seed, uint64_t stream, int64_t count,
+                                int64_t bound) {
+    int32_t *values = test_memory(count, sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (int32_t)(test_hash(seed, stream, (uint64_t)i) % (uint64_t)bound);
+    return values;
+}
+
+/* Distinct keys in each row, with the last row one short. */
+static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
+                                int64_t keys) {
+    int32_t *top = test_memory(clusters * topk, sizeof *top);
+    for (int64_t c = 0; c < clusters; c++) {
+        int64_t first = (int64_t)(test_hash(seed, 7, (uint64_t)c) % (uint64_t)keys);
+        for (int64_t rank = 0; rank < topk; rank++)
+            top[c * topk + rank] = rank < keys ? (int32_t)((first + rank) % keys) : -1;
+    }
+    if (topk > 1)
+        top[clusters * topk - 1] = -1;
+    return top;
+}
+
+/* A head of random numbers and choices, which head_destroy gives back with it. */
+static exact_head *head_create(shoal_kind kind, shoal_normaliser normaliser,
+                               uint64_t seed) {
+    int64_t queries = test_pick(seed, 10, 1, 40), keys = test_pick(seed, 11, 1, 12);
+    if (test_keys_are_queries(kind))
+        keys = queries;
+    shoal_attention attention = {.kind = kind,
+                                 .clusters = MAX_CLUSTERS,
+                                 .topk = (int32_t)test_pick(seed, 14, 1, 6),
+                                 .rounds = (int32_t)test_pick(seed, 15, 1, MAX_ROUNDS),
+                                 .normaliser = (int32_t)normaliser};
+    exact_head *head = exact_create(&attention, queries, keys, test_pick(seed, 12, 1, 5),
+                                    test_pick(seed, 13, 1, 4));
+    assert_non_null(head);
+    head->scale = 0.3 + 0.2 * (double)(seed % 5);
+    fill_normal(seed, 1, queries * head->dim, head->q);
+    fill_normal(seed, 2, keys * head->dim, head->k);
+    fill_normal(seed, 3, keys * head->value_dim, head->v);
+    head->groups = random_integers(seed, 5, queries, MAX_CLUSTERS);
+    head->top_keys = random_top_keys(seed, MAX_CLUSTERS, attention.topk, keys);
+    int32_t *buckets = random_integers(seed, 6, attention.rounds * queries, 4);
+    for (int64_t round = 0; round < attention.rounds; round++)
+        exact_set_buckets(head, round, buckets + round * queries);
+    free(buckets);
+    assert_true(exact_is_known(head));
+    return head;
+}
+
+static void head_destroy(exact_head *head) {
+    free((void *)head->groups);
+    free((void *)head->top_keys);
+    exact_destroy(head);
+}
+
+/* out: [N][Dv]. */
+static void outputs(exact_head *head, double *out) {
+    for (int64_t i = 0; i < head->queries; i++)
+        exact_output(head, i, out + i * head->value_dim);
+}
+
+/* ---- Gradients against differences ---------------------------------------------- */
+
+/* The loss whose gradient is asked for: the sum of dout x out. out: [N][Dv]. */
+static double loss(exact_head *head, const double *dout, double *out) {
+    double sum = 0;
+    outputs(head, out);
+    for (int64_t i = 0; i < head->queries * head->value_dim; i++)
+        sum += dout[i] * out[i];
+    return sum;
+}
+
+/* A step across which a query's own choice changes has no derivative to compare with. */
+static bool choice_is_stable(exact_head *head) {
+    double smallest = INFINITY;
+    for (int64_t i = 0; i < head->queries; i++) {
+        exact_row(head, i);
+        smallest = fmin(smallest, head->margin);
+    }
+    return smallest > 1e-3;
+}
+
+static void compare_gradient(exact_head *head, const double *dout, double *values,
+                             const double *gradient, int64_t count) {
+    const double step = 1e-5;
+    double *out = test_memory(head->queries * head->value_dim, sizeof *out);
+    for (int64_t i = 0; i < count; i++) {
+        double before = values[i];
+        values[i] = before + step;
+        double above = loss(head, dout, out);
+        values[i] = before - step;
+        double below = loss(head, dout, out);
+        values[i] = before;
+        double difference = (above - below) / (2 * step);
+        if (fabs(difference - gradient[i]) > 1e-7 * (1 + fabs(difference)))
+            fail_msg("kind %d, element %lld of %lld: difference %.12g, gradient %.12g",
+                     (int)head->attention.kind, (long long)i, (long long)count,
+                     difference, gradient[i]);
+    }
+    free(out);
+}
+
+static void compare_gradients(exact_head *head, uint64_t seed) {
+    int64_t query_size = head->queries * head->dim, key_size = head->keys * head->dim;
+    int64_t value_size = head->keys * head->value_dim;
+    int64_t out_size = head->queries * head->value_dim;
+    double *dq = test_memory(query_size, sizeof *dq);
+    double *dk = test_memory(key_size, sizeof *dk);
+    double *dv = test_memory(value_size, sizeof *dv);
+    double *dout = test_memory(out_size, sizeof *dout);
+    fill_normal(seed, 4, out_size, dout);
+    for (int64_t i = 0; i < head->queries; i++)
+        exact_output_gradient(head, i, dout + i * head->value_dim, dq, dk, dv);
+    compare_gradient(head, dout, head->q, dq, query_size);
+    compare_gradient(head, dout, head->k, dk, key_size);
+    compare_gradient(head, dout, head->v, dv, value_size);
+    free(dq), free(dk), free(dv), free(dout);
+}
+
+static void check_differences(shoal_kind kind, shoal_normaliser normaliser) {
+    int checked = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        exact_head *head = head_create(kind, normaliser, seed);
+        if (choice_is_stable(head)) {
+            compare_gradients(head, seed);
+            checked++;
+        }
+        head_destroy(head);
+    }
+    assert_true(checked >= 5);
+}
+
+static void full_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_FULL, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void shared_full_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_SHARED_FULL, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void clustered_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_CLUSTERED, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void i_clustered_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void normaliser_per_query_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_QUERY);
+}
+
+/* The kind stands for its normaliser: it need not be told. */
+static void shoal_kind_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_SHOAL, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void lsh_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_LSH, SHOAL_NORMALISER_CLUSTER);
+}
+
+static void oracle_gradients(void **state) {
+    (void)state;
+    check_differences(SHOAL_ORACLE_TOP, SHOAL_NORMALISER_CLUSTER);
+}
+
+/* ---- Weights -------------------------------------------------------------------- */
+
+/* Rows of weights are never negative and sum to 1, whatever the kind. */
+static void weights_are_averages(void **state) {
+    (void)state;
+    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++) {
+        exact_head *head = head_create((shoal_kind)kind, SHOAL_NORMALISER_CLUSTER, 5);
+        for (int64_t i = 0; i < head->queries; i++) {
+            const double *weights = exact_row(head, i);
+            double sum = 0;
+            for (int64_t l = 0; l < head->keys; l++) {
+                assert_true(weights[l] >= 0);
+                sum += weights[l];
+            }
+            assert_true(fabs(sum - 1) < 1e-12);
+        }
+        head_destroy(head);
+    }
+}
+
+/* A query that is its group's centroid sees the same with either normaliser, and as if
+   it attended in full. */
+static void normalisers_agree_on_a_centroid(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        exact_head *head = head_create(SHOAL_I_CLUSTERED, SHOAL_NORMALISER_CLUSTER, seed);
+        int64_t size = head->queries * head->value_dim;
+        double *outs[3];
+        for (int64_t i = 0; i < head->queries * head->dim; i++)
+            head->q[i] = head->q[i % head->dim];
+        for (int which = 0; which < 3; which++) {
+            head->attention.kind = which == 2 ? SHOAL_FULL : SHOAL_I_CLUSTERED;
+            head->attention.normaliser = which == 1 ? SHOAL_NORMALISER_QUERY
+                                                    : SHOAL_NORMALISER_CLUSTER;
+            outs[which] = test_memory(size, sizeof(double));
+            outputs(head, outs[which]);
+        }
+        for (int64_t i = 0; i < size; i++)
+            assert_true(fabs(outs[1][i] - outs[0][i]) < 1e-12 &&
+                        fabs(outs[1][i] - outs[2][i]) < 1e-12);
+        for (int which = 0; which < 3; which++)
+            free(outs[which]);
+        head_destroy(head);
+    }
+}
+
+static void check_two_outputs(exact_head *head, shoal_kind kind, double first,
+                              double second) {
+    double out[2];
+    head->attention.kind = kind;
+    outputs(head, out);
+    assert_true(fabs(out[0] - first) < 1e-12 && fabs(out[1] - second) < 1e-12);
+}
+
+/* Two queries, two keys, by hand: scores 0 and log 3 give weights 1/4 and 3/4. */
+static void worked_example(void **state) {
+    (void)state;
+    const int32_t one_group[] = {0, 0}, second[] = {1}, first[] = {0};
+    shoal_attention attention = {.topk = 1, .clusters = 1};
+    exact_head *head = exact_create(&attention, 2, 2, 1, 1);
+    assert_non_null(head);
+    memcpy(head->q, (double[]){0, 1}, 2 * sizeof(double));
+    memcpy(head->k, (double[]){0, log(3)}, 2 * sizeof(double));
+    memcpy(head->v, (double[]){4, 8}, 2 * sizeof(double));
+    head->groups = one_group;
+    head->top_keys = second;
+    check_two_outputs(head, SHOAL_FULL, 6, 7);
+    /* The centroid is 1/2: scores 0 and log(3) / 2. */
+    const double shared = (4 + 8 * sqrt(3)) / (1 + sqrt(3));
+    check_two_outputs(head, SHOAL_CLUSTERED, shared, shared);
+    /* Key 1 by each query, key 0 by the centroid. */
+    check_two_outputs(head, SHOAL_SHOAL, 6, 7);
+    head->top_keys = first; /* the other way round: 1 : sqrt(3) for both */
+    check_two_outputs(head, SHOAL_SHOAL, shared, shared);
+    /* Query 0 has a tie, which goes to the lower key. */
+    check_two_outputs(head, SHOAL_ORACLE_TOP, 4, 8);
+    exact_destroy(head);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(full_gradients),
+        cmocka_unit_test(shared_full_gradients),
+        cmocka_unit_test(clustered_gradients),
+        cmocka_unit_test(i_clustered_gradients),
+        cmocka_unit_test(normaliser_per_query_gradients),
+        cmocka_unit_test(shoal_kind_gradients),
+        cmocka_unit_test(lsh_gradients),
+        cmocka_unit_test(oracle_gradients),
+        cmocka_unit_test(weights_are_averages),
+        cmocka_unit_test(normalisers_agree_on_a_centroid),
+        cmocka_unit_test(worked_example),
+    };
+    return cmocka_run_group_tests_name("exact", tests, NULL, NULL);
+}
