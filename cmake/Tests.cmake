@@ -92,6 +92,7 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     set(tree ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree)
     shoal_test(tree_includes COMMAND bash ${tree}/check_includes.sh
         ${CMAKE_CURRENT_SOURCE_DIR})
+    shoal_test(tree_links COMMAND bash ${tree}/links.sh ${CMAKE_CURRENT_SOURCE_DIR})
     # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.
     add_executable(instructions ${tree}/instructions.c)
     target_link_libraries(instructions PRIVATE shoal_static shoal_flags)

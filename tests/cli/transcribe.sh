@@ -6,7 +6,7 @@
 set -u
 [ $# -ge 1 ] || { echo "usage: cli_transcribe.sh PROGRAM"; exit 2; }
 program=$(realpath "$1")
-root=$(dirname "$(dirname "$(realpath "$0")")")
+root=$(realpath "$(dirname "$0")/../..")
 data=${SHOAL_DATA:-$root/../shared/data}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -1,0 +1,80 @@
+#!/bin/bash
+# Every relative link in a page (*.md) leads to a file that is there, and so does every
+# path of the tree that a page names in its text. docs/notebook/ tells of code as it was,
+# so only its links are checked.
+#     links.sh ROOT      checks the tree, after checking that it can find errors
+set -u
+folders="bench cli cmake docs exact examples include lab models python speech src tests tools"
+
+pages() { # the pages of the tree $1; what was built or belongs to an editor is not its own
+    find "$1" \( -name 'build*' -o -name '.?*' \) -prune -o -name '*.md' -print
+}
+
+links() { # the targets of the links of page $1, without anchors and without the web's
+    grep -oE '\]\([^)[:space:]]+' "$1" | sed -E 's/^\]\(//; s/#.*//' |
+        grep -vE '^$|^[a-z]+:' | sort -u
+}
+
+# A name in capitals is a placeholder (src/kernels/table_NAME.c), unless it is a page's.
+named() { # the paths from the root that page $1 names
+    grep -oE "(^|[^A-Za-z0-9_./-])(${folders// /|})/[A-Za-z0-9_./-]+\.[a-z]+" "$1" |
+        sed -E 's/^[^A-Za-z]//' |
+        grep -E '\.(md|c|h|sh|py|txt|json|png|svg|cmake)$' |
+        grep -E '\.md$|CMakeLists\.txt$|^[^A-Z]*$' | sort -u
+}
+
+check_page() { # $1 the root, $2 the page; prints what is wrong
+    local target
+    while read -r target; do
+        [ -e "$(dirname "$2")/$target" ] || echo "$2: the link to $target leads nowhere"
+    done < <(links "$2")
+    [[ $2 == */docs/notebook/* ]] && return
+    while read -r target; do
+        [ -e "$1/$target" ] || echo "$2: there is no $target"
+    done < <(named "$2")
+}
+
+check_tree() { # $1 the root; prints what is wrong
+    local page
+    while read -r page; do check_page "$1" "$page"; done < <(pages "$1" | sort)
+}
+
+number=0 failures=0
+report() { # $1 the name of the case, $2 what is wrong with it, if anything
+    number=$((number + 1))
+    if [ -z "$2" ]; then
+        echo "ok $number - $1"
+    else
+        failures=$((failures + 1))
+        echo "not ok $number - $1"
+        echo "$2"
+    fi
+}
+
+expect() { # $1 good or bad, $2 page, $3 its text: beside src/a.c it must be judged so
+    local tree verdict=good
+    tree=$(mktemp -d)
+    mkdir -p "$tree/src" "$tree/$(dirname "$2")"
+    touch "$tree/src/a.c"
+    echo "$3" >"$tree/$2"
+    [ -n "$(check_tree "$tree")" ] && verdict=bad
+    rm -r "$tree"
+    [ $verdict = "$1" ] || report "$2: $3 is $1" "it was called $verdict"
+}
+
+check_itself() {
+    expect good A.md '[one](src/a.c) and [two](https://nowhere.example/b.c) and [3](#here)'
+    expect good docs/A.md '![a](../src/a.c#L3), `src/a.c`, src/table_NAME.c, other/src/b.c'
+    expect good docs/notebook/A.md 'src/b.c was there then'
+    expect good build/A.md '[one](src/b.c)'
+    expect bad A.md 'text [one](src/b.c)'
+    expect bad docs/A.md '[one](src/a.c)'
+    expect bad docs/notebook/A.md '[one](B.md)'
+    expect bad docs/A.md '(docs/B.md)'
+    expect bad docs/A.md 'src/b.c'
+}
+
+check_itself
+[ $failures = 0 ] && report "the check finds what it should" ""
+report "links and paths in pages lead somewhere" "$(check_tree "$1")"
+[ $failures = 0 ]
