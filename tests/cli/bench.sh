@@ -1,50 +1,15 @@
 #!/usr/bin/env bash
 # Drives `shoal bench` of the program given as $1 on tiny problems: what it prints and
 # writes, that a wrong result gets no time, that an interrupt keeps what there is.
-# Prints "ok NAME" or "not ok NAME" per check; the exit code is 1 if any failed.
-set -u
-[ $# -ge 1 ] || { echo "usage: test_bench.sh PROGRAM"; exit 2; }
-program=$(realpath "$1")
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-unset SHOAL_ISA
-failed=0
+. "$(dirname "$0")/lib/helpers.sh"
 sanitized=no
 ldd "$program" | grep -q libasan && sanitized=yes
-# cairo and fontconfig keep caches until the end of the program.
-export ASAN_OPTIONS=detect_leaks=0
-
-check() { # NAME COMMAND...
-    local name=$1
-    shift
-    if "$@" >check.log 2>&1; then
-        echo "ok $name"
-    else
-        echo "not ok $name"
-        sed 's/^/# /' check.log | head -20
-        failed=1
-    fi
-}
-
-# Runs the program; the exit code must be $1 and stderr contain $2.
-refuses() {
-    local code=$1 words=$2
-    shift 2
-    "$program" bench "$@" >out.txt 2>err.txt
-    local got=$?
-    [ $got = "$code" ] && grep -qF -- "$words" err.txt && return 0
-    echo "exit code $got, expected $code; stderr:"
-    cat err.txt
-    return 1
-}
+bench() { shoal bench "$@"; }
 
 small="--lengths 40..160 --heads 2 --dim 16 --repeats 2 --threads 2"
 kinds=full,shared-full,clustered-9,i-clustered-9:topk=8,bits=31,lsh-1,lsh-3,oracle-top-5
 
-cat >look.py <<'PYTHON'
-import csv, json, re, signal, struct, subprocess, sys, time
-
+tools <<'PYTHON'
 def rows_of(path):
     with open(path) as file:
         return json.load(file)
@@ -123,67 +88,53 @@ def interrupt(program, *arguments):
     if "--plot" in arguments:
         png("stopped.png")
 
-globals()[sys.argv[1]](*sys.argv[2:])
 PYTHON
 
 # ---- What it prints and writes  --------------------
 
-run() { # FILE ARGUMENTS...
-    local file=$1
-    shift
-    "$program" bench "$@" >"$file" 2>err.txt || { cat err.txt; return 1; }
-}
-
 plots=no
-"$program" bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --plot probe.svg \
+bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --plot probe.svg \
     >/dev/null 2>probe.txt && plots=yes
-layers=no
-"$program" bench --lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --scope layer \
-    >/dev/null 2>layers.txt && layers=yes
 plot() { [ $plots = no ] || echo "--plot $1"; }
 
 # shellcheck disable=SC2046,SC2086
 {
-    check "bench forward runs" run forward.json $small --kinds $kinds --json \
+    check "bench forward runs" into forward.json bench $small --kinds $kinds --json \
         --csv forward.csv $(plot forward.png)
-    check "bench forward: every row verified" python3 look.py everything forward.json \
+    check "bench forward: every row verified" tool everything forward.json \
         forward
-    check "bench csv has its columns" python3 look.py table forward.csv 15
-    check "bench train runs" run train.json $small --kinds $kinds --mode train --json \
-        --value-dim 24 --batch 2 $(plot train.svg)
-    check "bench train: gradients verified" python3 look.py everything train.json train
-    if [ $layers = yes ]; then
-        check "bench layer forward runs" run layer.json $small --kinds $kinds --json \
-            --scope layer --csv layer.csv $(plot layer.svg)
-        check "bench layer: every row verified" python3 look.py everything layer.json \
-            forward layer
-        check "bench layer csv" python3 look.py table layer.csv 15
-        check "bench layer train runs" run layers.json $small --kinds $kinds --json \
-            --scope layer --mode train --batch 2 --feed-forward 40
-        check "bench layer train: gradients verified" python3 look.py everything \
-            layers.json train layer
-    else
-        check "bench without layers says so" grep -q "this build has no layers" layers.txt
-    fi
+    check "bench csv has its columns" tool table forward.csv 15
+    check "bench train runs" into train.json bench $small --kinds $kinds --mode train \
+        --json --value-dim 24 --batch 2 $(plot train.svg)
+    check "bench train: gradients verified" tool everything train.json train
+    check "bench layer forward runs" into layer.json bench $small --kinds $kinds --json \
+        --scope layer --csv layer.csv $(plot layer.svg)
+    check "bench layer: every row verified" tool everything layer.json \
+        forward layer
+    check "bench layer csv" tool table layer.csv 15
+    check "bench layer train runs" into layers.json bench $small --kinds $kinds --json \
+        --scope layer --mode train --batch 2 --feed-forward 40
+    check "bench layer train: gradients verified" tool everything \
+        layers.json train layer
 }
 if [ $plots = yes ]; then
-    check "bench png" python3 look.py png forward.png
-    check "bench svg" python3 look.py svg train.svg
+    check "bench png" tool png forward.png
+    check "bench svg" tool svg train.svg
 else
     check "bench without cairo says so" grep -q "without cairo" probe.txt
-    echo "ok bench png and svg # SKIP this build has no cairo"
+    skip "bench png and svg" "this build has no cairo"
 fi
 text_mode() {
-    run table.txt --lengths 64,100 --heads 1 --dim 8 --kinds full,clustered-5 \
+    into table.txt bench --lengths 64,100 --heads 1 --dim 8 --kinds full,clustered-5 \
         --repeats 1 &&
         grep -qE '^ +64  full ' table.txt && grep -qE '^ +100  clustered-5 ' table.txt &&
         grep -q 'Every time is of a verified result' table.txt
 }
 check "bench table" text_mode
-check "bench estimates what exceeds the budget" run estimate.json --lengths 64,60000000 \
-    --kinds full --heads 1 --dim 1 --repeats 1 --budget 2 --json
+check "bench estimates what exceeds the budget" into estimate.json bench --lengths \
+    64,60000000 --kinds full --heads 1 --dim 1 --repeats 1 --budget 2 --json
 # Its inputs alone would be large, and must not be made for nothing.
-check "bench estimate is marked" python3 look.py estimated estimate.json
+check "bench estimate is marked" tool estimated estimate.json
 
 # ---- A wrong result gets no time  --------------------
 
@@ -223,7 +174,12 @@ int shoal_model_forward(void *model, const void *inputs, float **out) {
     spoil('O', *out, 1.001f);
     return status;
 }
-struct parameter { const char *name; int rank; int64_t shape[8]; float *values, *slopes; };
+struct parameter {
+    const char *name;
+    int rank;
+    int64_t shape[8];
+    float *values, *slopes;
+};
 int shoal_model_parameter(void *model, int index, struct parameter *parameter);
 int shoal_model_backward(void *model, const void *inputs, float *dout, float *dfeatures) {
     typedef int function(void *, const void *, float *, float *);
@@ -239,9 +195,9 @@ int shoal_model_backward(void *model, const void *inputs, float *dout, float *df
 C
 spoiled() { # WHAT KINDS ARGUMENTS...
     SPOIL=$1 LD_PRELOAD=$work/spoil.so "$program" bench --lengths 64 --heads 1 --dim 8 \
-        --json --kinds "$2" "${@:3}" >spoiled.json 2>err.txt
-    [ $? = 1 ] && grep -q "a result is wrong" err.txt &&
-        python3 look.py wrong spoiled.json
+        --json --kinds "$2" "${@:3}" >spoiled.json 2>err
+    [ $? = 1 ] && grep -q "a result is wrong" err &&
+        tool wrong spoiled.json
 }
 if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null; then
     check "bench: a wrong result gets no time" spoiled o \
@@ -252,27 +208,27 @@ if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null;
         check "bench: a wrong d$what gets no time" spoiled $what $own_keys --mode train
     done
     everyone=full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5,shoal-9
-    [ $layers = no ] || check "bench layer: a wrong output gets no time" spoiled O \
+    check "bench layer: a wrong output gets no time" spoiled O \
         $everyone --scope layer
     for what in F W; do
-        [ $layers = no ] || check "bench layer: a wrong gradient ($what) gets no time" \
+        check "bench layer: a wrong gradient ($what) gets no time" \
             spoiled $what $everyone --scope layer --mode train
     done
 else
-    echo "ok bench: a wrong result gets no time # SKIP needs cc and no sanitizer"
+    skip "bench: a wrong result gets no time" "needs cc and no sanitizer"
 fi
 
 # Gradients near 0 are judged by what rounding makes of the loss.
-check "bench train on few positions" "$program" bench --mode train --lengths 1,2,33,64 \
+check "bench train on few positions" bench --mode train --lengths 1,2,33,64 \
     --repeats 1 --threads 1 --kinds full,shared-full,lsh-1,lsh-4,shoal-5
-[ $layers = no ] || check "bench train of a layer on few positions" "$program" bench \
-    --scope layer --mode train --lengths 1,2,3 --repeats 1 --threads 1 --heads 2 --dim 16 \
-    --kinds full,lsh-1
+check "bench train of a layer on few positions" bench \
+    --scope layer --mode train --lengths 1,2,3 --repeats 1 --threads 1 --heads 2 --dim \
+        16 --kinds full,lsh-1
 
 # ---- Interrupts  --------------------
 
 # shellcheck disable=SC2046
-check "bench interrupted keeps what is measured" python3 look.py interrupt "$program" \
+check "bench interrupted keeps what is measured" tool interrupt "$program" \
     --lengths 128,256,16384 --heads 2 --dim 16 --repeats 1 --threads 1 --csv stopped.csv \
     --kinds full,lsh-4,oracle-top-32 $(plot stopped.png)
 
@@ -300,22 +256,22 @@ check "bench ends before a pipe that nobody reads" unread_pipe
 
 # ---- Refusals  --------------------
 
-check "bench --help" "$program" bench --help
-check "bench refuses a kind" refuses 2 "clusterd-9" --kinds clusterd-9
-check "bench refuses a length" refuses 2 "--lengths" --lengths 12,x
-check "bench refuses lengths that shrink" refuses 2 "must grow" --lengths 64,32
-check "bench refuses a mode" refuses 2 "forward or train" --mode backward
-check "bench refuses a scope" refuses 2 "must be attention or layer" --scope model
-check "bench refuses a feed-forward without a layer" refuses 2 "needs --scope layer" \
+expect "bench --help" 0 "usage: shoal bench" bench --help
+expect "bench refuses a kind" 2 "clusterd-9" bench --kinds clusterd-9
+expect "bench refuses a length" 2 "--lengths" bench --lengths 12,x
+expect "bench refuses lengths that shrink" 2 "must grow" bench --lengths 64,32
+expect "bench refuses a mode" 2 "forward or train" bench --mode backward
+expect "bench refuses a scope" 2 "must be attention or layer" bench --scope model
+expect "bench refuses a feed-forward without a layer" 2 "needs --scope layer" bench \
     --feed-forward 64
-[ $layers = no ] || check "bench refuses values of another size in a layer" refuses 2 \
-    "in a layer it is --dim" --scope layer --value-dim 32
-check "bench refuses repeats" refuses 2 "--repeats" --repeats 0
-check "bench refuses an instruction set" refuses 2 "isa" --isa sse9
-check "bench refuses an option" refuses 2 "did you mean --kinds" --knds full
-check "bench refuses a word" refuses 2 "one word too many" full
-check "bench refuses a folder that is not there" refuses 4 "nowhere/x.csv" \
+expect "bench refuses values of another size in a layer" 2 \
+    "in a layer it is --dim" bench --scope layer --value-dim 32
+expect "bench refuses repeats" 2 "--repeats" bench --repeats 0
+expect "bench refuses an instruction set" 2 "isa" bench --isa sse9
+expect "bench refuses an option" 2 "did you mean --kinds" bench --knds full
+expect "bench refuses a word" 2 "one word too many" bench full
+expect "bench refuses a folder that is not there" 4 "nowhere/x.csv" bench \
     --csv nowhere/x.csv
-[ $plots = no ] || check "bench refuses other pictures" refuses 2 ".svg or .png" \
+[ $plots = no ] || expect "bench refuses other pictures" 2 ".svg or .png" bench \
     --plot x.pdf
-exit $failed
+finish

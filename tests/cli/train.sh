@@ -1,40 +1,7 @@
 #!/usr/bin/env bash
 # Drives shoal train, eval, plot and repro: PROGRAM is $1.
-# Prints "ok NAME" or "not ok NAME" per check; the exit code is 1 if any failed.
-set -u
-[ $# -ge 1 ] || { echo "usage: cli_train.sh PROGRAM"; exit 2; }
-program=$(realpath "$1")
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-unset SHOAL_ISA
-failed=0
-# cairo and fontconfig keep caches until the end of the program; other leaks count.
-printf 'leak:libfontconfig\nleak:libcairo\n' >leaks
-export LSAN_OPTIONS=suppressions=$work/leaks:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}
-
-if "$program" train 2>&1 | grep -q "cannot train"; then
-    echo "skipped: this build has no training"
-    exit 77
-fi
-
-report() { # $1 name, $2 empty when it is right
-    if [ -z "$2" ]; then echo "ok $1"; else echo "not ok $1: $2"; failed=1; fi
-}
-
-expect() { # $1 name, $2 exit code, $3 text in the output, then the command
-    local name=$1 code=$2 text=$3 got
-    shift 3
-    "$@" >out.txt 2>&1
-    got=$?
-    if [ $got != "$code" ]; then
-        report "$name" "exit code $got, not $code: $(head -c 300 out.txt)"
-    elif ! grep -qF -e "$text" out.txt; then
-        report "$name" "\"$text\" is not in: $(head -c 300 out.txt)"
-    else
-        report "$name" ""
-    fi
-}
+. "$(dirname "$0")/lib/helpers.sh"
+tools </dev/null
 
 small=(--layers 1 --batch 4 --length 5 --set heads=2 --set head_dim=8
     --set feed_forward=16 --set validate_every=10 --set validate_batches=2
@@ -43,7 +10,7 @@ small=(--layers 1 --batch 4 --length 5 --set heads=2 --set head_dim=8
 train() { # $1 folder, then more options
     local folder=$1
     shift
-    "$program" train copy "${small[@]}" --out "$folder" "$@"
+    shoal train copy "${small[@]}" --out "$folder" "$@"
 }
 
 steps_of() { grep -c '"step": [0-9]*, "loss"' "$1/log.jsonl"; } # a folder's, in the log
@@ -57,42 +24,37 @@ tensors() { # the bytes behind the header of a folder's checkpoint
 sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
 
-json() { # a Python expression on the object in out.txt
-    python3 -c "import json,sys; o = json.load(open('out.txt')); sys.exit(0 if $1 else 1)" ||
-        echo "not true: $1"
-}
-
 # ---- The command line ------------------------------------------------------------------
-expect "help" 0 "(default: 0.0002)" "$program" train --help
-expect "no task" 2 "no task" "$program" train
-expect "two tasks" 2 "one task" "$program" train copy copy
-expect "unknown task" 2 'there is no task "fly"; tasks: copy' "$program" train fly -o x
-expect "no folder" 2 "no folder" "$program" train copy
-expect "unknown flag" 2 "did you mean --layers?" "$program" train copy --lairs 3 -o x
-expect "unknown field" 2 "did you mean dropout?" "$program" train copy --set drop_out=1 -o x
-expect "wrong value" 2 "layers is \"0\"" "$program" train copy --layers 0 -o x
-expect "wrong kind" 2 "clusterd" "$program" train copy --attention clusterd-3 -o x
+expect "help" 0 "(default: 0.0002)" shoal train --help
+expect "no task" 2 "no task" shoal train
+expect "two tasks" 2 "one task" shoal train copy copy
+expect "unknown task" 2 'there is no task "fly"; tasks: copy' shoal train fly -o x
+expect "no folder" 2 "no folder" shoal train copy
+expect "unknown flag" 2 "did you mean --layers?" shoal train copy --lairs 3 -o x
+expect "unknown field" 2 "did you mean dropout?" shoal train copy --set drop_out=1 -o x
+expect "wrong value" 2 "layers is \"0\"" shoal train copy --layers 0 -o x
+expect "wrong kind" 2 "clusterd" shoal train copy --attention clusterd-3 -o x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
 
-expect "print-config" 0 '"feed_forward": 768' "$program" train copy --print-config
-"$program" train copy --print-config --layers 3 --attention i-clustered-9:topk=4 >full.json
-expect "config file" 0 '"layers": 3' "$program" train copy --config full.json --print-config
-report "print-config is a config" "$(diff full.json out.txt)"
-expect "flags win" 0 '"layers": 2' "$program" train copy --layers 2 --config full.json \
+expect "print-config" 0 '"feed_forward": 768' shoal train copy --print-config
+shoal train copy --print-config --layers 3 --attention i-clustered-9:topk=4 >full.json
+expect "config file" 0 '"layers": 3' shoal train copy --config full.json --print-config
+report "print-config is a config" "$(diff full.json out)"
+expect "flags win" 0 '"layers": 2' shoal train copy --layers 2 --config full.json \
     --print-config
 echo '{"layers": 2, "lairs": 3}' >wrong.json
-expect "unknown key" 3 'wrong.json: there is no field "lairs"' "$program" train copy \
+expect "unknown key" 3 'wrong.json: there is no field "lairs"' shoal train copy \
     --config wrong.json -o x
 echo '{"layers": -2}' >wrong.json
-expect "wrong value in a file" 3 'wrong.json: layers is "-2"' "$program" train copy \
+expect "wrong value in a file" 3 'wrong.json: layers is "-2"' shoal train copy \
     --config wrong.json -o x
-expect "no such file" 3 "nothere.json: cannot open it: No such file" "$program" train copy \
+expect "no such file" 3 "nothere.json: cannot open it: No such file" shoal train copy \
     --config nothere.json -o x
-expect "a folder for a file" 3 "is a directory" "$program" train copy --config . -o x
+expect "a folder for a file" 3 "is a directory" shoal train copy --config . -o x
 echo '{"layers": [2]}' >wrong.json
-expect "wrong type" 3 "layers must be" "$program" train copy --config wrong.json -o x
+expect "wrong type" 3 "layers must be" shoal train copy --config wrong.json -o x
 echo '{"layers": 2' >wrong.json
-expect "not JSON" 3 "wrong.json: line" "$program" train copy --config wrong.json -o x
+expect "not JSON" 3 "wrong.json: line" shoal train copy --config wrong.json -o x
 
 # ---- Training --------------------------------------------------------------------------
 expect "trains" 0 "40 of 40 steps" train whole --steps 40 --threads 1
@@ -105,32 +67,33 @@ expect "resuming the finished" 0 "40 of 40 steps" train whole --resume
 expect "threads" 0 "test" train threads --steps 40 --threads 3
 same_curve "threads change nothing" whole threads
 expect "json" 0 '"finished": true' train json --steps 10 --json
-report "json is whole" "$(json 'o["test"]["counted"] == 160 and o["config"]["layers"] == 1')"
-expect "other layers" 3 "the checkpoint has layers = 1" "$program" train copy --layers 2 \
+check "json is whole" json 'd["test"]["counted"] == 160 and d["config"]["layers"] == 1'
+expect "other layers" 3 "the checkpoint has layers = 1" shoal train copy --layers 2 \
     --resume --out whole
-expect "longer" 0 "60 of 60 steps" "$program" train copy --resume --out whole --steps 60
+expect "longer" 0 "60 of 60 steps" shoal train copy --resume --out whole --steps 60
 report "the longer log" \
     "$([ "$(steps_of whole)" = 60 ] || echo "not 60 lines")"
 
 mkdir mine
-expect "a refused training" 2 "layers" "$program" train copy --out mine --layers 100000
+expect "a refused training" 2 "layers" shoal train copy --out mine --layers 100000
 report "leaves a folder that was there" "$([ -d mine ] || echo "it is gone")"
-expect "a refused training in new folders" 2 "layers" "$program" train copy \
+expect "a refused training in new folders" 2 "layers" shoal train copy \
     --out new/er/est --layers 0
 report "makes none of them" "$([ -e new ] && echo "new is there")"
 
-# ---- Killed at any moment ---------------------------------------------------------------
+# ---- Killed at any moment --------------------------------------------------------------
 train straight --steps 60 --attention clustered-3 >/dev/null
 kills=0
 mkdir killed && touch killed/log.jsonl
 for ((i = 0; i < 100; i++)); do
     before=$(wc -l <killed/log.jsonl)
     "$program" train copy "${small[@]}" --out killed --steps 60 --attention clustered-3 \
-        --resume --save-seconds 0 >out.txt 2>&1 &
+        --resume --save-seconds 0 >out 2>&1 &
     pid=$!
     # Until it has written something new, or earlier, and a moment more.
     for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
-        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] && kill -0 $pid 2>/dev/null || break
+        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] || break
+        kill -0 $pid 2>/dev/null || break
         sleep 0.005
     done
     sleep "0.0$((RANDOM % 40 + 10))"
@@ -140,10 +103,10 @@ for ((i = 0; i < 100; i++)); do
     [ $code = 137 ] || break
 done
 report "killed and resumed to the end ($kills times)" \
-    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out.txt; })"
+    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
 same_curve "the curve of the killed one" straight killed
 touch killed/.shoal-999999999-0.tmp
-"$program" train copy --resume --out killed >/dev/null
+shoal train copy --resume --out killed >/dev/null
 report "nothing is left behind" "$(ls -A killed | grep tmp)"
 report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
 
@@ -152,7 +115,7 @@ cp -r straight ahead
 train ahead2 --steps 20 --attention clustered-3 >/dev/null
 cp ahead2/checkpoint.safetensors ahead/
 printf '{"step": 61, "lo' >>ahead/log.jsonl
-expect "an early checkpoint" 0 "60 of 60" "$program" train copy --resume --out ahead \
+expect "an early checkpoint" 0 "60 of 60" shoal train copy --resume --out ahead \
     --steps 60
 same_curve "no line twice" straight ahead
 
@@ -160,18 +123,16 @@ same_curve "no line twice" straight ahead
 cp -r straight damaged
 sed -i '11s/.*/{"step": 10, "lo/' damaged/log.jsonl
 cp damaged/log.jsonl damaged.jsonl
-expect "a damaged log" 3 "log.jsonl: line 11 is damaged" "$program" train copy --resume \
+expect "a damaged log" 3 "log.jsonl: line 11 is damaged" shoal train copy --resume \
     --out damaged --steps 70
 report "stays as it is" "$(cmp damaged/log.jsonl damaged.jsonl)"
 rm damaged/log.jsonl
-expect "without its log" 0 "70 of 70" "$program" train copy --resume --out damaged --steps 70
+expect "without its log" 0 "70 of 70" shoal train copy --resume --out damaged --steps 70
 report "begins another" "$([ "$(steps_of damaged)" = 10 ] || echo "not 10 lines")"
 
-# ---- Interrupted -------------------------------------------------------------------------
-# A shell starts what runs beside it with interrupts ignored; Python undoes that.
-python3 -c "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])" "$program" train copy "${small[@]}" \
-    --out interrupted --steps 1000000 >out.txt 2>err.txt &
+# ---- Interrupted -----------------------------------------------------------------------
+python3 tool.py interruptible "$program" train copy "${small[@]}" --out interrupted \
+    --steps 1000000 >/dev/null 2>interrupted.err &
 pid=$!
 for ((i = 0; i < 200; i++)); do
     sleep 0.05
@@ -183,44 +144,47 @@ wait $pid
 report "interrupted: 130" "$([ $? = 130 ] || echo "another exit code")"
 steps=$(steps_of interrupted)
 report "says how to go on" \
-    "$(grep -q -- "shoal train copy --resume --out interrupted" err.txt || cat err.txt)"
+    "$(grep -q -- "train copy --resume --out interrupted" interrupted.err ||
+        cat interrupted.err)"
 more=$((steps + 7))
-expect "goes on" 0 "$more of $more steps" "$program" train copy --resume \
+expect "goes on" 0 "$more of $more steps" shoal train copy --resume \
     --out interrupted --steps $more
-report "and misses nothing" "$(diff <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
+report "and misses nothing" "$(diff \
+    <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
     <(seq -f '"step": %.0f, "loss"' $more) | head -3)"
 
-# ---- Evaluation and pictures -------------------------------------------------------------
-expect "eval" 0 "trained with full" "$program" eval whole --attention full,clustered-3
-expect "eval json" 0 '"kinds"' "$program" eval whole/checkpoint.safetensors --json \
+# ---- Evaluation and pictures -----------------------------------------------------------
+expect "eval" 0 "trained with full" shoal eval whole --attention full,clustered-3
+expect "eval json" 0 '"kinds"' shoal eval whole/checkpoint.safetensors --json \
     --attention full,clustered-100,i-clustered-2:topk=1,seed=3 --batches 2
-report "eval json is whole" "$(json \
-    'len(o["kinds"]) == 3 and abs(o["kinds"][0]["loss"] - o["kinds"][1]["loss"]) < 1e-5')"
-expect "eval with lsh" 3 "shared_qk" "$program" eval whole --attention lsh-1
-expect "another spelling of the trained one" 0 "* clustered-3 " "$program" eval straight \
+check "eval json is whole" json \
+    'len(d["kinds"]) == 3 and abs(d["kinds"][0]["loss"] - d["kinds"][1]["loss"]) < 1e-5'
+expect "eval with lsh" 3 "shared_qk" shoal eval whole --attention lsh-1
+expect "another spelling of the trained one" 0 "* clustered-3 " shoal eval straight \
     --attention full,clustered-3:bits=63
 expect "eval to a full disk" 4 "could not be written" \
-    bash -c '"$1" eval straight --batches 1 >/dev/full' - "$program"
-expect "eval of nothing" 3 "nowhere" "$program" eval nowhere
-expect "eval of a text" 3 "full.json" "$program" eval full.json
-expect "misspelt kind" 2 "clusterd" "$program" eval whole --attention clusterd-1
-expect "no picture" 2 "no picture" "$program" plot whole
-expect "no log" 3 "nowhere" "$program" plot nowhere -o x.svg
-expect "log is no log" 3 "line 1" "$program" plot full.json -o x.svg
-if "$program" plot whole killed -o curves.svg 2>err.txt; then
+    into /dev/full shoal eval straight --batches 1
+expect "eval of nothing" 3 "nowhere" shoal eval nowhere
+expect "eval of a text" 3 "full.json" shoal eval full.json
+expect "misspelt kind" 2 "clusterd" shoal eval whole --attention clusterd-1
+expect "no picture" 2 "no picture" shoal plot whole
+expect "no log" 3 "nowhere" shoal plot nowhere -o x.svg
+expect "log is no log" 3 "line 1" shoal plot full.json -o x.svg
+if shoal plot whole killed -o curves.svg 2>err; then
     report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"
-    "$program" plot whole -o curves.png
+    shoal plot whole -o curves.png
     report "plot png" "$(head -c 4 curves.png | grep -q PNG || echo "no png")"
     # Pipes and links stay what they are, and permissions too.
     mkfifo pipe.svg
     timeout 20 cat pipe.svg >piped.svg & # a pipe that is gone has no writer
-    "$program" plot whole -o pipe.svg
+    shoal plot whole -o pipe.svg
     wait $!
-    report "plot to a pipe" "$([ -p pipe.svg ] && grep -q "<svg" piped.svg || echo "no svg")"
+    report "plot to a pipe" \
+        "$([ -p pipe.svg ] && grep -q "<svg" piped.svg || echo "no svg")"
     touch mine/real.svg
     chmod 600 mine/real.svg
     ln -s mine/real.svg link.svg
-    "$program" plot whole -o link.svg
+    shoal plot whole -o link.svg
     report "plot through a link" "$([ -L link.svg ] && grep -q "<svg" mine/real.svg &&
         [ "$(stat -c %a mine/real.svg)" = 600 ] || ls -l link.svg mine)"
     printf '{"step": %s, "loss": %s, "accuracy": 0}\n' 100000000000000000 1 \
@@ -229,42 +193,42 @@ if "$program" plot whole killed -o curves.svg 2>err.txt; then
     report "numbers beyond measure" "$([ $? = 0 ] || echo "exit code or timeout")"
     report "are not drawn" "$(grep -i "[^a-z]nan\|[^a-z]inf" huge.svg | head -1)"
 else
-    report "plot without cairo says so" "$(grep -q cairo err.txt || cat err.txt)"
+    report "plot without cairo says so" "$(grep -q cairo err || cat err)"
 fi
 
-# ---- The grid -----------------------------------------------------------------------------
+# ---- The grid --------------------------------------------------------------------------
 repro() {
-    "$program" repro copy --out grid --set layers=1 --set heads=2 --set head_dim=8 \
+    shoal repro copy --out grid --set layers=1 --set heads=2 --set head_dim=8 \
         --set feed_forward=16 --set batch=4 --set validate_every=5 \
         --set validate_batches=1 --kinds full,clustered-2,clustered-4,lsh-1 \
         --lengths 5,3 "$@"
 }
 expect "nothing yet" 3 "grid" repro --show
-expect "no experiment" 2 "no experiment" "$program" repro --out grid
-expect "another experiment" 2 "only experiment" "$program" repro fly --out grid
-expect "part of the grid" 0 '"finished": true' "$program" repro copy --out grid --steps 8 \
+expect "no experiment" 2 "no experiment" shoal repro --out grid
+expect "another experiment" 2 "only experiment" shoal repro fly --out grid
+expect "part of the grid" 0 '"finished": true' shoal repro copy --out grid --steps 8 \
     --set layers=1 --set heads=2 --set head_dim=8 --set feed_forward=16 --set batch=4 \
     --set validate_every=5 --set validate_batches=1 --kinds full --lengths 3,5 --json
-report "part: json" "$(json 'all(c["finished"] and c["steps"] == 8 for c in o["cells"])')"
+check "part: json" json 'all(c["finished"] and c["steps"] == 8 for c in d["cells"])'
 expect "the grid" 0 "all steps" repro --steps 8
 cp grid/results.json first.json
 expect "again does nothing" 0 "all steps" repro --steps 8
 report "results stay" "$(cmp grid/results.json first.json)"
 expect "markdown" 0 "| clustered-2 |" repro --show --markdown
 expect "grid json" 0 '"stopped_early"' repro --show --json
-report "grid json is whole" \
-    "$(json 'len(o["cells"]) == 8 and [c["positions"] for c in o["cells"]] == [8] * 4 + [12] * 4')"
+check "grid json is whole" json \
+    'len(d["cells"]) == 8 and [c["positions"] for c in d["cells"]] == [8] * 4 + [12] * 4'
 expect "another seed" 3 "another seed" repro --steps 8 --seed 9
 expect "the grid's own fields" 2 "use --lengths" repro --set length=3
-expect "wrong field" 2 "steps is" "$program" repro copy --out other --set steps=abc
+expect "wrong field" 2 "steps is" shoal repro copy --out other --set steps=abc
 report "wrong field: no folder" "$([ -e other ] && echo "other is there")"
 for cell in 5 '{}' '{"accuracy": 5}'; do
     echo "{\"cells\": {\"full/3\": $cell}}" >mine/results.json
-    expect "a damaged result: $cell" 3 'cell "full/3" is no result' "$program" repro copy \
+    expect "a damaged result: $cell" 3 'cell "full/3" is no result' shoal repro copy \
         --out mine --show
 done
 pair() {
-    "$program" repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
+    shoal repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
         --set feed_forward=16 --set batch=4 --kinds full,clustered-2,lsh-1 --lengths 3,5 \
         --steps 30 "$@"
 }
@@ -275,7 +239,7 @@ code=$?
 wait $other || code=$?
 report "two processes share a grid" "$([ $code = 0 ] || echo "exit code $code")"
 expect "the shared grid is whole" 0 '"finished"' pair --show --json
-report "the shared grid: all cells" "$(json 'all(c["finished"] for c in o["cells"])')"
+check "the shared grid: all cells" json 'all(c["finished"] for c in d["cells"])'
 expect "seeds that are one float" 3 "another seed" pair --seed 123456790
 rm pair/results.json
 expect "a cell of another seed" 3 "has seed = 123456789, and this training has 1" pair
@@ -283,7 +247,7 @@ expect "is not taken over" 0 '"finished": false' pair --show --json
 echo no checkpoint >pair/cells/full_L3/checkpoint.safetensors
 expect "a damaged cell" 3 "1 cell failed" pair --seed 123456789
 expect "and the others go on" 0 '"finished"' pair --show --json
-report "all but the damaged one" "$(json 'sum(c["finished"] for c in o["cells"]) == 5')"
+check "all but the damaged one" json 'sum(c["finished"] for c in d["cells"]) == 5'
 expect "more steps" 0 "all steps" repro --steps 12
 expect "more steps: json" 0 '"steps": 12' repro --show --json
 report "cells go on where they were" \
@@ -293,10 +257,11 @@ expect "cells without a result say how far they are" 0 "not finished: last valid
     repro --show
 expect "unfinished: markdown" 0 "| unfinished: " repro --show --markdown
 expect "unfinished: json" 0 '"validation_accuracy"' repro --show --json
-report "unfinished: none finished" \
-    "$(json 'not any(c["finished"] or "accuracy" in c for c in o["cells"])')"
+check "unfinished: none finished" json \
+    'not any(c["finished"] or "accuracy" in c for c in d["cells"])'
 mv finished.json grid/results.json
 if [ -e curves.svg ]; then
-    report "heatmaps" "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
+    report "heatmaps" \
+        "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
 fi
-[ $failed = 0 ]
+finish

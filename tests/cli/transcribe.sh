@@ -1,30 +1,15 @@
 #!/usr/bin/env bash
 # Drives `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
 # random weights, sounds and damaged files that it makes itself, and the real model where
-# it is there. Prints "ok - NAME" or "not ok - NAME" per check; the exit code is 1 if any
-# failed.
-set -u
-[ $# -ge 1 ] || { echo "usage: cli_transcribe.sh PROGRAM"; exit 2; }
-program=$(realpath "$1")
-root=$(realpath "$(dirname "$0")/../..")
-data=${SHOAL_DATA:-$root/../shared/data}
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-unset SHOAL_ISA SHOAL_MODEL
-# cairo and fontconfig keep caches until the end of the program.
-export ASAN_OPTIONS=detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
-export OMP_WAIT_POLICY=passive
-failed=0
+# it is there.
+. "$(dirname "$0")/lib/helpers.sh"
 
-if "$program" transcribe --help 2>&1 | grep -q "built without"; then
-    echo "ok - transcribe says that it was built without models"
-    exit 0
+if shoal transcribe --help 2>&1 | grep -q "built without"; then
+    echo "ok transcribe says that it was built without speech"
+    finish
 fi
 
-cat > tool.py <<'PYTHON'
-import json, math, random, struct, sys
-
+tools <<'PYTHON'
 WIDTH, HEADS, LAYERS, TEXT, MELS = 8, 2, 1, 24, 80
 
 # model NAME [VOCABULARY]: ggml, halves
@@ -119,44 +104,7 @@ def spoil(name, to, key):
 
 def cut(name, to, size):
     open(to, "wb").write(open(name, "rb").read()[:int(size)])
-
-# expect FILE EXPRESSION, where j is the JSON in it
-def expect(name, expression):
-    j = json.load(open(name))
-    if not eval("(" + expression + ")"):
-        sys.exit("false: %s\n%s" % (expression, json.dumps(j)[:2000]))
-
-globals()[sys.argv[1]](*sys.argv[2:])
 PYTHON
-tool() { python3 tool.py "$@"; }
-
-check() { # $1 the name of the case, then a command that must succeed
-    local name=$1
-    shift
-    if "$@" >check.log 2>&1; then
-        echo "ok - $name"
-    else
-        echo "not ok - $name"
-        sed 's/^/  /' check.log err 2>/dev/null | head -20
-        failed=1
-    fi
-}
-
-run() { "$program" "$@" >out 2>err; } # the program, with what it says kept
-
-exits() { # $1 the code, then words for the program
-    local code=$1
-    shift
-    run "$@"
-    local got=$?
-    [ $got = "$code" ] || { echo "exit code $got instead of $code: $*"; return 1; }
-}
-
-refuses() { # $1 the code, $2 what the message must have, then words for the program
-    local code=$1 text=$2
-    shift 2
-    exits "$code" "$@" && grep -qi -e "$text" err && ! grep -qi "sanitizer" err
-}
 
 tool model small.bin
 tool wav talk.wav 4
@@ -164,24 +112,24 @@ tool wav other.wav 2.5 2 44100
 say() { run transcribe "$@" -m small.bin --no-fallback; }
 
 # ---- The command line ----------------------------------------------------------------
-check "help" exits 0 transcribe --help
+expect "help" 0 "usage: shoal transcribe" shoal transcribe --help
 check "help shows the defaults" grep -q "default: full" out
-check "no recording" refuses 2 "no recording" transcribe -m small.bin
-check "no model" refuses 2 "SHOAL_MODEL" transcribe talk.wav
-check "misspelt option" refuses 2 "did you mean --language" transcribe talk.wav \
+expect "no recording" 2 "no recording" shoal transcribe -m small.bin
+expect "no model" 2 "SHOAL_MODEL" shoal transcribe talk.wav
+expect "misspelt option" 2 "did you mean --language" shoal transcribe talk.wav \
     --langage en
-check "misspelt attention" refuses 2 "clusterd" transcribe talk.wav -m small.bin \
+expect "misspelt attention" 2 "clusterd" shoal transcribe talk.wav -m small.bin \
     -a clusterd-4
-check "unknown form" refuses 2 "txt, srt, vtt" transcribe talk.wav -m small.bin -f doc
-check "unknown task" refuses 2 "translate" transcribe talk.wav -m small.bin -t sing
-check "no beams" refuses 2 "beam-size" transcribe talk.wav -m small.bin -b 0
-check "unknown language" refuses 3 "elvish" transcribe talk.wav -m small.bin -l elvish
-check "several as srt need a folder" refuses 2 "out DIR" transcribe talk.wav other.wav \
+expect "unknown form" 2 "txt, srt, vtt" shoal transcribe talk.wav -m small.bin -f doc
+expect "unknown task" 2 "translate" shoal transcribe talk.wav -m small.bin -t sing
+expect "no beams" 2 "beam-size" shoal transcribe talk.wav -m small.bin -b 0
+expect "unknown language" 3 "elvish" shoal transcribe talk.wav -m small.bin -l elvish
+expect "several as srt need a folder" 2 "out DIR" shoal transcribe talk.wav other.wav \
     -m small.bin -f srt
-check "several as json too" refuses 2 "out DIR" transcribe talk.wav other.wav \
+expect "several as json too" 2 "out DIR" shoal transcribe talk.wav other.wav \
     -m small.bin -f json
 mkdir -p a && cp talk.wav a/
-check "one name twice" refuses 2 "both" transcribe talk.wav a/talk.wav -m small.bin \
+expect "one name twice" 2 "both" shoal transcribe talk.wav a/talk.wav -m small.bin \
     -o texts
 
 # ---- Forms ---------------------------------------------------------------------------
@@ -201,12 +149,12 @@ tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is be
 check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
-check "an encoder that gives NaN" refuses 3 "NaN" transcribe talk.wav -m spoilt.bin
+expect "an encoder that gives NaN" 3 "NaN" shoal transcribe talk.wav -m spoilt.bin
 check "json" say talk.wav -f json -l en
-check "json has what it should" tool expect out "j['language'] == 'en' and
-    abs(j['duration'] - 4) < 1e-6 and j['windows'] >= 1 and j['task'] == 'transcribe' and
-    j['text'] == ''.join(s['text'] for s in j['segments']).lstrip() and
-    all(s['end'] > s['start'] and s['tokens'] for s in j['segments'])"
+check "json has what it should" json "d['language'] == 'en' and
+    abs(d['duration'] - 4) < 1e-6 and d['windows'] >= 1 and d['task'] == 'transcribe' and
+    d['text'] == ''.join(s['text'] for s in d['segments']).lstrip() and
+    all(s['end'] > s['start'] and s['tokens'] for s in d['segments'])"
 check "srt" say talk.wav -f srt
 check "srt has times" bash -c "[ ! -s out ] ||
     grep -Eq '^[0-9:]{8},[0-9]{3} --> [0-9:]{8},[0-9]{3}$' out"
@@ -215,14 +163,14 @@ check "vtt begins as it must" bash -c "[ \"\$(head -1 out)\" = WEBVTT ]"
 check "translation" say talk.wav -t translate
 check "beams" say talk.wav -b 3
 check "stereo at 44.1 kHz, resampled" say other.wav -a shoal-20 -f json
-check "its duration" tool expect out "abs(j['duration'] - 2.5) < 0.05 and
-    j['attention'] == 'shoal-20'"
+check "its duration" json "abs(d['duration'] - 2.5) < 0.05 and
+    d['attention'] == 'shoal-20'"
 check "without timestamps" say talk.wav --no-timestamps
 check "fallback" run transcribe other.wav -m small.bin -f json
 check "SHOAL_MODEL" env SHOAL_MODEL=small.bin "$program" transcribe talk.wav --no-fallback
 check "english only" bash -c "python3 tool.py model english.bin 51864 &&
     '$program' transcribe talk.wav -m english.bin --no-fallback"
-check "english only knows no german" refuses 3 "english only" transcribe talk.wav \
+expect "english only knows no german" 3 "English only" shoal transcribe talk.wav \
     -m english.bin -l de
 
 # ---- Files ---------------------------------------------------------------------------
@@ -231,10 +179,10 @@ check "the file is what stdout was" cmp texts/talk.txt text
 check "nothing else is there" bash -c \
     "[ \"\$(ls texts | xargs)\" = 'other.txt talk.txt' ]"
 printf 'this is no sound\n' >fake.wav
-check "a bad recording does not stop the others" refuses 3 "fake.wav" transcribe \
+expect "a bad recording does not stop the others" 3 "fake.wav" shoal transcribe \
     fake.wav talk.wav -m small.bin --no-fallback -o more
 check "only the good one is written" bash -c "[ \"\$(ls more | xargs)\" = talk.txt ]"
-check "a folder that is a file" refuses 4 "text" transcribe talk.wav -m small.bin -o text
+expect "a folder that is a file" 4 "text" shoal transcribe talk.wav -m small.bin -o text
 
 # ---- Damaged recordings --------------------------------------------------------------
 : >empty.wav
@@ -243,29 +191,29 @@ tool nan_wav nan.wav
 cp talk.wav silent.wav && tool put silent.wav 22 0     # no channels
 tool cut talk.wav header.wav 30
 for bad in fake empty folder nan silent header; do
-    check "$bad.wav is refused" refuses 3 "$bad.wav" transcribe $bad.wav -m small.bin \
+    expect "$bad.wav is refused" 3 "$bad.wav" shoal transcribe $bad.wav -m small.bin \
         --no-fallback -o never
 done
-check "a missing recording" refuses 3 "nowhere" transcribe nowhere.flac -m small.bin
+expect "a missing recording" 3 "nowhere" shoal transcribe nowhere.flac -m small.bin
 check "nothing was written for any of them" bash -c "[ -z \"\$(ls never)\" ]"
 
 # ---- Damaged models ------------------------------------------------------------------
 size=$(stat -c %s small.bin)
 for at in 0 3 4 40 57 1000 70000 600000 $((size - 100000)) $((size - 1)); do
     tool cut small.bin cut.bin "$at"
-    check "model cut at $at of $size" refuses 3 "cut.bin" transcribe talk.wav -m cut.bin
+    expect "model cut at $at of $size" 3 "cut.bin" shoal transcribe talk.wav -m cut.bin
 done
 for field in 0 1 2 3 4 5 6 7 8 9 10 11 12 13; do
     for value in -1 0 7 2147483647; do
         cp small.bin bad.bin && tool put bad.bin $((4 * field)) "$value"
         [ "$field" = 11 ] && [ "$value" = 0 ] && continue # "floats": each tensor says
-        check "model with field $field = $value" refuses 3 "bad.bin" transcribe talk.wav \
+        expect "model with field $field = $value" 3 "bad.bin" shoal transcribe talk.wav \
             -m bad.bin
     done
 done
-check "a missing model" refuses 3 "nowhere" transcribe talk.wav -m nowhere.bin
-check "a folder without a model" refuses 3 "a" transcribe talk.wav -m a
-check "a recording as the model" refuses 3 "talk.wav" transcribe talk.wav -m talk.wav
+expect "a missing model" 3 "nowhere" shoal transcribe talk.wav -m nowhere.bin
+expect "a folder without a model" 3 "a" shoal transcribe talk.wav -m a
+expect "a recording as the model" 3 "talk.wav" shoal transcribe talk.wav -m talk.wav
 
 # ---- wer -----------------------------------------------------------------------------
 mkdir -p spoken/1/2
@@ -273,42 +221,42 @@ cp talk.wav spoken/one.wav && cp other.wav spoken/1/2/two.wav
 printf 'one Hello there, Mr. Smith\n\n' >spoken/transcripts.txt
 printf 'two it is twenty five\n' >spoken/1/2/1-2.trans.txt
 heard() { run wer spoken -m small.bin "$@"; }
-check "wer: no folder" refuses 2 "no folder" wer -m small.bin
-check "wer: no model" refuses 2 "SHOAL_MODEL" wer spoken
-check "wer: misspelt kind" refuses 2 "shool" wer spoken -m small.bin -a shool-4
-check "wer: gap" refuses 2 "gap" wer spoken -m small.bin --gap -1
+expect "wer: no folder" 2 "no folder" shoal wer -m small.bin
+expect "wer: no model" 2 "SHOAL_MODEL" shoal wer spoken
+expect "wer: misspelt kind" 2 "shool" shoal wer spoken -m small.bin -a shool-4
+expect "wer: gap" 2 "gap" shoal wer spoken -m small.bin --gap -1
 check "wer: table" heard -a shoal-20,clustered-4:bits=31
 check "wer: full is there" grep -q "^full " out
 check "wer: its spelling" grep -q "^clustered-4:bits=31 " out
 check "wer: json" heard -a full,shoal-20 --json --texts --plot wer.svg
-check "wer: json has what it should" tool expect out "j['windows_done'] == 1 and
-    j['utterances'] == 2 and len(j['windows']) == 1 and
-    [k['kind'] for k in j['kinds']] == ['full', 'shoal-20'] and
-    all(k['words'] == 7 for k in j['kinds']) and j['kinds'][0]['encoder_error'] == 0 and
-    0 < j['kinds'][1]['encoder_error'] < 2 and
-    j['windows'][0]['reference'] == 'it is twenty five Hello there, Mr. Smith'"
+check "wer: json has what it should" json "d['windows_done'] == 1 and
+    d['utterances'] == 2 and len(d['windows']) == 1 and
+    [k['kind'] for k in d['kinds']] == ['full', 'shoal-20'] and
+    all(k['words'] == 7 for k in d['kinds']) and d['kinds'][0]['encoder_error'] == 0 and
+    0 < d['kinds'][1]['encoder_error'] < 2 and
+    d['windows'][0]['reference'] == 'it is twenty five Hello there, Mr. Smith'"
 check "wer: picture" bash -c "[ ! -e wer.svg ] || grep -q '</svg>' wer.svg"
 check "wer: one per window" heard --json --per-window 1 --limit 2 -a full
-check "wer: two windows" tool expect out "j['windows_done'] == 2"
+check "wer: two windows" json "d['windows_done'] == 2"
 printf 'one a caf\351 au lait\n' >spoken/transcripts.txt
 check "wer: a text that is no UTF-8" heard --json --texts --per-window 1 -a full
-check "wer: is shown all the same" tool expect out "len(j['windows']) == 2"
+check "wer: is shown all the same" json "len(d['windows']) == 2"
 mkdir -p long
 tool wav long/one.wav 40
 printf 'one a long story\n' >long/transcripts.txt
 check "wer: beyond a window" run wer long -m small.bin --json -a full
-check "wer: all of it counts" tool expect out "abs(j['audio_seconds'] - 40) < 0.1"
-check "wer: an empty folder" refuses 3 "transcripts" wer a -m small.bin
+check "wer: all of it counts" json "abs(d['audio_seconds'] - 40) < 0.1"
+expect "wer: an empty folder" 3 "transcripts" shoal wer a -m small.bin
 printf 'three nothing\n' >>spoken/transcripts.txt
-check "wer: a recording is missing" refuses 3 "three" wer spoken -m small.bin
+expect "wer: a recording is missing" 3 "three" shoal wer spoken -m small.bin
 
 # ---- The real model ------------------------------------------------------------------
 if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ]; then
     check "real: wer" run wer "$data/speech" -m "$data/models/ggml-tiny.bin" --limit 2 \
         --per-window 2 --json
-    check "real: hardly a word is wrong" tool expect out "all(k['wer_percent'] < 8
-        for k in j['kinds']) and j['kinds'][1]['encoder_error'] < 0.3"
+    check "real: hardly a word is wrong" json "all(k['wer_percent'] < 8
+        for k in d['kinds']) and d['kinds'][1]['encoder_error'] < 0.3"
 else
-    echo "ok - real model # skip: $data/models is not here"
+    skip "real model" "$data/models is not here"
 fi
-exit $failed
+finish

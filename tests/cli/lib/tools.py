@@ -1,0 +1,43 @@
+import csv, json, math, os, random, signal, struct, subprocess, sys, time
+
+# ---- .npy files: a shape and a flat list of numbers, of 4 bytes each
+def read(path):
+    raw = open(path, "rb").read()
+    size = struct.unpack("<H", raw[8:10])[0]
+    head = eval(raw[10:10 + size])
+    count, letter = (len(raw) - 10 - size) // 4, head["descr"][1]
+    return list(head["shape"]), list(struct.unpack("<%d%s" % (count, letter),
+                                                   raw[10 + size:]))
+
+def write(path, shape, values, letter="f"):
+    head = ("{'descr': '<%s4', 'fortran_order': False, 'shape': (%s,), }"
+            % (letter, ", ".join(map(str, shape)))).encode()
+    head += b" " * (-(len(head) + 11) % 64) + b"\n"
+    with open(path, "wb") as out:
+        out.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head)
+        out.write(struct.pack("<%d%s" % (len(values), letter), *values))
+
+# ---- JSON
+def names_in(d):
+    return {"d": d}
+
+# field FILE EXPRESSION: it is true of d, the file's JSON, or of what names_in adds.
+def field(path, expression):
+    d = json.load(open(path))
+    if not eval("(" + expression + ")", names_in(d)):
+        sys.exit("not so: %s in %s" % (expression, json.dumps(d)[:2000]))
+
+# ---- Signals
+# A shell starts what runs beside it with interrupts ignored; this undoes that.
+def interruptible(*command):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execv(command[0], command)
+
+# Interrupts the command after some seconds, and ends with its exit code.
+def interrupt(seconds, *command):
+    child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT,
+                                                                       signal.SIG_DFL))
+    time.sleep(float(seconds))
+    child.send_signal(signal.SIGINT)
+    sys.exit(child.wait() & 255)
+
