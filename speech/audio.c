@@ -111,20 +111,12 @@ static shoal_status open_resampler(audio *recording) {
     return SHOAL_OK;
 }
 
-static shoal_status allocate_buffers(audio *recording) {
-    layout plan = {0};
-    int channels = recording->information.channels;
-    sh_reserve(&plan, CAPACITY, sizeof(float));
-    sh_reserve(&plan, BLOCK, sizeof(float));
-    sh_reserve(&plan, sh_mul_checked(BLOCK, channels), sizeof(float));
-    char *block = sh_allocate(recording->context, plan.bytes);
-    if (!block)
-        return SHOAL_NO_MEMORY;
-    plan = (layout){.base = block};
-    recording->held = sh_reserve(&plan, CAPACITY, sizeof(float));
-    recording->mono = sh_reserve(&plan, BLOCK, sizeof(float));
-    recording->frames = sh_reserve(&plan, sh_mul_checked(BLOCK, channels), sizeof(float));
-    return SHOAL_OK;
+static void place_buffers(void *argument, block_layout *block) {
+    audio *recording = argument;
+    const int64_t channels = recording->information.channels;
+    recording->held = sh_reserve(block, CAPACITY, sizeof(float));
+    recording->mono = sh_reserve(block, BLOCK, sizeof(float));
+    recording->frames = sh_reserve(block, sh_mul_checked(BLOCK, channels), sizeof(float));
 }
 
 shoal_status sh_audio_open(shoal_context *context, const char *path, audio **recording) {
@@ -145,8 +137,8 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, audio **rec
     status = open_sound(made, size);
     if (status == SHOAL_OK)
         status = open_resampler(made);
-    if (status == SHOAL_OK)
-        status = allocate_buffers(made);
+    if (status == SHOAL_OK && !sh_allocate_parts(context, place_buffers, made, NULL))
+        status = SHOAL_NO_MEMORY;
     if (status != SHOAL_OK) {
         sh_audio_close(made);
         return status;

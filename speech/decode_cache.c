@@ -9,15 +9,15 @@ static int64_t width_of(const decode_cache *cache) {
     return cache->heads * cache->dim;
 }
 
-void sh_cache_place(decode_cache *cache, layout *plan) {
+void sh_cache_place(decode_cache *cache, block_layout *block) {
     const int64_t places = sh_mul_checked(cache->positions, cache->beams);
     const int64_t all =
         sh_mul_checked(cache->layers, sh_mul_checked(places, width_of(cache)));
-    cache->keys = sh_reserve(plan, all, sizeof *cache->keys);
-    cache->values = sh_reserve(plan, all, sizeof *cache->values);
-    cache->origin = sh_reserve(plan, places, sizeof *cache->origin);
-    cache->next = sh_reserve(plan, places, sizeof *cache->next);
-    cache->weights = sh_reserve(plan, sh_mul_checked(cache->threads, cache->positions),
+    cache->keys = sh_reserve(block, all, sizeof *cache->keys);
+    cache->values = sh_reserve(block, all, sizeof *cache->values);
+    cache->origin = sh_reserve(block, places, sizeof *cache->origin);
+    cache->next = sh_reserve(block, places, sizeof *cache->next);
+    cache->weights = sh_reserve(block, sh_mul_checked(cache->threads, cache->positions),
                                 sizeof *cache->weights);
 }
 

@@ -18,7 +18,7 @@ typedef struct {
 } decode_cache;
 
 /* Reserves its memory; the sizes above are set. */
-void sh_cache_place(decode_cache *cache, layout *plan);
+void sh_cache_place(decode_cache *cache, block_layout *block);
 
 /* Every beam's past is what beam 0 will write. */
 void sh_cache_clear(decode_cache *cache);

@@ -22,10 +22,6 @@ struct decoder {
 
 /* ---- Memory --------------------------------------------------------------------- */
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 static int64_t scratch_of(const decoder *d) {
     const decoder_layer *layer = d->model->decoder;
     const int64_t rows = d->longest;
@@ -34,26 +30,28 @@ static int64_t scratch_of(const decoder *d) {
     const linear *const all[] = {&layer->self_in,   &layer->self_out, &layer->cross_query,
                                  &layer->cross_out, &layer->widen,    &layer->narrow};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        most = larger(most, larger(sh_linear_scratch(all[i], rows),
-                                   sh_linear_scratch(all[i], d->beams)));
+        most = max(most, max(sh_linear_scratch(all[i], rows),
+                             sh_linear_scratch(all[i], d->beams)));
     return most;
 }
 
-static void place(decoder *d, layout *plan) {
+static void place(void *argument, block_layout *block) {
+    decoder *d = argument;
     const speech_sizes *sizes = whisper_sizes(d->model);
     const int64_t rows = d->longest, width = sizes->text_width;
-    sh_cache_place(&d->cache, plan);
-    d->audio = sh_reserve(plan,
+    sh_reserve(block, 1, sizeof *d);
+    sh_cache_place(&d->cache, block);
+    d->audio = sh_reserve(block,
                           sh_mul_checked(sh_mul_checked(sizes->text_layers,
                                                         sizes->audio_positions),
                                          sh_mul_checked(2, width)),
                           sizeof *d->audio);
-    d->x = sh_reserve(plan, sh_mul_checked(rows, width), sizeof *d->x);
-    d->normed = sh_reserve(plan, sh_mul_checked(rows, width), sizeof *d->normed);
-    d->wide =
-        sh_reserve(plan, sh_mul_checked(rows, sh_mul_checked(4, width)), sizeof *d->wide);
-    d->mixed = sh_reserve(plan, sh_mul_checked(rows, width), sizeof *d->mixed);
-    d->widened = sh_reserve(plan, scratch_of(d), sizeof *d->widened);
+    d->x = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->x);
+    d->normed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->normed);
+    d->wide = sh_reserve(block, sh_mul_checked(rows, sh_mul_checked(4, width)),
+                         sizeof *d->wide);
+    d->mixed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->mixed);
+    d->widened = sh_reserve(block, scratch_of(d), sizeof *d->widened);
 }
 
 /* Queries of the text over keys and values of the audio, which lie side by side. */
@@ -82,28 +80,18 @@ shoal_status sh_decoder_create(shoal_context *context, const whisper_model *mode
     decoder sized = {.model = model,
                      .crew = sh_crew_of(context),
                      .beams = beams,
-                     .longest = (int)larger(sizes->text_positions, beams)};
+                     .longest = (int)max(sizes->text_positions, beams)};
     sized.cache = (decode_cache){.layers = sizes->text_layers,
                                  .positions = sizes->text_positions,
                                  .beams = beams,
                                  .heads = sizes->text_heads,
                                  .dim = sizes->text_width / sizes->text_heads,
                                  .threads = sized.crew.workers.threads};
-    layout plan = {0};
     *made = NULL;
-    sh_reserve(&plan, 1, sizeof sized);
-    place(&sized, &plan);
-    if (plan.overflow)
-        return sh_fail(context, SHOAL_NO_MEMORY,
-                       "out of memory: the decoder does not fit");
-    decoder *d = sh_allocate(context, plan.bytes);
+    decoder *d = sh_allocate_parts(context, place, &sized, &sized.bytes);
     if (!d)
         return SHOAL_NO_MEMORY;
     *d = sized;
-    d->bytes = plan.bytes;
-    plan = (layout){.base = (char *)d};
-    sh_reserve(&plan, 1, sizeof *d);
-    place(d, &plan);
     shoal_status status = plan_cross(d, d->longest, &d->text_plan);
     if (status == SHOAL_OK)
         status = plan_cross(d, beams, &d->step_plan);
@@ -255,7 +243,7 @@ void sh_decoder_logits(decoder *d, int first, int count, float *logits) {
     const linear *table = &d->model->embedding;
     const int64_t width = table->inputs, vocabulary = table->outputs;
     for (int row = 0; row < count; row += FEW_ROWS) {
-        const int64_t rows = smaller(count - row, FEW_ROWS);
+        const int64_t rows = min(count - row, FEW_ROWS);
         sh_matmul_few(&d->crew, rows, width, vocabulary,
                       (const_matrix){d->normed + (first + row) * width, width},
                       table->weight.data, table->weight.half, NULL,

@@ -29,23 +29,27 @@ struct search {
     int32_t *chosen, *parents;      /* [B] */
 };
 
-static void place_hypotheses(layout *plan, int beams, int positions, hypothesis **list) {
-    *list = sh_reserve(plan, beams, sizeof **list);
-    int32_t *ids = sh_reserve(plan, sh_mul_checked(beams, positions), sizeof *ids);
+static void place_hypotheses(block_layout *block, int beams, int positions,
+                             hypothesis **list) {
+    *list = sh_reserve(block, beams, sizeof **list);
+    int32_t *ids = sh_reserve(block, sh_mul_checked(beams, positions), sizeof *ids);
     for (int i = 0; i < beams && *list && ids; i++)
         (*list)[i].tokens = ids + (int64_t)i * positions;
 }
 
-static void place(search *s, layout *plan) {
+static void place(void *argument, block_layout *block) {
+    search *s = argument;
     const int64_t beams = s->beams;
-    s->logits = sh_reserve(plan, sh_mul_checked(beams, s->vocabulary), sizeof *s->logits);
-    place_hypotheses(plan, s->beams, s->positions, &s->live);
-    place_hypotheses(plan, s->beams, s->positions, &s->next);
-    place_hypotheses(plan, s->beams, s->positions, &s->done);
+    sh_reserve(block, 1, sizeof *s);
+    s->logits =
+        sh_reserve(block, sh_mul_checked(beams, s->vocabulary), sizeof *s->logits);
+    place_hypotheses(block, s->beams, s->positions, &s->live);
+    place_hypotheses(block, s->beams, s->positions, &s->next);
+    place_hypotheses(block, s->beams, s->positions, &s->done);
     s->candidates =
-        sh_reserve(plan, sh_mul_checked(beams, beams + 1), sizeof *s->candidates);
-    s->chosen = sh_reserve(plan, beams, sizeof *s->chosen);
-    s->parents = sh_reserve(plan, beams, sizeof *s->parents);
+        sh_reserve(block, sh_mul_checked(beams, beams + 1), sizeof *s->candidates);
+    s->chosen = sh_reserve(block, beams, sizeof *s->chosen);
+    s->parents = sh_reserve(block, beams, sizeof *s->parents);
 }
 
 shoal_status sh_search_create(shoal_context *context, decoder *network, search **made) {
@@ -55,22 +59,11 @@ shoal_status sh_search_create(shoal_context *context, decoder *network, search *
                     .beams = sh_decoder_beams(network),
                     .positions = sizes->text_positions,
                     .vocabulary = sizes->vocabulary};
-    layout plan = {0};
-    *made = NULL;
-    sh_reserve(&plan, 1, sizeof **made);
-    place(&sized, &plan);
-    if (plan.overflow)
-        return sh_fail(context, SHOAL_NO_MEMORY,
-                       "out of memory: the search does not fit");
-    search *s = sh_allocate(context, plan.bytes);
-    if (!s)
-        return SHOAL_NO_MEMORY;
-    *s = sized;
-    plan = (layout){.base = (char *)s};
-    sh_reserve(&plan, 1, sizeof *s);
-    place(s, &plan);
+    search *s = sh_allocate_parts(context, place, &sized, NULL);
+    if (s)
+        *s = sized;
     *made = s;
-    return SHOAL_OK;
+    return s ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
 void sh_search_destroy(search *s) {

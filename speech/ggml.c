@@ -290,7 +290,7 @@ shoal_status sh_ggml_parse(shoal_context *context, const char *label,
     sh_tokens_layout(sizes.vocabulary, &layout_of_ids);
     status = measure_tokens(&at, &layout_of_ids, &token_count, &token_bytes);
     if (status == SHOAL_OK)
-        status = sh_speech_file_allocate(context, label, &sizes, token_bytes, file);
+        status = sh_speech_file_allocate(context, &sizes, token_bytes, file);
     if (status != SHOAL_OK)
         return status;
     memcpy((*file)->source->mel_filters, filters,

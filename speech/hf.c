@@ -250,8 +250,7 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, speech_file 
    allocated. */
 static shoal_status read_folder(folder *f, const speech_sizes *sizes, const file_map *map,
                                 speech_file **file) {
-    shoal_status status =
-        sh_speech_file_allocate(f->context, f->path, sizes, map->size, file);
+    shoal_status status = sh_speech_file_allocate(f->context, sizes, map->size, file);
     if (status == SHOAL_OK)
         status = read_vocabulary(f, map, *file);
     if (status == SHOAL_OK)

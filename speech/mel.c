@@ -76,22 +76,16 @@ static band_range range_of(const float *filter) {
 
 /* ---- Creation --------------------------------------------------------------------- */
 
-static mel *place(layout *plan, int bands, int threads) {
-    mel *features = sh_reserve(plan, 1, sizeof *features);
-    mel parts = {
-        .bands = bands,
-        .threads = threads,
-        .hann = sh_reserve(plan, MEL_FFT, sizeof(float)),
-        .filters = sh_reserve(plan, (int64_t)bands * MEL_BINS, sizeof(float)),
-        .ranges = sh_reserve(plan, bands, sizeof(band_range)),
-        .largest = sh_reserve(plan, TASKS, sizeof(float)),
-        .frames = sh_reserve(plan, (int64_t)threads * FRAME_STRIDE, sizeof(float)),
-        .spectra =
-            sh_reserve(plan, (int64_t)threads * SPECTRUM_STRIDE, sizeof(fftwf_complex)),
-    };
-    if (features)
-        *features = parts;
-    return features;
+static void place(void *argument, block_layout *block) {
+    mel *made = argument;
+    const int64_t bands = made->bands, threads = made->threads;
+    sh_reserve(block, 1, sizeof *made);
+    made->hann = sh_reserve(block, MEL_FFT, sizeof(float));
+    made->filters = sh_reserve(block, bands * MEL_BINS, sizeof(float));
+    made->ranges = sh_reserve(block, bands, sizeof(band_range));
+    made->largest = sh_reserve(block, TASKS, sizeof(float));
+    made->frames = sh_reserve(block, threads * FRAME_STRIDE, sizeof(float));
+    made->spectra = sh_reserve(block, threads * SPECTRUM_STRIDE, sizeof(fftwf_complex));
 }
 
 shoal_status sh_mel_create(shoal_context *context, int bands, const float *filters,
@@ -101,14 +95,11 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     if (bands < 1 || bands > MEL_MOST_BANDS)
         return sh_fail(context, SHOAL_INVALID, "%d mel bands: 1 to %d are possible",
                        bands, (int)MEL_MOST_BANDS);
-    layout plan = {0};
-    place(&plan, bands, context->threads);
-    char *block = sh_allocate(context, plan.bytes);
-    if (!block)
+    mel sized = {.context = context, .bands = bands, .threads = context->threads};
+    mel *made = sh_allocate_parts(context, place, &sized, NULL);
+    if (!made)
         return SHOAL_NO_MEMORY;
-    plan = (layout){.base = block};
-    mel *made = place(&plan, bands, context->threads);
-    made->context = context;
+    *made = sized;
     for (int i = 0; i < MEL_FFT; i++)
         made->hann[i] = (float)(0.5 - 0.5 * cos(turn * i / MEL_FFT));
     memcpy(made->filters, filters, (size_t)bands * MEL_BINS * sizeof *filters);

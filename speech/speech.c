@@ -6,32 +6,26 @@
 #include "shoal_speech.h"
 #include "speech/wer.h"
 
-static void place(shoal_speech *s, layout *plan) {
+static void place(void *argument, block_layout *block) {
+    shoal_speech *s = argument;
     const speech_sizes *sizes = whisper_sizes(s->model);
     const int64_t positions = sizes->text_positions;
+    sh_reserve(block, 1, sizeof *s);
     s->features =
-        sh_reserve(plan, sh_mul_checked(sizes->mels, MEL_FRAMES), sizeof *s->features);
-    s->prompt = sh_reserve(plan, positions + 4, sizeof *s->prompt);
-    s->past = sh_reserve(plan, 2 * positions, sizeof *s->past);
-    s->cuts = sh_reserve(plan, positions + 1, sizeof *s->cuts);
-    s->text = sh_reserve(plan, SPEECH_TEXT, sizeof *s->text);
-    s->packed = sh_reserve(plan, (int64_t)sh_compression_room(SPEECH_TEXT), 1);
+        sh_reserve(block, sh_mul_checked(sizes->mels, MEL_FRAMES), sizeof *s->features);
+    s->prompt = sh_reserve(block, positions + 4, sizeof *s->prompt);
+    s->past = sh_reserve(block, 2 * positions, sizeof *s->past);
+    s->cuts = sh_reserve(block, positions + 1, sizeof *s->cuts);
+    s->text = sh_reserve(block, SPEECH_TEXT, sizeof *s->text);
+    s->packed = sh_reserve(block, (int64_t)sh_compression_room(SPEECH_TEXT), 1);
 }
 
 static shoal_status allocate_speech(whisper_model *model, shoal_speech **made) {
     shoal_speech sized = {.context = model->context, .model = model};
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof sized);
-    place(&sized, &plan);
-    shoal_speech *s = plan.overflow ? NULL : sh_allocate(model->context, plan.bytes);
+    shoal_speech *s = sh_allocate_parts(model->context, place, &sized, &sized.bytes);
     if (!s)
-        return sh_fail(model->context, SHOAL_NO_MEMORY,
-                       "out of memory: %zu bytes for one window", plan.bytes);
+        return SHOAL_NO_MEMORY;
     *s = sized;
-    s->bytes = plan.bytes;
-    plan = (layout){.base = (char *)s};
-    sh_reserve(&plan, 1, sizeof *s);
-    place(s, &plan);
     *made = s;
     return SHOAL_OK;
 }

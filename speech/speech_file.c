@@ -189,43 +189,44 @@ shoal_status sh_speech_tensors_check(shoal_context *context, const char *label,
 
 /* ---- The object ------------------------------------------------------------------- */
 
-static speech_file *place(layout *plan, const speech_sizes *sizes, const tokens *t,
-                          size_t token_bytes) {
-    int64_t tensors = sh_speech_tensor_count(sizes);
-    speech_file *file = sh_reserve(plan, 1, sizeof *file);
-    struct speech_parts *source = sh_reserve(plan, 1, sizeof *source);
-    struct speech_parts parts = {
-        .mel_filters = sh_reserve(plan, (int64_t)sizes->mels * MEL_BINS, sizeof(float)),
-        .bytes = sh_reserve(plan, (int64_t)token_bytes, 1),
-        .begin = sh_reserve(plan, (int64_t)sizes->vocabulary + 1, sizeof(uint32_t)),
-        .by_bytes = sh_reserve(plan, t->end_of_text, sizeof(int32_t)),
-        .tensors = sh_reserve(plan, tensors, sizeof(file_tensor)),
-        .names = sh_reserve(plan, tensors, SPEECH_NAME),
-    };
-    if (file) {
-        *source = parts;
-        *file = (speech_file){.sizes = *sizes,
-                              .mel_filters = parts.mel_filters,
-                              .tokens = *t,
-                              .tensors = parts.tensors,
-                              .source = source};
-    }
-    return file;
+typedef struct {
+    speech_file file;
+    struct speech_parts source;
+    struct speech_parts *placed_source;
+    size_t token_bytes;
+} file_memory;
+
+static void place(void *argument, block_layout *block) {
+    file_memory *memory = argument;
+    struct speech_parts *source = &memory->source;
+    const speech_sizes *sizes = &memory->file.sizes;
+    const int64_t tensors = sh_speech_tensor_count(sizes);
+    sh_reserve(block, 1, sizeof memory->file);
+    memory->placed_source = sh_reserve(block, 1, sizeof *source);
+    source->mel_filters =
+        sh_reserve(block, (int64_t)sizes->mels * MEL_BINS, sizeof(float));
+    source->bytes = sh_reserve(block, (int64_t)memory->token_bytes, 1);
+    source->begin = sh_reserve(block, (int64_t)sizes->vocabulary + 1, sizeof(uint32_t));
+    source->by_bytes =
+        sh_reserve(block, memory->file.tokens.end_of_text, sizeof(int32_t));
+    source->tensors = sh_reserve(block, tensors, sizeof(file_tensor));
+    source->names = sh_reserve(block, tensors, SPEECH_NAME);
 }
 
-shoal_status sh_speech_file_allocate(shoal_context *context, const char *label,
-                                     const speech_sizes *sizes, size_t token_bytes,
-                                     speech_file **file) {
-    tokens t;
-    layout plan = {0};
-    sh_tokens_layout(sizes->vocabulary, &t);
-    place(&plan, sizes, &t, token_bytes);
-    char *block = plan.overflow ? NULL : sh_allocate(context, plan.bytes);
-    if (!block)
-        return sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", label);
-    plan = (layout){.base = block};
-    *file = place(&plan, sizes, &t, token_bytes);
-    (*file)->source->context = context;
+shoal_status sh_speech_file_allocate(shoal_context *context, const speech_sizes *sizes,
+                                     size_t token_bytes, speech_file **file) {
+    file_memory memory = {.file.sizes = *sizes,
+                          .source.context = context,
+                          .token_bytes = token_bytes};
+    sh_tokens_layout(sizes->vocabulary, &memory.file.tokens);
+    *file = sh_allocate_parts(context, place, &memory, NULL);
+    if (!*file)
+        return SHOAL_NO_MEMORY;
+    *memory.placed_source = memory.source;
+    memory.file.mel_filters = memory.source.mel_filters;
+    memory.file.tensors = memory.source.tensors;
+    memory.file.source = memory.placed_source;
+    **file = memory.file;
     return SHOAL_OK;
 }
 

@@ -35,9 +35,8 @@ shoal_status sh_speech_tensors_check(shoal_context *context, const char *label,
 
 /* One block: the file and room for everything in its source, token_bytes bytes of tokens
    among it. Sizes must have been checked. */
-shoal_status sh_speech_file_allocate(shoal_context *context, const char *label,
-                                     const speech_sizes *sizes, size_t token_bytes,
-                                     speech_file **file);
+shoal_status sh_speech_file_allocate(shoal_context *context, const speech_sizes *sizes,
+                                     size_t token_bytes, speech_file **file);
 
 /* Points the tokens to their bytes, sorts them and finds the suppressed ones. */
 void sh_speech_file_finish_tokens(speech_file *file);

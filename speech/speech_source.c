@@ -56,22 +56,23 @@ static shoal_status open_part(source_stream *s) {
     return status;
 }
 
+static void place(void *argument, block_layout *block) {
+    source_stream *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->buffer = sh_reserve(block, AUDIO_WINDOW, sizeof *s->buffer);
+}
+
 shoal_status sh_source_open(shoal_context *context, const shoal_recording *recording,
                             source_stream **made) {
     *made = NULL;
     shoal_status status = check(context, recording);
     if (status != SHOAL_OK)
         return status;
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof(source_stream));
-    sh_reserve(&plan, AUDIO_WINDOW, sizeof(float));
-    source_stream *s = sh_allocate(context, plan.bytes);
+    source_stream sized = {.context = context, .recording = recording};
+    source_stream *s = sh_allocate_parts(context, place, &sized, NULL);
     if (!s)
         return SHOAL_NO_MEMORY;
-    plan = (layout){.base = (char *)s};
-    *s = (source_stream){.context = context, .recording = recording};
-    sh_reserve(&plan, 1, sizeof *s);
-    s->buffer = sh_reserve(&plan, AUDIO_WINDOW, sizeof *s->buffer);
+    *s = sized;
     if (recording->files > 0)
         status = open_part(s);
     else

@@ -1,10 +1,9 @@
 /* A whole recording: window after window, each beginning where the last words of the one
    before ended, and each told what was said before it. */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "shoal_speech.h"
 #include "speech/speech.h"
 
@@ -19,12 +18,6 @@ typedef struct {
     bool stopped; /* by the caller */
     shoal_transcription summary;
 } transcription;
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- What is asked for ---------------------------------------------------------- */
 
@@ -154,7 +147,7 @@ static shoal_status check_encoded(const transcription *t, const float *encoded) 
 }
 
 static shoal_status hear(transcription *t, const float *samples, int64_t got) {
-    const double begun = seconds_now();
+    const double begun = sh_seconds();
     const float *encoded;
     sh_mel_compute(t->speech->mel, samples, got, t->speech->features);
     shoal_status status =
@@ -163,21 +156,21 @@ static shoal_status hear(transcription *t, const float *samples, int64_t got) {
         status = check_encoded(t, encoded);
     if (status != SHOAL_OK)
         return status;
-    t->summary.encoder_seconds += seconds_now() - begun;
-    const double heard = seconds_now();
+    t->summary.encoder_seconds += sh_seconds() - begun;
+    const double heard = sh_seconds();
     sh_decoder_hear(t->speech->decoder, encoded);
     if (!*t->summary.language)
         detect_language(t);
-    t->summary.decoder_seconds += seconds_now() - heard;
+    t->summary.decoder_seconds += sh_seconds() - heard;
     return SHOAL_OK;
 }
 
 static int64_t decode(transcription *t, int64_t frames) {
-    const double begun = seconds_now();
+    const double begun = sh_seconds();
     window_text window;
     int64_t advance = frames;
     const int attempts = sh_speech_decode_window(t->speech, &t->task, &window);
-    t->summary.decoder_seconds += seconds_now() - begun;
+    t->summary.decoder_seconds += sh_seconds() - begun;
     t->summary.fallbacks += attempts > 1;
     t->summary.windows++;
     if (t->task.fallback && sh_speech_is_silent(&window))

@@ -64,24 +64,30 @@ static path align(const word *reference, int64_t words, const word *hypothesis,
     return row[heard];
 }
 
+typedef struct {
+    int64_t words, heard;
+    word *reference;  /* [words] */
+    word *hypothesis; /* [heard] */
+    path *row;        /* [heard + 1] */
+} alignment;
+
+static void place(void *argument, block_layout *block) {
+    alignment *a = argument;
+    a->reference = sh_reserve(block, a->words, sizeof(word));
+    a->hypothesis = sh_reserve(block, a->heard, sizeof(word));
+    a->row = sh_reserve(block, a->heard + 1, sizeof(path));
+}
+
 shoal_status sh_wer_count(shoal_context *context, const char *reference,
                           const char *hypothesis, word_errors *errors) {
-    int64_t words = split(reference, NULL), heard = split(hypothesis, NULL);
-    layout plan = {0};
-    sh_reserve(&plan, words, sizeof(word));
-    sh_reserve(&plan, heard, sizeof(word));
-    sh_reserve(&plan, heard + 1, sizeof(path));
-    char *block = sh_allocate(context, plan.bytes);
+    alignment a = {.words = split(reference, NULL), .heard = split(hypothesis, NULL)};
+    void *block = sh_allocate_parts(context, place, &a, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
-    plan = (layout){.base = block};
-    word *reference_words = sh_reserve(&plan, words, sizeof(word));
-    word *hypothesis_words = sh_reserve(&plan, heard, sizeof(word));
-    path *row = sh_reserve(&plan, heard + 1, sizeof(path));
-    split(reference, reference_words);
-    split(hypothesis, hypothesis_words);
-    path best = align(reference_words, words, hypothesis_words, heard, row);
-    errors->words += words;
+    split(reference, a.reference);
+    split(hypothesis, a.hypothesis);
+    path best = align(a.reference, a.words, a.hypothesis, a.heard, a.row);
+    errors->words += a.words;
     errors->substitutions += best.substitutions;
     errors->insertions += best.insertions;
     errors->deletions += best.deletions;

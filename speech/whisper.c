@@ -10,7 +10,7 @@
 
 typedef struct {
     whisper_model *model;
-    layout *plan;
+    block_layout *memory;
     shoal_status status; /* of the first weight that could not be read */
     bool placing;        /* the memory is there: copy */
 } loader;
@@ -33,7 +33,7 @@ static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
 
 static const float *load_floats(loader *load, const char *block, const char *name) {
     const file_tensor *tensor = find(load, block, name);
-    float *values = sh_reserve(load->plan, elements_of(tensor), sizeof *values);
+    float *values = sh_reserve(load->memory, elements_of(tensor), sizeof *values);
     if (load->placing)
         copy_floats(load, tensor, values);
     return values;
@@ -94,7 +94,7 @@ static nn_tensor load_matrix(loader *load, const char *block, const joined *part
     const int count = joined_count(parts);
     const bool half = all_half(load, block, parts);
     const size_t size = half ? sizeof(uint16_t) : sizeof(float);
-    char *data = sh_reserve(load->plan, sh_mul_checked(count, each), size);
+    char *data = sh_reserve(load->memory, sh_mul_checked(count, each), size);
     for (int i = 0; i < count && load->placing; i++) {
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
         char *to = data + (size_t)i * (size_t)each * size;
@@ -110,7 +110,7 @@ static nn_tensor load_matrix(loader *load, const char *block, const joined *part
 static nn_tensor load_biases(loader *load, const char *block, const joined *parts) {
     const int count = joined_count(parts);
     float *values =
-        sh_reserve(load->plan, sh_mul_checked(count, parts->outputs), sizeof *values);
+        sh_reserve(load->memory, sh_mul_checked(count, parts->outputs), sizeof *values);
     for (int i = 0; i < count && load->placing; i++) {
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "bias");
         float *to = values + i * parts->outputs;
@@ -152,8 +152,8 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
     snprintf(bias, sizeof bias, "%s.bias", name);
     /* The file's order is another: it is widened beside its final place, then arranged.
        */
-    float *arranged = sh_reserve(load->plan, count, sizeof *arranged);
-    float *as_in_file = sh_reserve(load->plan, count, sizeof *as_in_file);
+    float *arranged = sh_reserve(load->memory, count, sizeof *arranged);
+    float *as_in_file = sh_reserve(load->memory, count, sizeof *as_in_file);
     if (load->placing) {
         copy_floats(load, tensor, as_in_file);
         sh_conv_arrange(inputs, outputs, as_in_file, false, arranged);
@@ -209,7 +209,7 @@ static void load_encoder(loader *load) {
     model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
     model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
     model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
-    encoder_layer *layers = sh_reserve(load->plan, sizes->audio_layers, sizeof *layers);
+    encoder_layer *layers = sh_reserve(load->memory, sizes->audio_layers, sizeof *layers);
     for (int i = 0; i < sizes->audio_layers; i++) {
         const encoder_layer layer = load_encoder_layer(load, i);
         if (load->placing)
@@ -264,7 +264,7 @@ static void load_decoder(loader *load) {
                                 .outputs = sizes->vocabulary,
                                 .weight = load_matrix(load, "decoder.", &table)};
     model->text_positions = load_floats(load, "decoder.", "positional_embedding");
-    decoder_layer *layers = sh_reserve(load->plan, sizes->text_layers, sizeof *layers);
+    decoder_layer *layers = sh_reserve(load->memory, sizes->text_layers, sizeof *layers);
     for (int i = 0; i < sizes->text_layers; i++) {
         const decoder_layer layer = load_decoder_layer(load, i);
         if (load->placing)
@@ -276,12 +276,13 @@ static void load_decoder(loader *load) {
 
 /* ---- The whole ------------------------------------------------------------------ */
 
-static void load_all(loader *load) {
-    load->model->bytes = 0;
-    sh_reserve(load->plan, 1, sizeof *load->model);
+static void load_all(void *argument, block_layout *memory) {
+    loader *load = argument;
+    load->memory = memory;
+    load->placing = memory->base != NULL;
+    sh_reserve(memory, 1, sizeof *load->model);
     load_encoder(load);
     load_decoder(load);
-    load->model->bytes = load->plan->bytes;
 }
 
 enum { SHORTEST_TEXT = 16 };
@@ -309,23 +310,16 @@ static shoal_status check_window(shoal_context *context, const char *path,
 }
 
 static shoal_status load_model(whisper_model *sized, whisper_model **made) {
-    layout plan = {0};
-    loader load = {.model = sized, .plan = &plan};
-    load_all(&load);
-    if (plan.overflow)
-        return sh_fail(sized->context, SHOAL_NO_MEMORY,
-                       "out of memory: the model does not fit the address space");
-    whisper_model *model = sh_allocate(sized->context, plan.bytes);
+    loader load = {.model = sized};
+    whisper_model *model =
+        sh_allocate_parts(sized->context, load_all, &load, &sized->bytes);
     if (!model)
         return SHOAL_NO_MEMORY;
-    *model = *sized;
-    plan = (layout){.base = (char *)model};
-    load = (loader){.model = model, .plan = &plan, .placing = true};
-    load_all(&load);
     if (load.status != SHOAL_OK) {
         sh_release(sized->context, model);
         return load.status;
     }
+    *model = *sized;
     *made = model;
     return SHOAL_OK;
 }

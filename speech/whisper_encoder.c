@@ -15,13 +15,15 @@ struct whisper_encoder {
     float *rows;        /* [P][E], what the stack begins with */
 };
 
-static void place(whisper_encoder *e, layout *plan) {
+static void place(void *argument, block_layout *block) {
+    whisper_encoder *e = argument;
     const speech_sizes *sizes = whisper_sizes(e->model);
     const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
-    e->frames = sh_reserve(plan, sh_mul_checked(frames, sizes->mels), sizeof *e->frames);
-    e->narrow = sh_reserve(plan, sh_mul_checked(frames, width), sizeof *e->narrow);
+    sh_reserve(block, 1, sizeof *e);
+    e->frames = sh_reserve(block, sh_mul_checked(frames, sizes->mels), sizeof *e->frames);
+    e->narrow = sh_reserve(block, sh_mul_checked(frames, width), sizeof *e->narrow);
     e->rows =
-        sh_reserve(plan, sh_mul_checked(sizes->audio_positions, width), sizeof *e->rows);
+        sh_reserve(block, sh_mul_checked(sizes->audio_positions, width), sizeof *e->rows);
 }
 
 static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
@@ -46,21 +48,11 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
     whisper_encoder sized = {.model = model,
                              .crew = sh_crew_of(model->context),
                              .offsets = {0, whisper_sizes(model)->audio_positions}};
-    layout plan = {0};
     *made = NULL;
-    sh_reserve(&plan, 1, sizeof sized);
-    place(&sized, &plan);
-    if (plan.overflow)
-        return sh_fail(model->context, SHOAL_NO_MEMORY,
-                       "out of memory: the encoder does not fit the address space");
-    whisper_encoder *e = sh_allocate(model->context, plan.bytes);
+    whisper_encoder *e = sh_allocate_parts(model->context, place, &sized, &sized.bytes);
     if (!e)
         return SHOAL_NO_MEMORY;
     *e = sized;
-    e->bytes = plan.bytes;
-    plan = (layout){.base = (char *)e};
-    sh_reserve(&plan, 1, sizeof *e);
-    place(e, &plan);
     const shoal_status status = create_stack(e, attention);
     if (status != SHOAL_OK) {
         sh_release(model->context, e);
@@ -92,7 +84,7 @@ typedef struct {
 static void turn_block(void *shared, int64_t task, int thread) {
     const turning *turn = shared;
     const int64_t first = task * FRAME_BLOCK;
-    const int64_t end = smaller(first + FRAME_BLOCK, MEL_FRAMES);
+    const int64_t end = min(first + FRAME_BLOCK, MEL_FRAMES);
     (void)thread;
     for (int64_t band = 0; band < turn->mels; band++)
         for (int64_t frame = first; frame < end; frame++)
@@ -105,7 +97,7 @@ shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
     const speech_sizes *sizes = whisper_sizes(e->model);
     const packing sequence = {.batch = 1, .offsets = e->offsets};
     turning turn = {features, e->frames, sizes->mels};
-    sh_team_run(e->crew.workers, blocks_of(MEL_FRAMES, FRAME_BLOCK), turn_block, &turn);
+    sh_team_run(e->crew.workers, ceil_divide(MEL_FRAMES, FRAME_BLOCK), turn_block, &turn);
     sh_conv_forward(&e->crew, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
                     e->narrow);
     sh_conv_forward(&e->crew, &e->model->second_conv, MEL_FRAMES, e->narrow, NULL,

@@ -107,34 +107,22 @@ static bool measure_text(json_t *root, json_t *metadata, size_t *bytes) {
     return true;
 }
 
-static char *place(safetensors *file, layout *plan, const char *label,
-                   size_t text_bytes) {
-    char *name = sh_reserve(plan, (int64_t)strlen(label) + 1, 1);
-    file->label = name;
-    file->tensors = sh_reserve(plan, file->count, sizeof *file->tensors);
-    file->notes = sh_reserve(plan, file->note_count, sizeof *file->notes);
-    if (name)
-        strcpy(name, label);
-    return sh_reserve(plan, (int64_t)text_bytes, 1);
-}
+typedef struct {
+    safetensors file;
+    const char *label;
+    size_t text_bytes;
+    char *text; /* [text_bytes]: names, keys and values of notes */
+} file_parts;
 
-static shoal_status allocate_file(shoal_context *context, const char *label,
-                                  int64_t count, int64_t note_count, size_t text_bytes,
-                                  safetensors **file, char **text) {
-    safetensors measured = {.context = context, .count = count, .note_count = note_count};
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof measured);
-    place(&measured, &plan, label, text_bytes);
-    if (plan.overflow)
-        return sh_fail(context, SHOAL_NO_MEMORY, "%s: too many tensors", label);
-    char *block = sh_allocate(context, plan.bytes);
-    if (!block)
-        return SHOAL_NO_MEMORY;
-    plan = (layout){.base = block};
-    *file = sh_reserve(&plan, 1, sizeof measured);
-    **file = measured;
-    *text = place(*file, &plan, label, text_bytes);
-    return SHOAL_OK;
+static void place(void *argument, block_layout *block) {
+    file_parts *parts = argument;
+    safetensors *file = &parts->file;
+    sh_reserve(block, 1, sizeof *file);
+    char *label = sh_reserve(block, (int64_t)strlen(parts->label) + 1, 1);
+    file->label = label ? strcpy(label, parts->label) : NULL;
+    file->tensors = sh_reserve(block, file->count, sizeof *file->tensors);
+    file->notes = sh_reserve(block, file->note_count, sizeof *file->notes);
+    parts->text = sh_reserve(block, (int64_t)parts->text_bytes, 1);
 }
 
 static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
@@ -198,23 +186,23 @@ static void read_notes(json_t *metadata, safetensors *file, char **text) {
 static shoal_status read_root(const data_buffer *buffer, json_t *root,
                               safetensors **file) {
     json_t *metadata = json_object_get(root, SAFETENSORS_METADATA);
-    size_t text_bytes;
-    char *text = NULL;
+    file_parts parts = {.file.context = buffer->context, .label = buffer->label};
     if (!json_is_object(root))
         return sh_fail(buffer->context, SHOAL_BAD_FILE, "%s: its header is not an object",
                        buffer->label);
     if ((metadata && !json_is_object(metadata)) ||
-        !measure_text(root, metadata, &text_bytes))
+        !measure_text(root, metadata, &parts.text_bytes))
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
                        "%s: its metadata are not an object of strings", buffer->label);
     int64_t count = (int64_t)json_object_size(root) - (metadata != NULL);
-    shoal_status status = allocate_file(buffer->context, buffer->label, count,
-                                        (int64_t)json_object_size(metadata), text_bytes,
-                                        file, &text);
-    if (status != SHOAL_OK)
-        return status;
-    read_notes(metadata, *file, &text);
-    status = read_tensors(buffer, root, *file, &text);
+    parts.file.count = count;
+    parts.file.note_count = (int64_t)json_object_size(metadata);
+    *file = sh_allocate_parts(buffer->context, place, &parts, NULL);
+    if (!*file)
+        return SHOAL_NO_MEMORY;
+    **file = parts.file;
+    read_notes(metadata, *file, &parts.text);
+    shoal_status status = read_tensors(buffer, root, *file, &parts.text);
     if (status == SHOAL_OK)
         status = check_coverage(buffer, *file);
     if (status != SHOAL_OK) {

@@ -102,37 +102,35 @@ static shoal_status open_shards(const shard_index *index, const char **names,
     return SHOAL_OK;
 }
 
-/* The same calls measure and place; names are needed only while opening. */
-static safetensors *place(layout *plan, const char *path, int64_t tensors,
-                          const char ***names) {
-    safetensors *file = sh_reserve(plan, 1, sizeof *file);
-    char *label = sh_reserve(plan, (int64_t)strlen(path) + 1, 1);
-    file_tensor *list = sh_reserve(plan, tensors, sizeof *list);
-    safetensors **shards = sh_reserve(plan, tensors, sizeof(safetensors *));
-    *names = sh_reserve(plan, tensors, sizeof **names);
-    if (file)
-        *file = (safetensors){.label = strcpy(label, path),
-                              .tensors = list,
-                              .shards = shards};
-    return file;
+typedef struct {
+    safetensors file;
+    const char *path;
+    int64_t tensors;
+    const char **names; /* [tensors], needed only while opening */
+} index_parts;
+
+static void place(void *argument, block_layout *block) {
+    index_parts *parts = argument;
+    sh_reserve(block, 1, sizeof parts->file);
+    char *label = sh_reserve(block, (int64_t)strlen(parts->path) + 1, 1);
+    parts->file.label = label ? strcpy(label, parts->path) : NULL;
+    parts->file.tensors = sh_reserve(block, parts->tensors, sizeof(file_tensor));
+    parts->file.shards = sh_reserve(block, parts->tensors, sizeof(safetensors *));
+    parts->names = sh_reserve(block, parts->tensors, sizeof *parts->names);
 }
 
 static shoal_status open_weight_map(const shard_index *index, safetensors **file) {
-    int64_t tensors = (int64_t)json_object_size(index->weight_map), count = 0;
-    const char **names;
-    layout plan = {0};
-    place(&plan, index->path, tensors, &names);
-    char *block = plan.overflow ? NULL : sh_allocate(index->context, plan.bytes);
-    if (!block)
-        return sh_fail(index->context, SHOAL_NO_MEMORY,
-                       "%s: out of memory for %lld tensors", index->path,
-                       (long long)tensors);
-    plan = (layout){.base = block};
-    *file = place(&plan, index->path, tensors, &names);
-    (*file)->context = index->context;
-    shoal_status status = list_shards(index, names, &count);
+    index_parts parts = {.file.context = index->context,
+                         .path = index->path,
+                         .tensors = (int64_t)json_object_size(index->weight_map)};
+    int64_t count = 0;
+    *file = sh_allocate_parts(index->context, place, &parts, NULL);
+    if (!*file)
+        return SHOAL_NO_MEMORY;
+    **file = parts.file;
+    shoal_status status = list_shards(index, parts.names, &count);
     if (status == SHOAL_OK)
-        status = open_shards(index, names, count, *file);
+        status = open_shards(index, parts.names, count, *file);
     if (status != SHOAL_OK) {
         sh_safetensors_close(*file);
         *file = NULL;

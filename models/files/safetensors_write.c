@@ -142,24 +142,23 @@ static shoal_status describe_and_write(const writing *out, const safetensors_not
     return status;
 }
 
+static void place(void *argument, block_layout *block) {
+    writing *out = argument;
+    out->order = sh_reserve(block, out->count, sizeof *out->order);
+    out->parts = sh_reserve(block, out->count + 2, sizeof *out->parts);
+}
+
 shoal_status sh_safetensors_write(shoal_context *context, const char *path,
                                   const file_tensor *tensors, int64_t count,
                                   const safetensors_note *notes, int64_t note_count,
                                   unsigned flags) {
-    layout plan = {0};
     if (count < 0 || count > INT_MAX - 2 || note_count < 0)
         return sh_fail(context, SHOAL_INVALID, "%s: cannot write %lld tensors", path,
                        (long long)count);
-    sh_reserve(&plan, count, sizeof(file_tensor *));
-    sh_reserve(&plan, count + 2, sizeof(file_part));
-    char *block = plan.overflow ? NULL : sh_allocate(context, plan.bytes);
-    if (!block)
-        return sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory for %lld tensors",
-                       path, (long long)count);
-    plan = (layout){.base = block};
     writing out = {.context = context, .path = path, .count = count};
-    out.order = sh_reserve(&plan, count, sizeof(file_tensor *));
-    out.parts = sh_reserve(&plan, count + 2, sizeof(file_part));
+    void *block = sh_allocate_parts(context, place, &out, NULL);
+    if (!block)
+        return SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < count; i++)
         out.order[i] = &tensors[i];
     if (count > 0)

@@ -16,21 +16,21 @@ static void forward_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
-    c->by->rows->activate(c->kind, smaller(ELEMENT_BLOCK, c->count - first), c->x + first,
+    c->by->rows->activate(c->kind, min(ELEMENT_BLOCK, c->count - first), c->x + first,
                           c->out + first);
 }
 
 void sh_activation_forward(const crew *by, activation kind, int64_t count, const float *x,
                            float *out) {
     activation_call c = {.by = by, .kind = kind, .count = count, .x = x, .out = out};
-    sh_team_run(by->workers, blocks_of(count, ELEMENT_BLOCK), forward_task, &c);
+    sh_team_run(by->workers, ceil_divide(count, ELEMENT_BLOCK), forward_task, &c);
 }
 
 static void backward_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
-    c->by->rows->slope(c->kind, smaller(ELEMENT_BLOCK, c->count - first), c->x + first,
+    c->by->rows->slope(c->kind, min(ELEMENT_BLOCK, c->count - first), c->x + first,
                        c->dy + first, c->out + first, NULL);
 }
 
@@ -38,5 +38,5 @@ void sh_activation_backward(const crew *by, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx) {
     activation_call c =
         {.by = by, .kind = kind, .count = count, .x = x, .dy = dy, .out = dx};
-    sh_team_run(by->workers, blocks_of(count, ELEMENT_BLOCK), backward_task, &c);
+    sh_team_run(by->workers, ceil_divide(count, ELEMENT_BLOCK), backward_task, &c);
 }

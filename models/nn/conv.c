@@ -9,7 +9,7 @@
 enum { TIME_BLOCK = 128 }; /* rows of one task */
 
 int64_t sh_conv_length(const conv1d *layer, int64_t length) {
-    return blocks_of(length, layer->stride);
+    return ceil_divide(length, layer->stride);
 }
 
 void sh_conv_arrange(int64_t inputs, int64_t outputs, const void *weight, bool half,
@@ -38,8 +38,8 @@ static void live_rows(const conv_call *c, int64_t tap, int64_t *first, int64_t *
     int64_t stride = c->layer->stride;
     if (tap == 0 && *first == 0)
         *first = 1;
-    int64_t beyond = blocks_of(c->length - tap + 1, stride);
-    *last = smaller(*last, beyond);
+    int64_t beyond = ceil_divide(c->length - tap + 1, stride);
+    *last = min(*last, beyond);
 }
 
 static const float *tap_weight(const conv1d *layer, int64_t tap) {
@@ -51,7 +51,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const conv_call *c = shared;
     const conv1d *layer = c->layer;
     const int64_t outputs = layer->outputs, inputs = layer->inputs;
-    int64_t begin = task * TIME_BLOCK, end = smaller(begin + TIME_BLOCK, c->rows);
+    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->rows);
     /* The middle tap exists for every row and so starts the sums. */
     const int64_t taps[CONV_TAPS] = {1, 0, 2};
     for (int i = 0; i < CONV_TAPS; i++) {
@@ -84,7 +84,7 @@ void sh_conv_forward(const crew *by, const conv1d *layer, int64_t length, const 
                    .x = x,
                    .sums = before ? before : out,
                    .out = out};
-    sh_team_run(by->workers, blocks_of(c.rows, TIME_BLOCK), forward_task, &c);
+    sh_team_run(by->workers, ceil_divide(c.rows, TIME_BLOCK), forward_task, &c);
 }
 
 /* dx of rows begin .. end - 1 of x: one gather over the taps, so that tasks do not meet.
@@ -95,7 +95,7 @@ static void data_task(void *shared, int64_t task, int thread) {
     const conv1d *layer = c->layer;
     const int64_t outputs = layer->outputs, inputs = layer->inputs,
                   stride = layer->stride;
-    int64_t begin = task * TIME_BLOCK, end = smaller(begin + TIME_BLOCK, c->length);
+    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->length);
     memset(c->dx + begin * inputs, 0, sizeof(float) * (size_t)((end - begin) * inputs));
     for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
         /* The first s >= begin with s + 1 - tap a multiple of the stride, and not before
@@ -104,7 +104,7 @@ static void data_task(void *shared, int64_t task, int thread) {
         while ((s + 1 - tap) % stride != 0 || s + 1 - tap < 0)
             s++;
         int64_t t = (s + 1 - tap) / stride;
-        int64_t count = s < end ? smaller(blocks_of(end - s, stride), c->rows - t) : 0;
+        int64_t count = s < end ? min(ceil_divide(end - s, stride), c->rows - t) : 0;
         if (count <= 0)
             continue;
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)count, (int)inputs,
@@ -140,5 +140,5 @@ void sh_conv_backward(const crew *by, const conv1d *layer, int64_t length, const
                           tap == 1 ? layer->bias.gradient : NULL);
     }
     if (dx)
-        sh_team_run(by->workers, blocks_of(length, TIME_BLOCK), data_task, &c);
+        sh_team_run(by->workers, ceil_divide(length, TIME_BLOCK), data_task, &c);
 }

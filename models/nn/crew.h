@@ -12,6 +12,7 @@
 
 #include "base/context.h"
 #include "base/export.h"
+#include "base/numbers.h"
 #include "base/parallel.h"
 
 struct row_kernels; /* nn/rows.h */
@@ -38,13 +39,5 @@ typedef struct {
 
 /* Blocks of rows that one task of a row function works on. */
 enum { ROW_BLOCK = 64 };
-
-static inline int64_t blocks_of(int64_t count, int64_t block) {
-    return (count + block - 1) / block;
-}
-
-static inline int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 #endif

@@ -37,10 +37,10 @@ static void apply_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const dropout_call *c = shared;
     float factors[PIECE];
-    int64_t last = smaller((task + 1) * ROW_BLOCK, c->rows);
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t left = 0; left < c->size; left += PIECE) {
-            int64_t some = smaller(PIECE, c->size - left);
+            int64_t some = min(PIECE, c->size - left);
             const float *x = c->x + row * c->size + left;
             float *y = c->y + row * c->size + left;
             sh_dropout_factors(c->mask, row, left, some, factors);
@@ -52,5 +52,5 @@ static void apply_task(void *shared, int64_t task, int thread) {
 void sh_dropout_apply(const crew *by, const dropout *mask, int64_t rows, int64_t size,
                       const float *x, float *y) {
     dropout_call c = {by, mask, rows, size, x, y};
-    sh_team_run(by->workers, blocks_of(rows, ROW_BLOCK), apply_task, &c);
+    sh_team_run(by->workers, ceil_divide(rows, ROW_BLOCK), apply_task, &c);
 }

@@ -42,7 +42,7 @@ typedef struct {
 static void embed_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;
-    int64_t last = smaller((task + 1) * ROW_BLOCK, c->rows);
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
         const float *from = c->table + c->tokens[row] * c->size;
         float *to = c->out + row * c->size;
@@ -61,14 +61,14 @@ void sh_embedding_forward(const crew *by, int64_t rows, int64_t size,
                         .table = table,
                         .factor = factor,
                         .out = out};
-    sh_team_run(by->workers, blocks_of(rows, ROW_BLOCK), embed_task, &c);
+    sh_team_run(by->workers, ceil_divide(rows, ROW_BLOCK), embed_task, &c);
 }
 
 /* A task has some columns of every row: two rows of one token never meet in two tasks. */
 static void embed_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;
-    int64_t left = task * COLUMN_BLOCK, width = smaller(COLUMN_BLOCK, c->size - left);
+    int64_t left = task * COLUMN_BLOCK, width = min(COLUMN_BLOCK, c->size - left);
     for (int64_t row = 0; row < c->rows; row++) {
         const float *from = c->table + row * c->size + left;
         float *to = c->out + c->tokens[row] * c->size + left;
@@ -87,13 +87,13 @@ void sh_embedding_backward(const crew *by, int64_t rows, int64_t size,
                         .table = dout,
                         .factor = factor,
                         .out = gradient};
-    sh_team_run(by->workers, blocks_of(size, COLUMN_BLOCK), embed_back_task, &c);
+    sh_team_run(by->workers, ceil_divide(size, COLUMN_BLOCK), embed_back_task, &c);
 }
 
 static void positions_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;
-    int64_t first = task * ROW_BLOCK, last = smaller(first + ROW_BLOCK, c->rows);
+    int64_t first = task * ROW_BLOCK, last = min(first + ROW_BLOCK, c->rows);
     int64_t sequence = sh_packing_sequence(c->sequences, first);
     for (int64_t row = first; row < last; row++) {
         while (c->sequences->offsets[sequence + 1] <= row)
@@ -111,7 +111,7 @@ void sh_positions_forward(const crew *by, const packing *sequences, int64_t size
                         .size = size,
                         .table = table,
                         .out = x};
-    sh_team_run(by->workers, blocks_of(c.rows, ROW_BLOCK), positions_task, &c);
+    sh_team_run(by->workers, ceil_divide(c.rows, ROW_BLOCK), positions_task, &c);
 }
 
 static void positions_back_task(void *shared, int64_t task, int thread) {
@@ -121,7 +121,7 @@ static void positions_back_task(void *shared, int64_t task, int thread) {
     int64_t first = task * ROW_BLOCK;
     for (int64_t b = 0; b < c->sequences->batch; b++) {
         int64_t length = offsets[b + 1] - offsets[b];
-        int64_t last = smaller(first + ROW_BLOCK, length);
+        int64_t last = min(first + ROW_BLOCK, length);
         if (last > first)
             c->by->rows->add((last - first) * c->size,
                              c->table + (offsets[b] + first) * c->size,
@@ -136,5 +136,5 @@ void sh_positions_backward(const crew *by, const packing *sequences, int64_t siz
                         .size = size,
                         .table = dout,
                         .out = gradient};
-    sh_team_run(by->workers, blocks_of(longest, ROW_BLOCK), positions_back_task, &c);
+    sh_team_run(by->workers, ceil_divide(longest, ROW_BLOCK), positions_back_task, &c);
 }

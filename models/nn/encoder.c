@@ -174,22 +174,11 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
     status = plan_attention(&stack);
     if (status != SHOAL_OK)
         return status;
-    const size_t state_size = shoal_plan_state_size(stack.plan);
-    layout place = {0};
-    sh_reserve(&place, 1, sizeof stack);
-    sh_encoder_place(&stack, &place, state_size);
-    char *block = place.overflow ? NULL : sh_allocate(context, place.bytes);
-    if (!block) {
+    encoder *kept = sh_allocate_parts(context, sh_encoder_place, &stack, &stack.bytes);
+    if (!kept) {
         shoal_plan_destroy(stack.plan);
-        return sh_fail(
-            context, SHOAL_NO_MEMORY,
-            "out of memory: an encoder of %lld layers for %lld rows needs %zu bytes",
-            (long long)shape->layers, (long long)limits->rows, place.bytes);
+        return SHOAL_NO_MEMORY;
     }
-    stack.bytes = place.bytes;
-    place = (layout){.base = block};
-    encoder *kept = sh_reserve(&place, 1, sizeof stack);
-    sh_encoder_place(&stack, &place, state_size);
     *kept = stack;
     *made = kept;
     return SHOAL_OK;

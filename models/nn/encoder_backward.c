@@ -33,7 +33,7 @@ static void take_slope(const void *shared, const crew *by, int64_t first, int64_
     float factors[PIECE];
     for (int64_t row = first; row < first + count; row++)
         for (int64_t from = left; from < left + width; from += PIECE) {
-            int64_t some = smaller(PIECE, left + width - from), at = row * s->size + from;
+            int64_t some = min(PIECE, left + width - from), at = row * s->size + from;
             by->rows->slope(s->kind, some, s->hidden + at, s->gradient + at,
                             s->gradient + at, s->activated + at);
             if (s->mask.rate > 0) {
@@ -82,7 +82,7 @@ static void join_keys(void *shared, int64_t task, int thread) {
     (void)thread;
     const key_call *c = shared;
     const encoder *stack = c->stack;
-    int64_t last = smaller((task + 1) * ROW_BLOCK, c->rows);
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         stack->by.rows->add(stack->model, stack->grad_keys + row * stack->width,
                             stack->grad_projected + row * stack->width);
@@ -102,7 +102,7 @@ static shoal_status attention_gradient(encoder *stack, const layer_memory *memor
     shoal_status status = shoal_backward(stack->plan, &inputs, &gradients);
     if (status == SHOAL_OK && stack->grad_keys) {
         key_call c = {stack, rows};
-        sh_team_run(stack->by.workers, blocks_of(rows, ROW_BLOCK), join_keys, &c);
+        sh_team_run(stack->by.workers, ceil_divide(rows, ROW_BLOCK), join_keys, &c);
     }
     return status;
 }

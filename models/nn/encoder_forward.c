@@ -56,7 +56,7 @@ static void settle(const void *shared, const crew *by, int64_t first, int64_t co
         if (s->bias)
             by->rows->add(width, s->bias + left, y);
         for (int64_t from = 0; s->mask.rate > 0 && from < width; from += PIECE) {
-            int64_t some = smaller(PIECE, width - from);
+            int64_t some = min(PIECE, width - from);
             sh_dropout_factors(&s->mask, row, left + from, some, factors);
             by->rows->multiply(some, factors, y + from);
         }
@@ -89,7 +89,7 @@ static void wake(const void *shared, const crew *by, int64_t first, int64_t coun
             by->rows->add(width, w->bias + left, hidden);
         by->rows->activate(w->kind, width, hidden, activated);
         for (int64_t from = 0; w->mask.rate > 0 && from < width; from += PIECE) {
-            int64_t some = smaller(PIECE, width - from);
+            int64_t some = min(PIECE, width - from);
             sh_dropout_factors(&w->mask, row, left + from, some, factors);
             by->rows->multiply(some, factors, activated + from);
         }
@@ -118,7 +118,7 @@ static void gather_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const gathering *g = shared;
     const size_t size = (size_t)g->stack->model;
-    int64_t last = smaller((task + 1) * ROW_BLOCK, g->stack->asked_count);
+    int64_t last = min((task + 1) * ROW_BLOCK, g->stack->asked_count);
     for (int64_t i = task * ROW_BLOCK; i < last; i++)
         memcpy(g->to + (size_t)i * size, g->from + (size_t)g->stack->asked[i] * size,
                size * sizeof(float));
@@ -129,8 +129,8 @@ static const float *take_asked(const encoder *stack, int64_t l) {
     if (!sh_layer_is_asked(stack, l))
         return stack->layers[l].attended;
     gathering g = {stack, stack->layers[l].attended, sh_asked_attended(stack, l)};
-    sh_team_run(stack->by.workers, blocks_of(stack->asked_count, ROW_BLOCK), gather_task,
-                &g);
+    sh_team_run(stack->by.workers, ceil_divide(stack->asked_count, ROW_BLOCK),
+                gather_task, &g);
     return g.to;
 }
 

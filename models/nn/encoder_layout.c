@@ -112,83 +112,86 @@ shoal_inputs sh_attention_inputs(const encoder *stack, const layer_memory *layer
     return inputs;
 }
 
-static void place_for_training(encoder *stack, layout *place, size_t state_size) {
+static void place_for_training(encoder *stack, block_layout *block) {
+    const size_t state_size = shoal_plan_state_size(stack->plan);
     const int64_t rows = stack->limits.rows, model = stack->model;
     const int64_t row_floats = sh_mul_checked(rows, model);
     const int64_t hidden = sh_mul_checked(rows, stack->shape.feed_forward);
     for (int64_t l = 0; l < stack->shape.layers; l++) {
         layer_memory made = {0};
         made.attention_in =
-            stack->shape.post_norm ? NULL : sh_reserve(place, row_floats, sizeof(float));
+            stack->shape.post_norm ? NULL : sh_reserve(block, row_floats, sizeof(float));
         made.projected =
-            sh_reserve(place, sh_mul_checked(rows, stack->width), sizeof(float));
-        made.attended = sh_reserve(place, row_floats, sizeof(float));
-        made.middle = sh_reserve(place, row_floats, sizeof(float));
-        made.forward_in = sh_reserve(place, row_floats, sizeof(float));
-        made.hidden = sh_reserve(place, hidden, sizeof(float));
-        made.sum = sh_reserve(place, row_floats, sizeof(float));
-        made.out = stack->shape.post_norm ? sh_reserve(place, row_floats, sizeof(float))
+            sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
+        made.attended = sh_reserve(block, row_floats, sizeof(float));
+        made.middle = sh_reserve(block, row_floats, sizeof(float));
+        made.forward_in = sh_reserve(block, row_floats, sizeof(float));
+        made.hidden = sh_reserve(block, hidden, sizeof(float));
+        made.sum = sh_reserve(block, row_floats, sizeof(float));
+        made.out = stack->shape.post_norm ? sh_reserve(block, row_floats, sizeof(float))
                                           : made.sum;
         made.attention_statistics =
-            sh_reserve(place, sh_mul_checked(rows, 2), sizeof(float));
+            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
         made.forward_statistics =
-            sh_reserve(place, sh_mul_checked(rows, 2), sizeof(float));
-        made.state = sh_reserve(place, 1, state_size);
-        if (place->base)
+            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+        made.state = sh_reserve(block, 1, state_size);
+        if (block->base)
             stack->layers[l] = made;
     }
     layer_norm norm = {.size = model};
-    stack->activated = sh_reserve(place, hidden, sizeof(float));
-    stack->final_statistics = sh_reserve(place, sh_mul_checked(rows, 2), sizeof(float));
-    stack->grad_hidden = sh_reserve(place, hidden, sizeof(float));
+    stack->activated = sh_reserve(block, hidden, sizeof(float));
+    stack->final_statistics = sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+    stack->grad_hidden = sh_reserve(block, hidden, sizeof(float));
     stack->grad_projected =
-        sh_reserve(place, sh_mul_checked(rows, stack->width), sizeof(float));
+        sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
     bool two = sh_encoder_shares_keys(&stack->shape) &&
                !sh_keys_are_queries(&stack->shape);
     stack->grad_keys =
-        two ? sh_reserve(place, sh_mul_checked(rows, stack->width), sizeof(float)) : NULL;
-    stack->grad_rows = sh_reserve(place, row_floats, sizeof(float));
+        two ? sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float)) : NULL;
+    stack->grad_rows = sh_reserve(block, row_floats, sizeof(float));
     stack->grad_dropped =
-        stack->shape.dropout > 0 ? sh_reserve(place, row_floats, sizeof(float)) : NULL;
-    stack->norm_parts = sh_reserve(place, sh_norm_scratch(&norm, rows), sizeof(float));
+        stack->shape.dropout > 0 ? sh_reserve(block, row_floats, sizeof(float)) : NULL;
+    stack->norm_parts = sh_reserve(block, sh_norm_scratch(&norm, rows), sizeof(float));
 }
 
 /* Arrays that are not alive together share: a norm's output is used up by the product
    that follows it; the sum of post-norm takes the place of middle. */
-static void place_for_inference(encoder *stack, layout *place) {
+static void place_for_inference(encoder *stack, block_layout *block) {
     const int64_t rows = stack->limits.rows, model = stack->model;
     const int64_t row_floats = sh_mul_checked(rows, model);
     layer_memory made = {0};
-    float *normed = sh_reserve(place, row_floats, sizeof(float));
+    float *normed = sh_reserve(block, row_floats, sizeof(float));
     made.attention_in = stack->shape.post_norm ? NULL : normed;
     made.forward_in = normed;
-    made.projected = sh_reserve(place, sh_mul_checked(rows, stack->width), sizeof(float));
-    made.attended = sh_reserve(place, row_floats, sizeof(float));
-    made.middle = sh_reserve(place, row_floats, sizeof(float));
+    made.projected = sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
+    made.attended = sh_reserve(block, row_floats, sizeof(float));
+    made.middle = sh_reserve(block, row_floats, sizeof(float));
     made.hidden =
-        sh_reserve(place, sh_mul_checked(rows, stack->shape.feed_forward), sizeof(float));
-    made.out = sh_reserve(place, row_floats, sizeof(float));
+        sh_reserve(block, sh_mul_checked(rows, stack->shape.feed_forward), sizeof(float));
+    made.out = sh_reserve(block, row_floats, sizeof(float));
     made.sum = stack->shape.post_norm ? made.middle : made.out;
-    for (int64_t l = 0; place->base && l < stack->shape.layers; l++)
+    for (int64_t l = 0; block->base && l < stack->shape.layers; l++)
         stack->layers[l] = made;
     stack->activated = made.hidden;
 }
 
-void sh_encoder_place(encoder *stack, layout *place, size_t state_size) {
+void sh_encoder_place(void *argument, block_layout *block) {
+    encoder *stack = argument;
     const int64_t model = stack->model;
-    stack->layers = sh_reserve(place, stack->shape.layers, sizeof(layer_memory));
-    stack->offsets = sh_reserve(place, stack->limits.batch + 1, sizeof(int64_t));
+    sh_reserve(block, 1, sizeof *stack);
+    stack->layers = sh_reserve(block, stack->shape.layers, sizeof(layer_memory));
+    stack->offsets = sh_reserve(block, stack->limits.batch + 1, sizeof(int64_t));
     if (stack->limits.training)
-        place_for_training(stack, place, state_size);
+        place_for_training(stack, block);
     else
-        place_for_inference(stack, place);
+        place_for_inference(stack, block);
     if (sh_ends_in_norm(&stack->shape))
         stack->finished =
-            sh_reserve(place, sh_mul_checked(stack->limits.rows, model), sizeof(float));
+            sh_reserve(block, sh_mul_checked(stack->limits.rows, model), sizeof(float));
     if (stack->limits.half_weights) {
         int64_t most = stack->shape.feed_forward > stack->width
                            ? stack->shape.feed_forward
                            : stack->width;
-        stack->scratch = sh_reserve(place, sh_mul_checked(model, most), sizeof(float));
+        stack->scratch = sh_reserve(block, sh_mul_checked(model, most), sizeof(float));
     }
 }

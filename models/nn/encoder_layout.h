@@ -89,7 +89,6 @@ float *sh_asked_attended(const encoder *stack, int64_t layer);
 bool sh_keys_are_queries(const encoder_shape *shape);
 bool sh_ends_in_norm(const encoder_shape *shape);
 
-/* Places everything in the layout; runs twice. */
-void sh_encoder_place(encoder *stack, layout *place, size_t state_size);
+place_function sh_encoder_place; /* of an encoder */
 
 #endif

@@ -68,7 +68,7 @@ typedef struct {
 static void entropy_task(void *shared, int64_t task, int thread) {
     (void)thread;
     entropy_call *c = shared;
-    int64_t last = smaller((task + 1) * ROW_BLOCK, c->rows), correct = 0;
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows), correct = 0;
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
         float *gradient = c->gradient ? c->gradient + row * c->classes : NULL;
         c->row_losses[row] = 0;
@@ -100,7 +100,7 @@ loss_result sh_cross_entropy(const crew *by, int64_t rows, int64_t classes,
                       .gradient = gradient,
                       .row_losses = row_losses};
     c.factor = result.counted ? 1.0f / (float)result.counted : 0;
-    sh_team_run(by->workers, blocks_of(rows, ROW_BLOCK), entropy_task, &c);
+    sh_team_run(by->workers, ceil_divide(rows, ROW_BLOCK), entropy_task, &c);
     double total = 0;
     for (int64_t row = 0; row < rows; row++)
         total += (double)row_losses[row];

@@ -20,8 +20,8 @@ enum {
 /* The length of equal blocks of at most `most`, in a number that is a multiple of `even`
    (so that two or four threads finish together), rounded up to a multiple of `grain`. */
 static int64_t even_blocks(int64_t count, int64_t most, int64_t even, int64_t grain) {
-    int64_t blocks = blocks_of(blocks_of(count, most), even) * even;
-    return blocks_of(blocks_of(count, blocks), grain) * grain;
+    int64_t blocks = ceil_divide(ceil_divide(count, most), even) * even;
+    return ceil_divide(ceil_divide(count, blocks), grain) * grain;
 }
 
 typedef struct {
@@ -40,8 +40,8 @@ static void product_task(void *shared, int64_t task, int thread) {
     const product *p = shared;
     int64_t first = task / p->column_blocks * p->row_block;
     int64_t left = task % p->column_blocks * p->column_block;
-    int64_t count = smaller(p->row_block, p->rows - first);
-    int64_t width = smaller(p->column_block, p->width - left);
+    int64_t count = min(p->row_block, p->rows - first);
+    int64_t width = min(p->column_block, p->width - left);
     const float *right = p->right.data +
                          left * (p->transposed == CblasTrans ? p->right.stride : 1);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, p->transposed, (int)count, (int)width,
@@ -53,16 +53,16 @@ static void product_task(void *shared, int64_t task, int thread) {
 }
 
 static void run_product(product *p) {
-    p->column_block = p->then.whole_rows ? p->width : smaller(p->width, WIDE);
-    p->column_blocks = blocks_of(p->width, p->column_block);
-    int64_t most = smaller(BLOCK_FLOATS / p->column_block, MOST_ROWS);
+    p->column_block = p->then.whole_rows ? p->width : min(p->width, WIDE);
+    p->column_blocks = ceil_divide(p->width, p->column_block);
+    int64_t most = min(BLOCK_FLOATS / p->column_block, MOST_ROWS);
     if (most < LEAST_ROWS)
         most = LEAST_ROWS;
     if (p->rows > 0)
         p->row_block = even_blocks(p->rows, most, p->rows > 4 * LEAST_ROWS ? 4 : 1, 16);
     else
         p->row_block = most;
-    sh_team_run(p->by->workers, blocks_of(p->rows, p->row_block) * p->column_blocks,
+    sh_team_run(p->by->workers, ceil_divide(p->rows, p->row_block) * p->column_blocks,
                 product_task, p);
 }
 
@@ -112,8 +112,8 @@ static void weight_task(void *shared, int64_t task, int thread) {
     const weight_product *p = shared;
     int64_t output = task / p->input_blocks * p->output_block;
     int64_t input = task % p->input_blocks * p->input_block;
-    int64_t outputs = smaller(p->output_block, p->outputs - output);
-    int64_t inputs = smaller(p->input_block, p->inputs - input);
+    int64_t outputs = min(p->output_block, p->outputs - output);
+    int64_t inputs = min(p->input_block, p->inputs - input);
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)outputs, (int)inputs,
                 (int)p->rows, 1, p->dy.data + output, (int)p->dy.stride,
                 p->x.data + input, (int)p->x.stride, 1,
@@ -132,13 +132,13 @@ void sh_matmul_weights(const crew *by, int64_t rows, int64_t inputs, int64_t out
                         .inputs = inputs,
                         .outputs = outputs,
                         .output_block = even_blocks(outputs, OUTPUT_BLOCK, 2, 16),
-                        .input_block = smaller(inputs, INPUT_BLOCK),
+                        .input_block = min(inputs, INPUT_BLOCK),
                         .dy = dy,
                         .x = x,
                         .dw = dw,
                         .bias_gradient = bias_gradient};
-    p.input_blocks = blocks_of(inputs, p.input_block);
-    sh_team_run(by->workers, blocks_of(outputs, p.output_block) * p.input_blocks,
+    p.input_blocks = ceil_divide(inputs, p.input_block);
+    sh_team_run(by->workers, ceil_divide(outputs, p.output_block) * p.input_blocks,
                 weight_task, &p);
 }
 
@@ -157,7 +157,7 @@ static void few_task(void *shared, int64_t task, int thread) {
     const few_product *p = shared;
     const size_t element = p->half ? sizeof(uint16_t) : sizeof(float);
     float sums[FEW_ROWS];
-    int64_t last = smaller((task + 1) * FEW_OUTPUTS, p->outputs);
+    int64_t last = min((task + 1) * FEW_OUTPUTS, p->outputs);
     for (int64_t output = task * FEW_OUTPUTS; output < last; output++) {
         p->by->rows->dots(p->inputs, p->rows, p->x,
                           p->w + element * (size_t)(output * p->inputs), p->half, sums);
@@ -172,7 +172,7 @@ void sh_matmul_few(const crew *by, int64_t rows, int64_t inputs, int64_t outputs
                    matrix y) {
     few_product p = {by, rows, inputs, outputs, x, w, half, bias, y};
     if (rows > 0)
-        sh_team_run(by->workers, blocks_of(outputs, FEW_OUTPUTS), few_task, &p);
+        sh_team_run(by->workers, ceil_divide(outputs, FEW_OUTPUTS), few_task, &p);
 }
 
 typedef struct {
@@ -186,11 +186,11 @@ static void widen_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const widening *w = shared;
     int64_t first = task * HALF_BLOCK;
-    w->by->rows->widen(smaller(HALF_BLOCK, w->count - first), w->halves + first,
+    w->by->rows->widen(min(HALF_BLOCK, w->count - first), w->halves + first,
                        w->out + first);
 }
 
 void sh_widen_halves(const crew *by, int64_t count, const uint16_t *halves, float *out) {
     widening w = {by, count, halves, out};
-    sh_team_run(by->workers, blocks_of(count, HALF_BLOCK), widen_task, &w);
+    sh_team_run(by->workers, ceil_divide(count, HALF_BLOCK), widen_task, &w);
 }

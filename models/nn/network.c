@@ -103,29 +103,31 @@ void sh_network_describe(parameters *into, const void *model) {
                       "output.bias");
 }
 
-static void place(network *net, layout *plan) {
+static void place(void *argument, block_layout *block) {
+    network *net = argument;
     const int64_t rows = net->limits.rows, batch = net->limits.batch, model = net->model;
     const bool pool = has_pool(&net->shape);
     const int64_t logit_rows = pool ? batch : rows;
-    net->layers = sh_reserve(plan, net->shape.encoder.layers, sizeof(encoder_layer));
-    net->x = sh_reserve(plan, sh_mul_checked(rows, model), sizeof(float));
+    sh_reserve(block, 1, sizeof *net);
+    net->layers = sh_reserve(block, net->shape.encoder.layers, sizeof(encoder_layer));
+    net->x = sh_reserve(block, sh_mul_checked(rows, model), sizeof(float));
     net->logits =
-        sh_reserve(plan, sh_mul_checked(logit_rows, net->shape.outputs), sizeof(float));
-    net->row_losses = sh_reserve(plan, logit_rows, sizeof(float));
+        sh_reserve(block, sh_mul_checked(logit_rows, net->shape.outputs), sizeof(float));
+    net->row_losses = sh_reserve(block, logit_rows, sizeof(float));
     if (!pool) {
-        net->asked = sh_reserve(plan, rows, sizeof(int32_t));
-        net->targets = sh_reserve(plan, rows, sizeof(int32_t));
+        net->asked = sh_reserve(block, rows, sizeof(int32_t));
+        net->targets = sh_reserve(block, rows, sizeof(int32_t));
     }
     if (net->shape.positions == POSITIONS_SINUSOIDAL)
         net->positions =
-            sh_reserve(plan, sh_mul_checked(net->limits.length, model), sizeof(float));
+            sh_reserve(block, sh_mul_checked(net->limits.length, model), sizeof(float));
     if (pool) {
-        net->pooled = sh_reserve(plan, sh_mul_checked(batch, model), sizeof(float));
+        net->pooled = sh_reserve(block, sh_mul_checked(batch, model), sizeof(float));
         net->pooled_gradient =
-            sh_reserve(plan, sh_mul_checked(batch, model), sizeof(float));
+            sh_reserve(block, sh_mul_checked(batch, model), sizeof(float));
     }
     if (net->limits.training)
-        net->gradient = sh_reserve(plan, sh_mul_checked(rows, model), sizeof(float));
+        net->gradient = sh_reserve(block, sh_mul_checked(rows, model), sizeof(float));
 }
 
 static void bind(network *net, const parameters *arena) {
@@ -163,18 +165,9 @@ static shoal_status check_arena(shoal_context *context, const network_shape *sha
 }
 
 static shoal_status keep(network *net, const parameters *arena, network **made) {
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof *net);
-    place(net, &plan);
-    char *block = plan.overflow ? NULL : sh_allocate(net->context, plan.bytes);
-    if (!block)
-        return sh_fail(net->context, SHOAL_NO_MEMORY,
-                       "out of memory: a model for %lld rows needs %zu bytes",
-                       (long long)net->limits.rows, plan.bytes);
-    net->bytes = plan.bytes;
-    plan = (layout){.base = block};
-    network *kept = sh_reserve(&plan, 1, sizeof *net);
-    place(net, &plan);
+    network *kept = sh_allocate_parts(net->context, place, net, &net->bytes);
+    if (!kept)
+        return SHOAL_NO_MEMORY;
     bind(net, arena);
     if (net->positions)
         sh_sinusoidal_positions(net->limits.length, net->model, net->positions);

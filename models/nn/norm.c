@@ -19,7 +19,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const norm_call *c = shared;
     int64_t size = c->norm->size, first = task * ROW_BLOCK;
-    c->by->rows->norm(smaller(ROW_BLOCK, c->rows - first), size, c->x + first * size,
+    c->by->rows->norm(min(ROW_BLOCK, c->rows - first), size, c->x + first * size,
                       c->norm->scale.data, c->norm->shift.data, c->norm->epsilon,
                       c->y + first * size,
                       c->statistics ? c->statistics + 2 * first : NULL);
@@ -29,11 +29,11 @@ void sh_norm_forward(const crew *by, const layer_norm *norm, int64_t rows, const
                      float *y, float *statistics) {
     norm_call c =
         {.by = by, .norm = norm, .rows = rows, .x = x, .y = y, .statistics = statistics};
-    sh_team_run(by->workers, blocks_of(rows, ROW_BLOCK), forward_task, &c);
+    sh_team_run(by->workers, ceil_divide(rows, ROW_BLOCK), forward_task, &c);
 }
 
 int64_t sh_norm_scratch(const layer_norm *norm, int64_t rows) {
-    return 2 * norm->size * blocks_of(rows, NORM_BLOCK);
+    return 2 * norm->size * ceil_divide(rows, NORM_BLOCK);
 }
 
 static void backward_task(void *shared, int64_t task, int thread) {
@@ -42,11 +42,10 @@ static void backward_task(void *shared, int64_t task, int thread) {
     int64_t size = c->norm->size, first = task * NORM_BLOCK;
     float *part = c->parts + 2 * size * task;
     memset(part, 0, sizeof(float) * 2 * (size_t)size);
-    c->by->rows->norm_slope(smaller(NORM_BLOCK, c->rows - first), size,
-                            c->x + first * size, c->statistics + 2 * first,
-                            c->norm->scale.data, c->dy + first * size,
-                            c->base ? c->base + first * size : NULL, c->y + first * size,
-                            part, part + size);
+    c->by->rows->norm_slope(min(NORM_BLOCK, c->rows - first), size, c->x + first * size,
+                            c->statistics + 2 * first, c->norm->scale.data,
+                            c->dy + first * size, c->base ? c->base + first * size : NULL,
+                            c->y + first * size, part, part + size);
 }
 
 void sh_norm_backward(const crew *by, const layer_norm *norm, int64_t rows,
@@ -61,7 +60,7 @@ void sh_norm_backward(const crew *by, const layer_norm *norm, int64_t rows,
                    .y = dx,
                    .statistics = (float *)statistics,
                    .parts = scratch};
-    int64_t blocks = blocks_of(rows, NORM_BLOCK);
+    int64_t blocks = ceil_divide(rows, NORM_BLOCK);
     sh_team_run(by->workers, blocks, backward_task, &c);
     by->rows->column_sums(blocks, norm->size, scratch, 2 * norm->size,
                           norm->scale.gradient);

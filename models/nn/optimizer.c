@@ -20,7 +20,7 @@ typedef struct {
 
 static int64_t extent(const vector_call *c, int64_t task, int64_t *first) {
     *first = task * c->block;
-    return smaller(c->block, c->arena->size - *first);
+    return min(c->block, c->arena->size - *first);
 }
 
 /* The numbers of step t that are the same for every element. */
@@ -68,7 +68,7 @@ void sh_optimizer_step(const crew *by, const optimizer_settings *settings, doubl
                      .block = PIECE,
                      .how = numbers_of(settings, rate, state->step),
                      .state = state};
-    sh_team_run(by->workers, blocks_of(arena->size, PIECE), update_task, &c);
+    sh_team_run(by->workers, ceil_divide(arena->size, PIECE), update_task, &c);
 }
 
 static void squares_task(void *shared, int64_t task, int thread) {
@@ -80,10 +80,10 @@ static void squares_task(void *shared, int64_t task, int thread) {
 
 double sh_gradients_norm(const crew *by, const parameters *arena) {
     vector_call c = {.by = by, .arena = (parameters *)arena};
-    c.block = blocks_of(arena->size, NORM_PIECES);
+    c.block = ceil_divide(arena->size, NORM_PIECES);
     if (arena->size == 0)
         return 0;
-    int64_t pieces = blocks_of(arena->size, c.block);
+    int64_t pieces = ceil_divide(arena->size, c.block);
     sh_team_run(by->workers, pieces, squares_task, &c);
     double total = 0;
     for (int64_t i = 0; i < pieces; i++)
@@ -105,7 +105,7 @@ double sh_gradients_clip(const crew *by, parameters *arena, double limit) {
                          .arena = arena,
                          .block = PIECE,
                          .factor = (float)(limit / norm)};
-        sh_team_run(by->workers, blocks_of(arena->size, PIECE), scale_task, &c);
+        sh_team_run(by->workers, ceil_divide(arena->size, PIECE), scale_task, &c);
     }
     return norm;
 }
@@ -128,5 +128,5 @@ void sh_weights_average(const crew *by, const parameters *arena, double decay,
                      .block = PIECE,
                      .factor = (float)step,
                      .averaged = averaged};
-    sh_team_run(by->workers, blocks_of(arena->size, PIECE), average_task, &c);
+    sh_team_run(by->workers, ceil_divide(arena->size, PIECE), average_task, &c);
 }

@@ -38,37 +38,40 @@ void sh_parameters_add(parameters *into, parameter_shape shape, const char *form
     into->count++;
 }
 
+typedef struct {
+    parameters *made;
+    bool with_gradients;
+} parameter_arrays;
+
+static void place(void *argument, block_layout *block) {
+    const parameter_arrays *arrays = argument;
+    parameters *made = arrays->made;
+    const int64_t size = aligned(made->size);
+    block->overflow = made->overflow;
+    sh_reserve(block, 1, sizeof *made);
+    made->list = sh_reserve(block, made->count, sizeof(parameter));
+    made->values = sh_reserve(block, size, sizeof(float));
+    if (arrays->with_gradients)
+        made->gradients = sh_reserve(block, size, sizeof(float));
+}
+
 shoal_status sh_parameters_create(shoal_context *context, describe_function *describe,
                                   const void *model, bool with_gradients,
                                   parameters **made) {
     *made = NULL;
     parameters counted = {.context = context};
     describe(&counted, model);
-    layout plan = {.overflow = counted.overflow};
-    const int64_t size = aligned(counted.size);
-    parameters *arena = NULL;
-    for (int placing = 0; placing < 2; placing++) {
-        arena = sh_reserve(&plan, 1, sizeof *arena);
-        counted.list = sh_reserve(&plan, counted.count, sizeof(parameter));
-        counted.values = sh_reserve(&plan, size, sizeof(float));
-        counted.gradients = with_gradients ? sh_reserve(&plan, size, sizeof(float))
-                                           : NULL;
-        if (placing)
-            break;
-        if (plan.overflow)
-            return sh_fail(
-                context, SHOAL_NO_MEMORY,
-                "out of memory: the model's parameters do not fit the address space");
-        void *block = sh_allocate(context, plan.bytes);
-        if (!block)
-            return SHOAL_NO_MEMORY;
-        memset(block, 0, plan.bytes);
-        plan = (layout){.base = block};
-    }
+    size_t bytes;
+    parameters *arena = sh_allocate_parts(context, place,
+                                          &(parameter_arrays){&counted, with_gradients},
+                                          &bytes);
+    if (!arena)
+        return SHOAL_NO_MEMORY;
+    memset(arena, 0, bytes);
     *arena = counted;
     arena->count = arena->size = 0;
     describe(arena, model);
-    arena->size = size;
+    arena->size = aligned(arena->size);
     *made = arena;
     return SHOAL_OK;
 }
@@ -131,9 +134,9 @@ static void clear_task(void *shared, int64_t task, int thread) {
     parameters *arena = shared;
     int64_t first = task * PIECE;
     memset(arena->gradients + first, 0,
-           sizeof(float) * (size_t)smaller(PIECE, arena->size - first));
+           sizeof(float) * (size_t)min(PIECE, arena->size - first));
 }
 
 void sh_parameters_clear_gradients(const crew *by, parameters *arena) {
-    sh_team_run(by->workers, blocks_of(arena->size, PIECE), clear_task, arena);
+    sh_team_run(by->workers, ceil_divide(arena->size, PIECE), clear_task, arena);
 }

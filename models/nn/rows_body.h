@@ -115,7 +115,7 @@ static void slope(activation kind, int64_t count, const float *x, const float *d
     }
     float values[CHUNK];
     for (int64_t first = 0; first < count; first += CHUNK) {
-        int64_t some = smaller(CHUNK, count - first);
+        int64_t some = min(CHUNK, count - first);
         for (int64_t i = 0; i < some; i++) {
             float bell, here = x[first + i], below = normal_below(here, &bell);
             values[i] = here * below;
@@ -240,9 +240,9 @@ static void column_sums(int64_t count, int64_t width, const float *x, int64_t st
                         float *sums) {
     float part[CHUNK];
     for (int64_t left = 0; left < width; left += CHUNK) {
-        int64_t some = smaller(CHUNK, width - left);
+        int64_t some = min(CHUNK, width - left);
         for (int64_t first = 0; first < count; first += CHUNK) {
-            int64_t last = smaller(first + CHUNK, count);
+            int64_t last = min(first + CHUNK, count);
             memset(part, 0, sizeof(float) * (size_t)some);
             for (int64_t row = first; row < last; row++)
                 add(some, x + row * stride + left, part);
@@ -264,7 +264,7 @@ static float entropy(int64_t classes, const float *x, int64_t target, float fact
     float total = 0;
     float powers[CHUNK];
     for (int64_t first = 0; first < classes; first += CHUNK) {
-        int64_t some = smaller(CHUNK, classes - first);
+        int64_t some = min(CHUNK, classes - first);
         for (int64_t j = 0; j < some; j++)
             powers[j] = exp_negative(x[first + j] - top);
         total += sum(some, powers);
@@ -308,7 +308,7 @@ static void dots(int64_t inputs, int64_t rows, const_matrix x, const void *w, bo
     for (int64_t r = 0; r < rows; r++)
         out[r] = 0;
     for (int64_t first = 0; first < inputs; first += CHUNK) {
-        int64_t some = smaller(CHUNK, inputs - first);
+        int64_t some = min(CHUNK, inputs - first);
         const float *part = half ? wide : (const float *)w + first;
         if (half)
             widen(some, (const uint16_t *)w + first, wide);

@@ -112,27 +112,34 @@ static int64_t list_tensors(const shoal_trainer *trainer, file_tensor *tensors,
     return count;
 }
 
+/* What describes a checkpoint while it is written. */
+typedef struct {
+    int64_t most; /* tensors */
+    note_list *notes;
+    file_tensor *tensors;       /* [most] */
+    char (*names)[TENSOR_NAME]; /* [most] */
+} description;
+
+static void place(void *argument, block_layout *block) {
+    description *d = argument;
+    d->notes = sh_reserve(block, 1, sizeof *d->notes);
+    d->tensors = sh_reserve(block, d->most, sizeof *d->tensors);
+    d->names = sh_reserve(block, d->most, sizeof *d->names);
+}
+
 shoal_status shoal_trainer_save(shoal_trainer *trainer, const char *path) {
     if (!trainer || !path)
         return sh_fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
                        "trainer or path is NULL");
-    const int64_t most = sh_mul_checked(ARRAYS, trainer->model->arena->count);
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof(note_list));
-    sh_reserve(&plan, most, sizeof(file_tensor));
-    sh_reserve(&plan, most, TENSOR_NAME);
-    void *block = sh_allocate(trainer->context, plan.bytes);
+    description d = {.most = sh_mul_checked(ARRAYS, trainer->model->arena->count)};
+    void *block = sh_allocate_parts(trainer->context, place, &d, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
-    plan = (layout){.base = block};
-    note_list *notes = sh_reserve(&plan, 1, sizeof(note_list));
-    file_tensor *tensors = sh_reserve(&plan, most, sizeof(file_tensor));
-    char(*names)[TENSOR_NAME] = sh_reserve(&plan, most, TENSOR_NAME);
-    list_notes(trainer, notes);
-    const int64_t count = list_tensors(trainer, tensors, names);
-    const shoal_status status = sh_safetensors_write(trainer->context, path, tensors,
-                                                     count, notes->notes, notes->count,
-                                                     SAFETENSORS_DURABLE);
+    list_notes(trainer, d.notes);
+    const int64_t count = list_tensors(trainer, d.tensors, d.names);
+    const shoal_status status = sh_safetensors_write(trainer->context, path, d.tensors,
+                                                     count, d.notes->notes,
+                                                     d.notes->count, SAFETENSORS_DURABLE);
     sh_release(trainer->context, block);
     return status;
 }

@@ -96,28 +96,22 @@ static shoal_status make_parts(shoal_model *model) {
                              &model->net);
 }
 
-static shoal_status allocate_model(shoal_context *context, int64_t layers,
-                                   shoal_model **made) {
-    layout plan = {0};
-    for (char *block = NULL;;) {
-        shoal_model *model = sh_reserve(&plan, 1, sizeof *model);
-        encoder_layer *list = sh_reserve(&plan, layers, sizeof *list);
-        if (block) {
-            *model = (shoal_model){.context = context,
-                                   .weights.layers = list,
-                                   .rows = -1,
-                                   .own_bytes = plan.bytes};
-            *made = model;
-            return SHOAL_OK;
-        }
-        if (plan.overflow)
-            return sh_fail(context, SHOAL_NO_MEMORY, "the model does not fit in memory");
-        block = sh_allocate(context, plan.bytes);
-        if (!block)
-            return SHOAL_NO_MEMORY;
-        memset(block, 0, plan.bytes);
-        plan = (layout){.base = block};
-    }
+static void place(void *argument, block_layout *block) {
+    shoal_model *model = argument;
+    sh_reserve(block, 1, sizeof *model);
+    model->weights.layers =
+        sh_reserve(block, model->shape.encoder.layers, sizeof *model->weights.layers);
+}
+
+static shoal_status allocate_model(shoal_context *context,
+                                   const shoal_model_config *config, shoal_model **made) {
+    shoal_model model = {.context = context, .shape = shape_of(config), .rows = -1};
+    *made = sh_allocate_parts(context, place, &model, &model.own_bytes);
+    if (!*made)
+        return SHOAL_NO_MEMORY;
+    memset(*made, 0, model.own_bytes);
+    **made = model;
+    return SHOAL_OK;
 }
 
 shoal_status shoal_model_create(shoal_context *context, const shoal_model_config *config,
@@ -137,10 +131,9 @@ shoal_status shoal_model_create(shoal_context *context, const shoal_model_config
                     "flags 0 or SHOAL_WITH_BACKWARD");
     shoal_model *made = NULL;
     if (status == SHOAL_OK)
-        status = allocate_model(context, config->layers, &made);
+        status = allocate_model(context, config, &made);
     if (status != SHOAL_OK)
         return status;
-    made->shape = shape_of(config);
     made->limits = (encoder_limits){.batch = max_batch,
                                     .rows = max_rows,
                                     .length = config->max_length,

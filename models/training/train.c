@@ -3,52 +3,39 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "models/training/train_config.h"
 #include "shoal_models.h"
 
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ---- Creation -------------------------------------------------------------------- */
 
-/* Places every array of the trainer; measures while plan->base is NULL. */
-static void place(layout *plan, shoal_trainer *trainer, int64_t weights, int64_t rows) {
+static void place(void *argument, block_layout *block) {
+    shoal_trainer *trainer = argument;
     const int64_t sequences = trainer->config.batch;
+    const int64_t weights = trainer->model->arena->size;
+    const int64_t rows = sh_mul_checked(trainer->config.model.max_length, sequences);
     const bool averages = trainer->config.average > 0;
-    trainer->optimizer.first = sh_reserve(plan, weights, sizeof(float));
-    trainer->optimizer.second = sh_reserve(plan, weights, sizeof(float));
-    trainer->averaged = averages ? sh_reserve(plan, weights, sizeof(float)) : NULL;
-    trainer->batch.offsets = sh_reserve(plan, sequences + 1, sizeof(int64_t));
-    trainer->batch.tokens = sh_reserve(plan, rows, sizeof(int32_t));
-    trainer->batch.targets = sh_reserve(plan, rows, sizeof(int32_t));
-    trainer->batch.answers = sh_reserve(plan, rows, sizeof(int32_t));
+    sh_reserve(block, 1, sizeof *trainer);
+    trainer->optimizer.first = sh_reserve(block, weights, sizeof(float));
+    trainer->optimizer.second = sh_reserve(block, weights, sizeof(float));
+    trainer->averaged = averages ? sh_reserve(block, weights, sizeof(float)) : NULL;
+    trainer->batch.offsets = sh_reserve(block, sequences + 1, sizeof(int64_t));
+    trainer->batch.tokens = sh_reserve(block, rows, sizeof(int32_t));
+    trainer->batch.targets = sh_reserve(block, rows, sizeof(int32_t));
+    trainer->batch.answers = sh_reserve(block, rows, sizeof(int32_t));
 }
 
-/* One block: the structure, then its arrays. `draft` has everything but those. */
-static shoal_status settle(const shoal_trainer *draft, int64_t rows,
-                           shoal_trainer **trainer) {
-    shoal_trainer copy = *draft;
-    layout plan = {0};
-    sh_reserve(&plan, 1, sizeof copy);
-    place(&plan, &copy, draft->model->arena->size, rows);
-    if (plan.overflow)
-        return sh_fail(draft->context, SHOAL_NO_MEMORY,
-                       "the trainer does not fit in memory");
-    char *block = sh_allocate(draft->context, plan.bytes);
-    if (!block)
+/* `draft` has everything but the arrays. */
+static shoal_status allocate_trainer(shoal_trainer *draft, shoal_trainer **trainer) {
+    shoal_trainer *made =
+        sh_allocate_parts(draft->context, place, draft, &draft->own_bytes);
+    if (!made)
         return SHOAL_NO_MEMORY;
-    memset(block, 0, plan.bytes);
-    copy.own_bytes = plan.bytes;
-    plan = (layout){.base = block};
-    *trainer = sh_reserve(&plan, 1, sizeof copy);
-    place(&plan, &copy, draft->model->arena->size, rows);
-    **trainer = copy;
+    memset(made, 0, draft->own_bytes);
+    *made = *draft;
+    *trainer = made;
     return SHOAL_OK;
 }
 
@@ -75,7 +62,7 @@ shoal_status shoal_trainer_create(shoal_context *context,
     status = shoal_model_create(context, &draft.config.model, config->seed, config->batch,
                                 rows, SHOAL_WITH_BACKWARD, &draft.model);
     if (status == SHOAL_OK)
-        status = settle(&draft, rows, trainer);
+        status = allocate_trainer(&draft, trainer);
     if (status != SHOAL_OK)
         shoal_model_destroy(draft.model);
     return status;
@@ -189,9 +176,9 @@ shoal_status shoal_trainer_step(shoal_trainer *trainer, shoal_train_step *step) 
     if (!trainer || !step)
         return sh_fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
                        "trainer or step is NULL");
-    const double begun = seconds_now();
+    const double begun = sh_seconds();
     const shoal_status status = run_step(trainer, step);
-    trainer->state.seconds += seconds_now() - begun;
+    trainer->state.seconds += sh_seconds() - begun;
     return status;
 }
 
@@ -239,7 +226,7 @@ shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score) 
     if (!trainer || !score)
         return sh_fail(trainer ? trainer->context : NULL, SHOAL_INVALID,
                        "trainer or score is NULL");
-    const double begun = seconds_now();
+    const double begun = sh_seconds();
     train_state *state = &trainer->state;
     const int64_t batches = trainer->config.validate_batches;
     const int64_t beats =
@@ -248,7 +235,7 @@ shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score) 
     const shoal_status status = score_split(trainer, trainer->model->net, SPLIT_VALIDATE,
                                             beats * batches, batches, score);
     exchange_average(trainer);
-    state->seconds += seconds_now() - begun;
+    state->seconds += sh_seconds() - begun;
     if (status != SHOAL_OK)
         return status;
     state->validated_at = state->step;

@@ -103,24 +103,18 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
     return status;
 }
 
-/* Measures, allocates once, and hands out the places. */
-static shoal_status place_memory(shoal_plan *plan) {
-    layout work = {0}, state = {0};
+/* Work and state lie in one block, one after the other. */
+static void place_memory(void *argument, block_layout *block) {
+    shoal_plan *plan = argument;
+    block_layout work = {.base = block->base}, state = {0};
+    if (block->base)
+        state.base = plan->state = block->base + plan->work_size;
     plan->kind->place(plan, &work, &state);
-    if (work.overflow || state.overflow)
-        return sh_fail(
-            plan->context, SHOAL_NO_MEMORY,
-            "out of memory: the problem's workspace does not fit the address space");
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
-    plan->memory = sh_allocate(plan->context, work.bytes + state.bytes);
-    if (!plan->memory)
-        return SHOAL_NO_MEMORY;
-    plan->state = (char *)plan->memory + work.bytes;
-    work = (layout){.base = plan->memory};
-    state = (layout){.base = plan->state};
-    plan->kind->place(plan, &work, &state);
-    return SHOAL_OK;
+    block->overflow = work.overflow || state.overflow;
+    sh_reserve(block, (int64_t)work.bytes, 1);
+    sh_reserve(block, (int64_t)state.bytes, 1);
 }
 
 shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *problem,
@@ -153,10 +147,10 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     if (!kept)
         return SHOAL_NO_MEMORY;
     *kept = made;
-    status = place_memory(kept);
-    if (status != SHOAL_OK) {
+    kept->memory = sh_allocate_parts(context, place_memory, kept, NULL);
+    if (!kept->memory) {
         sh_release(context, kept);
-        return status;
+        return SHOAL_NO_MEMORY;
     }
     *plan = kept;
     return SHOAL_OK;

@@ -53,11 +53,10 @@ static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *
     if (inputs->query_lengths || inputs->key_lengths)
         return sh_fail(plan->context, SHOAL_INVALID,
                        "a packed problem takes offsets, not lengths");
-    const int64_t last_key =
-        least(last_position(&problem->k), last_position(&problem->v));
-    int64_t last_query = least(last_position(&problem->q), last_position(&problem->out));
+    const int64_t last_key = min(last_position(&problem->k), last_position(&problem->v));
+    int64_t last_query = min(last_position(&problem->q), last_position(&problem->out));
     if (plan->kind->keys_are_queries)
-        last_query = least(last_query, last_key);
+        last_query = min(last_query, last_key);
     status = check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
                            last_query);
     if (status == SHOAL_OK && !plan->kind->keys_are_queries)

@@ -16,13 +16,12 @@ static void hash_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     clustered_thread *own = &head->work->threads[thread];
     const rows q = head->view.q;
-    const int64_t last = least((task + 1) * HASH_TASK, head->view.queries);
+    const int64_t last = min((task + 1) * HASH_TASK, head->view.queries);
     for (int64_t first = task * HASH_TASK; first < last; first += HASH_BLOCK)
         sh_hash_queries(head->keys.kernels, q.data + first * q.stride, q.stride,
-                        (int)least(HASH_BLOCK, last - first), last - first,
-                        head->keys.dim, head->work->directions, &head->slot->hashes,
-                        first / HASH_BLOCK, own->dense->panels[0].queries,
-                        own->projections);
+                        (int)min(HASH_BLOCK, last - first), last - first, head->keys.dim,
+                        head->work->directions, &head->slot->hashes, first / HASH_BLOCK,
+                        own->dense->panels[0].queries, own->projections);
 }
 
 void sh_clustered_find_groups(clustered_head *head, team workers) {
@@ -62,7 +61,7 @@ static void centroid_task(void *shared, int64_t task, int thread) {
     const grouping *sorted = &head->slot->sorted;
     const int dim = head->keys.dim;
     (void)thread;
-    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used);
+    for (int64_t j = task * GROUP_TASK; j < min((task + 1) * GROUP_TASK, sorted->used);
          j++) {
         int64_t size = sorted->offsets[j + 1] - sorted->offsets[j];
         float *centroid = head->state.centroids + j * dim;
@@ -147,9 +146,9 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t runs = ceil_divide(used, run), chunk = task / runs;
     const int64_t first = task % runs * run;
     const int64_t start = chunk * head->chunk_keys;
-    const int64_t end = least(start + head->chunk_keys, head->view.keys);
+    const int64_t end = min(start + head->chunk_keys, head->view.keys);
     const int panels =
-        sh_dense_cut(own->dense, head->keys.kernels, first, least(first + run, used));
+        sh_dense_cut(own->dense, head->keys.kernels, first, min(first + run, used));
     candidate_seer seers[PANELS];
     for (int p = 0; p < panels; p++) {
         seers[p] = sh_clustered_seer(head, own, p);
@@ -160,7 +159,7 @@ static void attend_task(void *shared, int64_t task, int thread) {
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
-            sh_dense_stream(&head->keys, key, least(key + KEY_BLOCK, end),
+            sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
                             head->work->improved ? sh_clustered_see : NULL, &seers[p]);
     for (int p = 0; p < panels; p++)
@@ -239,7 +238,7 @@ static void merge_group(const clustered_head *head, int64_t j, clustered_thread 
 static void merge_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     const grouping *sorted = &head->slot->sorted;
-    for (int64_t j = task * GROUP_TASK; j < least((task + 1) * GROUP_TASK, sorted->used);
+    for (int64_t j = task * GROUP_TASK; j < min((task + 1) * GROUP_TASK, sorted->used);
          j++)
         if (sorted->offsets[j + 1] > sorted->offsets[j])
             merge_group(head, j, &head->work->threads[thread]);
@@ -272,7 +271,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     head.task_panels = PANELS;
     if (chunks < workers.threads)
         head.task_panels = used / head.keys.kernels->panel * chunks / workers.threads;
-    head.task_panels = head.task_panels < 1 ? 1 : least(head.task_panels, PANELS);
+    head.task_panels = head.task_panels < 1 ? 1 : min(head.task_panels, PANELS);
     sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)),
                 attend_task, &head);
     sh_team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);

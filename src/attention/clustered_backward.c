@@ -205,7 +205,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     memset(own->grad_top_v, 0, sizeof(float) * (size_t)k * (size_t)Dv);
     double gradient = 0;
     for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
-        sh_dense_cut(own->dense, run, at, least(at + run->panel, last));
+        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
         gradient += top_panel(head, j, k, at, own);
     }
     head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) *
@@ -224,7 +224,7 @@ static void member_task(void *shared, int64_t task, int thread) {
     const int dim = head->keys.dim;
     (void)thread;
     for (int64_t i = task * MEMBER_TASK;
-         i < least((task + 1) * MEMBER_TASK, head->view.queries); i++) {
+         i < min((task + 1) * MEMBER_TASK, head->view.queries); i++) {
         int32_t j = head->state.groups[i];
         float share = 1 / (float)(offsets[j + 1] - offsets[j]);
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;

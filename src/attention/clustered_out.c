@@ -17,7 +17,7 @@ static void copy_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     (void)thread;
     for (int64_t i = task * MEMBER_TASK;
-         i < least((task + 1) * MEMBER_TASK, head->view.queries); i++)
+         i < min((task + 1) * MEMBER_TASK, head->view.queries); i++)
         copy_shared(head, i);
 }
 
@@ -64,12 +64,12 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
     sh_clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
     for (int64_t at = first; at < last;) {
         query_panel *panel = &own->dense->panels[0];
-        sh_dense_cut(own->dense, run, at, least(at + run->panel, last));
+        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
         run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
                   panel->width, dim, head->keys.scale, panel->queries);
         at += panel->count;
         prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
-                      least(run->panel, head->view.queries - at), dim);
+                      min(run->panel, head->view.queries - at), dim);
         prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
                                panel->count, Dv);
         run->score(panel->queries, panel->width, dim, own->top_k, dim, k, own->weights);
@@ -106,10 +106,10 @@ static void prefetch_top(const clustered_head *head, int64_t j) {
 static void improve_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     const int32_t *offsets = head->slot->sorted.offsets;
-    const int64_t last = least((task + 1) * MEMBER_TASK, head->view.queries);
+    const int64_t last = min((task + 1) * MEMBER_TASK, head->view.queries);
     int64_t at = task * MEMBER_TASK;
     for (int64_t j = head->state.groups[head->slot->sorted.order[at]]; at < last; j++) {
-        int64_t end = least(offsets[j + 1], last);
+        int64_t end = min(offsets[j + 1], last);
         if (end <= at)
             continue;
         if (end < last)

@@ -17,7 +17,7 @@ static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
 
 /* The centroids' softmax of `heads` heads. */
 static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_t heads,
-                          layout *place) {
+                          block_layout *place) {
     const int64_t groups = sh_mul_checked(heads, plan->attention.clusters);
     state->centroids =
         sh_reserve(place, sh_mul_checked(groups, plan->problem.dim), sizeof(float));
@@ -31,7 +31,7 @@ static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_
 
 /* Groups and top keys are there to be asked for. The softmax is kept for backward only;
    without it a slot has one head's. */
-static clustered_state state_at(const shoal_plan *plan, layout *place) {
+static clustered_state state_at(const shoal_plan *plan, block_layout *place) {
     const shoal_problem *problem = &plan->problem;
     const int64_t heads = problem->batch * problem->heads;
     clustered_state state = {0};
@@ -50,10 +50,10 @@ static clustered_state state_at(const shoal_plan *plan, layout *place) {
 
 /* What the grouping needs for one head. */
 static void place_groups(clustered_slot *slot, const shoal_plan *plan,
-                         const clustered_work *own, layout *work) {
+                         const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries;
     const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
-    const int rank = (int)least(plan->attention.rank, dim);
+    const int rank = (int)min(plan->attention.rank, dim);
     if (own->by_keys) {
         sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
         sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
@@ -68,7 +68,7 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
 }
 
 static void place_slot(clustered_slot *slot, const shoal_plan *plan,
-                       const clustered_work *own, layout *work) {
+                       const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
     const int64_t C = plan->attention.clusters;
     const int64_t parts = ceil_divide(S, chunk_length(plan, S)) * C;
@@ -98,7 +98,7 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
 }
 
 static void place_thread(clustered_thread *thread, const shoal_plan *plan,
-                         const clustered_work *own, layout *work) {
+                         const clustered_work *own, block_layout *work) {
     const int64_t width = plan->kernels->panel, k = own->topk;
     const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
     if (!own->by_keys)
@@ -125,9 +125,9 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
 
 /* What the grouping needs for each thread. */
 static void place_group_threads(clustered_work *own, const shoal_plan *plan,
-                                layout *work) {
+                                block_layout *work) {
     const int C = plan->attention.clusters, bits = plan->attention.bits;
-    const int dim = (int)plan->problem.dim, rank = (int)least(plan->attention.rank, dim);
+    const int dim = (int)plan->problem.dim, rank = (int)min(plan->attention.rank, dim);
     if (own->by_keys)
         own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
     else
@@ -147,7 +147,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
         sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
 }
 
-void sh_clustered_place(shoal_plan *plan, layout *work, layout *state) {
+void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state) {
     const shoal_problem *problem = &plan->problem;
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
@@ -156,7 +156,7 @@ void sh_clustered_place(shoal_plan *plan, layout *work, layout *state) {
     own->improved = plan->attention.kind != SHOAL_CLUSTERED;
     own->by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS;
     own->per_query = plan->attention.normaliser == SHOAL_NORMALISER_QUERY;
-    own->topk = (int32_t)least(plan->attention.topk, problem->keys);
+    own->topk = (int32_t)min(plan->attention.topk, problem->keys);
     own->capacity = topk_capacity(own->topk, KEY_BLOCK);
     place_group_threads(own, plan, work);
     own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
@@ -177,16 +177,16 @@ void sh_clustered_place(shoal_plan *plan, layout *work, layout *state) {
 
 void sh_clustered_use_topk(shoal_plan *plan, int32_t topk) {
     clustered_work *own = plan->work;
-    own->topk = (int32_t)least(topk, plan->problem.keys);
+    own->topk = (int32_t)min(topk, plan->problem.keys);
     own->capacity = topk_capacity(own->topk, KEY_BLOCK);
 }
 
 const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
-    return state_at(plan, &(layout){.base = (char *)state}).groups;
+    return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
 
 const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state) {
-    return state_at(plan, &(layout){.base = (char *)state}).top_keys;
+    return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
@@ -201,7 +201,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
     head.chunk_keys = chunk_length(plan, head.view.keys);
-    const clustered_state all = state_at(plan, &(layout){.base = call->state});
+    const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
     head.state = head.slot->softmax;
     if (plan->with_backward) {
         head.state.centroids = all.centroids + at * C * problem->dim;

@@ -89,7 +89,7 @@ static void follow_sample(const sample_panel *samples, int s, double *squares) {
     for (int d = 0; d < Dv; d++)
         sums[d] = centroid->outputs[d * width + s];
     for (int32_t t = 0, taken = 0; t < trial->count; t++) {
-        const int32_t more = (int32_t)least(trial->topks[t], found) - taken;
+        const int32_t more = (int32_t)min(trial->topks[t], found) - taken;
         head->keys.kernels->sum_rows(head->view.v.data, head->view.v.stride,
                                      samples->keys + taken, samples->own->weights + taken,
                                      more, Dv, moved);
@@ -117,7 +117,7 @@ static void try_panel(sample_panel *samples, double *squares) {
     float *scores = samples->own->dense->scores;
     load_panels(samples);
     for (int64_t key = 0; key < head->view.keys; key += KEY_BLOCK) {
-        const int64_t end = least(key + KEY_BLOCK, head->view.keys);
+        const int64_t end = min(key + KEY_BLOCK, head->view.keys);
         sh_dense_stream(&head->keys, key, end, &panel[0], scores, NULL, NULL);
         sh_dense_stream(&head->keys, key, end, &panel[1], scores, sh_clustered_see,
                         &samples->seer);
@@ -141,7 +141,7 @@ static void try_head(void *shared, int64_t unit, int slot, team workers) {
     if (n == 0 || head.view.keys == 0)
         return;
     int32_t chosen[MOST_SAMPLES];
-    const int64_t count = least(least(trial->samples, MOST_SAMPLES), n);
+    const int64_t count = min(min(trial->samples, MOST_SAMPLES), n);
     sh_random_subset(plan->attention.seed + (uint64_t)unit, STREAM_SAMPLES, n, count,
                      chosen);
     const int thread = workers.threads == 1 ? workers.self : 0;
@@ -152,9 +152,8 @@ static void try_head(void *shared, int64_t unit, int slot, team workers) {
     samples.seer = sh_clustered_seer(&head, samples.own, 1);
     for (int64_t first = 0; first < count; first += samples.count) {
         samples.queries = chosen + first;
-        samples.count =
-            (int)least(least(head.keys.kernels->panel, plan->attention.clusters),
-                       count - first);
+        samples.count = (int)min(min(head.keys.kernels->panel, plan->attention.clusters),
+                                 count - first);
         try_panel(&samples, squares);
     }
     for (int t = 0; t <= trial->count; t++)

@@ -5,7 +5,7 @@
 /* Keys whose values and gradients stay in cache while all queries pass over them. */
 enum { KEY_CHUNK = 4 * KEY_BLOCK };
 
-void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work) {
+void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout *work) {
     const int64_t width = plan->kernels->panel;
     const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
     for (int p = 0; p < PANELS; p++) {
@@ -49,7 +49,7 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t firs
         /* Two middling panels are quicker than a wide one and a very narrow one. */
         if (last - first > table->panel && last - first <= table->panel + table->lanes)
             panel->width = table->panel - table->lanes;
-        panel->count = (int)least(panel->width, last - first);
+        panel->count = (int)min(panel->width, last - first);
         first += panel->width;
     }
     return panels;
@@ -69,7 +69,7 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                      query_panel *panel, float *scores, scores_seen *seen, void *seer) {
     const kernel_table *run = keys->kernels;
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
-        int count = (int)least(KEY_BLOCK, last - block);
+        int count = (int)min(KEY_BLOCK, last - block);
         run->score(panel->queries, panel->width, keys->dim,
                    keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
         if (seen)
@@ -103,7 +103,7 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
         sh_dense_start(&job->keys, &scratch->panels[p], job->x);
     for (int64_t key = 0; key < job->key_count; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
-            sh_dense_stream(&job->keys, key, least(key + KEY_BLOCK, job->key_count),
+            sh_dense_stream(&job->keys, key, min(key + KEY_BLOCK, job->key_count),
                             &scratch->panels[p], scratch->scores, job->seen, job->seer);
     for (int p = 0; p < panels; p++)
         finish_panel(job, &scratch->panels[p]);
@@ -172,15 +172,15 @@ static void backward_chunk(void *shared, int64_t chunk, int thread) {
     const dense_backward_job *job = shared;
     dense_scratch *scratch = &job->threads[thread];
     const int64_t block = sh_dense_block(job->keys.kernels);
-    const int64_t end = least((chunk + 1) * KEY_CHUNK, job->key_count);
+    const int64_t end = min((chunk + 1) * KEY_CHUNK, job->key_count);
     for (int64_t first = 0; first < job->n; first += block) {
         int panels =
-            sh_dense_cut(scratch, job->keys.kernels, first, least(first + block, job->n));
+            sh_dense_cut(scratch, job->keys.kernels, first, min(first + block, job->n));
         for (int p = 0; p < panels; p++)
             start_backward(job, &scratch->panels[p]);
         for (int64_t key = chunk * KEY_CHUNK; key < end; key += KEY_BLOCK)
             for (int p = 0; p < panels; p++)
-                backward_block(job, key, (int)least(KEY_BLOCK, end - key),
+                backward_block(job, key, (int)min(KEY_BLOCK, end - key),
                                &scratch->panels[p], scratch->scores, scratch->slopes);
         add_in_turn(job, chunk, first / block, scratch->panels, panels);
     }

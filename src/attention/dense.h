@@ -35,7 +35,7 @@ typedef struct {
     float scale;
 } dense_keys;
 
-void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, layout *work);
+void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout *work);
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 
 /* Queries that one run of PANELS panels covers. */

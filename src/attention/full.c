@@ -21,7 +21,7 @@ typedef struct {
     float *top, *inverse; /* [batch][heads][queries] */
 } full_state;
 
-static full_state state_at(const shoal_plan *plan, layout *place) {
+static full_state state_at(const shoal_plan *plan, block_layout *place) {
     int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
     full_state state = {0};
     if (plan->with_backward) {
@@ -35,7 +35,7 @@ static int64_t query_blocks(const shoal_plan *plan) {
     return ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
 }
 
-static void place_slot(full_slot *slot, const shoal_plan *plan, layout *work) {
+static void place_slot(full_slot *slot, const shoal_plan *plan, block_layout *work) {
     slot->turns = sh_reserve(work, query_blocks(plan), sizeof(atomic_int));
     slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
     if (plan->kind->keys_are_queries)
@@ -43,7 +43,7 @@ static void place_slot(full_slot *slot, const shoal_plan *plan, layout *work) {
             sh_reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
 }
 
-static void place(shoal_plan *plan, layout *work, layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     full_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
@@ -70,11 +70,11 @@ static void forward_task(void *shared, int64_t task, int thread) {
     head_view view = sh_view_of(call, b, h);
     rows out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % blocks * block, last = first + block;
-    const int64_t live = view.keys > 0 ? least(last, view.queries) : 0;
+    const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first,
-                  least(last, problem->packed ? view.queries : problem->queries),
+                  min(last, problem->packed ? view.queries : problem->queries),
                   problem->value_dim);
-    const full_state state = state_at(plan, &(layout){.base = call->state});
+    const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     const dense_forward_job job = {.keys = sh_dense_keys_of(plan, &view),
                                    .key_count = view.keys,
@@ -106,7 +106,7 @@ enum { DELTA_TASK = 1024 };
 static void delta_task(void *shared, int64_t task, int thread) {
     const delta_job *job = shared;
     (void)thread;
-    for (int64_t i = task * DELTA_TASK; i < least((task + 1) * DELTA_TASK, job->count);
+    for (int64_t i = task * DELTA_TASK; i < min((task + 1) * DELTA_TASK, job->count);
          i++) {
         const float *a = job->dout.data + i * job->dout.stride;
         const float *b = job->out.data + i * job->out.stride;
@@ -123,7 +123,7 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const head_view view = sh_view_of(call, b, h);
-    const full_state state = state_at(plan, &(layout){.base = call->state});
+    const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out, b, h),
                           sh_query_rows(call, call->gradients->out, &problem->out, b, h),

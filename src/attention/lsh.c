@@ -18,7 +18,7 @@ int64_t sh_lsh_bucket_count(int64_t n) {
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-lsh_state sh_lsh_state_at(const shoal_plan *plan, layout *place) {
+lsh_state sh_lsh_state_at(const shoal_plan *plan, block_layout *place) {
     const int64_t count = plan->problem.batch * plan->problem.heads *
                           plan->problem.queries;
     int64_t orders;
@@ -34,7 +34,7 @@ lsh_state sh_lsh_state_at(const shoal_plan *plan, layout *place) {
 }
 
 static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
-                         const shoal_plan *plan, layout *work) {
+                         const shoal_plan *plan, block_layout *work) {
     const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
     sh_dense_place(dense, plan, work);
     scratch->dense = dense;
@@ -48,7 +48,7 @@ static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
     scratch->grad_values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
 }
 
-static void place_slot(lsh_slot *slot, const shoal_plan *plan, layout *work) {
+static void place_slot(lsh_slot *slot, const shoal_plan *plan, block_layout *work) {
     const int64_t n = plan->problem.queries, dim = plan->problem.dim;
     const int64_t buckets = sh_lsh_bucket_count(n);
     slot->inverse_length = sh_reserve(work, n, sizeof(double));
@@ -66,7 +66,7 @@ static void place_slot(lsh_slot *slot, const shoal_plan *plan, layout *work) {
     sh_lsh_count_place(&slot->count, plan, work);
 }
 
-static void place(shoal_plan *plan, layout *work, layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     lsh_work measured, *own = sh_reserve(work, 1, sizeof *own);
     const int slots =
         sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
@@ -87,7 +87,7 @@ static void place(shoal_plan *plan, layout *work, layout *state) {
 
 static void length_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
-    const int64_t end = least((task + 1) * LENGTH_TASK, job->view.queries);
+    const int64_t end = min((task + 1) * LENGTH_TASK, job->view.queries);
     (void)thread;
     for (int64_t i = task * LENGTH_TASK; i < end; i++) {
         const float *q = job->view.q.data + i * job->view.q.stride;
@@ -162,7 +162,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     extremes found[PANELS];
     const int panels =
-        sh_dense_cut(scratch->dense, run, task * block, least((task + 1) * block, n));
+        sh_dense_cut(scratch->dense, run, task * block, min((task + 1) * block, n));
     for (int p = 0; p < panels; p++) {
         query_panel *panel = &scratch->dense->panels[p];
         for (int i = 0; i < panel->count; i++)
@@ -174,7 +174,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
     for (int32_t c = 0; c < half; c += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
             const query_panel *panel = &scratch->dense->panels[p];
-            const int count = (int)least(KEY_BLOCK, half - c);
+            const int count = (int)min(KEY_BLOCK, half - c);
             run->score(panel->queries, panel->width, (int)dim,
                        job->slot->projections + c * dim, dim, count,
                        scratch->dense->scores);
@@ -213,7 +213,7 @@ lsh_chunk sh_lsh_chunk_at(const lsh_job *job, int64_t chunk) {
     const int before = chunk > 0 ? LSH_CHUNK : 0;
     return (lsh_chunk){.window = job->order + first - before,
                        .before = before,
-                       .count = (int)least(LSH_CHUNK, job->view.queries - first)};
+                       .count = (int)min(LSH_CHUNK, job->view.queries - first)};
 }
 
 void sh_lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
@@ -238,7 +238,7 @@ void sh_lsh_cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
                 query_panel *panel) {
     panel->first = first;
     panel->width = panel_width(plan->kernels, chunk->count - first);
-    panel->count = (int)least(panel->width, chunk->count - first);
+    panel->count = (int)min(panel->width, chunk->count - first);
 }
 
 /* Takes up the panel's softmax where the round before left it. */
@@ -318,7 +318,7 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
-    const lsh_state state = sh_lsh_state_at(plan, &(layout){.base = call->state});
+    const lsh_state state = sh_lsh_state_at(plan, &(block_layout){.base = call->state});
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
     int32_t *orders = plan->with_backward ? state.order + at * plan->attention.rounds

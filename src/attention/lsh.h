@@ -66,7 +66,7 @@ typedef struct {
     int32_t *order;       /* [batch][heads][rounds][queries], sorted by bucket */
 } lsh_state;
 
-lsh_state sh_lsh_state_at(const shoal_plan *plan, layout *place);
+lsh_state sh_lsh_state_at(const shoal_plan *plan, block_layout *place);
 
 /* One head in work. */
 typedef struct {
@@ -110,7 +110,7 @@ void sh_lsh_sort(lsh_job *job, int32_t *order, team workers);
 /* With at most 64 R positions the windows of R rounds hold more pairs than there are:
    each pair is computed once, and its key counts as often as rounds show it. */
 int sh_lsh_counted(const lsh_job *job);
-void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work);
+void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, block_layout *work);
 /* orders: one order for each round, `stride` apart; 0 if only one is kept. */
 void sh_lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers);
 /* Adds to dv and to slot->grad_keys, overwrites dq. */

@@ -110,7 +110,7 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
 /* What the softmax's gradient subtracts: delta_i = dout_i . out_i. */
 static void delta_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
-    const int64_t end = least((task + 1) * ROW_TASK, job->view.queries);
+    const int64_t end = min((task + 1) * ROW_TASK, job->view.queries);
     (void)thread;
     for (int64_t i = task * ROW_TASK; i < end; i++) {
         const float *a = job->dout.data + i * job->dout.stride;
@@ -128,7 +128,7 @@ static void normalise_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
     const int64_t dim = plan->problem.dim;
-    const int64_t end = least((task + 1) * ROW_TASK, job->view.queries);
+    const int64_t end = min((task + 1) * ROW_TASK, job->view.queries);
     float *unit = ((lsh_work *)plan->work)->threads[thread].keys;
     for (int64_t i = task * ROW_TASK; i < end; i++) {
         const float *grad = job->slot->grad_keys + i * dim;
@@ -170,7 +170,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const shoal_gradients *gradients = call->gradients;
-    const lsh_state state = sh_lsh_state_at(plan, &(layout){.base = call->state});
+    const lsh_state state = sh_lsh_state_at(plan, &(block_layout){.base = call->state});
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
     lsh_job job = {.call = call,

@@ -13,15 +13,15 @@ enum {
 typedef uint8_t strip __attribute__((vector_size(STRIP * sizeof(uint8_t))));
 
 static int64_t most_positions(const shoal_plan *plan) {
-    return least(least(plan->problem.queries, MOST_CHUNKS * LSH_CHUNK),
-                 (int64_t)plan->attention.rounds * LSH_WINDOW);
+    return min(min(plan->problem.queries, MOST_CHUNKS * LSH_CHUNK),
+               (int64_t)plan->attention.rounds * LSH_WINDOW);
 }
 
 int sh_lsh_counted(const lsh_job *job) {
     return job->view.queries <= most_positions(job->call->plan);
 }
 
-void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, layout *work) {
+void sh_lsh_count_place(lsh_count *count, const shoal_plan *plan, block_layout *work) {
     const int64_t few = most_positions(plan), rounds = plan->attention.rounds;
     count->keys = sh_reserve(work, few * plan->problem.dim, sizeof(float));
     count->chunks = sh_reserve(work, rounds * few + STRIP, sizeof(uint8_t));
@@ -77,7 +77,7 @@ static void weigh(void *shared, const query_panel *panel, float *scores, int cou
     for (int r = 0; r < count; r++)
         for (int i = 0; i < panel->count; i += STRIP) {
             float *row = scores + r * panel->width + i;
-            const int lanes = (int)least(STRIP, panel->width - i);
+            const int lanes = (int)min(STRIP, panel->width - i);
             uint8_t counts[STRIP];
             count_rounds(job, panel->first + i, first + r, counts);
             for (int j = 0; j < lanes; j++)
@@ -96,7 +96,7 @@ static dense_keys unit_keys(const lsh_job *job) {
 static void forward_task(void *shared, int64_t task, int thread) {
     const dense_forward_job *dense = shared;
     const int64_t block = sh_dense_block(dense->keys.kernels), first = task * block;
-    sh_dense_forward(dense, first, least(first + block, dense->key_count), thread);
+    sh_dense_forward(dense, first, min(first + block, dense->key_count), thread);
 }
 
 void sh_lsh_count_forward(lsh_job *job, int32_t *orders, int64_t stride, team workers) {

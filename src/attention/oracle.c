@@ -33,11 +33,11 @@ typedef struct {
 } oracle_work;
 
 static int32_t kept_keys(const shoal_plan *plan) {
-    return (int32_t)least(plan->attention.topk, plan->problem.keys);
+    return (int32_t)min(plan->attention.topk, plan->problem.keys);
 }
 
 /* chosen: [batch][heads][queries][k], or NULL without backward. */
-static int32_t *state_at(const shoal_plan *plan, layout *place) {
+static int32_t *state_at(const shoal_plan *plan, block_layout *place) {
     int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
     int64_t size;
     if (!plan->with_backward)
@@ -47,7 +47,8 @@ static int32_t *state_at(const shoal_plan *plan, layout *place) {
     return sh_reserve(place, size, sizeof(int32_t));
 }
 
-static void place_thread(oracle_scratch *scratch, const shoal_plan *plan, layout *work) {
+static void place_thread(oracle_scratch *scratch, const shoal_plan *plan,
+                         block_layout *work) {
     const int64_t width = plan->kernels->panel, k = kept_keys(plan);
     scratch->queries = sh_reserve(work, plan->problem.dim * width, sizeof(float));
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
@@ -62,7 +63,7 @@ static void place_thread(oracle_scratch *scratch, const shoal_plan *plan, layout
     scratch->dq = sh_reserve(work, plan->problem.dim, sizeof(double));
 }
 
-static void place(shoal_plan *plan, layout *work, layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     oracle_work measured, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
@@ -124,7 +125,7 @@ static void search(const shoal_plan *plan, const head_view *view, int64_t first,
         scratch->counts[i] = 0;
     }
     for (int64_t key = 0; key < view->keys; key += KEY_BLOCK) {
-        const int count = (int)least(KEY_BLOCK, view->keys - key);
+        const int count = (int)min(KEY_BLOCK, view->keys - key);
         run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
                    view->k.stride, count, scratch->scores);
         run->collect(scratch->scores, width, count, (int32_t)key, scratch->floors,
@@ -157,7 +158,7 @@ static void softmax(double *scores, int32_t count) {
 static void mix_values(const uint64_t *list, const double *weights, int32_t count, rows v,
                        int64_t value_dim, float *out) {
     for (int64_t first = 0; first < value_dim; first += FEATURES) {
-        const int64_t features = least(FEATURES, value_dim - first);
+        const int64_t features = min(FEATURES, value_dim - first);
         double sums[FEATURES] = {0};
         for (int32_t j = 0; j < count; j++) {
             const float *value = v.data + candidate_key(list[j]) * v.stride + first;
@@ -173,7 +174,7 @@ static void attend(const attention_call *call, const head_view *view, int64_t qu
                    const uint64_t *list, int32_t count, double *weights, float *out) {
     const shoal_plan *plan = call->plan;
     const int64_t k = kept_keys(plan);
-    int32_t *chosen = state_at(plan, &(layout){.base = call->state});
+    int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
     for (int32_t j = 0; j < count; j++)
         weights[j] = (double)candidate_score(list[j]);
     softmax(weights, count);
@@ -197,9 +198,9 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const head_view view = sh_view_of(call, b, h);
     const rows out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % panels * width, last = first + width;
-    const int64_t live = view.keys > 0 ? least(last, view.queries) : 0;
+    const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first,
-                  least(last, problem->packed ? view.queries : problem->queries),
+                  min(last, problem->packed ? view.queries : problem->queries),
                   problem->value_dim);
     if (live <= first)
         return;
@@ -283,7 +284,7 @@ static void backward_head(const attention_call *call, int64_t b, int64_t h, rows
     const rows dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
     const rows dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
     const int64_t live = view.keys > 0 ? view.queries : 0;
-    const int32_t *chosen = state_at(plan, &(layout){.base = call->state});
+    const int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
     chosen += view.head * problem->queries * kept_keys(plan);
     sh_clear_rows(dq, live, problem->packed ? view.queries : problem->queries,
                   problem->dim);

@@ -4,6 +4,7 @@
 
 #include "attention/kinds.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
@@ -40,7 +41,7 @@ typedef struct attention_kind {
     int keys_are_queries;
     /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
        plan->work points to the kind's own structure, which lies in `work` too. */
-    void (*place)(shoal_plan *plan, layout *work, layout *state);
+    void (*place)(shoal_plan *plan, block_layout *work, block_layout *state);
     void (*forward)(const attention_call *call);
     void (*backward)(const attention_call *call);
     /* Where groups and top keys lie in a state, or NULL functions. */
@@ -72,14 +73,6 @@ rows sh_query_rows(const attention_call *call, const float *array,
                    const shoal_strides *strides, int64_t b, int64_t h);
 rows sh_key_rows(const attention_call *call, const float *array,
                  const shoal_strides *strides, int64_t b, int64_t kv_head);
-
-static inline int64_t ceil_divide(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static inline int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
 
 /* Sets rows first .. last - 1 to 0. */
 void sh_clear_rows(rows where, int64_t first, int64_t last, int64_t dim);

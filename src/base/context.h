@@ -6,14 +6,18 @@
 #include "base/export.h"
 #include "shoal.h"
 
+struct kernel_table;
+
+/* Made in kernels/context.c. */
 struct shoal_context {
     shoal_options options; /* allocate and release are never NULL here */
     int threads;
-    int crossover; /* options' or measured; see shoal_options */
-    const struct kernel_table
-        *kernels; /* set by the kernels' room; NULL: refused options */
+    int crossover; /* options' or measured, 1 to MOST_CROSSOVER; see shoal_options */
+    const struct kernel_table *kernels; /* NULL: the options were refused */
     char message[512];
 };
+
+enum { MOST_CROSSOVER = 1 << 24 };
 
 /* Records the message (printf style) and returns status. context may be NULL. */
 SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,

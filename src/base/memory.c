@@ -28,16 +28,33 @@ void sh_release(shoal_context *context, void *block) {
     context->options.release(context->options.user, original);
 }
 
-void *sh_reserve(layout *plan, int64_t count, size_t element) {
+void *sh_reserve(block_layout *block, int64_t count, size_t element) {
     size_t bytes;
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, element, &bytes) ||
-        bytes > SIZE_MAX / 2 - plan->bytes - CACHE_LINE) {
-        plan->overflow = true;
+        bytes > SIZE_MAX / 2 - block->bytes - CACHE_LINE) {
+        block->overflow = true;
         return NULL;
     }
-    void *place = plan->base ? plan->base + plan->bytes : NULL;
-    plan->bytes += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    void *place = block->base ? block->base + block->bytes : NULL;
+    block->bytes += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
     return place;
+}
+
+void *sh_allocate_parts(shoal_context *context, place_function *place, void *argument,
+                        size_t *bytes) {
+    block_layout block = {0};
+    place(argument, &block);
+    if (block.overflow) {
+        sh_fail(context, SHOAL_NO_MEMORY,
+                "out of memory: what it takes does not fit the address space");
+        return NULL;
+    }
+    if (bytes)
+        *bytes = block.bytes;
+    block = (block_layout){.base = sh_allocate(context, block.bytes)};
+    if (block.base)
+        place(argument, &block);
+    return block.base;
 }
 
 int64_t sh_mul_checked(int64_t a, int64_t b) {

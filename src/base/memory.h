@@ -14,21 +14,26 @@ enum { CACHE_LINE = 64 };
 SHOAL_PRIVATE void *sh_allocate(shoal_context *context, size_t bytes);
 SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is legal */
 
-/* A layout adds up the parts of one block: first sizes are reserved, then the block is
-   allocated once, then the same calls hand out the places.
-       layout plan = {0};              // measuring
-       sh_reserve(&plan, count, size);    // returns NULL
-       plan = (layout){.base = block}; // placing
-       place = sh_reserve(&plan, count, size); */
+/* The parts of one block of memory. */
 typedef struct {
     char *base;    /* NULL while measuring */
     size_t bytes;  /* so far, a multiple of CACHE_LINE */
     bool overflow; /* a product or sum did not fit */
-} layout;
+} block_layout;
 
-SHOAL_PRIVATE void *sh_reserve(layout *plan, int64_t count, size_t element);
+/* The block's next part, `count` elements; NULL while measuring. */
+SHOAL_PRIVATE void *sh_reserve(block_layout *block, int64_t count, size_t element);
 
-/* The product of counts for reserve, which refuses it when it did not fit. */
+/* Reserves every part of something and keeps where they are. */
+typedef void place_function(void *argument, block_layout *block);
+
+/* Calls place(argument, ...) to measure, allocates one block, and calls it again to hand
+   out the parts. Returns the block, which begins with the first part, and its size where
+   bytes is not NULL; NULL when there is not enough memory (the message is set). */
+SHOAL_PRIVATE void *sh_allocate_parts(shoal_context *context, place_function *place,
+                                      void *argument, size_t *bytes);
+
+/* The product of counts for sh_reserve, which refuses it when it did not fit. */
 SHOAL_PRIVATE int64_t sh_mul_checked(int64_t a, int64_t b);
 
 #endif

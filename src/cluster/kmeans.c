@@ -6,7 +6,8 @@
 
 enum { TASK_BLOCKS = 16 }; /* blocks of hashes in one task */
 
-void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place) {
+void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
+                           block_layout *place) {
     const int64_t C = clusters, W = hash_words(bits);
     tally->arrived = sh_reserve(place, C * 64 * W, 1);
     tally->left = sh_reserve(place, C * 64 * W, 1);
@@ -19,7 +20,7 @@ void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *
 }
 
 void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
-                     layout *place) {
+                     block_layout *place) {
     const int64_t C = clusters, W = hash_words(bits);
     work->clusters = clusters;
     work->words = (int)W;

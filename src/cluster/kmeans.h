@@ -52,8 +52,10 @@ typedef struct {
 } kmeans_work;
 
 /* For up to n queries; the tallies are placed apart, one for each thread. */
-void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n, layout *place);
-void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits, layout *place);
+void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
+                     block_layout *place);
+void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
+                           block_layout *place);
 
 /* groups: [n]. n >= clusters. */
 void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/random.h"
 
 enum {
@@ -13,17 +14,13 @@ enum {
     WEIGHT_BLOCK = 64 /* points whose weights have a sum of their own */
 };
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 static int64_t sample_size(int64_t clusters, int64_t n) {
     int64_t wanted = clusters * SAMPLE_PER_CENTRE;
-    return smaller(n, wanted > LEAST_SAMPLE ? wanted : LEAST_SAMPLE);
+    return min(n, max(wanted, LEAST_SAMPLE));
 }
 
 void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
-                    int rank, int64_t n, layout *place) {
+                    int rank, int64_t n, block_layout *place) {
     const int64_t C = clusters, sample = sample_size(C, n);
     work->clusters = clusters;
     work->rank = rank;
@@ -42,7 +39,7 @@ void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, i
 }
 
 void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
-                           int rank, layout *place) {
+                           int rank, block_layout *place) {
     thread->panel = sh_reserve(place, (int64_t)dim * table->panel, sizeof(float));
     thread->projected = sh_reserve(place, (int64_t)rank * table->panel, sizeof(float));
 }
@@ -82,10 +79,10 @@ static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
 static void sample_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
-    const int64_t last = smaller((task + 1) * POINT_TASK, work->sample);
+    const int64_t last = min((task + 1) * POINT_TASK, work->sample);
     for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
         int width = panel_width(pass->table, last - first);
-        int count = (int)smaller(width, last - first);
+        int count = (int)min(width, last - first);
         int32_t index[MAX_PANEL];
         for (int i = 0; i < count; i++)
             index[i] = sample_query(pass, first + i);
@@ -100,7 +97,7 @@ static void sample_task(void *shared, int64_t task, int thread) {
 static void compare_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
-    const int64_t last = smaller(work->begin + (task + 1) * POINT_TASK, work->end);
+    const int64_t last = min(work->begin + (task + 1) * POINT_TASK, work->end);
     (void)thread;
     for (int64_t first = work->begin + task * POINT_TASK; first < last;
          first += pass->table->panel) {
@@ -145,7 +142,7 @@ static double weigh(lloyd_work *work) {
     double total = 0;
     for (int64_t first = 0; first < work->end; first += WEIGHT_BLOCK) {
         float *weights = work->weights + first;
-        int64_t count = smaller(WEIGHT_BLOCK, work->end - first);
+        int64_t count = min(WEIGHT_BLOCK, work->end - first);
         memset(weights, 0, sizeof(float) * WEIGHT_BLOCK);
         for (int64_t i = 0; i < count; i++) {
             float square = work->squares[first + i];
@@ -216,7 +213,7 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
     const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 *
                           4;
     for (int round = 0; round < 2 * START_ROUNDS && chosen < work->clusters; round++) {
-        int32_t wanted = (int32_t)smaller(batch, work->clusters - chosen);
+        int32_t wanted = (int32_t)min(batch, work->clusters - chosen);
         double total = weigh(work);
         if (!(total > 0))
             break;
@@ -277,14 +274,14 @@ static void assign_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
     lloyd_thread *own = &work->threads[thread];
-    const int64_t last = smaller((task + 1) * POINT_TASK, pass->n);
+    const int64_t last = min((task + 1) * POINT_TASK, pass->n);
     for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
         int width = panel_width(pass->table, last - first);
-        int count = (int)smaller(width, last - first);
+        int count = (int)min(width, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
         prefetch_rows(pass->q + (first + count) * pass->stride, pass->stride, NULL,
-                      smaller(width, last - first - count), work->dim);
+                      min(width, last - first - count), work->dim);
         project(pass, own, first, NULL, count, width, own->projected);
         pass->table->closest(own->projected, width, work->rank, work->centres, work->rank,
                              work->bias, work->clusters, best, who);

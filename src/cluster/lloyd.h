@@ -39,9 +39,9 @@ typedef struct {
 } lloyd_work;
 
 void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
-                    int rank, int64_t n, layout *place);
+                    int rank, int64_t n, block_layout *place);
 void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
-                           int rank, layout *place);
+                           int rank, block_layout *place);
 
 /* Groups of n queries, rows of q, projected by projection [rank][dim]. n >= clusters. */
 void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,

@@ -9,7 +9,7 @@ enum {
 };
 
 void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
-                     layout *place) {
+                     block_layout *place) {
     const int64_t D = dim;
     work->dim = dim;
     work->rank = rank;

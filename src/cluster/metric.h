@@ -26,7 +26,7 @@ typedef struct {
 } metric_work;
 
 void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
-                     layout *place);
+                     block_layout *place);
 
 void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
                     int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,

@@ -84,7 +84,7 @@ static int pick_without_tolerance(const shoal_plan *plan) {
 }
 
 /* Every choice's work begins where the others' does, and so does its state. */
-static void place(shoal_plan *plan, layout *work, layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     auto_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
@@ -98,11 +98,11 @@ static void place(shoal_plan *plan, layout *work, layout *state) {
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
     if (picked)
         *picked = (auto_state){.choice = own->only < 0 ? FULL_CHOICE : own->only};
-    layout most_work = *work, most_state = *state;
+    block_layout most_work = *work, most_state = *state;
     for (int choice = 0; choice < CHOICES; choice++) {
         if (own->only >= 0 && choice != own->only)
             continue;
-        layout its_work = *work, its_state = *state;
+        block_layout its_work = *work, its_state = *state;
         shoal_plan *sub = &own->plans[choice];
         *sub = *plan;
         sub->attention = attention_of(plan, choice);
@@ -125,8 +125,8 @@ static attention_call sub_call(const attention_call *call, int choice) {
     attention_call now = *call;
     now.plan = &own->plans[choice];
     now.state = (char *)call->state + sizeof(auto_state);
-    layout work = {.base = (char *)own->plans[choice].work};
-    layout nowhere = {.base = now.state};
+    block_layout work = {.base = (char *)own->plans[choice].work};
+    block_layout nowhere = {.base = now.state};
     now.plan->kind->place(now.plan, &work, &nowhere);
     return now;
 }

@@ -1,17 +1,11 @@
 /* Measures what a multiplication of shoal-C costs beside one of full attention. */
 #include <math.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "judge/auto.h"
 
 enum { LENGTH = 1024, HEADS = 2, FEATURES = 64, REPEATS = 7 };
-
-static double seconds(void) {
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* One of the two, planned and with its best time so far. */
 typedef struct {
@@ -33,11 +27,11 @@ static shoal_status make_side(shoal_context *context, const shoal_problem *probl
 static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float *out) {
     for (int turn = 0; turn < 2 * REPEATS; turn++) {
         side *now = &sides[turn % 2];
-        const double begun = seconds();
+        const double begun = sh_seconds();
         const shoal_status status = shoal_forward(now->plan, inputs, out);
         if (status != SHOAL_OK)
             return status;
-        now->best = fmin(now->best, seconds() - begun);
+        now->best = fmin(now->best, sh_seconds() - begun);
     }
     return SHOAL_OK;
 }
@@ -74,14 +68,10 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
         const double full = sh_auto_cost(&sides[0].attention, &problem, 1);
         const double shoal = sh_auto_cost(&sides[1].attention, &problem, 1);
         const double found = sides[1].best / sides[0].best * full / shoal;
-        context->crossover = (int)fmin(fmax(found, 1), 1 << 24);
+        context->crossover = (int)fmin(fmax(found, 1), MOST_CROSSOVER);
     }
     shoal_plan_destroy(sides[0].plan);
     shoal_plan_destroy(sides[1].plan);
     sh_release(context, arrays);
     return status;
-}
-
-int shoal_context_crossover(const shoal_context *context) {
-    return context ? context->crossover : 0;
 }

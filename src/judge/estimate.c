@@ -96,7 +96,7 @@ static void sample_task(void *shared, int64_t task, int thread) {
     double exact[SLICE];
     (void)thread;
     for (int64_t first = 0; first < problem->value_dim; first += SLICE) {
-        const int64_t count = least(SLICE, problem->value_dim - first);
+        const int64_t count = min(SLICE, problem->value_dim - first);
         exact_slice(call->plan, &view, view.q.data + at->i * view.q.stride, first, count,
                     exact);
         compare_slice(at, exact, out.data + at->i * out.stride + first, count);
@@ -195,7 +195,7 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
             plan->context, SHOAL_INVALID,
             "shoal_error_estimate: error is NULL or samples, %lld, is negative",
             (long long)samples);
-    const int64_t live = count_live(&call), wanted = least(samples, live);
+    const int64_t live = count_live(&call), wanted = min(samples, live);
     if (!out && wanted > 0)
         return sh_fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
     guide guided = {0};

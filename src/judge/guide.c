@@ -14,7 +14,7 @@ static shoal_attention guide_attention(const attention_call *call) {
     shoal_plan_picked(plan, call->state, &seen);
     if (seen.clusters > 0)
         used.clusters = seen.clusters;
-    used.topk = (int32_t)least(4 * (int64_t)(seen.topk > 0 ? seen.topk : 32), 65535);
+    used.topk = (int32_t)min(4 * (int64_t)(seen.topk > 0 ? seen.topk : 32), 65535);
     used.seed = plan->attention.seed + 1;
     const int crossover = plan->context->crossover;
     return sh_auto_cost(&full, &plan->problem, crossover) <
@@ -96,30 +96,36 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
     return SHOAL_OK;
 }
 
+typedef struct {
+    int64_t live;     /* queries */
+    int64_t head_out; /* elements of one head's output */
+    float *distances; /* [live] */
+    float *guided;    /* [head_out] */
+} guide_arrays;
+
+static void place(void *argument, block_layout *block) {
+    guide_arrays *arrays = argument;
+    arrays->distances = sh_reserve(block, arrays->live, sizeof(float));
+    arrays->guided = sh_reserve(block, arrays->head_out, sizeof(float));
+}
+
 shoal_status sh_guide_create(const attention_call *call, const float *out, int64_t live,
                              int wanted, guide *made) {
     const shoal_problem *problem = &call->plan->problem;
     shoal_plan *plan = NULL;
-    float *guided = NULL;
+    guide_arrays arrays = {live, sh_mul_checked(problem->queries, problem->value_dim),
+                           NULL, NULL};
     shoal_status status = SHOAL_OK;
     *made = (guide){0};
     if (wanted && has_groups(call) && problem->keys > 0) {
         status = plan_head(call, &plan);
-        layout room = {0};
-        sh_reserve(&room, live, sizeof(float));
-        sh_reserve(&room, sh_mul_checked(problem->queries, problem->value_dim),
-                   sizeof(float));
-        if (status == SHOAL_OK && !room.overflow)
-            made->distances = sh_allocate(call->plan->context, room.bytes);
-        if (status == SHOAL_OK && !made->distances)
+        if (status == SHOAL_OK &&
+            !sh_allocate_parts(call->plan->context, place, &arrays, NULL))
             status = SHOAL_NO_MEMORY;
-        layout places = {.base = (char *)made->distances};
-        sh_reserve(&places, live, sizeof(float));
-        guided = sh_reserve(&places, sh_mul_checked(problem->queries, problem->value_dim),
-                            sizeof(float));
+        made->distances = status == SHOAL_OK ? arrays.distances : NULL;
     }
     if (status == SHOAL_OK)
-        status = compare_heads(call, out, plan, guided, made);
+        status = compare_heads(call, out, plan, arrays.guided, made);
     shoal_plan_destroy(plan);
     if (status != SHOAL_OK)
         sh_guide_destroy(call, made);

@@ -1,14 +1,9 @@
-/* Which kernel table runs: the list of tables, what this machine can do, and the context
-   that holds the choice. */
-#include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* Which kernel tables there are and which of them this machine can run. */
+#include <stddef.h>
 
-#include "base/context.h"
 #include "kernels/kernels.h"
 
-extern const kernel_table sh_scalar_table, sh_avx2_table, sh_avx512_table, neon_table;
+extern const kernel_table sh_scalar_table, sh_avx2_table, sh_avx512_table, sh_neon_table;
 
 const kernel_table *sh_kernel_table_at(int index) {
     static const kernel_table *const tables[] = {
@@ -20,7 +15,7 @@ const kernel_table *sh_kernel_table_at(int index) {
         &sh_avx512_table,
 #endif
 #ifdef SHOAL_HAVE_NEON
-        &neon_table,
+        &sh_neon_table,
 #endif
     };
     int count = (int)(sizeof tables / sizeof *tables);
@@ -38,100 +33,4 @@ int sh_kernel_table_runs(const kernel_table *table) {
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
     return table != NULL;
-}
-
-static const kernel_table *best_table(void) {
-    const kernel_table *best = sh_kernel_table_at(0);
-    for (int i = 1; sh_kernel_table_at(i); i++)
-        if (sh_kernel_table_runs(sh_kernel_table_at(i)))
-            best = sh_kernel_table_at(i);
-    return best;
-}
-
-/* The table that the caller or the environment names, or the best one. */
-static shoal_status choose_table(shoal_context *context, const char *name) {
-    const char *from = "options.isa";
-    if (!name) {
-        name = getenv("SHOAL_ISA");
-        from = "SHOAL_ISA";
-    }
-    if (!name || !*name) {
-        context->kernels = best_table();
-        return SHOAL_OK;
-    }
-    for (int i = 0; sh_kernel_table_at(i); i++) {
-        const kernel_table *table = sh_kernel_table_at(i);
-        if (strcmp(table->isa, name) != 0)
-            continue;
-        if (!sh_kernel_table_runs(table))
-            return sh_fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"",
-                           from, name);
-        context->kernels = table;
-        return SHOAL_OK;
-    }
-    char names[64] = "";
-    for (int i = 0; sh_kernel_table_at(i); i++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
-                 i ? ", " : "", sh_kernel_table_at(i)->isa);
-    return sh_fail(context, SHOAL_INVALID,
-                   "%s: this build has no instruction set \"%.40s\"; it has %s", from,
-                   name, names);
-}
-
-enum { DEFAULT_CROSSOVER = 450, MOST_CROSSOVER = 1 << 24 };
-
-static void *plain_allocate(void *user, size_t bytes) {
-    (void)user;
-    return malloc(bytes);
-}
-
-static void plain_release(void *user, void *block) {
-    (void)user;
-    free(block);
-}
-
-/* The number that the caller or the environment gives, or the default. */
-static shoal_status choose_crossover(shoal_context *context, int given) {
-    const char *text = getenv("SHOAL_CROSSOVER"), *from = "options.crossover";
-    long value = given ? given : DEFAULT_CROSSOVER;
-    if (!given && text && *text) {
-        char *end;
-        from = "SHOAL_CROSSOVER";
-        value = strtol(text, &end, 10);
-        value = *end ? 0 : value;
-    }
-    if (value < 1 || value > MOST_CROSSOVER)
-        return sh_fail(context, SHOAL_INVALID, "%s must be a whole number from 1 to %d",
-                       from, MOST_CROSSOVER);
-    context->crossover = (int)value;
-    return SHOAL_OK;
-}
-
-shoal_status shoal_context_create(const shoal_options *options, shoal_context **context) {
-    *context = NULL;
-    shoal_options chosen = options ? *options : (shoal_options){0};
-    if (!chosen.allocate || !chosen.release) {
-        chosen.allocate = plain_allocate;
-        chosen.release = plain_release;
-    }
-    shoal_context *made = chosen.allocate(chosen.user, sizeof *made);
-    if (!made)
-        return SHOAL_NO_MEMORY;
-    *made = (shoal_context){.options = chosen};
-    *context = made;
-    if (chosen.threads < 0 || chosen.threads > 4096)
-        return sh_fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
-                       chosen.threads);
-    made->threads = chosen.threads ? chosen.threads : omp_get_max_threads();
-    const shoal_status status = choose_crossover(made, chosen.crossover);
-    return status == SHOAL_OK ? choose_table(made, chosen.isa) : status;
-}
-
-void shoal_context_destroy(shoal_context *context) {
-    if (context)
-        context->options.release(context->options.user, context);
-}
-
-const char *shoal_context_isa(const shoal_context *context) {
-    return context && context->kernels ? context->kernels->isa : "none";
 }

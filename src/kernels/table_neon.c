@@ -3,7 +3,7 @@
 #include "kernels/body_tiles.h"
 
 #define KERNEL_ROW(name, arguments) .name = name,
-const kernel_table neon_table = {.isa = "neon",
-                                 .lanes = LANES,
-                                 .panel = LANES * TILE_VECTORS,
-                                 SHOAL_KERNELS(KERNEL_ROW)};
+const kernel_table sh_neon_table = {.isa = "neon",
+                                    .lanes = LANES,
+                                    .panel = LANES * TILE_VECTORS,
+                                    SHOAL_KERNELS(KERNEL_ROW)};

@@ -194,7 +194,7 @@ static hash_array planes_of(const kmeans_case *k) {
 
 /* Reserved twice, as a plan does it: measured, then placed. The memory is dirty. */
 static void *place_work(const kmeans_case *k, kmeans_work *work, kmeans_tally *tallies) {
-    layout place = {0};
+    block_layout place = {0};
     void *block = NULL;
     for (int pass = 0; pass < 2; pass++) {
         sh_kmeans_place(work, k->clusters, k->bits, k->n, &place);
@@ -204,7 +204,7 @@ static void *place_work(const kmeans_case *k, kmeans_work *work, kmeans_tally *t
             block = aligned_alloc(CACHE_LINE, place.bytes);
             assert_non_null(block);
             memset(block, 0x5a, place.bytes);
-            place = (layout){.base = block};
+            place = (block_layout){.base = block};
         }
     }
     work->tally = tallies;

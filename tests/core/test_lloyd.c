@@ -96,7 +96,7 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
                       int32_t *groups, float *centres) {
     lloyd_work work = {0};
     lloyd_thread threads[MOST_THREADS] = {{0}};
-    layout place = {0};
+    block_layout place = {0};
     void *block = NULL;
     for (int pass = 0; pass < 2; pass++) {
         sh_lloyd_place(&work, table, c->clusters, c->dim, c->rank, c->n, &place);
@@ -107,7 +107,7 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
         block = aligned_alloc(CACHE_LINE, place.bytes);
         assert_non_null(block);
         memset(block, 0xff, place.bytes);
-        place = (layout){.base = block};
+        place = (block_layout){.base = block};
     }
     work.threads = threads;
     for (int64_t i = 0; i < c->n; i++)

@@ -87,12 +87,12 @@ static void metric_case_destroy(metric_case *c) {
 /* [rank][dim]; the caller frees it. The memory that it is found in is dirty. */
 static float *find_projection(const metric_case *c, const kernel_table *table, int rank) {
     metric_work work = {0};
-    layout place = {0};
+    block_layout place = {0};
     sh_metric_place(&work, table, c->dim, rank, &place);
     void *block = aligned_alloc(CACHE_LINE, place.bytes);
     assert_non_null(block);
     memset(block, 0xff, place.bytes);
-    place = (layout){.base = block};
+    place = (block_layout){.base = block};
     sh_metric_place(&work, table, c->dim, rank, &place);
     sh_metric_find(&work, table, c->k, c->stride, c->keys, c->q, c->stride, c->queries);
     float *projection = test_memory((int64_t)rank * c->dim, sizeof *projection);

@@ -14,14 +14,6 @@ shoal_status sh_fail(shoal_context *context, shoal_status status, const char *fo
     return status;
 }
 
-const char *shoal_context_message(const shoal_context *context) {
-    return context ? context->message : "";
-}
-
-int shoal_context_threads(const shoal_context *context) {
-    return context ? context->threads : 0;
-}
-
 const char *shoal_version(void) {
     return SHOAL_VERSION;
 }
