@@ -434,41 +434,47 @@ static void load_choices(exact_head *head, const shoal_problem *problem,
         head->top_keys = top_keys + at * used.clusters * used.topk;
 }
 
+/* The head's q, k and v; `own_keys`: the keys are not the queries. */
+static void describe(const shoal_problem *problem, const shoal_inputs *inputs,
+                     bool own_keys, array *q, array *k, array *v) {
+    *q = (array){.data = inputs->q,
+                 .strides = problem->q,
+                 .heads = problem->heads,
+                 .positions = problem->queries,
+                 .features = problem->dim,
+                 .offsets = inputs->query_offsets,
+                 .lengths = inputs->query_lengths,
+                 .packed = problem->packed != 0};
+    *k = *q;
+    k->data = inputs->k;
+    k->strides = problem->k;
+    k->heads = problem->kv_heads ? problem->kv_heads : problem->heads;
+    k->positions = problem->keys;
+    if (own_keys) {
+        k->offsets = inputs->key_offsets;
+        k->lengths = inputs->key_lengths;
+    }
+    *v = *k;
+    v->data = inputs->v;
+    v->strides = problem->v;
+    v->features = problem->value_dim;
+}
+
 exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        const shoal_plan *plan, const shoal_attention *attention,
                        int64_t b, int64_t h) {
-    const int64_t kv_heads = problem->kv_heads ? problem->kv_heads : problem->heads;
-    const int64_t kv_head = h / (problem->heads / kv_heads);
     shoal_attention used = *attention;
+    array q, k, v;
     if (plan && used.kind == SHOAL_AUTO)
         shoal_plan_picked(plan, NULL, &used);
-    const bool own_keys = formulas[used.kind].keys == KEYS;
-    const array q = {.data = inputs->q,
-                     .strides = problem->q,
-                     .heads = problem->heads,
-                     .positions = problem->queries,
-                     .features = problem->dim,
-                     .offsets = inputs->query_offsets,
-                     .lengths = inputs->query_lengths,
-                     .packed = problem->packed != 0};
-    array k = {.data = inputs->k,
-               .strides = problem->k,
-               .heads = kv_heads,
-               .positions = problem->keys,
-               .features = problem->dim,
-               .offsets = own_keys ? inputs->key_offsets : inputs->query_offsets,
-               .lengths = own_keys ? inputs->key_lengths : inputs->query_lengths,
-               .packed = problem->packed != 0};
-    array v = k;
-    v.data = inputs->v;
-    v.strides = problem->v;
-    v.features = problem->value_dim;
+    describe(problem, inputs, formulas[used.kind].keys == KEYS, &q, &k, &v);
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
-                                    problem->dim, problem->value_dim);
+                                    q.features, v.features);
     if (!head)
         return NULL;
     if (problem->scale != 0)
         head->scale = (double)problem->scale;
+    const int64_t kv_head = h / (q.heads / k.heads);
     copy_head(&q, b, h, head->q);
     copy_head(&v, b, kv_head, head->v);
     if (k.data)

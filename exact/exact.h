@@ -3,6 +3,7 @@
    libraries with. Nothing here is fast, and nothing is shared with what it judges.
 
    attention.c  one head of any kind: a query's row of weights, its output, its gradients
+   layers.c     products, norms, activations, losses, and a layer around its attention
 
    A new kind of attention is one function and one row of the table in attention.c. */
 #ifndef SHOAL_EXACT_H
@@ -11,6 +12,7 @@
 #include <stdbool.h>
 
 #include "shoal.h"
+#include "shoal_models.h"
 
 /* ---- One head of attention (attention.c) ------------------------------------------- */
 
@@ -79,5 +81,100 @@ int64_t exact_centroid(exact_head *head, int32_t group);
 
 /* The score scale x.k_l of a vector x [D], by the kind's own keys. */
 double exact_score(const exact_head *head, const double *x, int64_t l);
+
+/* ---- The parts of a transformer (layers.c) ----------------------------------------- */
+
+/* A matrix with its bias, or a norm with its scale and shift. */
+typedef struct {
+    int64_t inputs, outputs;
+    const double *weight;    /* [outputs][inputs]; of a norm [outputs], the scale */
+    const double *bias;      /* [outputs]; NULL: none */
+    double *dweight, *dbias; /* gradients are added to these; NULL: they are not wanted */
+} exact_part;
+
+/* y [rows][outputs] = x [rows][inputs] W' + b. The gradient adds to dx. */
+void exact_linear(const exact_part *w, int64_t rows, const double *x, double *y);
+void exact_linear_gradient(const exact_part *w, int64_t rows, const double *x,
+                           const double *dy, double *dx);
+
+/* y [rows][outputs] = (x - mean) / sqrt(variance + epsilon) scale + shift, row by row; y
+   may be x. The gradient adds to dx. */
+void exact_norm(const exact_part *n, double epsilon, int64_t rows, const double *x,
+                double *y);
+void exact_norm_gradient(const exact_part *n, double epsilon, int64_t rows,
+                         const double *x, const double *dy, double *dx);
+
+double exact_activation(shoal_activation kind, double x);
+double exact_activation_slope(shoal_activation kind, double x);
+
+/* Feature `feature` of `size` of the sinusoid at a position. */
+double exact_sinusoid(int64_t position, int64_t feature, int64_t size);
+
+/* Mean of -log softmax(logits)[target] over the rows whose target is not negative; 0 if
+   there are none. logits and dlogits (may be NULL, is overwritten): [rows][classes]. */
+double exact_cross_entropy(int64_t rows, int64_t classes, const double *logits,
+                           const int32_t *targets, double *dlogits);
+
+/* ---- An encoder layer (layers.c) --------------------------------------------------- */
+
+typedef enum {
+    EXACT_QUERY,          /* [M][M] */
+    EXACT_KEY,            /* [M][M]; weight NULL: the keys are the queries */
+    EXACT_VALUE,          /* [M][M] */
+    EXACT_OUTPUT,         /* [M][M] behind the attention */
+    EXACT_WIDEN,          /* [F][M] into the feed-forward */
+    EXACT_NARROW,         /* [M][F] out of it */
+    EXACT_ATTENTION_NORM, /* [M], each in front of its block or behind the block's sum */
+    EXACT_FORWARD_NORM,   /* [M] */
+    EXACT_PARTS
+} exact_part_name;
+
+/* Where dropout multiplies: behind the attention's output product [M], inside the
+   feed-forward [F] and behind it [M]. */
+typedef enum {
+    EXACT_DROP_ATTENTION,
+    EXACT_DROP_HIDDEN,
+    EXACT_DROP_FORWARD,
+    EXACT_DROPS
+} exact_dropout;
+
+/* One row at a time: rows meet in the attention alone, which stands between project and
+   row. M: features of a row. F: features inside the feed-forward. */
+typedef struct {
+    int64_t model, wide;
+    bool post_norm; /* false: norms stand in front of the blocks */
+    shoal_activation activation;
+    double epsilon; /* of the norms; 1e-5 unless changed */
+    exact_part parts[EXACT_PARTS];
+    const float *dropout[EXACT_DROPS]; /* factors of the row; NULL: none */
+
+    /* Intermediate results of the row, and their gradients. */
+    double *sum;                  /* [M] x + attention */
+    double *inner;                /* [M] norm(sum), what the feed-forward sees */
+    double *hidden, *active;      /* [F] in front of and behind the activation */
+    double *branch;               /* [M] what a block adds */
+    double *end, *out;            /* [M] sum or inner + feed-forward; its norm */
+    double *dend, *dinner, *dsum; /* [M] */
+    double *dhidden;              /* [F] */
+    double *memory;
+} exact_layer;
+
+/* Sizes are set, weights are the caller's to point at. NULL when memory ran out. */
+exact_layer *exact_layer_create(int64_t model, int64_t wide);
+void exact_layer_destroy(exact_layer *layer); /* NULL is legal */
+
+/* q, k and v of a row x, all [M]: the heads one after another. */
+void exact_layer_project(exact_layer *layer, const double *x, double *q, double *k,
+                         double *v);
+
+/* The layer's output [M] for a row x [M] whose attention gave `attended` [M]. The layer's
+   own, valid until the next call. */
+const double *exact_layer_row(exact_layer *layer, const double *x,
+                              const double *attended);
+
+/* For the gradient dout [M] of that output: dx [M] past the attention, dattended [M], and
+   adds to the gradients of the parts behind the attention. */
+void exact_layer_row_gradient(exact_layer *layer, const double *x, const double *attended,
+                              const double *dout, double *dx, double *dattended);
 
 #endif

@@ -1,9 +1,13 @@
 #include "nn_support.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "models/nn/dropout.h"
 
 #include <cmocka.h>
 
@@ -115,11 +119,182 @@ double *setup_values(const model_setup *setup) {
     return values;
 }
 
-model_reference setup_reference(const model_setup *setup) {
-    return (model_reference){.shape = &setup->shape,
-                             .arena = setup->arena,
-                             .batch = &setup->batch,
-                             .targets = setup->targets,
-                             .longest = setup->longest,
-                             .source = setup->net};
+/* ---- The same model in exact arithmetic -------------------------------------------- */
+
+/* The part whose weight and bias have these names; its sizes are set by the caller. */
+static exact_part part_of(const model_setup *setup, const double *values,
+                          const char *weight, const char *bias) {
+    const parameter *w = sh_parameters_find(setup->arena, weight);
+    const parameter *b = sh_parameters_find(setup->arena, bias);
+    return (exact_part){.weight = w ? values + w->offset : NULL,
+                        .bias = b ? values + b->offset : NULL};
+}
+
+static exact_layer *layer_of(const model_setup *setup, const double *values,
+                             int64_t index) {
+    static const char *const names[EXACT_PARTS][2] =
+        {[EXACT_QUERY] = {"attention.query.weight", "attention.query.bias"},
+         [EXACT_KEY] = {"attention.key.weight", "attention.key.bias"},
+         [EXACT_VALUE] = {"attention.value.weight", "attention.value.bias"},
+         [EXACT_OUTPUT] = {"attention.output.weight", "attention.output.bias"},
+         [EXACT_WIDEN] = {"feed_forward.widen.weight", "feed_forward.widen.bias"},
+         [EXACT_NARROW] = {"feed_forward.narrow.weight", "feed_forward.narrow.bias"},
+         [EXACT_ATTENTION_NORM] = {"attention_norm.scale", "attention_norm.shift"},
+         [EXACT_FORWARD_NORM] = {"forward_norm.scale", "forward_norm.shift"}};
+    const encoder_shape *shape = &setup->shape.encoder;
+    exact_layer *layer = exact_layer_create(sh_encoder_model(shape), shape->feed_forward);
+    assert_non_null(layer);
+    layer->post_norm = shape->post_norm;
+    layer->activation = shape->activation == ACTIVATION_RELU ? SHOAL_RELU : SHOAL_GELU;
+    for (int part = 0; part < EXACT_PARTS; part++) {
+        char full[2][PARAMETER_NAME];
+        for (int which = 0; which < 2; which++)
+            snprintf(full[which], sizeof full[which], "encoder.layers.%lld.%s",
+                     (long long)index, names[part][which]);
+        exact_part found = part_of(setup, values, full[0], full[1]);
+        layer->parts[part].weight = found.weight;
+        layer->parts[part].bias = found.bias;
+    }
+    return layer;
+}
+
+/* What dropout makes of a row at one of its places; NULL: nothing. */
+static const float *dropped(const model_setup *setup, int64_t site, int64_t row,
+                            int64_t size, float *factors) {
+    const encoder_moment *moment = &setup->batch.moment;
+    dropout mask = {.rate = setup->shape.encoder.dropout,
+                    .seed = moment->seed,
+                    .step = moment->step,
+                    .site = (uint64_t)site};
+    if (!moment->dropout || mask.rate <= 0)
+        return NULL;
+    sh_dropout_factors(&mask, row, 0, size, factors);
+    return factors;
+}
+
+/* out [rows][M] = the attention of q, k and v [rows][M] in the layer. */
+static void attend(const model_setup *setup, int64_t layer, const double *const qkv[3],
+                   double *out) {
+    const encoder_shape *shape = &setup->shape.encoder;
+    const int64_t dim = shape->head_dim, size = shape->heads * dim;
+    const encoder *stack = sh_network_encoder(setup->net);
+    const void *state = sh_encoder_state(stack, layer);
+    const int32_t *groups = shoal_plan_groups(sh_encoder_plan(stack), state);
+    const int32_t *top_keys = shoal_plan_top_keys(sh_encoder_plan(stack), state);
+    const int64_t tops = shape->attention.clusters * shape->attention.topk;
+    for (int64_t at = 0; at < setup->batch.sequences.batch * shape->heads; at++) {
+        const int64_t *bounds = setup->offsets + at / shape->heads;
+        int64_t first = bounds[0] * size + at % shape->heads * dim;
+        int64_t length = bounds[1] - bounds[0];
+        exact_head *head = exact_create(&shape->attention, length, length, dim, dim);
+        assert_non_null(head);
+        double *const to[3] = {head->q, head->k, head->v};
+        for (int64_t i = 0; i < 3 * length; i++)
+            memcpy(to[i % 3] + i / 3 * dim, qkv[i % 3] + first + i / 3 * size,
+                   sizeof(double) * (size_t)dim);
+        head->groups = groups ? groups + at * setup->longest : NULL;
+        head->top_keys = top_keys ? top_keys + at * tops : NULL;
+        for (int64_t i = 0; i < length; i++)
+            exact_output(head, i, out + first + i * size);
+        exact_destroy(head);
+    }
+}
+
+static void run_layer(const model_setup *setup, const double *values, int64_t index,
+                      double *x) {
+    exact_layer *layer = layer_of(setup, values, index);
+    const int64_t size = layer->model, count = setup->rows * size;
+    double *q = test_memory(4 * count, sizeof *q), *k = q + count, *v = k + count;
+    double *attended = v + count;
+    float *factors = test_memory(2 * size + layer->wide, sizeof *factors);
+    for (int64_t at = 0; at < count; at += size)
+        exact_layer_project(layer, x + at, q + at, k + at, v + at);
+    attend(setup, index, (const double *const[]){q, k, v}, attended);
+    for (int64_t r = 0; r < setup->rows; r++) {
+        layer->dropout[0] = dropped(setup, 1 + 3 * index, r, size, factors);
+        layer->dropout[1] =
+            dropped(setup, 2 + 3 * index, r, layer->wide, factors + 2 * size);
+        layer->dropout[2] = dropped(setup, 3 + 3 * index, r, size, factors + size);
+        memcpy(x + r * size, exact_layer_row(layer, x + r * size, attended + r * size),
+               sizeof *x * (size_t)size);
+    }
+    free(factors);
+    free(q);
+    exact_layer_destroy(layer);
+}
+
+/* x [M] = row r of what goes into the first layer. */
+static void take_input(const model_setup *setup, const double *values, int64_t r,
+                       int64_t position, int64_t size, double *x) {
+    const network_shape *shape = &setup->shape;
+    const double *table = part_of(setup, values, "embedding.weight", "").weight;
+    const double *learned = part_of(setup, values, "positions.weight", "").weight;
+    const double scale = shape->embedding_scale != 0 ? (double)shape->embedding_scale
+                                                     : sqrt((double)size);
+    exact_part product = part_of(setup, values, "input.weight", "input.bias");
+    product.inputs = TEST_FEATURES;
+    product.outputs = size;
+    double features[TEST_FEATURES];
+    for (int64_t f = 0; f < TEST_FEATURES; f++)
+        features[f] = (double)setup->features[r * TEST_FEATURES + f];
+    if (!table)
+        exact_linear(&product, 1, features, x);
+    float *factors = test_memory(size, sizeof *factors);
+    const float *keep = dropped(setup, 0, r, size, factors);
+    for (int64_t i = 0; i < size; i++) {
+        if (table)
+            x[i] = scale * table[setup->tokens[r] * size + i];
+        if (shape->positions == POSITIONS_LEARNED)
+            x[i] += learned[position * size + i];
+        else if (shape->positions == POSITIONS_SINUSOIDAL)
+            x[i] += exact_sinusoid(position, i, size);
+        x[i] *= keep ? (double)keep[i] : 1;
+    }
+    free(factors);
+}
+
+/* pooled [M]: the mean of a sequence's rows, or its first; 0 for an empty one. */
+static void pool(const model_setup *setup, int64_t b, int64_t size, const double *x,
+                 double *pooled) {
+    int64_t first = setup->offsets[b], used = setup->offsets[b + 1] - first;
+    if (setup->shape.head == HEAD_FIRST && used > 1)
+        used = 1;
+    for (int64_t r = first; r < first + used; r++)
+        for (int64_t i = 0; i < size; i++)
+            pooled[i] += x[r * size + i] / (double)used;
+}
+
+double setup_exact_loss(const model_setup *setup, const double *values, double *logits) {
+    const network_shape *shape = &setup->shape;
+    const int64_t size = sh_encoder_model(&shape->encoder), *offsets = setup->offsets;
+    const int64_t batch = setup->batch.sequences.batch;
+    double *x = test_memory((setup->rows + batch) * size, sizeof *x), *read = x;
+    for (int64_t r = 0, b = 0; r < setup->rows; r++) {
+        while (offsets[b + 1] <= r)
+            b++;
+        take_input(setup, values, r, r - offsets[b], size, x + r * size);
+    }
+    for (int64_t l = 0; l < shape->encoder.layers; l++)
+        run_layer(setup, values, l, x);
+    exact_part norm =
+        part_of(setup, values, "encoder.final_norm.scale", "encoder.final_norm.shift");
+    norm.outputs = size;
+    if (norm.weight)
+        exact_norm(&norm, 1e-5, setup->rows, x, x);
+    if (shape->head != HEAD_POSITIONS)
+        read = x + setup->rows * size;
+    for (int64_t b = 0; b < batch && read != x; b++)
+        pool(setup, b, size, x, read + b * size);
+    const int64_t rows = read == x ? setup->rows : batch;
+    exact_part output = part_of(setup, values, "output.weight", "output.bias");
+    output.inputs = size;
+    output.outputs = shape->outputs;
+    double *made = test_memory(rows * shape->outputs, sizeof *made);
+    exact_linear(&output, rows, read, made);
+    if (logits)
+        memcpy(logits, made, sizeof *made * (size_t)(rows * shape->outputs));
+    double loss = exact_cross_entropy(rows, shape->outputs, made, setup->targets, NULL);
+    free(made);
+    free(x);
+    return loss;
 }

@@ -3,8 +3,8 @@
 #ifndef SHOAL_TESTS_NN_SUPPORT_H
 #define SHOAL_TESTS_NN_SUPPORT_H
 
+#include "models/nn/network.h"
 #include "models/nn/optimizer.h"
-#include "nn_reference.h"
 
 typedef struct {
     const char *name;
@@ -40,6 +40,9 @@ void setup_destroy(model_setup *setup);
 loss_result setup_step(shoal_context *context, model_setup *setup);
 /* Values as doubles, [arena->size]. The caller frees them. */
 double *setup_values(const model_setup *setup);
-model_reference setup_reference(const model_setup *setup);
+/* The loss with other values, [arena->size], in exact arithmetic by the plainest loops;
+   groups and top keys are those of the network's last forward, since they are constants.
+   logits: [rows][outputs] unless NULL. */
+double setup_exact_loss(const model_setup *setup, const double *values, double *logits);
 
 #endif

@@ -25,9 +25,22 @@ static float *random_floats(int64_t count, uint64_t stream) {
     return x;
 }
 
+static double *doubles(const float *x, int64_t count) {
+    double *y = test_memory(count, sizeof *y);
+    for (int64_t i = 0; i < count; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+
 static void close_to(double got, double wanted, double tolerance, const char *what) {
     if (!(fabs(got - wanted) <= tolerance))
         fail_msg("%s is %.9g, should be %.9g", what, got, wanted);
+}
+
+static void all_close_to(const float *got, const double *wanted, int64_t count,
+                         double tolerance, const char *what) {
+    for (int64_t i = 0; i < count; i++)
+        close_to((double)got[i], wanted[i], tolerance, what);
 }
 
 /* Runs a check with the plain row functions and with the best. */
@@ -53,12 +66,12 @@ static void check_gelu(shoal_context *context) {
     sh_activation_forward(&by, ACTIVATION_GELU, COUNT, x, y);
     sh_activation_backward(&by, ACTIVATION_GELU, COUNT, x, ones, dx);
     for (int i = 0; i < COUNT; i++) {
-        double at = (double)x[i], below = 0.5 * erfc(-at / sqrt(2));
-        double bell = exp(-at * at / 2) / sqrt(2 * acos(-1));
-        close_to((double)y[i], at * below, 2e-7 * fmax(1, fabs(at)), "gelu");
-        close_to((double)dx[i], below + at * bell, 4e-7, "the slope of gelu");
+        double at = (double)x[i], gelu = exact_activation(SHOAL_GELU, at);
+        close_to((double)y[i], gelu, 2e-7 * fmax(1, fabs(at)), "gelu");
+        close_to((double)dx[i], exact_activation_slope(SHOAL_GELU, at), 4e-7,
+                 "the slope of gelu");
         if (at < 0 && at > -8) /* the small tail is right relative to itself */
-            close_to((double)y[i], at * below, 1e-5 * fabs(at * below), "gelu's tail");
+            close_to((double)y[i], gelu, 1e-5 * fabs(gelu), "gelu's tail");
     }
     free(x), free(y), free(ones), free(dx);
 }
@@ -141,14 +154,13 @@ static void check_linear(const crew *by, int64_t rows, int64_t inputs, int64_t o
     assert_true(sh_linear_scratch(&layer, rows) <= inputs * outputs);
     sh_linear_forward(by, &layer, rows, (const_matrix){x, inputs}, (matrix){y, outputs},
                       scratch);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < outputs; o++) {
-            double sum = (double)b[o];
-            for (int64_t i = 0; i < inputs; i++)
-                sum += (double)x[r * inputs + i] * (double)w[o * inputs + i];
-            close_to((double)y[r * outputs + o], sum, 2e-6 * (double)(inputs + 4), "y");
-        }
+    double *from = doubles(x, rows * inputs), *weight = doubles(w, outputs * inputs);
+    double *bias = doubles(b, outputs), *wanted = doubles(y, rows * outputs);
+    exact_linear(&(exact_part){inputs, outputs, weight, bias, NULL, NULL}, rows, from,
+                 wanted);
+    all_close_to(y, wanted, rows * outputs, 2e-6 * (double)(inputs + 4), "y");
     free(x), free(w), free(b), free(y), free(scratch), free(halves);
+    free(from), free(weight), free(bias), free(wanted);
 }
 
 static void check_products(shoal_context *context) {
@@ -172,32 +184,20 @@ static void check_linear_backward(shoal_context *context) {
     float *x = random_floats(ROWS * INPUTS, 1), *w = random_floats(OUTPUTS * INPUTS, 2);
     float *dy = random_floats(ROWS * OUTPUTS, 3), *dx = random_floats(ROWS * INPUTS, 4);
     float *dw = random_floats(OUTPUTS * INPUTS, 5), *db = random_floats(OUTPUTS, 6);
-    float *dw_before = random_floats(OUTPUTS * INPUTS, 5);
-    float *db_before = random_floats(OUTPUTS, 6);
+    double *from = doubles(x, ROWS * INPUTS), *weight = doubles(w, OUTPUTS * INPUTS);
+    double *slope = doubles(dy, ROWS * OUTPUTS), *dbias = doubles(db, OUTPUTS);
+    double *dweight = doubles(dw, OUTPUTS * INPUTS);
+    double *dfrom = test_memory(ROWS * INPUTS, sizeof *dfrom);
+    exact_part part = {INPUTS, OUTPUTS, weight, NULL, dweight, dbias};
     linear layer = {INPUTS, OUTPUTS, {.data = w, .gradient = dw}, {.gradient = db}};
     sh_linear_backward(&by, &layer, ROWS, (const_matrix){x, INPUTS},
                        (const_matrix){dy, OUTPUTS}, (matrix){dx, INPUTS});
-    for (int r = 0; r < ROWS; r += 7)
-        for (int i = 0; i < INPUTS; i += 5) {
-            double sum = 0;
-            for (int o = 0; o < OUTPUTS; o++)
-                sum += (double)dy[r * OUTPUTS + o] * (double)w[o * INPUTS + i];
-            close_to((double)dx[r * INPUTS + i], sum, 2e-4, "dx");
-        }
-    for (int o = 0; o < OUTPUTS; o++) {
-        double bias = (double)db_before[o];
-        for (int r = 0; r < ROWS; r++)
-            bias += (double)dy[r * OUTPUTS + o];
-        close_to((double)db[o], bias, 2e-4, "db");
-        for (int i = 0; i < INPUTS; i += 5) {
-            double sum = (double)dw_before[o * INPUTS + i];
-            for (int r = 0; r < ROWS; r++)
-                sum += (double)dy[r * OUTPUTS + o] * (double)x[r * INPUTS + i];
-            close_to((double)dw[o * INPUTS + i], sum, 2e-4, "dW");
-        }
-    }
+    exact_linear_gradient(&part, ROWS, from, slope, dfrom);
+    all_close_to(dx, dfrom, ROWS * INPUTS, 2e-4, "dx");
+    all_close_to(dw, dweight, OUTPUTS * INPUTS, 2e-4, "dW");
+    all_close_to(db, dbias, OUTPUTS, 2e-4, "db");
     free(x), free(w), free(dy), free(dx), free(dw), free(db);
-    free(dw_before), free(db_before);
+    free(from), free(weight), free(slope), free(dbias), free(dweight), free(dfrom);
 }
 
 static void gradients_of_products_are_added(void **state) {
@@ -218,21 +218,19 @@ static void check_norm(shoal_context *context) {
             x[i] += 100; /* a mean far from 0 must not cost the variance */
         layer_norm norm = {size, {.data = scale}, {.data = shift}, 1e-5f};
         sh_norm_forward(&by, &norm, rows, x, y, statistics);
+        double *from = doubles(x, rows * size), *wanted = doubles(y, rows * size);
+        double *by_scale = doubles(scale, size), *by_shift = doubles(shift, size);
+        exact_norm(&(exact_part){0, size, by_scale, by_shift, NULL, NULL}, 1e-5, rows,
+                   from, wanted);
+        all_close_to(y, wanted, rows * size, 1e-4, "norm");
         for (int64_t r = 0; r < rows; r++) {
-            double mean = 0, variance = 0;
+            double mean = 0;
             for (int64_t i = 0; i < size; i++)
-                mean += (double)x[r * size + i] / (double)size;
-            for (int64_t i = 0; i < size; i++)
-                variance += pow((double)x[r * size + i] - mean, 2) / (double)size;
-            for (int64_t i = 0; i < size; i++)
-                close_to((double)y[r * size + i],
-                         ((double)x[r * size + i] - mean) / sqrt(variance + 1e-5) *
-                                 (double)scale[i] +
-                             (double)shift[i],
-                         1e-4, "norm");
+                mean += from[r * size + i] / (double)size;
             close_to((double)statistics[2 * r], mean, 1e-4, "mean");
         }
         free(x), free(y), free(scale), free(shift), free(statistics);
+        free(from), free(wanted), free(by_scale), free(by_shift);
     }
 }
 
@@ -251,34 +249,19 @@ static void check_norm_backward(shoal_context *context) {
                        1e-5f};
     float *scratch = random_floats(sh_norm_scratch(&norm, ROWS), 8);
     double wanted_scale[SIZE] = {0}, wanted_shift[SIZE] = {0};
+    double *from = doubles(x, ROWS * SIZE), *slope = doubles(dy, ROWS * SIZE);
+    double *by_scale = doubles(scale, SIZE);
+    double *wanted = test_memory(ROWS * SIZE, sizeof *wanted);
+    exact_part part = {0, SIZE, by_scale, NULL, wanted_scale, wanted_shift};
     sh_norm_forward(&by, &norm, ROWS, x, y, statistics);
     sh_norm_backward(&by, &norm, ROWS, x, statistics, dy, NULL, dx, scratch);
-    for (int64_t r = 0; r < ROWS; r++) {
-        const float *row = x + r * SIZE, *slope = dy + r * SIZE;
-        double mean = 0, variance = 0, sum = 0, along = 0, normed[SIZE];
-        for (int i = 0; i < SIZE; i++)
-            mean += (double)row[i] / SIZE;
-        for (int i = 0; i < SIZE; i++)
-            variance += pow((double)row[i] - mean, 2) / SIZE;
-        for (int i = 0; i < SIZE; i++) {
-            normed[i] = ((double)row[i] - mean) / sqrt(variance + 1e-5);
-            wanted_scale[i] += (double)slope[i] * normed[i];
-            wanted_shift[i] += (double)slope[i];
-            sum += (double)slope[i] * (double)scale[i] / SIZE;
-            along += (double)slope[i] * (double)scale[i] * normed[i] / SIZE;
-        }
-        for (int i = 0; i < SIZE; i++)
-            close_to((double)dx[r * SIZE + i],
-                     ((double)slope[i] * (double)scale[i] - sum - normed[i] * along) /
-                         sqrt(variance + 1e-5),
-                     2e-5, "dx of a norm");
-    }
-    for (int i = 0; i < SIZE; i++) {
-        close_to((double)dscale[i], wanted_scale[i], 1e-4, "dscale");
-        close_to((double)dshift[i], wanted_shift[i], 1e-4, "dshift");
-    }
+    exact_norm_gradient(&part, 1e-5, ROWS, from, slope, wanted);
+    all_close_to(dx, wanted, ROWS * SIZE, 2e-5, "dx of a norm");
+    all_close_to(dscale, wanted_scale, SIZE, 1e-4, "dscale");
+    all_close_to(dshift, wanted_shift, SIZE, 1e-4, "dshift");
     free(x), free(y), free(dy), free(dx), free(scale), free(shift), free(dscale);
     free(dshift), free(statistics), free(scratch);
+    free(from), free(slope), free(by_scale), free(wanted);
 }
 
 static void norms_are_right(void **state) {
@@ -317,23 +300,12 @@ static void dropout_keeps_the_share_it_should(void **state) {
 
 enum { ENTROPY_ROWS = 70, CLASSES = 300 };
 
-/* One row in double precision: its loss, the first largest, and the slope compared. */
-static double check_entropy_row(const float *row, int32_t target, const float *slope,
-                                double counted, int *best) {
-    double total = 0, top = -INFINITY;
-    for (int j = 0; j < CLASSES; j++)
-        if ((double)row[j] > top) {
-            top = (double)row[j];
-            *best = j;
-        }
-    for (int j = 0; j < CLASSES; j++)
-        total += exp((double)row[j] - top);
-    for (int j = 0; j < CLASSES; j++) {
-        double p = exp((double)row[j] - top) / total - (j == target);
-        close_to((double)slope[j], target < 0 ? 0 : p / counted, 1e-7,
-                 "slope of the loss");
-    }
-    return target < 0 ? 0 : log(total) + top - (double)row[target];
+static int first_largest(const float *row) {
+    int best = 0;
+    for (int j = 1; j < CLASSES; j++)
+        if (row[j] > row[best])
+            best = j;
+    return best;
 }
 
 static void check_entropy(shoal_context *context) {
@@ -351,16 +323,15 @@ static void check_entropy(shoal_context *context) {
     memcpy(logits, copy, sizeof(float) * ENTROPY_ROWS * CLASSES);
     loss_result result =
         sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, logits, targets, logits, row_losses);
-    double loss = 0;
-    for (int r = 0; r < ENTROPY_ROWS; r++) {
-        int best = 0;
-        loss += check_entropy_row(copy + r * CLASSES, targets[r], logits + r * CLASSES,
-                                  (double)counted, &best);
-        correct += best == targets[r];
-    }
+    double *exact = doubles(copy, ENTROPY_ROWS * CLASSES);
+    double *slopes = doubles(copy, ENTROPY_ROWS * CLASSES);
+    double loss = exact_cross_entropy(ENTROPY_ROWS, CLASSES, exact, targets, slopes);
+    all_close_to(logits, slopes, ENTROPY_ROWS * CLASSES, 1e-7, "slope of the loss");
+    for (int r = 0; r < ENTROPY_ROWS; r++)
+        correct += first_largest(copy + r * CLASSES) == targets[r];
     assert_int_equal(result.counted, counted);
     assert_int_equal(result.correct, correct);
-    close_to(result.loss, loss / (double)counted, 2e-6, "loss");
+    close_to(result.loss, loss, 2e-6, "loss");
     for (int r = 0; r < ENTROPY_ROWS; r++)
         targets[r] = IGNORED_TARGET;
     result =
@@ -371,12 +342,89 @@ static void check_entropy(shoal_context *context) {
     result =
         sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, copy, targets, NULL, row_losses);
     assert_true(isnan(result.loss) != 0);
-    free(logits), free(copy);
+    free(logits), free(copy), free(exact), free(slopes);
 }
 
 static void cross_entropy_is_right(void **state) {
     (void)state;
     with_both(check_entropy);
+}
+
+/* ---- The exact layer itself -------------------------------------------------------- */
+
+enum { LAYER_MODEL = 5, LAYER_WIDE = 7, LAYER_WEIGHTS = LAYER_MODEL * LAYER_WIDE };
+
+/* Row and attention are inputs[0] and [1], what is differentiated is the sum of
+   dout x out. Every weight has a gradient of its own. */
+typedef struct {
+    exact_layer *layer;
+    double inputs[2][LAYER_MODEL], dinputs[2][LAYER_MODEL], dout[LAYER_MODEL];
+    double values[2][EXACT_PARTS][LAYER_WEIGHTS], slopes[2][EXACT_PARTS][LAYER_WEIGHTS];
+    float factors[EXACT_DROPS][LAYER_WIDE];
+} layer_case;
+
+static void fill_layer(layer_case *c, int variant) {
+    exact_layer *layer = c->layer = exact_layer_create(LAYER_MODEL, LAYER_WIDE);
+    assert_non_null(layer);
+    layer->post_norm = variant & 1;
+    layer->activation = variant & 2 ? SHOAL_RELU : SHOAL_GELU;
+    double *numbers[] = {c->inputs[0], c->dout, c->values[0][0]};
+    const int64_t counts[] = {2 * LAYER_MODEL, LAYER_MODEL,
+                              2 * EXACT_PARTS * LAYER_WEIGHTS};
+    for (uint64_t n = 0; n < 3; n++)
+        for (int64_t i = 0; i < counts[n]; i++)
+            numbers[n][i] =
+                test_normal(test_hash(50 + (uint64_t)variant, n, (uint64_t)i));
+    for (int part = 0; part < EXACT_PARTS; part++) {
+        layer->parts[part].weight = c->values[0][part];
+        layer->parts[part].bias = c->values[1][part];
+        layer->parts[part].dweight = c->slopes[0][part];
+        layer->parts[part].dbias = c->slopes[1][part];
+    }
+    for (int i = 0; i < EXACT_DROPS * LAYER_WIDE; i++)
+        c->factors[i / LAYER_WIDE][i % LAYER_WIDE] = i % 3 ? 1.5f : 0;
+    for (int place = 0; place < EXACT_DROPS && variant & 4; place++)
+        layer->dropout[place] = c->factors[place];
+}
+
+static double layer_loss(const layer_case *c) {
+    const double *out = exact_layer_row(c->layer, c->inputs[0], c->inputs[1]);
+    double sum = 0;
+    for (int i = 0; i < LAYER_MODEL; i++)
+        sum += c->dout[i] * out[i];
+    return sum;
+}
+
+static void compare_slopes(const layer_case *c, double *values, const double *slopes,
+                           int64_t count) {
+    const double step = 1e-6;
+    for (int64_t i = 0; i < count; i++) {
+        const double kept = values[i];
+        values[i] = kept + step;
+        double above = layer_loss(c);
+        values[i] = kept - step;
+        double below = layer_loss(c);
+        values[i] = kept;
+        close_to(slopes[i], (above - below) / (2 * step), 1e-6, "an exact slope");
+    }
+}
+
+/* Its gradients are those of central differences, in either order of the norms, with
+   either activation, with and without dropout. */
+static void exact_layer_gradients(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        layer_case c = {0};
+        fill_layer(&c, variant);
+        exact_layer_row_gradient(c.layer, c.inputs[0], c.inputs[1], c.dout, c.dinputs[0],
+                                 c.dinputs[1]);
+        compare_slopes(&c, c.inputs[0], c.dinputs[0], 2 * LAYER_MODEL);
+        for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+            for (int which = 0; which < 2; which++)
+                compare_slopes(&c, c.values[which][part], c.slopes[which][part],
+                               LAYER_WEIGHTS);
+        exact_layer_destroy(c.layer);
+    }
 }
 
 int main(void) {
@@ -389,6 +437,7 @@ int main(void) {
         cmocka_unit_test(norms_are_right),
         cmocka_unit_test(dropout_keeps_the_share_it_should),
         cmocka_unit_test(cross_entropy_is_right),
+        cmocka_unit_test(exact_layer_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
