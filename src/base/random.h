@@ -23,7 +23,7 @@ SHOAL_PRIVATE uint64_t sh_random_bits(uint64_t seed, enum random_stream stream,
 /* Uniform in 0 .. bound - 1; bound > 0. */
 SHOAL_PRIVATE uint64_t sh_random_below(uint64_t seed, enum random_stream stream,
                                        uint64_t counter, uint64_t bound);
-/* Standard normal, the same bits on every instruction set. */
+/* Nearly standard normal (see random.c), the same bits on every machine. */
 SHOAL_PRIVATE float sh_random_normal(uint64_t seed, enum random_stream stream,
                                      uint64_t counter);
 

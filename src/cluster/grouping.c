@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-/* Counting sort. offsets[j] is first the end of group j - 1, then runs to its own end
-   while members are dealt out, which is where group j + 1 starts. */
+/* Counting sort. When the sizes are added up, offsets[j] is where group j starts; dealing
+   out its members moves it to where the group ends, which is where group j + 1 starts; so
+   at the end all move up by one place. */
 void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t *offsets = sorted->offsets;
     memset(offsets, 0, ((size_t)sorted->clusters + 1) * sizeof *offsets);

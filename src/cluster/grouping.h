@@ -1,4 +1,4 @@
-/* Queries sorted by group, and what goes from members to groups and back. */
+/* Queries sorted by group. */
 #ifndef SHOAL_CLUSTER_GROUPING_H
 #define SHOAL_CLUSTER_GROUPING_H
 

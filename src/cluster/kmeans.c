@@ -97,7 +97,7 @@ static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
     }
 }
 
-/* Bytes count to 255: before they overflow they are added to the real counts. */
+/* Bytes count to 255 only: before one overflows they are added to the 32-bit counts. */
 static void flush(kmeans_tally *tally, int64_t c, int64_t counters) {
     int32_t *change = tally->change + c * counters;
     uint8_t *arrived = tally->arrived + c * counters, *left = tally->left + c * counters;
@@ -289,7 +289,7 @@ static void reseed_empty(kmeans_work *work, const hash_array *hashes, int64_t n)
             break;
         take_hash(work, hashes, farthest, c);
         work->changed[c] = 1;
-        /* Each once: it counts as near until all are chosen. */
+        /* Each hash is taken once: it counts as near until all are chosen. */
         work->starts[taken] = (int32_t)farthest;
         work->start_distances[taken++] = work->distances[farthest];
         work->distances[farthest] = 0;

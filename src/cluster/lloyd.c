@@ -69,7 +69,8 @@ static void project(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
                        projected);
 }
 
-/* The sample is every sample-th part of the queries, the even ones of them first. */
+/* The sample is `sample` queries at equal distances. Those with even numbers come first,
+   so that both halves of it reach over the whole sequence. */
 static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
     const int64_t evens = (pass->work->sample + 1) / 2;
     int64_t which = point < evens ? 2 * point : 2 * (point - evens) + 1;
@@ -104,7 +105,7 @@ static void compare_task(void *shared, int64_t task, int thread) {
         int width = panel_width(pass->table, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
-        /* All centres: straight into place, where there is room for a whole panel. */
+        /* From centre 0 on, results go straight into place: there is room for a panel. */
         pass->table->closest(panel_at(work, first), width, work->rank,
                              work->centres + (int64_t)pass->first * work->rank,
                              work->rank, work->bias + pass->first,
@@ -147,7 +148,7 @@ static double weigh(lloyd_work *work) {
         for (int64_t i = 0; i < count; i++) {
             float square = work->squares[first + i];
             float distance = square - 2 * work->closeness[first + i];
-            /* Rounding, or NaN: never a negative weight. */
+            /* Rounding can make it negative, and it may be NaN: then the weight is 0. */
             weights[i] = distance > 1e-6f * square ? distance : 0;
         }
         float sums[8] = {0}, sum = 0;
@@ -162,8 +163,8 @@ static double weigh(lloyd_work *work) {
     return total;
 }
 
-/* The point of a block at which the weights, added up, pass `left`: at the latest the last
-   one that has any. */
+/* The point of a block at which the sum of the weights passes `left`; where rounding lets
+   none pass it, the last point with a weight. */
 static int64_t point_in_block(const lloyd_work *work, int64_t first, double left) {
     int64_t last = first;
     for (int64_t i = first; i < first + WEIGHT_BLOCK; i++) {
@@ -291,7 +292,7 @@ static void assign_task(void *shared, int64_t task, int thread) {
 
 /* Iterations look at one half of the sample and then the other, by turns, and the last one
    at all of it. Centres that follow a fresh half settle better than ones that see every
-   point each time, and cost half (docs/QUALITY.md). */
+   point each time, and cost half (docs/notebook/QUALITY.md). */
 static void look_at(lloyd_work *work, int iteration, int iterations) {
     const int last = iteration == iterations - 1;
     work->begin = !last && iteration % 2 && work->half < work->sample ? work->half : 0;
@@ -312,7 +313,7 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
     /* Whole panels of every width. */
     work->half = (work->sample / 2 + 47) / 48 * 48;
     if (work->sample < LEAST_HALVED || work->half < work->clusters)
-        work->half = work->sample; /* the centres start as different points of it */
+        work->half = work->sample; /* a half must have as many points as centres */
     sh_team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task,
                 &pass);
     /* The start leaves its points with their nearest centre: the first assignment. */

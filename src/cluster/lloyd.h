@@ -21,9 +21,9 @@ typedef struct {
 
 typedef struct {
     int clusters, rank, dim;
-    int64_t sample; /* points that centres are learnt on, in the run under way */
-    int64_t half; /* of them, where the second half begins; every other query is in it */
-    int64_t begin, end;    /* which of them the step under way looks at */
+    int64_t sample;        /* points that centres are learnt on, in the run under way */
+    int64_t half;          /* number of the first point of the second half */
+    int64_t begin, end;    /* points that the step under way looks at */
     float *panels;         /* the sample in panels, [rank][width] each */
     float *points;         /* [sample][rank] */
     float *squares;        /* [sample]: |y|^2 */

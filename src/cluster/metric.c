@@ -74,9 +74,10 @@ static void multiply_by(float *x, int64_t count, float by) {
         x[i] *= by;
 }
 
-/* Brings the trace near 1, since products of covariances may leave the range of floats.
-   By a power of 4, so that no root is rounded otherwise; returns the root of what makes
-   the covariance again what it was. */
+/* Scales a covariance so that its trace is near 1, because products of covariances could
+   overflow or vanish. The factor is a power of 4: it and its square root are powers of 2, which
+   round nothing. Returns what the root of the scaled covariance must be multiplied by to
+   be that of the covariance given. */
 static float balance(float *s, int D) {
     float trace = 0;
     for (int i = 0; i < D; i++)
@@ -88,8 +89,9 @@ static float balance(float *s, int D) {
     return ldexpf(1, half);
 }
 
-/* The covariance S becomes U, upper triangular, with U'U = S. Keys may span less than all
-   dimensions: what is left of one that the others span is rounding, and its row is 0. */
+/* The covariance S becomes U, upper triangular, with U'U = S. Where the
+   keys do not span all dimensions, what is left of some pivots is only rounding; their
+   rows become 0. */
 static void factorise(float *s, int D) {
     float trace = 0;
     for (int i = 0; i < D; i++)
@@ -150,8 +152,9 @@ static void orthonormalise(float *basis, int rank, int D) {
     }
 }
 
-/* Unit vectors at the `rank` largest diagonal elements, the first of equals: a start that
-   no symmetry of the target makes orthogonal to what is sought. */
+/* Unit vectors at the `rank` largest diagonal elements, the first of equals. A start that
+   looks alike in all directions, such as rows of ones, could be orthogonal to what is
+   sought where the target has a symmetry. */
 static void start_basis(metric_work *work) {
     const int D = work->dim;
     memset(work->basis, 0, sizeof(float) * (size_t)work->rank * (size_t)D);
@@ -185,8 +188,9 @@ void sh_metric_find(metric_work *work, const kernel_table *table, const float *k
         memcpy(work->basis, work->projection, sizeof(float) * (size_t)rank * (size_t)D);
         orthonormalise(work->basis, rank, D);
     }
-    /* Rows that were nearly parallel are orthogonal only to a rounding that was scaled up
-       with what was left of them; once more, and it is the rounding of unit rows. */
+    /* Where rows were nearly parallel, subtracting left short rows, and scaling those to
+       length 1 scaled their rounding errors too. A second time the rows are nearly
+       orthogonal already, so nothing is scaled up. */
     orthonormalise(work->basis, rank, D);
     multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
     multiply_by(work->projection, (int64_t)rank * D, root);

@@ -2,11 +2,13 @@
 #include "kernels/kernels.h"
 #include "kernels/simd.h"
 
-/* e^x for x <= 0 to about 2e-7: 2^n times a polynomial of degree 5 on the rest, its
-   coefficients the best for the relative error that make e^0 exactly 1: whatever it were
-   instead would scale a stream's earlier blocks once more with every later one. Adding 1.5 * 2^23 rounds to a whole number
-   and leaves it in the low bits. Below 2^-126 the result stays there: such weights add
-   nothing to a sum that holds e^0. NaN stays NaN. */
+/* e^x for x <= 0, to a relative error of about 2e-7: 2^n times a polynomial of degree 5 in
+   the rest. Its constant term is exactly 1, because every block of a stream multiplies
+   what the earlier blocks gave by e^(old top - new top), which is mostly e^0: an error
+   there would be multiplied in once for every block. The other coefficients are the best for the
+   relative error. Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low
+   bits. Results below 2^-126 become 2^-126, which adds nothing to a sum that holds e^0.
+   NaN stays NaN. */
 INLINE vf exp_negative(vf x) {
     const vf log2e = v_splat(1.44269504f), shift = v_splat(12582912.0f);
     x = v_max(v_splat(-87.336544f), x);
@@ -81,7 +83,7 @@ INLINE void collect_vector(const float *row, int32_t key, const float *floor,
     }
 }
 
-/* Most rows have none in any lane, which one branch finds out. */
+/* Most rows have no candidate in any lane: one branch passes over them. */
 static void collect(const float *scores, int width, int count, int32_t first,
                     const float *floor, uint64_t *candidates, int64_t capacity,
                     int32_t *counts) {
@@ -133,7 +135,7 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
     for (int v = 0; v < BLOCK_VECTORS; v++)
         best[v] = b_splat(255);
     for (int c = 0; c < count; c += 2) {
-        /* An odd one out is compared with itself, which changes nothing. */
+        /* The last of an odd number is compared twice, which changes nothing. */
         int next = c + 1 < count ? c + 1 : c;
         vb sums[2][BLOCK_VECTORS];
         distances(nibbles, nibble_count, tables + c * nibble_count * 16,
@@ -152,8 +154,9 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
     }
 }
 
-/* A byte of the word is spread over the eight counters of its bits, each of which keeps
-   its own bit; equal to the mask means set, and minus -1 is plus one. */
+/* Each byte of the word is copied to the eight counters of its bits, and the mask leaves
+   each counter its own bit. Comparing with the mask gives -1 where the bit is set;
+   subtracting that adds one. */
 static void tally(uint64_t word, uint8_t counters[64]) {
     static const uint8_t spread_bytes[64] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
                                              1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,

@@ -289,7 +289,7 @@ static void closest(const float *panel, int width, int rank, const float *centre
 }
 
 /* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows named by an index
-   are anywhere in memory, so the one that comes SUM_AHEAD later is asked for now. */
+   are anywhere in memory, so the one that comes SUM_AHEAD later is prefetched. */
 enum { SUM_VECTORS = 8, SUM_AHEAD = 12 };
 
 INLINE void sum_block(const float *x, int64_t stride, const int32_t *index,

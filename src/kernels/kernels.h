@@ -9,8 +9,9 @@
  * width is a multiple of the table's `lanes`, at most its `panel`. Lanes that stand for no
  * query hold 0. Panels and blocks are aligned to a cache line; rows are not.
  *
- * The scalar table is the specification. Every other table starts as a copy of it and
- * replaces rows; tests/test_kernels.c compares each with the scalar one. */
+ * The scalar table is the specification. The vector tables are one body, body_tiles.h and
+ * body_rows.h, compiled with the flags of each instruction set; tests/core/test_kernels.c
+ * compares them with the scalar one. */
 #ifndef SHOAL_KERNELS_KERNELS_H
 #define SHOAL_KERNELS_KERNELS_H
 
@@ -28,8 +29,8 @@ enum {
     SUM_BLOCK = 64         /* rows that sum_rows adds before it adds to the total */
 };
 
-/* Where the highest score of a softmax begins. Not at -inf: scores may be, a block of
-   nothing else before any other, and -inf - -inf is NaN. */
+/* What the largest score of a softmax starts from. Not -inf: where all scores so far are
+   -inf, the largest would be too, and exp(-inf - -inf) is NaN. */
 #define LOWEST_SCORE (-FLT_MAX)
 
 #define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
@@ -52,8 +53,8 @@ static inline int panel_width(const kernel_table *table, int64_t count) {
     return (int)((count + table->lanes - 1) / table->lanes * table->lanes);
 }
 
-/* a . b with one order of its sums wherever it is compiled: eight of them side by side,
-   which are vectors without asking the compiler to reorder. */
+/* a . b, added up in the same order wherever it is compiled. Eight sums side by side: the
+   compiler can use vectors without changing the order. */
 static inline float ordered_dot(const float *a, const float *b, int n) {
     float sums[8] = {0}, total = 0;
     int i = 0;
@@ -67,8 +68,7 @@ static inline float ordered_dot(const float *a, const float *b, int n) {
     return total;
 }
 
-/* Asks for rows that will be needed soon: memory comes while other rows are worked on.
-   index NULL: row i. */
+/* Prefetches rows that will be needed soon. index NULL: row i. */
 static inline void prefetch_rows(const float *x, int64_t stride, const int32_t *index,
                                  int64_t count, int64_t dim) {
     for (int64_t i = 0; i < count; i++)

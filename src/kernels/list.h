@@ -1,5 +1,6 @@
-/* The one list of kernels: it declares them, makes the tables' fields, and the tests and
-   timings walk it. What each computes is written here; table_scalar.c is the same in C. */
+/* The one list of kernels: it declares them and makes the tables' fields, and
+   tests/core/test_kernels.c does not build without a check of each. What each computes is
+   written here; table_scalar.c is the same in C. */
 #ifndef SHOAL_KERNELS_LIST_H
 #define SHOAL_KERNELS_LIST_H
 

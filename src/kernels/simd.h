@@ -1,8 +1,8 @@
-/* The verbs that vector code is written in. A table's file defines nothing but its
- * compiler flags; from them this header takes the vector's width and its verbs:
+/* The verbs that vector code is written in. Each table_*.c is compiled with the flags of
+ * its instruction set (cmake/Kernels.cmake), and those choose the width and the verbs here:
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_splat v_fma v_max v_pow2
- *                  v_positive v_greater v_any v_index v_choose v_transpose, and the operators + - *
+ *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  */
 #ifndef SHOAL_KERNELS_SIMD_H
@@ -238,7 +238,7 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
 
 #endif
 
-/* 2^n for n in -126 .. 127, given in the low bits: the shift drops what stands above. */
+/* 2^n for n in -126 .. 127. n is in the low 9 bits; the shift drops the others. */
 INLINE vf v_pow2(vi n) {
     return (vf)((n + 127) << 23);
 }

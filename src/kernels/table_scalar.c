@@ -58,7 +58,7 @@ static void spread(const float *weights, int64_t width, int lanes, const float *
         }
 }
 
-/* Not below 2^-126, as in the vector tables, which agree so where all scores are -inf. */
+/* At least 2^-126, as in the vector tables: all agree where every score is -inf. */
 static float exp_negative(float x) {
     return expf(x < -87.336544f ? -87.336544f : x);
 }
