@@ -2,8 +2,8 @@
    masked, never both copies of the same one, so that every masked symbol can be read in
    the other half and nowhere else.
 
-   Exactly a fifth (rounded, at least one): of the 2 L symbols 0.4 L are masked, each at
-   another place of w; a coin says in which copy. */
+   Of the 2 L symbols 0.4 L are masked (rounded, at least one), each at another place of
+   w; a coin says in which copy. */
 #include "base/random.h"
 #include "models/training/task.h"
 #include "shoal_models.h"
