@@ -158,7 +158,7 @@ static int refuse_same_outputs(const attend_job *job) {
     return EXIT_OK;
 }
 
-/* What can be said before anything is opened. */
+/* Checks of the options that need no file. */
 static int check_combination(const attend_job *job) {
     bool gradient = false, output = job->check_samples > 0;
     for (int i = 0; i < OUTPUTS; i++)
@@ -177,7 +177,7 @@ static int check_combination(const attend_job *job) {
     return refuse_same_outputs(job);
 }
 
-/* What the kind has to say about the options. */
+/* Checks of the options that depend on the kind. */
 static int check_kind(attend_job *job) {
     shoal_kind kind = job->attention.kind;
     bool top_keys = kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
@@ -216,10 +216,10 @@ static int parse_kind(attend_job *job) {
 
 /* ---- The report ------------------------------------------------------------------- */
 
-/* The spelling with every option shown, defaults too. */
+/* The spelling; kinds of the paper with every option of theirs, defaults too. */
 static void spell_in_full(const shoal_attention *attention, char *text, size_t size) {
     shoal_attention_print(attention, text, size);
-    /* What is not the paper's is spelled by what differs from its defaults. */
+    /* Kinds and options beyond the paper keep the short spelling. */
     if (attention->kind == SHOAL_SHOAL || attention->kind == SHOAL_AUTO ||
         attention->groups || attention->normaliser)
         return;

@@ -60,7 +60,8 @@ static void give_back_inputs(const attend_job *job, int64_t slice) {
 
 /* ---- One slice -------------------------------------------------------------------- */
 
-/* Kinds whose keys are the queries take no keys; a file with others would be ignored. */
+/* Kinds whose keys are the queries never look at keys. A file with other keys is refused,
+   because it would be ignored. */
 static int compare_shared_keys(const attend_job *job, const shoal_problem *part,
                                int64_t slice, const shoal_inputs *inputs) {
     const float *keys = input_part(job, INPUT_K, slice);

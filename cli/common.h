@@ -23,8 +23,8 @@ extern const char exit_codes_help[];
 int complain(int exit_code, const char *command, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with the context's message; memory is a matter of resources, and `otherwise`
-   says what the rest is. */
+/* The same with the context's message. EXIT_RESOURCES where memory ran out, `otherwise` for
+   any other status. */
 int complain_status(shoal_status status, int otherwise, const char *command,
                     const shoal_context *context);
 
@@ -32,12 +32,12 @@ int complain_status(shoal_status status, int otherwise, const char *command,
 int open_context(const char *command, int threads, const char *isa,
                  shoal_context **context);
 
-/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that
-   minutes do not end in front of a closed door. EXIT_OK, or complains. */
+/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that a
+   long run does not fail at its end. EXIT_OK, or complains. */
 int check_destination(const char *command, const char *path);
 
-/* Somebody who closed one of the three standard files gets /dev/null there, and not the
-   next file that the program opens. */
+/* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file that
+   the program opens would get its number otherwise. */
 void open_standard_files(void);
 
 double seconds_now(void); /* monotonic */
@@ -50,11 +50,11 @@ const char *seconds_text(double seconds);
 /* Prints the object and drops it. NaN and infinities become null: JSON has none. */
 int print_json(json_t *object);
 json_t *json_number(double value);
-/* Where a text is no UTF-8, as file names may be, '?' for all that is not ASCII. */
+/* Puts '?' for all that is not ASCII in a text that is no UTF-8, as file names may be. */
 void make_utf8(char *text);
 /* A copy of the text made so, as a string; null for NULL. */
 json_t *json_text(const char *text);
-/* A whole number, or a string of it where JSON's readers have no such large ones. */
+/* A whole number; from 2^63 on a string, since readers of JSON have no larger numbers. */
 json_t *json_seed(uint64_t seed);
 /* The value in a file, or NULL after a complaint (EXIT_BAD_INPUT) that names the line. */
 json_t *load_json(const char *command, const char *path);

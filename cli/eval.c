@@ -106,8 +106,8 @@ static int evaluate_one(eval_job *job, const shoal_attention *kind, int64_t batc
                : complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
 }
 
-/* Every kind is looked at before the first minute goes by, and shown as the trained one's
-   spelling is. */
+/* Checks all kinds before the first is evaluated, and gives them their shortest spelling,
+   so that the trained one is recognised among them. */
 static int parse_kinds(eval_job *job, shoal_attention *kinds) {
     for (int i = 0; i < job->kinds; i++) {
         const shoal_status status =
@@ -209,8 +209,7 @@ int eval_command(int count, char **arguments) {
 
 #else
 
-/* A build without the rooms of training knows the commands, to say why they are not
-   there. */
+/* In a build without training the commands say why they are missing. */
 static int absent(const char *command) {
     return complain(EXIT_USAGE, command,
                     "this build cannot train: it was made without OpenBLAS, jansson, "

@@ -14,8 +14,9 @@ enum { ATTEMPTS = 1000 };
 /* PATH_MAX bytes, as realpath demands. */
 _Static_assert(sizeof((replacement *)0)->target >= 4096, "room for a resolved path");
 
-/* A file that was not there. Its name is as the library's for such files, which leftovers
-   are known by, and short enough wherever the target's fits. */
+/* Creates a new file beside the target. Its name has the form that the library uses for
+   temporary files, by which leftovers are found; it does not contain the target's name,
+   which may be as long as a name can be. */
 static FILE *open_temporary(replacement *to) {
     const char *slash = strrchr(to->target, '/');
     const int folder = slash ? (int)(slash - to->target) + 1 : 0;
@@ -63,7 +64,7 @@ FILE *replace_begin(replacement *to, const char *path) {
     return open_beside(to, exists ? &information : NULL);
 }
 
-/* On its way to the disk, as far as this file system has one. */
+/* Writes all to the disk. What cannot be synced (EINVAL) has no disk behind it. */
 static bool settled(const replacement *to) {
     return fflush(to->file) == 0 && !ferror(to->file) &&
            (!to->temporary[0] || fsync(fileno(to->file)) == 0 || errno == EINVAL);

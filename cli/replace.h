@@ -1,6 +1,6 @@
-/* Files that are written whole or not at all: beside their place under another name, and
-   put there at the end. What is no regular file (a device, a pipe) is written to. The
-   library does the same for what it writes (base/files.h), out of the program's sight. */
+/* Files that are written whole or not at all: under another name in the same folder, and
+   renamed at the end. What is no regular file (a device, a pipe) is written to directly.
+   The libraries do the same for what they write (models/files/files.h). */
 #ifndef SHOAL_CLI_REPLACE_H
 #define SHOAL_CLI_REPLACE_H
 

@@ -36,8 +36,8 @@ static bool write_config(train_log *log, const shoal_train_config *config) {
     return written;
 }
 
-/* Whether a line is of the time until `progress`; one that was not written whole is of
-   the time after it. *step is the line's, if it has one. */
+/* Whether a line belongs to the steps up to `progress`; one that was not written whole
+   belongs to none. *step is the line's, if it has one. */
 static bool line_is_past(const char *line, size_t size,
                          const shoal_train_progress *progress, int64_t *step) {
     if (size == 0 || line[size - 1] != '\n')
@@ -76,8 +76,10 @@ static past_lines read_past(FILE *file, const shoal_train_progress *progress) {
     return past;
 }
 
-/* A log is on the disk before its checkpoint: one that ends before it was damaged since,
-   and what is behind the damage is not thrown away. An empty one was put there. */
+/* Whether the log can be continued from a checkpoint. It was on the disk before the
+   checkpoint was, so a log whose readable lines end before the checkpoint's step was
+   damaged later; it is refused, and not cut, to keep the lines behind the damage. An empty
+   one is new. */
 static bool reaches(FILE *file, const past_lines *past,
                     const shoal_train_progress *progress) {
     return past->step >= progress->step ||

@@ -85,7 +85,7 @@ int train_say_pair(train_settings *settings, const char *pair) {
     return train_say(settings, name, pair + length + 1);
 }
 
-/* A number, truth or string as the text that a flag would have. */
+/* A number, boolean or string as the text that a flag would have. */
 static bool value_text(const json_t *value, char *text, size_t size) {
     if (json_is_string(value))
         return (size_t)snprintf(text, size, "%s", json_string_value(value)) < size;
@@ -143,7 +143,7 @@ int train_apply(const train_settings *settings, shoal_context *context,
     return EXIT_OK;
 }
 
-/* Texts that are numbers or truths in JSON become those. */
+/* Texts that are numbers or booleans in JSON become those. */
 static json_t *json_of_text(const char *text) {
     char *rest;
     if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)

@@ -291,7 +291,7 @@ static int transcribe_one(transcribe_job *job, const char *path, bool named) {
 
 /* ---- The command ---------------------------------------------------------------- */
 
-/* Spelling is a matter of the command line, whatever the model is. */
+/* A misspelt kind is a mistake of the command line, found before a model is opened. */
 static int check_attention(const transcribe_job *job) {
     shoal_attention parsed;
     if (!job->attention)

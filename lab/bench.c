@@ -204,7 +204,7 @@ static bool take_option(void *shared, int option, const char *value) {
     }
 }
 
-/* What belongs to the other scope. */
+/* Refuses options of the other scope. */
 static int check_sizes(const bench_job *job) {
     if (job->layer && job->value_dim > 0 && job->value_dim != job->dim)
         return complain(EXIT_USAGE, "bench",
@@ -215,7 +215,7 @@ static int check_sizes(const bench_job *job) {
     return EXIT_OK;
 }
 
-/* What was not said. */
+/* Sets what was not given. */
 static void fill_defaults(bench_job *job) {
     if (job->kinds == 0)
         take_kinds(job, DEFAULT_KINDS);

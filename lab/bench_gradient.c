@@ -33,7 +33,7 @@ static double product(const float *a, const float *b, int64_t count) {
 
 /* ---- Lines along which nothing flips ----------------------------------------------- */
 
-/* Leaves of a [count] the part that lies along b. */
+/* Replaces a [count] by its part that lies along b. */
 static void keep_along(float *a, const float *b, int64_t count) {
     const double squared = product(b, b, count), along = product(a, b, count);
     for (int64_t d = 0; d < count; d++)
@@ -81,7 +81,7 @@ static bool keep_all_centroids(const bench_data *data, int32_t clusters) {
     return true;
 }
 
-/* Leaves of the line what flips no choice of the kind. */
+/* Reduces the line to directions that flip no choice of the kind. */
 static bool keep_choices(shoal_plan *plan, const bench_data *data,
                          const shoal_attention *attention) {
     const bool top_keys = shoal_plan_top_keys(plan, NULL) != NULL;

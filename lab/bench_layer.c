@@ -86,7 +86,7 @@ static void find_parts(bench_layer *layer) {
                 layer->parts[part] = found;
 }
 
-/* Nothing is 0 or 1 that could hide a mistake; biases of the projections stay 0. */
+/* No weight is 0 or 1, which could hide a mistake; biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
     for (int part = 0; part < FREE_PARTS; part++)

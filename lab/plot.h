@@ -84,7 +84,7 @@ typedef struct {
     char text[24]; /* empty: a minor tick */
 } plot_tick;
 
-/* Whether a value has a place on the axis: neither NaN nor beyond all measure. */
+/* Whether a value has a place on the axis: NaN and what is far too large have none. */
 bool plot_shows(const plot_axis *axis, double value);
 /* Ends that hold all the data of the chart along one axis. */
 void plot_fit(plot_ruler *ruler, const plot_chart *chart, bool vertical);

@@ -127,7 +127,7 @@ static bool take_option(void *shared, int option, const char *value) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Misspelt kinds are a matter of the command line, whatever is in the folders. */
+/* Misspelt kinds are mistakes of the command line, found before a folder is read. */
 static int check_kinds(const quality_job *job) {
     shoal_attention attention[QUALITY_KINDS];
     char spelling[QUALITY_KINDS][QUALITY_NAME];

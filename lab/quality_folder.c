@@ -229,7 +229,7 @@ static int check_layer(quality_job *job, quality_folder *folder, int at) {
     return code;
 }
 
-/* Rows of numbers that are not numbers could be compared with nothing. */
+/* With a NaN or an infinity in the arrays nothing could be compared. */
 static int check_numbers(const quality_folder *folder, int at, int array,
                          const shoal_array *values) {
     const float *numbers = values->data;

@@ -287,7 +287,7 @@ static double random_share(uint64_t seed, uint64_t counter) {
     return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
 }
 
-/* Each is taken with the chance that what is still wanted has among what is left. */
+/* Selection sampling: each is taken with the probability (still wanted) / (still left). */
 void quality_sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
     int64_t taken = 0;
     for (int64_t i = 0; i < total && taken < count; i++)

@@ -113,7 +113,7 @@ static bool take_kinds(repro_job *job, const char *text) {
     return job->kind_count > 0;
 }
 
-/* What the grid goes through is none of the fields. */
+/* Fields that the grid varies have options of their own. */
 static bool take_field(repro_job *job, const char *pair) {
     static const char *const own[][2] = {{"length=", "lengths"}, {"attention=", "kinds"}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)

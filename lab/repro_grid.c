@@ -258,7 +258,8 @@ static int do_cell(repro_job *job, const char *kind, int64_t length, int number)
         code = train_apply(&settings, job->context, &config);
     if (code == EXIT_OK && find_cell(job, kind, length))
         code = check_done(job, kind, length, &config, &go_on);
-    /* A checkpoint keeps what nobody says: the cells of a grid have all fields said. */
+    /* Fields that are not given would be the checkpoint's when a cell is resumed: all are
+       given, so that a checkpoint of other settings is refused. */
     if (code == EXIT_OK)
         code = train_say_all(&settings, &config);
     return code == EXIT_OK && go_on

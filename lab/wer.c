@@ -145,7 +145,7 @@ static bool take_option(void *shared, int option, const char *value) {
 
 /* ---- The command ---------------------------------------------------------------- */
 
-/* Misspelt kinds are a matter of the command line; the shortest spelling is shown. */
+/* Misspelt kinds are mistakes of the command line; the shortest spelling is shown. */
 static int check_kinds(wer_job *job) {
     for (int i = 0; i < job->kind_count; i++) {
         shoal_attention parsed;
