@@ -1,7 +1,8 @@
 # What is needed from outside. The library itself needs a C library and OpenMP only.
 find_package(OpenMP REQUIRED COMPONENTS C)
 
-# Looks for a C library by its header; makes the target NAME, or leaves it undefined.
+# Looks for a C library by its header; makes the target NAME, or leaves it undefined. What a
+# linker calls it is kept, for users of the archives.
 function(shoal_find name header library)
     if(TARGET ${name})
         return()
@@ -13,6 +14,7 @@ function(shoal_find name header library)
         add_library(${name} UNKNOWN IMPORTED)
         set_target_properties(${name} PROPERTIES
             IMPORTED_LOCATION "${${name}_LIBRARY}"
-            INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+            INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}"
+            LINK_NAME ${library})
     endif()
 endfunction()

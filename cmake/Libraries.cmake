@@ -8,9 +8,9 @@ check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/c
     SHOAL_VERSION_SCRIPTS)
 configure_file(cmake/symbols.map.in symbols.map @ONLY)
 
-# shoal_library(NAME SOURCES ... [ON below] [NEEDS libraries] [PC flags of the archive])
+# shoal_library(NAME SOURCES ... [ON below] [NEEDS libraries] [DEFINITIONS ...])
 # makes the targets shoal_NAME_objects, shoal_NAME and shoal_NAME_static (for the core:
-# shoal_objects, shoal, shoal_static), and the aliases shoal::NAME.
+# shoal_objects, shoal, shoal_static), and the aliases shoal::NAME and shoal::NAME_static.
 function(shoal_library name)
     cmake_parse_arguments(PARSE_ARGV 1 library "" "ON" "SOURCES;NEEDS;DEFINITIONS")
     set(target shoal_${name})
@@ -60,8 +60,17 @@ function(shoal_library name)
     target_include_directories(${target}_static PUBLIC
         $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${target}_static PUBLIC ${static_on} OpenMP::OpenMP_C
-        ${library_NEEDS} m)
+    # Here the libraries that were found; elsewhere their names, as pkg-config gives them.
+    target_link_libraries(${target}_static INTERFACE ${static_on} m)
+    target_link_options(${target}_static INTERFACE ${OpenMP_C_FLAGS})
+    set(links "")
+    foreach(need IN LISTS library_NEEDS)
+        get_target_property(link ${need} LINK_NAME)
+        target_link_libraries(${target}_static INTERFACE
+            $<BUILD_INTERFACE:${need}> $<INSTALL_INTERFACE:${link}>)
+        string(APPEND links "-l${link} ")
+    endforeach()
+    set_property(TARGET ${target} PROPERTY ARCHIVE_FLAGS "${links}${OpenMP_C_FLAGS} -lm")
 endfunction()
 
 # Looks for the parts of one library, rows of NAME HEADER LIBRARY PACKAGE. FOUND_NAME gets
@@ -75,7 +84,6 @@ function(shoal_find_parts what found_name)
         shoal_find(${name} ${header} ${library})
         if(TARGET ${name})
             list(APPEND found ${name})
-            string(APPEND package_finds "shoal_find(${name} ${header} ${library})\n")
         else()
             list(APPEND missing ${package})
         endif()
@@ -86,7 +94,6 @@ function(shoal_find_parts what found_name)
         set(found "")
     endif()
     set(${found_name} ${found} PARENT_SCOPE)
-    set(package_finds "${package_finds}" PARENT_SCOPE) # for shoalConfig.cmake
 endfunction()
 
 # ---- libshoal: attention. A C library, its mathematics and OpenMP, nothing else ---------

@@ -87,20 +87,26 @@ if(TARGET shoal_program)
     endforeach()
 endif()
 
-# Checks of the tree and of the installed files: once, in the ordinary build, is enough.
+# Checks of the tree and of what is built and installed: once, in the ordinary build, is
+# enough.
 if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     set(tree ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree)
-    shoal_test(tree_includes COMMAND bash ${tree}/check_includes.sh
+    set(places ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    shoal_test(tree_includes COMMAND bash ${tree}/includes.sh
         ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_links COMMAND bash ${tree}/links.sh ${CMAKE_CURRENT_SOURCE_DIR})
+    shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
+    if(SHOAL_VERSION_SCRIPTS)
+        shoal_test(tree_symbols COMMAND bash ${tree}/symbols.sh ${places})
+    endif()
+    if(SHOAL_INSTALL)
+        shoal_test(tree_install COMMAND bash ${tree}/install/run.sh ${CMAKE_COMMAND}
+            ${places})
+    endif()
     # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.
     add_executable(instructions ${tree}/instructions.c)
     target_link_libraries(instructions PRIVATE shoal_static shoal_flags)
     set_target_properties(instructions PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
     shoal_test(tree_instructions COMMAND bash ${tree}/instructions.sh
         $<TARGET_FILE:instructions>)
-    if(SHOAL_INSTALL)
-        shoal_test(tree_install COMMAND bash ${tree}/install/run.sh
-            ${CMAKE_COMMAND} ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR})
-    endif()
 endif()

@@ -3,7 +3,7 @@
 # path of the tree that a page names in its text. docs/notebook/ tells of code as it was,
 # so only its links are checked.
 #     links.sh ROOT      checks the tree, after checking that it can find errors
-set -u
+. "$(dirname "$0")/../report.sh"
 folders="bench cli cmake docs exact examples include lab models python speech src tests tools"
 
 pages() { # the pages of the tree $1; what was built or belongs to an editor is not its own
@@ -39,21 +39,8 @@ check_tree() { # $1 the root; prints what is wrong
     while read -r page; do check_page "$1" "$page"; done < <(pages "$1" | sort)
 }
 
-number=0 failures=0
-report() { # $1 the name of the case, $2 what is wrong with it, if anything
-    number=$((number + 1))
-    if [ -z "$2" ]; then
-        echo "ok $number - $1"
-    else
-        failures=$((failures + 1))
-        echo "not ok $number - $1"
-        echo "$2"
-    fi
-}
-
 expect() { # $1 good or bad, $2 page, $3 its text: beside src/a.c it must be judged so
-    local tree verdict=good
-    tree=$(mktemp -d)
+    local tree=$work/tree verdict=good
     mkdir -p "$tree/src" "$tree/$(dirname "$2")"
     touch "$tree/src/a.c"
     echo "$3" >"$tree/$2"
@@ -75,6 +62,6 @@ check_itself() {
 }
 
 check_itself
-[ $failures = 0 ] && report "the check finds what it should" ""
+[ $failed = 0 ] && report "the check finds what it should" ""
 report "links and paths in pages lead somewhere" "$(check_tree "$1")"
-[ $failures = 0 ]
+finish

@@ -1,15 +1,12 @@
 # What every script of tests/cli begins with: . "$(dirname "$0")/lib/helpers.sh"
-# The script is given the program as $1 and runs in a folder of its own, which is removed
-# at the end. It prints a line "ok NAME" or "not ok NAME" per case, and what went wrong on
-# lines that begin with #; its last line is `finish`.
-set -u
+# The script is given the program as $1 and runs in $work; its cases are written with
+# `check` and `expect`.
 [ $# -ge 1 ] || { echo "usage: $(basename "$0") PROGRAM"; exit 2; }
 program=$(realpath "$1")
 lib=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+. "$lib/../../report.sh"
 root=$(dirname "$(dirname "$(dirname "$lib")")")
 data=${SHOAL_DATA:-$root/../shared/data}
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 unset SHOAL_ISA SHOAL_SLICE_ABOVE SHOAL_MODEL
 export OMP_WAIT_POLICY=passive
@@ -17,13 +14,10 @@ export OMP_WAIT_POLICY=passive
 printf 'leak:libfontconfig\nleak:libcairo\n' >leaks
 LSAN_OPTIONS=suppressions=$work/leaks:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}
 export LSAN_OPTIONS
-failed=0
 
 shoal() { "$program" "$@"; }
 into() { "${@:2}" >"$1"; } # FILE COMMAND...
 absent() { [ ! -e "$1" ]; }
-skip() { echo "ok $1 # SKIP $2"; } # NAME WHY
-finish() { exit $failed; }
 
 # run ARGUMENT...: the program; what it wrote is left in `out` and `err`.
 run() {
@@ -34,23 +28,6 @@ run() {
     return $code
 }
 says() { grep -qF -e "$1" out err; } # WORDS: were they in what is left there?
-
-# report NAME PROBLEM: the case is good where the problem is empty.
-report() {
-    if [ -z "$2" ]; then echo "ok $1"; return; fi
-    echo "not ok $1"
-    head -n 20 <<<"$2" | cut -c 1-500 | sed 's/^/# /'
-    failed=1
-}
-
-# check NAME COMMAND...: the command succeeds.
-check() {
-    local name=$1 code
-    shift
-    "$@" >check.log 2>&1
-    code=$?
-    report "$name" "$([ $code = 0 ] || { echo "exit code $code"; cat check.log; })"
-}
 
 # expect NAME CODE WORDS COMMAND...: the command ends with the code and says the words, on
 # standard error if the code is not 0. What it wrote is left in `out` and `err`.

@@ -1,70 +1,112 @@
 #!/bin/bash
-# Installs the build into a temporary prefix, and builds and runs main.c against it as two
-# strangers would: with find_package and with pkg-config.
-#     run.sh CMAKE CC BUILD
-set -u
-cmake=$1 cc=$2 build=$3
+# Installs the build into a temporary prefix, moves that, and builds and runs programs
+# against it as strangers would: with find_package and with pkg-config, each library and
+# each archive, with every function of its header.
+#     run.sh CMAKE CC BUILD SOURCE
 here=$(cd "$(dirname "$0")" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
+. "$here/../../report.sh"
+. "$here/../declared.sh"
+cmake=$1 cc=$2 build=$3 source=$4
+prefix=$work/moved
 
-check() { # $1 the name of the case, then the command
-    local name=$1 log
-    shift
-    if log=$("$@" 2>&1); then
-        echo "ok - $name"
+# whole_header NAME: a C function that takes the address of all that a header declares.
+whole_header() {
+    local headers=("$source/include/shoal.h" "$source/include/${1/-/_}.h")
+    [ "$1" != shoal-speech ] || headers+=("$source/include/shoal_models.h")
+    echo "#include <${1/-/_}.h>"
+    [ "$1" != shoal-speech ] || echo "#include <shoal_models.h>"
+    echo "typedef void function(void);"
+    echo "static function *const volatile all[] = {"
+    declared "$cc" "${headers[@]}" | sed 's/.*/    (function *)&,/'
+    echo "};"
+    echo "int whole_header(void);"
+    echo "int whole_header(void) {"
+    echo "    int there = 0;"
+    echo "    for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)"
+    echo "        there += all[i] != 0;"
+    echo "    return there;"
+    echo "}"
+}
+
+needs() { # PROGRAM: the libraries of Shoal that it is linked with
+    readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[lib(shoal[a-z-]*)\.so.*/\1/p' | sort
+}
+
+runs() { # PROGRAM [shared]: it does, and finds Shoal's libraries in the prefix, or in itself
+    if [ -n "${2:-}" ]; then
+        [ -n "$(needs "$1")" ] || { echo "it needs no library of Shoal"; return 1; }
+        LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libshoal.so)") "$1"
     else
-        failures=$((failures + 1))
-        echo "not ok - $name"
-        echo "$log"
+        [ -z "$(needs "$1")" ] || { echo "it needs $(needs "$1")"; return 1; }
+        "$1"
     fi
 }
 
-with_find_package() {
-    "$cmake" -S "$here" -B "$work/user" -DCMAKE_PREFIX_PATH="$work/moved" \
-        -DCMAKE_C_COMPILER="$cc" &&
-        "$cmake" --build "$work/user" && "$work/user/user"
-}
-
-with_pkg_config() {
-    local flags library
-    PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name shoal.pc)")
-    export PKG_CONFIG_PATH
-    flags=$(pkg-config --cflags --libs shoal) &&
-        library=$(pkg-config --variable=libdir shoal) &&
+with_pkg_config() { # NAME
+    local flags
+    flags=$(pkg-config --cflags --libs "$1") &&
         # shellcheck disable=SC2086 # several flags, split on purpose
-        "$cc" "$here/main.c" $flags -o "$work/piped" &&
-        LD_LIBRARY_PATH=$library "$work/piped"
+        "$cc" "$here/main.c" "$work/$(whole_of "$1")" $flags -o "$work/piped" &&
+        runs "$work/piped" shared
 }
 
-# Public names only: what is for Shoal's own libraries has another prefix and version.
-exported_names() { nm -D --defined-only "$1" | awk '{ print $3 }' | sed 's/@.*//' |
-    grep '^shoal_' | sort; }
-declared_names() { grep -A1 '^SHOAL_API' "$1" | grep -oE '\bshoal_[a-z_]+\(' | tr -d '(' |
-    sort -u; }
-
-interface_is_header() { # $1 the library's name
-    local library
-    library=$(find "$work/moved" -name "lib$1.so" | head -1)
-    diff <(declared_names "$work/moved/include/${1/-/_}.h") <(exported_names "$library")
+# Shoal's own libraries as archives; its dependencies are the system's shared ones.
+with_pkg_config_static() { # NAME
+    local flags
+    flags=$(pkg-config --static --cflags --libs "$1" |
+        sed -E 's/-lshoal[a-z-]*/-Wl,-Bstatic & -Wl,-Bdynamic/g') &&
+        # shellcheck disable=SC2086
+        "$cc" "$here/main.c" "$work/$(whole_of "$1")" $flags -o "$work/piped" &&
+        runs "$work/piped"
 }
 
-header_is_cplusplus() {
-    local file=$work/moved/include/shoal.h
-    c++ -std=c++11 -Wall -Wextra -Werror -fsyntax-only -x c++ "$file"
+whole_of() { local name=${1#shoal-}; echo "whole_$name.c"; } # NAME of a library
+
+configure() { # FOLDER ARGUMENT...
+    "$cmake" -S "$here" -B "$work/$1" -DCMAKE_PREFIX_PATH="$prefix" -DWHOLE="$work" \
+        -DCMAKE_C_COMPILER="$cc" "${@:2}"
 }
 
-program_runs() { "$work/moved/bin/shoal" --help; }
+# A component that is not there is named, and is no obstacle to those that are.
+a_missing_component() {
+    configure missing -DCOMPONENTS="shoal;models" 2>&1 | tr -s ' \n' ' ' |
+        grep -q "component models is not installed" &&
+        configure present -DCOMPONENTS=shoal
+}
+
+as_a_part() {
+    configure part -DSHOAL_SOURCE="$source" && "$cmake" --build "$work/part" -j 2 &&
+        "$work/part/user_shoal" && runs "$work/part/user_shoal_static"
+}
 
 check "installs" "$cmake" --install "$build" --prefix "$work/first"
-mv "$work/first" "$work/moved" # a package must not remember where it was put
+mv "$work/first" "$prefix" # a package must not remember where it was put
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shoal.pc)")
+export PKG_CONFIG_PATH
+
+components=()
 for library in shoal shoal-models shoal-speech; do
-    [ -n "$(find "$work/moved" -name "lib$library.so")" ] || continue
-    check "lib$library exports what its header declares" interface_is_header $library
+    if [ -z "$(find "$prefix" -name "lib$library.so")" ]; then
+        skip "lib$library" "it is not built"
+        continue
+    fi
+    components+=("${library#shoal-}")
+    whole_header $library >"$work/$(whole_of $library)"
+    if command -v pkg-config >/dev/null; then
+        check "$library with pkg-config" with_pkg_config $library
+        check "$library.a with pkg-config --static" with_pkg_config_static $library
+    fi
 done
-check "find_package" with_find_package
-if command -v pkg-config >/dev/null; then check "pkg-config" with_pkg_config; fi
-if command -v c++ >/dev/null; then check "the header is C++ too" header_is_cplusplus; fi
-if [ -e "$work/moved/bin/shoal" ]; then check "the program runs" program_runs; fi
-[ $failures = 0 ]
+list=$(IFS=";"; echo "${components[*]}")
+check "find_package" configure user -DCOMPONENTS="$list"
+check "programs with find_package are built" "$cmake" --build "$work/user" -j 2
+for name in "${components[@]}"; do
+    check "shoal::$name" runs "$work/user/user_$name" shared
+    check "shoal::${name}_static" runs "$work/user/user_${name}_static"
+done
+[ ! -e "$prefix/bin/shoal" ] || check "the program runs" "$prefix/bin/shoal" --help
+check "as a part of another project" as_a_part
+find "$prefix" -name "modelsTargets*.cmake" -delete
+find "$prefix" -name "speechTargets*.cmake" -delete
+check "a missing component is named" a_missing_component
+finish

@@ -5,8 +5,8 @@
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/ may
 # use exact/ and what cli/ offers. A public header uses the standard library and the public
 # headers below it.
-#     check_includes.sh ROOT      checks the tree, after checking that it can find errors
-set -u
+#     includes.sh ROOT      checks the tree, after checking that it can find errors
+. "$(dirname "$0")/../report.sh"
 shopt -s nullglob
 core="base kernels cluster attention"
 models="models/nn models/files models/training"
@@ -92,21 +92,8 @@ check_tree() { # $1 the root; prints what is wrong
     for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
 }
 
-number=0 failures=0
-report() { # $1 the name of the case, $2 what is wrong with it, if anything
-    number=$((number + 1))
-    if [ -z "$2" ]; then
-        echo "ok $number - $1"
-    else
-        failures=$((failures + 1))
-        echo "not ok $number - $1"
-        echo "$2"
-    fi
-}
-
 expect() { # $1 good or bad, $2 file, $3 line: alone in a tree, it must be judged so
-    local tree verdict=good
-    tree=$(mktemp -d)
+    local tree=$work/tree verdict=good
     mkdir -p "$tree/$(dirname "$2")" && echo "$3" >"$tree/$2"
     touch "$tree/$(dirname "$2")/own.h"
     [ -n "$(check_tree "$tree")" ] && verdict=bad
@@ -141,6 +128,6 @@ check_itself() {
 }
 
 check_itself
-[ $failures = 0 ] && report "the check finds what it should" ""
+[ $failed = 0 ] && report "the check finds what it should" ""
 report "includes point left only" "$(check_tree "$1")"
-[ $failures = 0 ]
+finish

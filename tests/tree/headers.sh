@@ -1,0 +1,41 @@
+#!/bin/bash
+# Each public header compiles by itself, as C11 and as C++17, without a warning, and so do
+# README's example and that of shoal.h, which run too.
+#     headers.sh CC BUILD SOURCE
+. "$(dirname "$0")/../report.sh"
+cc=$1 build=$2 source=$3
+strict="-Wall -Wextra -pedantic -Werror -I$source/include"
+
+alone() { # COMPILER LANGUAGE STANDARD HEADER
+    # shellcheck disable=SC2086 # several flags, split on purpose
+    "$1" $strict -x "$2" -std="$3" -fsyntax-only - <<<"#include <$(basename "$4")>"
+}
+
+for compiler in "$cc c c11" "clang c c11" "c++ c++ c++17" "clang++ c++ c++17"; do
+    read -r name language standard <<<"$compiler"
+    if ! command -v "$name" >/dev/null; then
+        skip "headers as $standard, $name" "no $name here"
+        continue
+    fi
+    for header in "$source"/include/*.h; do
+        check "$(basename "$header") is $standard for $(basename "$name")" \
+            alone "$name" "$language" "$standard" "$header"
+    done
+done
+
+readme_example() { sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d; /^```$/,$d'; }
+header_example() { # the program in the comment at the head of shoal.h
+    sed -n '/A COMPLETE PROGRAM/,/^ \* [A-Z]/p' "$source/include/shoal.h" |
+        sed -n 's/^ \*     //p'
+}
+
+runs() { # COMMAND that prints a program
+    "$1" >"$work/example.c"
+    grep -q main "$work/example.c" || { echo "there is no program"; return 1; }
+    # shellcheck disable=SC2086
+    "$cc" $strict -std=c11 "$work/example.c" -L"$build" -lshoal -o "$work/example" &&
+        LD_LIBRARY_PATH=$build "$work/example"
+}
+check "README's example compiles and runs" runs readme_example
+check "shoal.h's example compiles and runs" runs header_example
+finish

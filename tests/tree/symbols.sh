@@ -1,0 +1,106 @@
+#!/bin/bash
+# Reads the symbols of the three libraries (docs/ARCHITECTURE.md, "Three libraries"):
+#     symbols.sh CC BUILD SOURCE
+# Every global symbol begins with shoal_ or sh_. A shared library exports what its header
+# declares, and of its internals what a library above it uses. The program uses the headers
+# alone, and libshoal needs a C library, its mathematics and OpenMP.
+. "$(dirname "$0")/../report.sh"
+. "$(dirname "$0")/declared.sh"
+cc=$1 build=$2 include=$3/include
+
+foreign() { # ARCHIVE: global names with neither prefix
+    nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | grep -vE '^(shoal|sh)_'
+}
+
+# "NAME VERSION" of what shared library $1 exports.
+exported() {
+    nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sed 's/@@*/ /' | sort
+}
+names() { exported "$1" | awk '{ print $1 }'; }
+used() { nm -D --undefined-only "$@" | awk 'NF == 2 { print $2 }' | sed 's/@.*//' | sort -u; }
+
+off_header() { # HEADER LIBRARY: where they differ
+    diff <(declared "$cc" "$1") <(names "$2" | grep '^shoal_')
+}
+
+misversioned() { # LIBRARY: names under another version than their prefix has
+    exported "$1" |
+        grep -vE '^shoal_[a-z0-9_]+ SHOAL_[0-9.]+$|^sh_[a-z0-9_]+ SHOAL_PRIVATE_[0-9.]+$'
+}
+
+unused() { # LIBRARY ABOVE...: internals that it exports for nobody
+    comm -23 <(names "$1" | grep '^sh_') <([ $# = 1 ] || used "${@:2}")
+}
+
+private_uses() { used "$1" | grep '^sh_'; } # PROGRAM
+
+needs_more() { # LIBRARY: what it needs besides libc, libm and OpenMP
+    readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' |
+        grep -vE '^(libc|libm|libgomp|libomp|ld-linux.*)\.so'
+}
+
+# ---- The checks find what they should: a library with everything wrong in it -----------
+finds() { # NAME WANTED COMMAND...: the command prints a line with WANTED
+    report "the check finds $1" "$("${@:3}" | grep -q -e "$2" || echo "it does not")"
+}
+
+echo 'int other(void) { return 0; }' >"$work/other.c"
+cat >"$work/bad.c" <<'C'
+int other(void);
+int fail(void) { return other(); }
+int shoal_public(void) { return fail(); }
+int shoal_undeclared(void) { return 0; }
+int sh_used(void) { return 0; }
+int sh_public(void) { return 0; }
+C
+cat >"$work/shoal.h" <<'C'
+SHOAL_API int shoal_public(void);
+SHOAL_API int shoal_missing(const char *text,
+                            int (*callback)(int));
+C
+echo 'int sh_used(void); int main(void) { return sh_used(); }' >"$work/main.c"
+echo 'V1 { global: shoal_*; }; SHOAL_0.1 { global: sh_public; };
+    SHOAL_PRIVATE_0.1.0 { global: sh_*; local: *; };' >"$work/map"
+bad=$work/libbad.so
+build_bad() {
+    cd "$work" && "$cc" -shared -fPIC other.c -o libother.so &&
+        "$cc" -c -fPIC bad.c && ar rc bad.a bad.o &&
+        "$cc" -shared -Wl,--version-script=map bad.o ./libother.so -o libbad.so &&
+        "$cc" main.c ./libbad.so ./libother.so -o main
+}
+if (build_bad); then
+    finds "a name without a prefix" '^fail$' foreign "$work/bad.a"
+    finds "an export that the header lacks" '> shoal_undeclared' off_header \
+        "$work/shoal.h" "$bad"
+    finds "a function that the library lacks" '< shoal_missing' off_header \
+        "$work/shoal.h" "$bad"
+    finds "a public name under another version" '^shoal_public' misversioned "$bad"
+    finds "a private name among the public" '^sh_public' misversioned "$bad"
+    finds "an internal that nobody uses" '^sh_public$' unused "$bad" "$work/main"
+    finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
+    finds "a library too many" 'libother' needs_more "$bad"
+    report "and nothing else" "$(unused "$bad" "$work/main" | grep sh_used
+        off_header "$work/shoal.h" "$bad" | grep shoal_public)"
+else
+    report "a wrong library can be built" "it cannot"
+fi
+
+# ---- The libraries ---------------------------------------------------------------------
+report "libshoal needs nothing else" "$(needs_more "$build/libshoal.so")"
+above=()
+for name in shoal-speech shoal-models shoal; do
+    library=$build/lib$name.so
+    [ -e "$library" ] || { skip "lib$name" "it is not built"; continue; }
+    report "lib$name.a: prefixes" "$(foreign "$build/lib$name.a")"
+    report "lib$name exports its header" "$(off_header "$include/${name/-/_}.h" "$library")"
+    report "lib$name: versions" "$(misversioned "$library")"
+    if [ ${#above[@]} = 0 ] && [ $name != shoal-speech ]; then
+        skip "lib$name: internals" "what would use them is not built"
+    else
+        report "lib$name exports internals that are used" "$(unused "$library" "${above[@]}")"
+    fi
+    above+=("$library")
+done
+[ ! -e "$build/shoal" ] ||
+    report "the program uses the headers alone" "$(private_uses "$build/shoal")"
+finish
