@@ -280,8 +280,8 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(call->plan->threads, problem->batch * problem->heads, forward_head,
-                 (void *)call);
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
+                 forward_head, (void *)call);
 }
 
 const attention_kind sh_clustered_kind = {

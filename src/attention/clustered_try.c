@@ -162,6 +162,6 @@ static void try_head(void *shared, int64_t unit, int slot, team workers) {
 
 void sh_clustered_try(clustered_trial *trial) {
     const shoal_problem *problem = &trial->call->plan->problem;
-    sh_run_units(trial->call->plan->threads, problem->batch * problem->heads, try_head,
-                 trial);
+    sh_run_units(sh_team_of(trial->call->plan->context), problem->batch * problem->heads,
+                 try_head, trial);
 }

@@ -89,7 +89,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
 static void forward(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     int64_t tasks = plan->problem.batch * plan->problem.heads * query_blocks(plan);
-    sh_team_run((team){plan->threads, 0}, tasks, forward_task, (void *)call);
+    sh_team_run(sh_team_of(plan->context), tasks, forward_task, (void *)call);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -177,8 +177,8 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(call->plan->threads, problem->batch * problem->kv_heads, backward_unit,
-                 (void *)call);
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
+                 backward_unit, (void *)call);
 }
 
 const attention_kind sh_full_kind = {

@@ -201,8 +201,8 @@ void sh_lsh_buckets(shoal_plan *plan, const shoal_inputs *inputs, int64_t b, int
                    .slot = ((lsh_work *)plan->work)->slots,
                    .view = sh_view_of(&call, b, h),
                    .round = round};
-    sh_lsh_measure(&job, (team){1, 0});
-    hash_round(&job, (team){1, 0});
+    sh_lsh_measure(&job, (team){.threads = 1});
+    hash_round(&job, (team){.threads = 1});
     memcpy(buckets, job.slot->buckets, (size_t)job.view.queries * sizeof *buckets);
 }
 
@@ -342,8 +342,8 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(call->plan->threads, problem->batch * problem->heads, forward_unit,
-                 (void *)call);
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
+                 forward_unit, (void *)call);
 }
 
 const attention_kind sh_lsh_kind = {

@@ -193,6 +193,6 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
 
 void sh_lsh_backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(call->plan->threads, problem->batch * problem->heads, backward_unit,
-                 (void *)call);
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
+                 backward_unit, (void *)call);
 }

@@ -214,7 +214,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t panels = ceil_divide(problem->queries, call->plan->kernels->panel);
-    sh_team_run((team){call->plan->threads, 0}, problem->batch * problem->heads * panels,
+    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->heads * panels,
                 forward_task, (void *)call);
 }
 
@@ -313,7 +313,7 @@ static void backward_task(void *shared, int64_t task, int thread) {
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_team_run((team){call->plan->threads, 0}, problem->batch * problem->kv_heads,
+    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
                 backward_task, (void *)call);
 }
 

@@ -12,6 +12,7 @@ struct kernel_table;
 struct shoal_context {
     shoal_options options; /* allocate and release are never NULL here */
     int threads;
+    struct thread_pool *pool; /* NULL: one thread */
     int crossover; /* options' or measured, 1 to MOST_CROSSOVER; see shoal_options */
     const struct kernel_table *kernels; /* NULL: the options were refused */
     char message[512];

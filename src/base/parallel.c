@@ -1,44 +1,290 @@
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "base/parallel.h"
 
-#include <omp.h>
+#include <limits.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
-void sh_team_run(team workers, int64_t count, task_function *run, void *shared) {
-    if (workers.threads == 1 || count <= 1) {
-        for (int64_t task = 0; task < count; task++)
-            run(shared, task, workers.self);
-        return;
-    }
-    /* monotonic: a task may wait for an earlier one, which must have been started. */
-#pragma omp parallel for num_threads(workers.threads) schedule(monotonic : dynamic, 1)
-    for (int64_t task = 0; task < count; task++)
-        run(shared, task, omp_get_thread_num());
+#include "base/context.h"
+#include "base/memory.h"
+
+/* ---- How many --------------------------------------------------------------------- */
+
+static long processors(void) {
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        return CPU_COUNT(&allowed);
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? online : 1;
 }
 
-/* The wait is short when every thread has a core; when not, the core is given away. */
+/* OpenMP's variable, since people set it for every program at once. It may be a list, of
+   which the first number is meant. */
+long sh_default_threads(void) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    if (!text || !*text) {
+        const long found = processors();
+        return found < POOL_MOST_THREADS ? found : POOL_MOST_THREADS;
+    }
+    char *end;
+    const long given = strtol(text, &end, 10);
+    return end == text || (*end && *end != ',' && *end != ' ') ? 0 : given;
+}
+
+/* ---- Waiting ---------------------------------------------------------------------- */
+
+/* Active waiting: about 30 microseconds, several times what passes between two pieces of
+   work of one call, and little beside the time slice of a program that needs the core. */
+enum { SPINS = 1000 };
+
+static void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* `yield` does nothing on most of these processors */
+#endif
+}
+
+/* The turn comes soon where every thread has a core. Where not, the core is given away,
+   and in the end slept on: the one whose turn it is may share it with another program. */
 void sh_await_turn(atomic_int *turn, int mine) {
-    for (int spins = 1; atomic_load_explicit(turn, memory_order_acquire) != mine; spins++)
-        if (spins % 256 == 0)
+    const struct timespec moment = {.tv_nsec = 50000};
+    for (int spins = 1; atomic_load_explicit(turn, memory_order_acquire) != mine;
+         spins++) {
+        pause_briefly();
+        if (spins > 64 * SPINS)
+            nanosleep(&moment, NULL);
+        else if (spins > SPINS && spins % 64 == 0)
             sched_yield();
+    }
 }
 
 void sh_pass_turn(atomic_int *turn, int mine) {
     atomic_store_explicit(turn, mine + 1, memory_order_release);
 }
 
+/* ---- The pool --------------------------------------------------------------------- */
+
+/* The gate: who may touch the work. The caller opens it; a worker enters while it is open
+   and leaves when no task is left; the caller closes it and waits for it to be empty. So a
+   worker that wakes late finds it closed and has missed nothing. */
+enum { GATE_OPEN = 1 << 30 }; /* plus the number of workers inside */
+
+typedef struct {
+    thread_pool *pool;
+    pthread_t thread;
+    int number; /* of the thread, from 1 */
+} pool_worker;
+
+struct thread_pool {
+    int threads; /* the caller and the workers */
+    int started; /* workers that run */
+    pid_t owner; /* process in which they run: a fork has none of them */
+    int spins;   /* SPINS, or 0 where there are more threads than processors */
+    /* The work. Written while the gate is closed and empty. */
+    task_function *run;
+    void *shared;
+    int64_t count;
+    atomic_int_least64_t next; /* the first task that nobody has taken */
+    atomic_int gate;
+    atomic_uint works;   /* counts them: workers wait for it to change */
+    atomic_int sleeping; /* workers that wait on `work` */
+    atomic_int emptying; /* the caller waits on `empty` */
+    atomic_int ending;
+    pthread_mutex_t lock; /* for the two conditions alone */
+    pthread_cond_t work, empty;
+    pool_worker *workers; /* [threads - 1] */
+};
+
+static void run_tasks(thread_pool *pool, int thread) {
+    for (;;) {
+        const int64_t task = atomic_fetch_add(&pool->next, 1);
+        if (task >= pool->count)
+            return;
+        pool->run(pool->shared, task, thread);
+    }
+}
+
+static bool enter(thread_pool *pool) {
+    int gate = atomic_load(&pool->gate);
+    while (gate & GATE_OPEN)
+        if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1))
+            return true;
+    return false;
+}
+
+static void leave(thread_pool *pool) {
+    if (atomic_fetch_sub(&pool->gate, 1) != 1 || !atomic_load(&pool->emptying))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->empty);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Returns the number of the newest work, once it is not `seen` any more. */
+static unsigned await_work(thread_pool *pool, unsigned seen) {
+    unsigned now = atomic_load(&pool->works);
+    for (int spins = 0; now == seen && spins < pool->spins; spins++) {
+        pause_briefly();
+        now = atomic_load(&pool->works);
+    }
+    if (now != seen)
+        return now;
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleeping, 1);
+    while ((now = atomic_load(&pool->works)) == seen)
+        pthread_cond_wait(&pool->work, &pool->lock);
+    atomic_fetch_sub(&pool->sleeping, 1);
+    pthread_mutex_unlock(&pool->lock);
+    return now;
+}
+
+static void *work(void *argument) {
+    pool_worker *self = argument;
+    thread_pool *pool = self->pool;
+    for (unsigned seen = 0; !atomic_load(&pool->ending);) {
+        seen = await_work(pool, seen);
+        if (enter(pool)) {
+            run_tasks(pool, self->number);
+            leave(pool);
+        }
+    }
+    return NULL;
+}
+
+/* Signals are the program's business: workers have them blocked. Where the system gives
+   no more threads, those that there are do the work. */
+static void start_workers(thread_pool *pool) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool->started < pool->threads - 1) {
+        pool_worker *worker = &pool->workers[pool->started];
+        *worker = (pool_worker){.pool = pool, .number = pool->started + 1};
+        if (pthread_create(&worker->thread, NULL, work, worker) != 0)
+            break;
+        pool->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void begin(thread_pool *pool) {
+    pool->owner = getpid();
+    pool->started = 0;
+    atomic_init(&pool->gate, 0);
+    atomic_init(&pool->works, 0);
+    atomic_init(&pool->sleeping, 0);
+    atomic_init(&pool->emptying, 0);
+    atomic_init(&pool->ending, 0);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->empty, NULL);
+}
+
+/* Lets the workers see that there is something new. */
+static void announce(thread_pool *pool) {
+    atomic_fetch_add(&pool->works, 1);
+    if (!atomic_load(&pool->sleeping))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void await_empty(thread_pool *pool) {
+    atomic_fetch_and(&pool->gate, ~GATE_OPEN);
+    for (int spins = 0; atomic_load(&pool->gate) && spins < pool->spins; spins++)
+        pause_briefly();
+    if (!atomic_load(&pool->gate))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->emptying, 1);
+    while (atomic_load(&pool->gate))
+        pthread_cond_wait(&pool->empty, &pool->lock);
+    atomic_store(&pool->emptying, 0);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+thread_pool *sh_pool_create(shoal_context *context, int threads) {
+    thread_pool *pool =
+        sh_allocate(context, sizeof *pool + (size_t)threads * sizeof(pool_worker));
+    if (!pool)
+        return NULL;
+    *pool = (thread_pool){.threads = threads,
+                          .spins = threads <= processors() ? SPINS : 0,
+                          .workers = (pool_worker *)(pool + 1)};
+    begin(pool);
+    return pool;
+}
+
+void sh_pool_destroy(shoal_context *context, thread_pool *pool) {
+    if (!pool)
+        return;
+    if (pool->owner == getpid()) {
+        atomic_store(&pool->ending, 1);
+        announce(pool);
+        for (int i = 0; i < pool->started; i++)
+            pthread_join(pool->workers[i].thread, NULL);
+        pthread_mutex_destroy(&pool->lock);
+        pthread_cond_destroy(&pool->work);
+        pthread_cond_destroy(&pool->empty);
+    }
+    sh_release(context, pool);
+}
+
+/* ---- Work ------------------------------------------------------------------------- */
+
+team sh_team_of(const shoal_context *context) {
+    return (team){context->threads, 0, context->pool};
+}
+
+void sh_team_run(team workers, int64_t count, task_function *run, void *shared) {
+    thread_pool *pool = workers.pool;
+    if (workers.threads == 1 || count <= 1 || !pool) {
+        for (int64_t task = 0; task < count; task++)
+            run(shared, task, workers.self);
+        return;
+    }
+    if (pool->owner != getpid())
+        begin(pool);
+    if (pool->started == 0)
+        start_workers(pool);
+    pool->run = run;
+    pool->shared = shared;
+    pool->count = count;
+    atomic_store(&pool->next, 0);
+    atomic_store(&pool->gate, GATE_OPEN);
+    announce(pool);
+    run_tasks(pool, 0);
+    await_empty(pool);
+}
+
 int sh_unit_slots(int threads, int64_t count) {
     return count >= threads ? threads : 1;
 }
 
-void sh_run_units(int threads, int64_t count, unit_function *run, void *shared) {
-    int64_t side_by_side = threads > 1 ? count - count % threads : 0;
-    if (side_by_side > 0) {
-#pragma omp parallel for num_threads(threads) schedule(monotonic : dynamic, 1)
-        for (int64_t unit = 0; unit < side_by_side; unit++) {
-            int thread = omp_get_thread_num();
-            run(shared, unit, thread, (team){1, thread});
-        }
-    }
+typedef struct {
+    unit_function *run;
+    void *shared;
+} unit_work;
+
+static void run_unit(void *shared, int64_t unit, int thread) {
+    const unit_work *work_of_all = shared;
+    work_of_all->run(work_of_all->shared, unit, thread,
+                     (team){.threads = 1, .self = thread});
+}
+
+void sh_run_units(team workers, int64_t count, unit_function *run, void *shared) {
+    const int64_t side_by_side = workers.threads > 1 ? count - count % workers.threads
+                                                     : 0;
+    sh_team_run(workers, side_by_side, run_unit, &(unit_work){run, shared});
     for (int64_t unit = side_by_side; unit < count; unit++)
-        run(shared, unit, 0, (team){threads, 0});
+        run(shared, unit, 0, workers);
 }

@@ -1,18 +1,40 @@
 /* Threads. Work is cut into tasks whose number and bounds never depend on how many
-   threads there are, so that results do not either. */
+   threads there are, so that results do not either.
+
+   A context has a pool of workers, started at the first work that can use them. Whoever
+   has nothing to do waits actively for some microseconds, since the next work usually
+   follows at once, and then sleeps. The caller works itself and waits only for workers
+   that have taken a task: where another program holds the other cores, the caller does
+   all of it, and nobody spins until a core is free. */
 #ifndef SHOAL_BASE_PARALLEL_H
 #define SHOAL_BASE_PARALLEL_H
 
-#include "base/export.h"
-
 #include <stdatomic.h>
 #include <stdint.h>
+
+#include "base/export.h"
+#include "shoal.h"
+
+typedef struct thread_pool thread_pool;
+
+/* How many threads a process should use: OMP_NUM_THREADS, or the processors that it may
+   run on. Not 1 to POOL_MOST_THREADS: what the environment says cannot be honoured. */
+enum { POOL_MOST_THREADS = 4096 };
+long sh_default_threads(void);
+
+/* A pool of threads - 1 workers, or NULL when memory ran out. Nothing is started yet. */
+thread_pool *sh_pool_create(shoal_context *context, int threads);
+void sh_pool_destroy(shoal_context *context, thread_pool *pool); /* NULL is legal */
 
 /* Who may share a piece of work: `threads` of them numbered from 0, or, when threads is
    1, the one thread numbered `self` (whose scratch memory the work must use). */
 typedef struct {
     int threads, self;
+    thread_pool *pool; /* NULL: one thread */
 } team;
+
+/* All threads of a context. */
+SHOAL_PRIVATE team sh_team_of(const shoal_context *context);
 
 /* Runs tasks 0 .. count - 1, started in that order. */
 typedef void task_function(void *shared, int64_t task, int thread);
@@ -28,7 +50,7 @@ void sh_pass_turn(atomic_int *turn, int mine);
    rest run one after another with all threads inside. `slot` names a workspace that
    nobody else uses meanwhile; there are sh_unit_slots() of them. */
 typedef void unit_function(void *shared, int64_t unit, int slot, team workers);
-void sh_run_units(int threads, int64_t count, unit_function *run, void *shared);
+void sh_run_units(team workers, int64_t count, unit_function *run, void *shared);
 int sh_unit_slots(int threads, int64_t count);
 
 #endif

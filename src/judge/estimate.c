@@ -105,7 +105,7 @@ static void sample_task(void *shared, int64_t task, int thread) {
 
 /* Adds the batch's samples to the total, in their order. */
 static void finish_batch(sample_batch *batch, sample *total) {
-    sh_team_run((team){batch->call->plan->threads, 0}, batch->count, sample_task, batch);
+    sh_team_run(sh_team_of(batch->call->plan->context), batch->count, sample_task, batch);
     for (int64_t s = 0; s < batch->count; s++) {
         const sample *at = &batch->samples[s];
         total->error_squared += at->weight * at->error_squared;

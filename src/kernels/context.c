@@ -1,11 +1,11 @@
 /* The context: how it is made from the caller's options and the environment. */
 #include "base/context.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/parallel.h"
 #include "kernels/kernels.h"
 
 static const kernel_table *best_table(void) {
@@ -75,6 +75,23 @@ static shoal_status choose_crossover(shoal_context *context, int given) {
     return SHOAL_OK;
 }
 
+/* The pool starts nothing yet: a context that never shares work costs no thread. */
+static shoal_status choose_threads(shoal_context *context) {
+    const int given = context->options.threads;
+    const long threads = given ? given : sh_default_threads();
+    if (given < 0 || given > POOL_MOST_THREADS)
+        return sh_fail(context, SHOAL_INVALID,
+                       "options.threads is %d: it must be 0 to %d", given,
+                       POOL_MOST_THREADS);
+    if (threads < 1 || threads > POOL_MOST_THREADS)
+        return sh_fail(context, SHOAL_INVALID,
+                       "OMP_NUM_THREADS is \"%.40s\": it must be 1 to %d",
+                       getenv("OMP_NUM_THREADS"), POOL_MOST_THREADS);
+    context->threads = (int)threads;
+    context->pool = threads > 1 ? sh_pool_create(context, context->threads) : NULL;
+    return threads > 1 && !context->pool ? SHOAL_NO_MEMORY : SHOAL_OK;
+}
+
 shoal_status shoal_context_create(const shoal_options *options, shoal_context **context) {
     *context = NULL;
     shoal_options chosen = options ? *options : (shoal_options){0};
@@ -87,17 +104,21 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
         return SHOAL_NO_MEMORY;
     *made = (shoal_context){.options = chosen};
     *context = made;
-    if (chosen.threads < 0 || chosen.threads > 4096)
-        return sh_fail(made, SHOAL_INVALID, "options.threads is %d: it must be 0 to 4096",
-                       chosen.threads);
-    made->threads = chosen.threads ? chosen.threads : omp_get_max_threads();
-    const shoal_status status = choose_crossover(made, chosen.crossover);
+    shoal_status status = choose_threads(made);
+    if (status == SHOAL_NO_MEMORY) {
+        shoal_context_destroy(made);
+        *context = NULL;
+    }
+    if (status == SHOAL_OK)
+        status = choose_crossover(made, chosen.crossover);
     return status == SHOAL_OK ? choose_table(made, chosen.isa) : status;
 }
 
 void shoal_context_destroy(shoal_context *context) {
-    if (context)
-        context->options.release(context->options.user, context);
+    if (!context)
+        return;
+    sh_pool_destroy(context, context->pool);
+    context->options.release(context->options.user, context);
 }
 
 const char *shoal_context_isa(const shoal_context *context) {

@@ -235,7 +235,12 @@ static void check_team(const kmeans_case *k, const hash_array *hashes,
 
 static void kmeans_is_the_plain_loop(void **state) {
     (void)state;
-    const team teams[] = {{1, 0}, {1, MOST_THREADS - 1}, {2, 0}, {MOST_THREADS, 0}};
+    shoal_context *two = test_context("scalar", 2);
+    shoal_context *most = test_context("scalar", MOST_THREADS);
+    const team teams[] = {{.threads = 1},
+                          {.threads = 1, .self = MOST_THREADS - 1},
+                          sh_team_of(two),
+                          sh_team_of(most)};
     for (uint64_t problem = 1; problem <= PROBLEMS; problem++) {
         kmeans_case k = random_case(problem);
         hash_array hashes = planes_of(&k);
@@ -249,6 +254,8 @@ static void kmeans_is_the_plain_loop(void **state) {
         free(hashes.planes);
         free(k.hashes);
     }
+    shoal_context_destroy(two);
+    shoal_context_destroy(most);
 }
 
 /* ---- Top-k ------------------------------------------------------------------------ */

@@ -122,7 +122,11 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
 
 /* Every table and every team against the first; groups: [N], the first's. */
 static void check_same_everywhere(const lloyd_case *c, int32_t *groups, float *centres) {
-    const team teams[] = {{1, 0}, {1, MOST_THREADS - 1}, {2, 0}, {3, 0}};
+    shoal_context *two = test_context("scalar", 2), *three = test_context("scalar", 3);
+    const team teams[] = {{.threads = 1},
+                          {.threads = 1, .self = MOST_THREADS - 1},
+                          sh_team_of(two),
+                          sh_team_of(three)};
     int32_t *other = test_memory(c->n, sizeof *other);
     run_lloyd(c, sh_kernel_table_at(0), teams[0], groups, centres);
     for (int64_t i = 0; i < c->n; i++)
@@ -141,6 +145,8 @@ static void check_same_everywhere(const lloyd_case *c, int32_t *groups, float *c
                              c->iterations);
         }
     free(other);
+    shoal_context_destroy(two);
+    shoal_context_destroy(three);
 }
 
 /* ---- How tight groups are --------------------------------------------------------- */
@@ -308,7 +314,7 @@ static void nearly_as_many_clusters(void **state) {
         lloyd_case c = lloyd_case_create(SPREAD, sizes[s], 1000, 16, 6, 3);
         int32_t *groups = test_memory(c.n, sizeof *groups), used = 0;
         char seen[1000] = {0};
-        run_lloyd(&c, sh_kernel_table_at(0), (team){2, 0}, groups, NULL);
+        run_lloyd(&c, sh_kernel_table_at(0), (team){.threads = 1}, groups, NULL);
         for (int64_t i = 0; i < c.n; i++) {
             used += !seen[groups[i]];
             seen[groups[i]] = 1;
@@ -332,7 +338,7 @@ static void groups_are_tight(void **state) {
                                                  clusters[(s + l) % COUNT_OF(clusters)],
                                                  8, iterations[l], seed);
                 int32_t *groups = test_memory(c.n, sizeof *groups);
-                run_lloyd(&c, sh_kernel_table_at(0), (team){2, 0}, groups, NULL);
+                run_lloyd(&c, sh_kernel_table_at(0), (team){.threads = 1}, groups, NULL);
                 ours += looseness(&c, groups);
                 plain += plain_looseness(&c);
                 free(groups);

@@ -131,12 +131,13 @@ static void test_every_allocation_fails_in_turn(void **state) {
     (void)state;
     char *path = write_whisper(&half_model);
     int64_t failures = 0;
-    for (int64_t at = 2;; at++) { /* the first is the context's own */
-        counting_allocator memory = {.fail_at = at};
+    for (int64_t at = 1;; at++) {
+        counting_allocator memory = {0};
         const shoal_options counted = counting_options(&memory);
         shoal_context *context;
         shoal_speech *speech;
         assert_int_equal(shoal_context_create(&counted, &context), SHOAL_OK);
+        memory.fail_at = memory.calls + at; /* the context has its own */
         const shoal_status status = shoal_speech_open(context, path, NULL, &speech);
         if (status != SHOAL_OK) {
             assert_int_equal(status, SHOAL_NO_MEMORY);
