@@ -40,7 +40,7 @@ int take_options(const command_help *help, int count, char **arguments,
 
 /* Rows that commands have in common. */
 #define THREADS_ROW                                                                      \
-    { "threads", 0, "T", "threads (default: 0, as many as OpenMP offers)" }
+    { "threads", 0, "T", "threads (default: 0, one per processor)" }
 #define ISA_ROW                                                                          \
     {                                                                                    \
         "isa", 0, "NAME",                                                                \

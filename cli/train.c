@@ -62,7 +62,7 @@ static const option_row rows[] =
      [OPTION_SAVE] = {"save-seconds", 0, "S",
                       "seconds between checkpoints; 0: after every step (default: 60)"},
      [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, as many as OpenMP offers); they change\n"
+                         "threads (default: 0, one per processor); they change\n"
                          "the time and nothing else"},
      [OPTION_ISA] = ISA_ROW,
      [OPTION_JSON] = {"json", 0, NULL, "print the result as one JSON object"},

@@ -1,5 +1,6 @@
-# What is needed from outside. The library itself needs a C library and OpenMP only.
-find_package(OpenMP REQUIRED COMPONENTS C)
+# What is needed from outside. The library itself needs a C library with POSIX threads.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
 
 # Looks for a C library by its header; makes the target NAME, or leaves it undefined. What a
 # linker calls it is kept, for users of the archives.

@@ -27,7 +27,7 @@ function(shoal_library name)
     add_library(${target}_objects OBJECT ${library_SOURCES})
     target_include_directories(${target}_objects PRIVATE include src .)
     target_compile_definitions(${target}_objects PRIVATE ${library_DEFINITIONS})
-    target_link_libraries(${target}_objects PRIVATE shoal_flags OpenMP::OpenMP_C
+    target_link_libraries(${target}_objects PRIVATE shoal_flags Threads::Threads
         ${library_NEEDS})
     set_target_properties(${target}_objects PROPERTIES
         POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
@@ -38,7 +38,7 @@ function(shoal_library name)
         $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_link_libraries(${target} PUBLIC ${library_ON}
-        PRIVATE shoal_flags OpenMP::OpenMP_C ${library_NEEDS} m)
+        PRIVATE shoal_flags Threads::Threads ${library_NEEDS} m)
     if(SHOAL_VERSION_SCRIPTS)
         target_link_options(${target} PRIVATE
             LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/symbols.map)
@@ -62,7 +62,7 @@ function(shoal_library name)
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     # Here the libraries that were found; elsewhere their names, as pkg-config gives them.
     target_link_libraries(${target}_static INTERFACE ${static_on} m)
-    target_link_options(${target}_static INTERFACE ${OpenMP_C_FLAGS})
+    target_link_options(${target}_static INTERFACE -pthread)
     set(links "")
     foreach(need IN LISTS library_NEEDS)
         get_target_property(link ${need} LINK_NAME)
@@ -70,7 +70,7 @@ function(shoal_library name)
             $<BUILD_INTERFACE:${need}> $<INSTALL_INTERFACE:${link}>)
         string(APPEND links "-l${link} ")
     endforeach()
-    set_property(TARGET ${target} PROPERTY ARCHIVE_FLAGS "${links}${OpenMP_C_FLAGS} -lm")
+    set_property(TARGET ${target} PROPERTY ARCHIVE_FLAGS "${links}-pthread -lm")
 endfunction()
 
 # Looks for the parts of one library, rows of NAME HEADER LIBRARY PACKAGE. FOUND_NAME gets
@@ -96,7 +96,7 @@ function(shoal_find_parts what found_name)
     set(${found_name} ${found} PARENT_SCOPE)
 endfunction()
 
-# ---- libshoal: attention. A C library, its mathematics and OpenMP, nothing else ---------
+# ---- libshoal: attention. A C library, its mathematics and threads, nothing else ---------
 
 file(GLOB core_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} src/*/*.c)
 shoal_choose_kernels(core_sources kernel_macros)

@@ -10,7 +10,7 @@ else()
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab)
     target_link_libraries(shoal_program PRIVATE shoal_models shoal_flags jansson openblas
-        OpenMP::OpenMP_C m)
+        Threads::Threads m)
     target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_OPENBLAS
         SHOAL_HAVE_MODELS)
     if(TARGET shoal_speech)

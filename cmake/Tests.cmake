@@ -2,7 +2,7 @@
 # with the room's library and those below. Every other .c file there that is not a fuzz
 # target is a helper, for the tests of that room and of the rooms above.
 enable_testing()
-set(test_environment OMP_WAIT_POLICY=passive UBSAN_OPTIONS=print_stacktrace=1)
+set(test_environment UBSAN_OPTIONS=print_stacktrace=1)
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
     add_test(NAME ${name} COMMAND ${test_COMMAND})

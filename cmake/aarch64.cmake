@@ -1,5 +1,5 @@
-# Cross-compiles for 64-bit Arm and runs the result under qemu, with the C library and
-# OpenMP that come with the cross-compiler (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross).
+# Cross-compiles for 64-bit Arm and runs the result under qemu, with the C library that
+# comes with the cross-compiler (gcc-aarch64-linux-gnu, libc6-dev-arm64-cross).
 #     cmake -B build/aarch64 --toolchain cmake/aarch64.cmake
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

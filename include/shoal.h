@@ -44,7 +44,8 @@
  *           wrong. The library never prints, aborts or exits. A call that returns an
  *           error has written no output.
  * Threads.  One context per thread; contexts share nothing. A plan belongs to its
- *           context. A call itself runs on the context's OpenMP threads.
+ *           context. A call itself runs on the context's own threads, which
+ *           sleep when there is nothing to do. A forked process gets its own.
  * Memory.   A plan allocates when it is created and tells how much; running it
  *           allocates nothing, and fails only by refusing its arguments.
  * Limits.   Positions in one sequence: 2^31 - 1. dim, value_dim: 1 to 65536. clusters,
@@ -95,7 +96,7 @@ SHOAL_API const char *shoal_status_text(shoal_status status);
 typedef struct shoal_context shoal_context;
 
 typedef struct {
-    int threads;     /* 0: as many as OpenMP offers (OMP_NUM_THREADS is honoured) */
+    int threads;     /* 0: one per processor, or as many as OMP_NUM_THREADS says */
     const char *isa; /* "scalar", "avx2", "avx512", "neon"; NULL: the environment variable
                         SHOAL_ISA if set and not empty, else the best that runs here */
     /* The caller's allocator, or NULL for malloc and free. Blocks need malloc's

@@ -40,7 +40,7 @@ enum { OPTION_MAX_LENGTH, OPTION_THREADS, OPTION_JSON, OPTION_HELP };
 
 static const option_row options[] =
     {{"max-length", 0, "N", "the longest sequence (default: 16384)"},
-     {"threads", 0, "T", "threads (default: 0, as many as OpenMP offers)"},
+     {"threads", 0, "T", "threads (default: 0, one per processor)"},
      {"json", 0, NULL, "print one JSON object instead of a table"},
      {"help", 'h', NULL, "print this"},
      {0}};

@@ -287,7 +287,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--small", type=int, default=16, help="its positions")
     add("--small-heads", type=int, default=2, help="its heads")
     add("--small-dim", type=int, default=16, help="its dim")
-    add("--threads", type=int, default=1, help="OpenMP's for the small problem")
+    add("--threads", type=int, default=1, help="for the small problem")
     add("--rounds", type=int, default=1000, help="samples of the small problem")
     add("--inner", type=int, default=10, help="calls in a sample")
     add("--kinds", nargs="+", default=LONG_KINDS, help="of the long problem")

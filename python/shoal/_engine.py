@@ -2,8 +2,8 @@
 
 A context belongs to one thread of one process. Threads never share one, so calls need no
 lock and run side by side (ctypes lets go of the GIL). A forked child makes its own, with
-one thread each: OpenMP's other threads do not survive a fork, and waiting for them would
-hang. Results do not depend on the number of threads.
+one thread each: it is one of several, as a DataLoader's workers are. Results do not depend
+on the number of threads.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ _forked = False
 
 
 def context_for(threads: int | None) -> Context:
-    """This thread's context with that many OpenMP threads; None or 0: OpenMP's choice."""
+    """This thread's context with that many threads; None or 0: one per processor."""
     if _forked:
         threads = 1
     contexts = _mine.contexts
@@ -237,7 +237,7 @@ def context_for(threads: int | None) -> Context:
         ):
             raise ShoalError(
                 f"threads is {threads!r}: it must be an integer from 1 to 4096, "
-                "or None for as many as OpenMP offers"
+                "or None for one per processor"
             )
         context = contexts[threads or 0] = Context(threads or 0)
     return context

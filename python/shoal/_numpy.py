@@ -59,7 +59,7 @@ def attention(
                    on the right; the output of padding is 0
     groups         [batch, heads, queries] integers below the number of clusters, instead
                    of those that the kind would find
-    threads        of OpenMP; None is as many as it offers, and 1 in a forked child
+    threads        None is one per processor, and 1 in a forked child
     out            where to write, [batch, heads, queries, value_dim]
 
     k is None (or q itself) for shared-full and lsh, whose keys are the queries.

@@ -3,7 +3,7 @@
 #     symbols.sh CC BUILD SOURCE
 # Every global symbol begins with shoal_ or sh_. A shared library exports what its header
 # declares, and of its internals what a library above it uses. The program uses the headers
-# alone, and libshoal needs a C library, its mathematics and OpenMP.
+# alone, and libshoal needs a C library, its mathematics.
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/declared.sh"
 cc=$1 build=$2 include=$3/include
@@ -34,9 +34,9 @@ unused() { # LIBRARY ABOVE...: internals that it exports for nobody
 
 private_uses() { used "$1" | grep '^sh_'; } # PROGRAM
 
-needs_more() { # LIBRARY: what it needs besides libc, libm and OpenMP
+needs_more() { # LIBRARY: what it needs besides libc and libm
     readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' |
-        grep -vE '^(libc|libm|libgomp|libomp|ld-linux.*)\.so'
+        grep -vE '^(libc|libm|ld-linux.*)\.so'
 }
 
 # ---- The checks find what they should: a library with everything wrong in it -----------
