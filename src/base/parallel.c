@@ -52,8 +52,8 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* The turn comes soon where every thread has a core. Where not, the core is given away,
-   and in the end slept on: the one whose turn it is may share it with another program. */
+/* Where every thread has a core the turn comes soon. Where not, this thread yields its
+   core, and sleeps at last: the thread whose turn it is may need the core. */
 void sh_await_turn(atomic_int *turn, int mine) {
     const struct timespec moment = {.tv_nsec = 50000};
     for (int spins = 1; atomic_load_explicit(turn, memory_order_acquire) != mine;

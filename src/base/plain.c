@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The thread's locale until `leave`, which gets what this returns. */
+/* The "C" locale, in use by this thread, and the locale to return to. */
 typedef struct {
     locale_t plain, before;
 } locales;
