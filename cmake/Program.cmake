@@ -9,10 +9,9 @@ else()
     add_executable(shoal_program ${program_sources})
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab)
-    target_link_libraries(shoal_program PRIVATE shoal_models shoal_flags jansson openblas
-        Threads::Threads m)
-    target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_OPENBLAS
-        SHOAL_HAVE_MODELS)
+    target_link_libraries(shoal_program PRIVATE shoal_exact shoal_models shoal_flags
+        jansson openblas Threads::Threads m)
+    target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_MODELS)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)
         target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_SPEECH)

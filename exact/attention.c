@@ -364,7 +364,6 @@ exact_head *exact_create(const shoal_attention *attention, int64_t queries, int6
                          .value_dim = value_dim,
                          .scale = 1 / sqrt((double)dim),
                          .chunks = chunks,
-                         .has_chunks = queries <= CHUNK,
                          .margin = INFINITY,
                          .ranking = ranking,
                          .memory = next};

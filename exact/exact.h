@@ -129,6 +129,10 @@ typedef enum {
     EXACT_PARTS
 } exact_part_name;
 
+/* How libshoal-models names their weight and bias (or scale and shift), behind the name of
+   the layer: "attention.query.weight". */
+extern const char *const exact_part_names[EXACT_PARTS][2];
+
 /* Where dropout multiplies: behind the attention's output product [M], inside the
    feed-forward [F] and behind it [M]. */
 typedef enum {

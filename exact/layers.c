@@ -127,6 +127,16 @@ double exact_cross_entropy(int64_t rows, int64_t classes, const double *logits,
 
 /* ---- An encoder layer -------------------------------------------------------------- */
 
+const char *const exact_part_names[EXACT_PARTS][2] =
+    {[EXACT_QUERY] = {"attention.query.weight", "attention.query.bias"},
+     [EXACT_KEY] = {"attention.key.weight", "attention.key.bias"},
+     [EXACT_VALUE] = {"attention.value.weight", "attention.value.bias"},
+     [EXACT_OUTPUT] = {"attention.output.weight", "attention.output.bias"},
+     [EXACT_WIDEN] = {"feed_forward.widen.weight", "feed_forward.widen.bias"},
+     [EXACT_NARROW] = {"feed_forward.narrow.weight", "feed_forward.narrow.bias"},
+     [EXACT_ATTENTION_NORM] = {"attention_norm.scale", "attention_norm.shift"},
+     [EXACT_FORWARD_NORM] = {"forward_norm.scale", "forward_norm.shift"}};
+
 exact_layer *exact_layer_create(int64_t model, int64_t wide) {
     exact_layer *layer = calloc(1, sizeof *layer);
     double *memory = calloc((size_t)(8 * model + 3 * wide), sizeof *memory);

@@ -1,21 +1,17 @@
-/* shoal bench, in files: the command line (bench.c), what is measured in which order
-   (bench_run.c), the arrays (bench_data.c), the checks (bench_check.c, and
-   bench_gradient.c for the backward pass), the whole layer (bench_layer.c) and its checks
-   (bench_layer_check.c, bench_layer_gradient.c, in the mathematics of
-   bench_layer_exact.c), the machine (bench_machine.c), the table and the files
-   (bench_report.c, bench_json.c) and the picture (bench_plot.c).
+/* shoal bench, in files: the command line and the machine (bench.c), the arrays and what
+   is measured in which order (bench_run.c), the checks of attention (bench_check.c), the
+   whole layer and its checks (bench_layer.c), and all that is printed and written
+   (bench_report.c).
 
    Shapes: B batch, H heads, N positions (queries and keys), D dim, Dv value_dim, M = H D
    features of a row of the layer, F of its feed-forward. An element is a position of a
    sequence: B x N of them. */
-#ifndef SHOAL_CLI_BENCH_H
-#define SHOAL_CLI_BENCH_H
+#ifndef SHOAL_LAB_BENCH_H
+#define SHOAL_LAB_BENCH_H
 
-#include <jansson.h>
 #include <stdbool.h>
 
-#include "shoal.h"
-#include "shoal_models.h"
+#include "exact/exact.h"
 
 enum { BENCH_KINDS = 16, BENCH_LENGTHS = 24, BENCH_REPEATS = 100, BENCH_CHECKS = 12 };
 
@@ -71,7 +67,7 @@ typedef struct {
     bool heading_printed, any_wrong, interrupted;
 } bench_job;
 
-/* ---- Arrays (bench_data.c) --------------------------------------------------------- */
+/* ---- Arrays (bench_run.c) ---------------------------------------------------------- */
 
 enum { BENCH_PROJECTIONS = 3 }; /* of queries, keys and values */
 
@@ -102,101 +98,16 @@ bool bench_data_create(bench_data *data, const bench_job *job, int64_t length);
 void bench_data_destroy(bench_data *data);
 shoal_problem bench_problem(const bench_data *data);
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention);
-bool bench_keys_are_queries(const shoal_attention *attention);
+shoal_gradients bench_gradients(const bench_data *data);
+/* Where feature `feature` of M of a layer's row is in an array [B][H][N][D]. */
+int64_t bench_place(const bench_data *data, int64_t row, int64_t feature);
+/* Of the bits of out and, in train mode, of the gradients. */
+uint64_t bench_digest(const bench_data *data);
 
 /* Counter-based: the same numbers everywhere. */
 uint64_t bench_random(uint64_t seed, uint64_t counter);
 /* Of variance 1, likewise; streams are 0 to 255. */
 float bench_noise(uint64_t seed, uint64_t stream, int64_t at);
-
-/* ---- Checks ------------------------------------------------------------------------ */
-
-/* Everything that is known about what bench_call has just computed, compared with what it
-   must be. Sets verified or wrong and the checks of the row; overwrites the results. */
-shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
-                          bench_row *row);
-
-/* Adds a check to the row; one that fails makes it wrong. */
-void bench_note(bench_row *row, const char *what, double error, double tolerance);
-
-/* bench_gradient.c: the part of the above for the backward pass. */
-shoal_status bench_verify_gradients(shoal_plan *plan, bench_data *data,
-                                    const shoal_attention *attention, bench_row *row,
-                                    const char *const names[2]);
-
-/* ---- The whole layer --------------------------------------------------------------- */
-
-/* Parameters of a layer. The first ones have no say in what the attention chooses. */
-enum {
-    PART_OUTPUT,       /* [M][M] */
-    PART_OUTPUT_BIAS,  /* [M] */
-    PART_WIDEN,        /* [F][M] */
-    PART_WIDEN_BIAS,   /* [F] */
-    PART_NARROW,       /* [M][F] */
-    PART_NARROW_BIAS,  /* [M] */
-    PART_FIRST_SCALE,  /* [M], norm behind the attention */
-    PART_FIRST_SHIFT,  /* [M] */
-    PART_SECOND_SCALE, /* [M], norm behind the feed-forward */
-    PART_SECOND_SHIFT, /* [M] */
-    FREE_PARTS,
-    PART_QUERY =
-        FREE_PARTS, /* [M][M]; key and value follow. No key where the keys are the
-                                queries: its values are NULL */
-    PART_QUERY_BIAS = PART_QUERY + BENCH_PROJECTIONS, /* [M]; likewise */
-    PARTS = PART_QUERY_BIAS + BENCH_PROJECTIONS
-};
-
-typedef struct {
-    shoal_model *model; /* one layer, post-norm as in the paper */
-    shoal_parameter parts[PARTS];
-    const float *out; /* [B N][M], of the last call; the model's own */
-} bench_layer;
-
-/* NULL: layers can be measured. Otherwise why not. */
-const char *bench_layer_missing(void);
-shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                bench_layer *layer);
-void bench_layer_destroy(bench_layer *layer);
-size_t bench_layer_workspace(const bench_layer *layer);
-int64_t bench_part_count(const bench_layer *layer, int part);
-shoal_status bench_layer_forward(bench_layer *layer, const bench_data *data);
-/* Overwrites slope. */
-shoal_status bench_layer_backward(bench_layer *layer, const bench_data *data);
-/* As bench_call; the gradient of the output is noise. */
-shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
-                              double *seconds);
-uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data);
-
-/* As bench_verify: the attention inside, then the rest of the layer around it. */
-shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
-                                int kind, bench_row *row);
-/* Its part for the backward pass. The plan has just run forward. */
-shoal_status bench_verify_layer_gradients(const bench_job *job, bench_layer *layer,
-                                          shoal_plan *plan, bench_data *data, int kind,
-                                          bench_row *row);
-
-/* One row of the layer in double precision, behind its attention. */
-typedef struct {
-    const bench_layer *layer;
-    int64_t model, wide;
-    double *x, *attended;   /* [M], given */
-    double *sum, *normed;   /* [M], in front of and behind the first norm */
-    double *hidden, *awake; /* [F], in front of and behind the activation */
-    double *end, *out;      /* [M], in front of and behind the second norm */
-    double *dout;           /* [M], given */
-    double *dsum;      /* [M], with respect to sum: what reaches x past the attention */
-    double *dattended; /* [M] */
-    double *spare;     /* [2 M + F] */
-    double *gradients[FREE_PARTS]; /* added to; all rows together */
-} bench_exact;
-
-bool bench_exact_create(bench_exact *exact, const bench_layer *layer,
-                        const bench_job *job, bool with_gradients);
-void bench_exact_destroy(bench_exact *exact);
-/* x and attended of row `row` from the data, whose `out` is the attention's. */
-void bench_exact_load(bench_exact *exact, const bench_data *data, int64_t row);
-void bench_exact_forward(bench_exact *exact);
-void bench_exact_backward(bench_exact *exact);
 
 /* ---- The run (bench_run.c) --------------------------------------------------------- */
 
@@ -204,47 +115,57 @@ void bench_exact_backward(bench_exact *exact);
    which is copied in between while the clock stands. */
 shoal_status bench_call(shoal_plan *plan, const bench_data *data,
                         const shoal_attention *attention, double *seconds);
-/* Folds the bits of an array into a digest. */
-uint64_t bench_fold(uint64_t digest, const float *array, int64_t count);
 /* Everything from the first length to the report. */
 int bench_run(bench_job *job);
-/* Seconds that a call will take, from the lengths measured before this one. */
-double bench_estimate(const bench_job *job, int kind, int at);
-
 /* Operations (multiplications and additions) that the formulas need for one call. */
 double bench_operations(const bench_job *job, int kind, int64_t length);
 
-/* ---- The machine (bench_machine.c) ------------------------------------------------- */
+/* ---- Checks (bench_check.c) -------------------------------------------------------- */
 
-void bench_machine_describe(bench_machine *machine);
+/* Everything that is known about what bench_call has just computed, compared with what it
+   must be. Sets verified or wrong and the checks of the row; overwrites the results. */
+shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
+                          bench_row *row);
+/* Adds a check to the row; one that fails makes it wrong. */
+void bench_note(bench_row *row, const char *what, double error, double tolerance);
+
+/* ---- The whole layer (bench_layer.c) ----------------------------------------------- */
+
+typedef struct {
+    shoal_model *model;                    /* one layer, post-norm as in the paper */
+    shoal_parameter parts[EXACT_PARTS][2]; /* weight and bias; the key's have no values
+                                              where the keys are the queries */
+    const float *out; /* [B N][M], of the last call; the model's own */
+} bench_layer;
+
+shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
+                                bench_layer *layer);
+void bench_layer_destroy(bench_layer *layer);
+size_t bench_layer_workspace(const bench_layer *layer);
+/* As bench_call; the gradient of the output is noise. */
+shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
+                              double *seconds);
+uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data);
+/* As bench_verify: the attention inside, then the rest of the layer around it. */
+shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
+                                int kind, bench_row *row);
+
+/* ---- The machine (bench.c) --------------------------------------------------------- */
+
 void bench_machine_measure(bench_rates *rates, int threads);
 /* Starts a new peak where the kernel allows it and returns what is resident now; where it
    does not, returns the peak so far, and only what rises above that is seen. */
 double bench_peak_begin(bool *resets);
 double bench_peak_now(void);
 extern const char bench_compiler[];
-extern const char bench_blas[];
 
-/* ---- Reports ----------------------------------------------------------------------- */
+/* ---- Reports (bench_report.c) ------------------------------------------------------ */
 
-/* Summaries of a measured row. */
+/* Seconds of the best repetition. */
 double bench_best(const bench_row *row);
-double bench_median(const bench_row *row);
-bool bench_measured(const bench_row *row);
-/* Positions in all sequences of the batch. */
-double bench_elements(const bench_job *job, int at);
-/* The row of the kind called full at this length, or NULL. */
-const bench_row *bench_full_row(const bench_job *job, int length);
-/* Where the kind becomes faster than full for good, between the measured lengths. */
-typedef enum { CROSSING_NONE, CROSSING_AT, CROSSING_BEFORE } bench_crossing_case;
-bench_crossing_case bench_crossing(const bench_job *job, int kind, double *length,
-                                   double *seconds_per_element);
-
 /* Prints what was not printed yet, up to the given number of lengths. */
 void bench_print_rows(bench_job *job, int lengths);
 /* The end: what is left of the table, or the JSON, and the files. */
 int bench_report(bench_job *job);
-json_t *bench_object(const bench_job *job);
-int bench_write_plot(const bench_job *job);
 
 #endif

@@ -1,27 +1,41 @@
-/* A time is printed for a verified result only. What is known about each kind:
+/* A time is printed for a verified result only.
 
-     full, shared-full        exact attention in double precision on sampled queries
-     oracle-top-k             its own formula, likewise
-     clustered, i-clustered,
-     shoal                    the formulas of the method in double precision on sampled
-                              queries, with the groups and top keys that the plan
-                              reports; and that no key outside the top was better
-     lsh                      exact where hashing cannot matter: 32 positions, one chunk;
-                              and at the length in question that weights sum to 1
-     any other kind           exact where there are no more queries than clusters; and
-                              that weights sum to 1
+   Attention: sampled queries have their exact outputs, by the formulas of exact/ and with
+   the groups and top keys that the plan reports; and no key outside a group's top is
+   better. What lsh hashed to is not reported: it is exact where hashing cannot matter (32
+   positions, one chunk), and at the length in question its weights sum to 1. auto has the
+   bits of what it picked, which is verified.
 
-   The formulas here are written from the mathematics and share no code with the
-   library. */
-#include <math.h>
+   The backward pass: identities that need no second implementation. out is linear in v, so
+   with the loss <dout, out> the gradient satisfies <dv, v> = <dout, out> exactly; dout is
+   set to out, which makes both sides large. Scores are products of queries and keys, so
+   scaling either does the same: in every kind with keys of their own <dq, q> = <dk, k>.
+
+   The loss along a line (q, k) + t (a, b) has the slope <dq, a> + <dk, b> at t = 0, which
+   a central difference of two forward passes must give. The line is the gradient's own
+   direction, where the slope is largest, plus q and k, which a gradient that is 0 by
+   mistake cannot hide from. But where a choice flips on the way the loss jumps, so only
+   the part of the gradient counts that flips none. Groups can be held. Top keys stay the
+   same when no centroid and no key changes its direction: members may move as long as
+   their mean does so only along itself, and a head's keys may all be scaled. lsh's
+   buckets stay the same when every query is scaled (few positions, all in one chunk, do
+   the rest); the oracle's keys, when queries and keys are. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench.h"
+#include "exact/exact.h"
+#include "lab.h"
 
-enum { SAMPLES = 32, SMALL = 32 };
+enum {
+    SAMPLES = 32,       /* queries */
+    EXACT_SAMPLES = 64, /* of kinds without a choice */
+    SMALL = 32          /* positions in a chunk of lsh */
+};
 
 static const double tolerance = 1e-5;
+
+/* A step moves q and k by this part of their length. */
+static const double step_share = 5e-5;
 
 void bench_note(bench_row *row, const char *what, double error, double limit) {
     if (row->check_count < BENCH_CHECKS)
@@ -30,300 +44,289 @@ void bench_note(bench_row *row, const char *what, double error, double limit) {
         row->wrong = true;
 }
 
-/* ---- One query in double precision ------------------------------------------------- */
+/* ---- Sampled queries --------------------------------------------------------------- */
 
-typedef struct {
-    const bench_data *data;
-    const float *q, *k, *v; /* of one head: [N][D], [N][D], [N][Dv] */
-    double scale;
-    double *query;   /* [D] */
-    double *weights; /* [N]: scores, then weights */
-    double *result;  /* [Dv] */
-} exact_row;
-
-static bool exact_create(exact_row *exact, const bench_data *data) {
-    *exact = (exact_row){.data = data, .scale = 1 / sqrt((double)data->dim)};
-    const int64_t count = data->dim + data->length + data->value_dim;
-    exact->query = malloc((size_t)count * sizeof(double));
-    if (!exact->query)
-        return false;
-    exact->weights = exact->query + data->dim;
-    exact->result = exact->weights + data->length;
-    return true;
-}
-
-static void exact_destroy(exact_row *exact) {
-    free(exact->query);
-}
-
-static void choose_head(exact_row *exact, int64_t head, bool keys_are_queries) {
-    const int64_t queries = exact->data->length * exact->data->dim;
-    exact->q = exact->data->q + head * queries;
-    exact->k = keys_are_queries ? exact->q : exact->data->k + head * queries;
-    exact->v = exact->data->v + head * exact->data->length * exact->data->value_dim;
-}
-
-static double score(const exact_row *exact, const double *query, const float *key) {
-    double sum = 0;
-    for (int64_t d = 0; d < exact->data->dim; d++)
-        sum += query[d] * (double)key[d];
-    return exact->scale * sum;
-}
-
-/* weights[l] = the scaled score of key l. */
-static void all_scores(exact_row *exact) {
-    for (int64_t l = 0; l < exact->data->length; l++)
-        exact->weights[l] = score(exact, exact->query, exact->k + l * exact->data->dim);
-}
-
-static void set_query(exact_row *exact, int64_t i) {
-    for (int64_t d = 0; d < exact->data->dim; d++)
-        exact->query[d] = (double)exact->q[i * exact->data->dim + d];
-}
-
-static void softmax(double *weights, int64_t count) {
-    double top = -INFINITY, sum = 0;
-    for (int64_t l = 0; l < count; l++)
-        top = fmax(top, weights[l]);
-    for (int64_t l = 0; l < count; l++)
-        sum += weights[l] = exp(weights[l] - top);
-    for (int64_t l = 0; l < count; l++)
-        weights[l] /= sum;
-}
-
-/* result = sum of weights[l] v_l. */
-static void average(exact_row *exact) {
-    const int64_t value_dim = exact->data->value_dim;
-    memset(exact->result, 0, (size_t)value_dim * sizeof(double));
-    for (int64_t l = 0; l < exact->data->length; l++)
-        for (int64_t d = 0; d < value_dim; d++)
-            exact->result[d] += exact->weights[l] * (double)exact->v[l * value_dim + d];
-}
-
-/* ---- The kinds --------------------------------------------------------------------- */
-
-/* The mean of the queries of group j. */
-static void set_centroid(exact_row *exact, const int32_t *groups, int32_t j) {
-    const int64_t dim = exact->data->dim;
-    int64_t members = 0;
-    memset(exact->query, 0, (size_t)dim * sizeof(double));
-    for (int64_t i = 0; i < exact->data->length; i++) {
-        if (groups[i] != j)
-            continue;
-        members++;
-        for (int64_t d = 0; d < dim; d++)
-            exact->query[d] += (double)exact->q[i * dim + d];
-    }
-    for (int64_t d = 0; d < dim; d++)
-        exact->query[d] /= (double)members;
-}
-
-/* How much better, in score, the best key outside the top is than the worst in it. */
-static double top_regret(exact_row *exact, const int32_t *top, int64_t count) {
+/* How much better, by the centroid's score, the best key outside the top is than the worst
+   in it. For the query of the last exact_row. */
+static double top_regret(const exact_head *head) {
     double worst = INFINITY, best = -INFINITY;
-    for (int64_t t = 0; t < count; t++)
-        worst = fmin(worst, exact->weights[top[t]]);
-    for (int64_t l = 0; l < exact->data->length; l++) {
-        bool inside = false;
-        for (int64_t t = 0; t < count && !inside && exact->weights[l] > worst; t++)
-            inside = top[t] == l;
-        if (!inside && exact->weights[l] > worst)
-            best = fmax(best, exact->weights[l]);
-    }
+    for (int64_t l = 0; l < head->keys; l++)
+        if (head->counts[l] > 0)
+            worst = fmin(worst, exact_score(head, head->centroid, l));
+        else
+            best = fmax(best, head->scores[l]);
     return fmax(0, best - worst);
 }
 
-/* Puts the query's own scores at the top keys. */
-static void own_scores(exact_row *exact, int64_t i, const int32_t *top, int64_t count) {
-    set_query(exact, i);
-    for (int64_t t = 0; t < count; t++)
-        exact->weights[top[t]] =
-            score(exact, exact->query, exact->k + top[t] * exact->data->dim);
+static int by_size(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* From the centroid's scores to the weights of query i: on the top keys the mass is the
-   centroid's and its distribution the query's own. */
-static void correct_top(exact_row *exact, int64_t i, const int32_t *top, int64_t count) {
-    double mass = 0, sum = 0, highest = -INFINITY;
-    softmax(exact->weights, exact->data->length);
-    for (int64_t t = 0; t < count; t++)
-        mass += exact->weights[top[t]];
-    own_scores(exact, i, top, count);
-    for (int64_t t = 0; t < count; t++)
-        highest = fmax(highest, exact->weights[top[t]]);
-    for (int64_t t = 0; t < count; t++)
-        sum += exp(exact->weights[top[t]] - highest);
-    for (int64_t t = 0; t < count; t++)
-        exact->weights[top[t]] = mass * exp(exact->weights[top[t]] - highest) / sum;
+/* `count` indices into [B][H][N], growing, so that a head's come together. */
+static void draw_queries(const bench_data *data, uint64_t seed, int64_t count,
+                         int64_t *queries) {
+    const int64_t rows = data->batch * data->heads * data->length;
+    for (int64_t s = 0; s < count; s++) {
+        const uint64_t draw = bench_random(seed, (uint64_t)9 << 56 | (uint64_t)s);
+        queries[s] = (int64_t)(draw % (uint64_t)rows);
+    }
+    qsort(queries, (size_t)count, sizeof *queries, by_size);
 }
 
-/* The top keys that exist: the list ends with -1. */
-static int64_t count_top(const int32_t *top, int64_t topk) {
-    int64_t count = 0;
-    while (count < topk && top[count] >= 0)
-        count++;
-    return count;
-}
-
-static double clustered_row(exact_row *exact, const shoal_attention *attention,
-                            shoal_plan *plan, int64_t head, int64_t i) {
-    const int32_t *groups = shoal_plan_groups(plan, NULL) + head * exact->data->length;
-    const int32_t *all = shoal_plan_top_keys(plan, NULL), *top = NULL;
-    const int32_t j = groups[i];
-    double regret = 0;
-    int64_t count = 0;
-    if (j < 0 || j >= attention->clusters)
+/* Adds one query's output to the sums and returns what its top keys are worse than others.
+   Where rounding may have decided between two keys, either is right: it tells nothing. */
+static double compare_query(exact_head *head, int64_t i, const shoal_attention *attention,
+                            const float *out, double *exact, squares *sums) {
+    if (head->groups && (head->groups[i] < 0 || head->groups[i] >= attention->clusters))
         return INFINITY;
-    set_centroid(exact, groups, j);
-    all_scores(exact);
-    if (all) {
-        top = all + (head * attention->clusters + j) * attention->topk;
-        count = count_top(top, attention->topk);
-        regret = top_regret(exact, top, count);
-    }
-    if (count > 0 && attention->normaliser == SHOAL_NORMALISER_CLUSTER) {
-        correct_top(exact, i, top, count);
-    } else {
-        own_scores(exact, i, top, count);
-        softmax(exact->weights, exact->data->length);
-    }
-    average(exact);
-    return regret;
+    exact_output(head, i, exact);
+    for (int64_t d = 0; d < head->value_dim && head->margin > 1e-5; d++)
+        squares_add(sums, (double)out[d], exact[d]);
+    return head->top_keys ? top_regret(head) : 0;
 }
 
-/* Drops all but the k best scores. Where the k-th and the next are as good as equal,
-   either is right: the query tells nothing and false is returned. */
-static bool keep_best(exact_row *exact, int64_t k) {
-    const int64_t n = exact->data->length;
-    double *best = malloc((size_t)(k + 1) * sizeof *best); /* decreasing */
-    int64_t count = 0;
-    if (!best)
-        return false;
-    for (int64_t l = 0; l < n; l++) {
-        int64_t at = count <= k ? count : k + 1;
-        for (; at > 0 && best[at - 1] < exact->weights[l]; at--)
-            if (at <= k)
-                best[at] = best[at - 1];
-        if (at <= k)
-            best[at] = exact->weights[l];
-        count += count <= k;
+/* The given queries, indices into [B][H][N]. */
+static shoal_status compare_queries(const shoal_plan *plan, const bench_data *data,
+                                    const shoal_attention *attention,
+                                    const int64_t *queries, int64_t count, squares *sums,
+                                    double *regret) {
+    const shoal_problem problem = bench_problem(data);
+    const shoal_inputs inputs = bench_inputs(data, attention);
+    const int64_t n = data->length;
+    double *exact = malloc((size_t)data->value_dim * sizeof *exact);
+    exact_head *head = NULL;
+    shoal_status status = exact ? SHOAL_OK : SHOAL_NO_MEMORY;
+    for (int64_t s = 0; s < count && status == SHOAL_OK; s++) {
+        const int64_t at = queries[s] / n, i = queries[s] % n;
+        if (s == 0 || at != queries[s - 1] / n) {
+            exact_destroy(head);
+            head = exact_load(&problem, &inputs, plan, attention, at / data->heads,
+                              at % data->heads);
+        }
+        if (head)
+            *regret =
+                fmax(*regret, compare_query(head, i, attention,
+                                            data->out + queries[s] * data->value_dim,
+                                            exact, sums));
+        else
+            status = SHOAL_NO_MEMORY;
     }
-    const bool clear = count <= k || best[k - 1] - best[k] > 1e-5;
-    for (int64_t l = 0; l < n && count > k; l++)
-        if (exact->weights[l] < best[k - 1])
-            exact->weights[l] = -INFINITY;
-    free(best);
-    return clear;
+    exact_destroy(head);
+    free(exact);
+    return status;
 }
 
-/* ---- Samples ----------------------------------------------------------------------- */
-
-/* Relative error of the samples as one long vector, in two sums. */
-typedef struct {
-    double error, exact;
-} squares;
-
-static void compare(squares *sums, const exact_row *exact, const float *out) {
-    for (int64_t d = 0; d < exact->data->value_dim; d++) {
-        const double difference = (double)out[d] - exact->result[d];
-        sums->error += difference * difference;
-        sums->exact += exact->result[d] * exact->result[d];
-    }
-}
-
-/* Sampled queries of the kinds whose formula is here. */
-static shoal_status check_samples(shoal_plan *plan, const bench_data *data,
+static shoal_status check_samples(const shoal_plan *plan, const bench_data *data,
                                   const shoal_attention *attention, uint64_t seed,
                                   bench_row *row) {
-    exact_row exact;
+    const bool groups = shoal_plan_groups(plan, NULL) != NULL;
+    const bool all_keys = attention->kind == SHOAL_FULL ||
+                          attention->kind == SHOAL_SHARED_FULL;
+    int64_t queries[EXACT_SAMPLES];
     squares sums = {0};
     double regret = 0;
-    const bool oracle = attention->kind == SHOAL_ORACLE_TOP;
-    if (!exact_create(&exact, data))
-        return SHOAL_NO_MEMORY;
-    for (uint64_t s = 0; s < SAMPLES; s++) {
-        const uint64_t draw = bench_random(seed, (uint64_t)9 << 56 | s);
-        const int64_t rows = data->batch * data->heads * data->length;
-        const int64_t at = (int64_t)(draw % (uint64_t)rows);
-        const int64_t head = at / data->length, i = at % data->length;
-        choose_head(&exact, head, false);
-        if (oracle) {
-            set_query(&exact, i);
-            all_scores(&exact);
-            if (!keep_best(&exact, attention->topk))
-                continue;
-            softmax(exact.weights, data->length);
-            average(&exact);
-        } else {
-            regret = fmax(regret, clustered_row(&exact, attention, plan, head, i));
-        }
-        compare(&sums, &exact, data->out + at * data->value_dim);
-    }
-    exact_destroy(&exact);
+    const int64_t count = all_keys ? EXACT_SAMPLES : SAMPLES;
+    draw_queries(data, seed, count, queries);
+    const shoal_status status =
+        compare_queries(plan, data, attention, queries, count, &sums, &regret);
+    if (status != SHOAL_OK)
+        return status;
     bench_note(row,
-               oracle ? "own formula, 32 sampled queries"
-                      : "formula with the plan's groups, 32 sampled queries",
-               sums.exact > 0 ? sqrt(sums.error / sums.exact) : sqrt(sums.error),
-               tolerance);
+               groups     ? "formula with the plan's groups, 32 sampled queries"
+               : all_keys ? "exact attention, 64 sampled queries"
+                          : "own formula, 32 sampled queries",
+               squares_relative(sums), tolerance);
     if (shoal_plan_top_keys(plan, NULL))
         bench_note(row, "no better key outside the top", regret, 1e-4);
     return SHOAL_OK;
 }
 
-static shoal_status check_exact(shoal_plan *plan, const bench_data *data,
-                                const shoal_attention *attention, uint64_t seed,
-                                const char *what, bench_row *row) {
-    const shoal_inputs inputs = bench_inputs(data, attention);
-    shoal_error error = {0};
-    shoal_status status =
-        shoal_error_estimate(plan, &inputs, data->out, 2 * SAMPLES, seed, &error);
-    if (status == SHOAL_OK)
-        bench_note(row, what, error.relative_error, tolerance);
+/* ---- Gradients: lines along which nothing flips ------------------------------------ */
+
+/* Replaces a [count] by its part that lies along b. */
+static void keep_along(float *a, const float *b, int64_t count) {
+    const double squared = dot_floats(b, b, count), along = dot_floats(a, b, count);
+    for (int64_t d = 0; d < count; d++)
+        a[d] = squared > 0 ? (float)(along / squared * (double)b[d]) : 0;
+}
+
+static void add_row(float *sum, const float *row, float factor, int64_t dim) {
+    for (int64_t d = 0; d < dim; d++)
+        sum[d] += factor * row[d];
+}
+
+/* For one head: takes from each row of the line its group's mean, except the part of that
+   mean along the centroid. means and centroids: [clusters][D]; sizes: [clusters]. */
+static void keep_centroids(const bench_data *data, int64_t head, int32_t clusters,
+                           float *means, float *centroids, float *sizes) {
+    const int64_t n = data->length, dim = data->dim;
+    const int32_t *groups = data->groups + head * n;
+    float *line = data->line_q + head * n * dim;
+    memset(means, 0, (size_t)(clusters * dim) * sizeof *means);
+    memset(centroids, 0, (size_t)(clusters * dim) * sizeof *centroids);
+    memset(sizes, 0, (size_t)clusters * sizeof *sizes);
+    for (int64_t i = 0; i < n; i++)
+        sizes[groups[i]]++;
+    for (int64_t i = 0; i < n; i++) {
+        const float share = 1 / sizes[groups[i]];
+        add_row(means + groups[i] * dim, line + i * dim, share, dim);
+        add_row(centroids + groups[i] * dim, data->q + (head * n + i) * dim, share, dim);
+    }
+    for (int64_t i = 0; i < n; i++)
+        add_row(line + i * dim, means + groups[i] * dim, -1, dim);
+    for (int32_t j = 0; j < clusters; j++)
+        keep_along(means + j * dim, centroids + j * dim, dim);
+    for (int64_t i = 0; i < n; i++)
+        add_row(line + i * dim, means + groups[i] * dim, 1, dim);
+}
+
+static bool keep_all_centroids(const bench_data *data, int32_t clusters) {
+    const size_t rows = (size_t)clusters * (size_t)data->dim;
+    float *memory = malloc((2 * rows + (size_t)clusters) * sizeof *memory);
+    if (!memory)
+        return false;
+    for (int64_t head = 0; head < data->batch * data->heads; head++)
+        keep_centroids(data, head, clusters, memory, memory + rows, memory + 2 * rows);
+    free(memory);
+    return true;
+}
+
+/* Reduces the line to directions that flip no choice of the kind: of a group's top keys,
+   of a query's own top keys, of buckets. */
+static bool keep_choices(shoal_plan *plan, const bench_data *data,
+                         const shoal_attention *attention) {
+    const bool top_keys = shoal_plan_top_keys(plan, NULL) != NULL;
+    const bool own_top = attention->topk > 0 && !top_keys;
+    const bool buckets = attention->rounds > 0 && data->length > SMALL;
+    const int64_t keys = data->length * data->dim;
+    if (own_top || buckets)
+        for (int64_t at = 0; at < data->query_count; at += data->dim)
+            keep_along(data->line_q + at, data->q + at, data->dim);
+    if (own_top || top_keys)
+        for (int64_t at = 0; at < data->query_count; at += keys)
+            keep_along(data->line_k + at, data->k + at, keys);
+    return !top_keys || keep_all_centroids(data, attention->clusters);
+}
+
+/* ---- Gradients: the difference ----------------------------------------------------- */
+
+/* Makes the line of one array: its own direction and that of the array, both of the
+   array's length. Returns the slope that may be expected of the two, signs aside. */
+static double mix_line(float *line, const float *from, const float *gradient,
+                       int64_t count) {
+    const double length = sqrt(dot_floats(from, from, count));
+    const double own = sqrt(dot_floats(line, line, count));
+    for (int64_t i = 0; i < count; i++)
+        line[i] =
+            (float)((own > 0 ? length / own * (double)line[i] : 0) + (double)from[i]);
+    return length * own + fabs(dot_floats(gradient, from, count));
+}
+
+static void move(float *moved, const float *from, const float *along, double step,
+                 int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        moved[i] = (float)((double)from[i] + step * (double)along[i]);
+}
+
+/* <dout, out> at (q, k) + step (line), and what the gradient says about the way there,
+   as far as q and k really moved after rounding. */
+static shoal_status loss_at(shoal_plan *plan, bench_data *data, shoal_inputs inputs,
+                            double step, double *loss, double *predicted) {
+    move(data->moved_q, data->q, data->line_q, step, data->query_count);
+    *predicted = dot_floats(data->moved_q, data->dq, data->query_count);
+    inputs.q = data->moved_q;
+    if (inputs.k) {
+        move(data->moved_k, data->k, data->line_k, step, data->query_count);
+        *predicted += dot_floats(data->moved_k, data->dk, data->query_count);
+        inputs.k = data->moved_k;
+    }
+    shoal_status status = shoal_forward(plan, &inputs, data->out);
+    *loss = dot_floats(data->dout, data->out, data->value_count);
     return status;
 }
 
-/* ---- Kinds whose choices are not told ---------------------------------------------- */
-
-/* lsh where everything is in one chunk: each position sees all the others, with keys of
-   unit length, however often. */
-static shoal_status check_one_chunk(const bench_data *data, bench_row *row) {
-    exact_row exact;
-    squares sums = {0};
-    if (!exact_create(&exact, data))
-        return SHOAL_NO_MEMORY;
-    for (int64_t at = 0; at < data->batch * data->heads * data->length; at++) {
-        const int64_t i = at % data->length;
-        choose_head(&exact, at / data->length, true);
-        set_query(&exact, i);
-        all_scores(&exact);
-        for (int64_t l = 0; l < data->length; l++) {
-            double squared = 0;
-            for (int64_t d = 0; d < data->dim; d++)
-                squared += pow((double)exact.k[l * data->dim + d], 2);
-            exact.weights[l] = l == i && data->length > 1 ? -INFINITY
-                               : squared == 0             ? 0
-                                              : exact.weights[l] / sqrt(squared);
-        }
-        softmax(exact.weights, data->length);
-        average(&exact);
-        compare(&sums, &exact, data->out + at * data->value_dim);
-    }
-    exact_destroy(&exact);
-    bench_note(row, "exact at 32 positions, one chunk", sqrt(sums.error / sums.exact),
-               tolerance);
-    return SHOAL_OK;
+/* Difference between the slope by differences and by the gradient, relative to the size
+   of its parts, and never to less than what rounding makes of the loss: few positions
+   have gradients near 0. */
+static shoal_status slope_error(shoal_plan *plan, bench_data *data, shoal_inputs inputs,
+                                double *error) {
+    double loss[2] = {0}, predicted[2] = {0};
+    double size = mix_line(data->line_q, data->q, data->dq, data->query_count);
+    shoal_status status = SHOAL_OK;
+    if (inputs.k)
+        size += mix_line(data->line_k, data->k, data->dk, data->query_count);
+    for (int side = 0; side < 2 && status == SHOAL_OK; side++)
+        status = loss_at(plan, data, inputs, side ? step_share : -step_share, &loss[side],
+                         &predicted[side]);
+    const double difference = fabs(loss[1] - loss[0] - (predicted[1] - predicted[0]));
+    const double rounding = 5e-5 * fabs(loss[0]);
+    *error = difference == 0 ? 0 : difference / (2 * step_share * size + rounding);
+    return status;
 }
 
-static shoal_status check_small(bench_job *job, int kind, bench_row *row) {
-    static const char *const gradients[2] = {"<dv, v> = <dout, out> on few positions",
-                                             "directional difference on few positions"};
-    const shoal_attention *attention = &job->attention[kind];
-    const bool lsh = attention->kind == SHOAL_LSH;
-    const int64_t most = lsh || attention->clusters < 1 ? SMALL : attention->clusters;
+static double relative(double a, double b) {
+    return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
+}
+
+static shoal_status check_gradients(shoal_plan *plan, bench_data *data,
+                                    const shoal_attention *attention, bench_row *row,
+                                    bool few) {
+    const size_t bytes = (size_t)data->query_count * sizeof(float);
+    shoal_inputs inputs = bench_inputs(data, attention);
+    double error = 0;
+    bench_note(row,
+               few ? "<dv, v> = <dout, out> on few positions" : "<dv, v> = <dout, out>",
+               relative(dot_floats(data->dv, data->v, data->value_count),
+                        dot_floats(data->dout, data->out, data->value_count)),
+               1e-5);
+    if (inputs.k)
+        bench_note(row, "<dq, q> = <dk, k>",
+                   relative(dot_floats(data->dq, data->q, data->query_count),
+                            dot_floats(data->dk, data->k, data->query_count)),
+                   1e-5);
+    if (shoal_plan_groups(plan, NULL)) {
+        const int64_t count = data->batch * data->heads * data->length;
+        memcpy(data->groups, shoal_plan_groups(plan, NULL), (size_t)count * 4);
+        inputs.groups = data->groups;
+    }
+    memcpy(data->line_q, data->dq, bytes);
+    memcpy(data->line_k, data->dk, bytes);
+    if (!keep_choices(plan, data, attention))
+        return SHOAL_NO_MEMORY;
+    shoal_status status = slope_error(plan, data, inputs, &error);
+    bench_note(row,
+               few ? "directional difference on few positions"
+                   : "directional difference of dq and dk",
+               error, 2e-3);
+    return status;
+}
+
+/* ---- lsh, whose choices are not reported ------------------------------------------- */
+
+/* All positions are in one chunk, whatever they hashed to. */
+static shoal_status check_one_chunk(shoal_plan *plan, const bench_data *data,
+                                    const shoal_attention *attention, bench_row *row) {
+    int64_t queries[SMALL];
+    squares sums = {0};
+    double regret = 0;
+    shoal_status status = SHOAL_OK;
+    for (int64_t at = 0; at < data->batch * data->heads && status == SHOAL_OK; at++) {
+        for (int64_t i = 0; i < SMALL; i++)
+            queries[i] = at * SMALL + i;
+        status = compare_queries(plan, data, attention, queries, SMALL, &sums, &regret);
+    }
+    bench_note(row, "exact at 32 positions, one chunk", squares_relative(sums),
+               tolerance);
+    return status;
+}
+
+static shoal_status check_small(bench_job *job, const shoal_attention *attention,
+                                bench_row *row) {
     bench_data data;
     shoal_plan *plan = NULL;
     double seconds;
-    if (!bench_data_create(&data, job, most < 2 * SMALL ? most : 2 * SMALL))
+    if (!bench_data_create(&data, job, SMALL))
         return SHOAL_NO_MEMORY;
     const shoal_problem problem = bench_problem(&data);
     shoal_status status = shoal_plan_create(job->context, &problem, attention,
@@ -331,11 +334,9 @@ static shoal_status check_small(bench_job *job, int kind, bench_row *row) {
     if (status == SHOAL_OK)
         status = bench_call(plan, &data, attention, &seconds);
     if (status == SHOAL_OK)
-        status = lsh ? check_one_chunk(&data, row)
-                     : check_exact(plan, &data, attention, job->seed,
-                                   "exact with no more queries than clusters", row);
+        status = check_one_chunk(plan, &data, attention, row);
     if (status == SHOAL_OK && job->train)
-        status = bench_verify_gradients(plan, &data, attention, row, gradients);
+        status = check_gradients(plan, &data, attention, row, true);
     shoal_plan_destroy(plan);
     bench_data_destroy(&data);
     return status;
@@ -359,33 +360,47 @@ static shoal_status check_sum(shoal_plan *plan, bench_data *data,
     return status;
 }
 
-/* ---- All of it --------------------------------------------------------------------- */
+/* ---- All of the attention ---------------------------------------------------------- */
+
+static shoal_status verify(bench_job *job, shoal_plan *plan, bench_data *data,
+                           const shoal_attention *attention, bench_row *row) {
+    const bool reported = attention->rounds == 0; /* buckets are not */
+    shoal_status status = reported ? check_samples(plan, data, attention, job->seed, row)
+                                   : check_small(job, attention, row);
+    if (status == SHOAL_OK && job->train)
+        status = check_gradients(plan, data, attention, row, false);
+    if (status == SHOAL_OK && !reported)
+        status = check_sum(plan, data, attention, row);
+    return status;
+}
+
+/* auto: the same call by what it picked, which tells its choices. */
+static shoal_status verify_picked(bench_job *job, bench_data *data,
+                                  const shoal_attention *picked, bench_row *row) {
+    const uint64_t digest = bench_digest(data);
+    const shoal_problem problem = bench_problem(data);
+    shoal_plan *plan = NULL;
+    double seconds;
+    shoal_status status = shoal_plan_create(job->context, &problem, picked,
+                                            job->train ? SHOAL_WITH_BACKWARD : 0, &plan);
+    if (status == SHOAL_OK)
+        status = bench_call(plan, data, picked, &seconds);
+    if (status == SHOAL_OK) {
+        bench_note(row, "the bits of what it picked", bench_digest(data) != digest, 0.5);
+        status = verify(job, plan, data, picked, row);
+    }
+    shoal_plan_destroy(plan);
+    return status;
+}
 
 shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
                           bench_row *row) {
-    static const char *const gradients[2] = {"<dv, v> = <dout, out>",
-                                             "directional difference of dq and dk"};
-    const shoal_attention *attention = &job->attention[kind];
-    bool told = true; /* the plan tells what it chose, or there is no choice */
-    shoal_status status;
-    switch (attention->kind) {
-    case SHOAL_FULL:
-    case SHOAL_SHARED_FULL:
-        status = check_exact(plan, data, attention, job->seed,
-                             "exact attention, 64 sampled queries", row);
-        break;
-    case SHOAL_CLUSTERED:
-    case SHOAL_I_CLUSTERED:
-    case SHOAL_SHOAL:
-    case SHOAL_ORACLE_TOP:
-        status = check_samples(plan, data, attention, job->seed, row);
-        break;
-    default: told = false; status = check_small(job, kind, row);
-    }
-    if (status == SHOAL_OK && job->train)
-        status = bench_verify_gradients(plan, data, attention, row, gradients);
-    if (status == SHOAL_OK && !told)
-        status = check_sum(plan, data, attention, row);
+    shoal_attention used;
+    shoal_status status = shoal_plan_picked(plan, NULL, &used);
+    if (status == SHOAL_OK)
+        status = used.kind == job->attention[kind].kind
+                     ? verify(job, plan, data, &used, row)
+                     : verify_picked(job, data, &used, row);
     row->verified = status == SHOAL_OK && !row->wrong;
     return status;
 }

@@ -1,101 +1,64 @@
-/* --scope layer: the paper's whole layer as a model of one layer over features.
+/* --scope layer: the paper's whole layer as a model of one layer over features, and what
+   is known about its results.
 
    The weights are drawn as for a training, except those of the three projections, which
    are permutations with signs: a one in every row and column. A product takes as long
    whatever its numbers are, and so the queries, keys and values are known to the last
-   bit. Given the same, the attention alone makes the same choices, and it tells them. */
+   bit. Given the same, the attention alone makes the same choices, and it tells them.
+
+   So the attention is run alone and verified as --scope attention verifies it. Around its
+   output, sampled rows of the layer are computed exactly. The gradients are checked twice.
+   Those that were timed: parameters behind the attention change nothing that it chooses,
+   so the loss along their gradient has the slope |gradient|^2, which a central difference
+   of two forward passes must give. The norm behind the attention does not care how long
+   its rows are, so the gradient there is at right angles to them:
+
+       <dx, x> = <dWq, Wq> + <dWk, Wk> + <dWv, Wv> - <dWo, Wo> - <dbo, bo>.
+
+   And all of them, for another gradient of the output that is 0 but on a few rows. For
+   those the way back to the attention is computed exactly; the attention's own gradients
+   come from its plan, alone; and as the projections are permutations, the features'
+   gradient follows for all rows, and those of the projections row by row. */
+#include <stdlib.h>
+
 #include "bench.h"
-
-#if !defined(SHOAL_HAVE_MODELS)
-
-const char *bench_layer_missing(void) {
-    return "this build has no layers: it was made without OpenBLAS, jansson, FFTW, "
-           "libsndfile, soxr or zlib";
-}
-
-shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                bench_layer *layer) {
-    (void)job;
-    (void)data;
-    (void)kind;
-    (void)layer;
-    return SHOAL_INVALID;
-}
-
-void bench_layer_destroy(bench_layer *layer) {
-    (void)layer;
-}
-
-size_t bench_layer_workspace(const bench_layer *layer) {
-    (void)layer;
-    return 0;
-}
-
-shoal_status bench_layer_forward(bench_layer *layer, const bench_data *data) {
-    (void)layer;
-    (void)data;
-    return SHOAL_INVALID;
-}
-
-shoal_status bench_layer_backward(bench_layer *layer, const bench_data *data) {
-    return bench_layer_forward(layer, data);
-}
-
-shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
-                              double *seconds) {
-    (void)seconds;
-    return bench_layer_forward(layer, data);
-}
-
-#else
-
-#include <string.h>
-
 #include "common.h"
-#include <shoal_models.h>
+#include "lab.h"
 
-const char *bench_layer_missing(void) {
-    return NULL;
-}
+enum {
+    ROWS = 64, /* compared with the exact layer */
+    FEW = 16,  /* rows with a gradient */
+    SAMPLED_OUTPUTS = 4
+};
+
+static const double tolerance = 1e-5, gradient_tolerance = 5e-5;
+
+/* A step moves the parameters by this part of their length. */
+static const double step_share = 1e-3;
 
 /* ---- Making one -------------------------------------------------------------------- */
-
-static const char *const part_names[PARTS] =
-    {[PART_OUTPUT] = "attention.output.weight",
-     [PART_OUTPUT_BIAS] = "attention.output.bias",
-     [PART_WIDEN] = "feed_forward.widen.weight",
-     [PART_WIDEN_BIAS] = "feed_forward.widen.bias",
-     [PART_NARROW] = "feed_forward.narrow.weight",
-     [PART_NARROW_BIAS] = "feed_forward.narrow.bias",
-     [PART_FIRST_SCALE] = "attention_norm.scale",
-     [PART_FIRST_SHIFT] = "attention_norm.shift",
-     [PART_SECOND_SCALE] = "forward_norm.scale",
-     [PART_SECOND_SHIFT] = "forward_norm.shift",
-     [PART_QUERY] = "attention.query.weight",
-     [PART_QUERY + 1] = "attention.key.weight",
-     [PART_QUERY + 2] = "attention.value.weight",
-     [PART_QUERY_BIAS] = "attention.query.bias",
-     [PART_QUERY_BIAS + 1] = "attention.key.bias",
-     [PART_QUERY_BIAS + 2] = "attention.value.bias"};
 
 static void find_parts(bench_layer *layer) {
     shoal_parameter found;
     for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
-        for (int part = 0; part < PARTS; part++)
-            if (strstr(found.name, part_names[part]))
-                layer->parts[part] = found;
+        for (int p = 0; p < 2 * EXACT_PARTS; p++)
+            if (strstr(found.name, exact_part_names[p / 2][p % 2]))
+                layer->parts[p / 2][p % 2] = found;
 }
 
-/* No weight is 0 or 1, which could hide a mistake; biases of the projections stay 0. */
+/* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get noise.
+   Biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
-    for (int part = 0; part < FREE_PARTS; part++)
-        for (int64_t i = 0;
-             layer->parts[part].rank == 1 && i < bench_part_count(layer, part); i++)
-            layer->parts[part].values[i] += 0.1f *
-                                            bench_noise(seed, 32 + (uint64_t)part, i);
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        for (int which = 0; which < 2; which++) {
+            const shoal_parameter *found = &layer->parts[part][which];
+            const uint64_t stream = (uint64_t)(32 + 2 * (part - EXACT_OUTPUT) + which);
+            for (int64_t i = 0; found->rank == 1 && i < found->shape[0]; i++)
+                found->values[i] += 0.1f * bench_noise(seed, stream, i);
+        }
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        float *weight = layer->parts[PART_QUERY + p].values;
+        float *weight = layer->parts[p][0].values;
         if (!weight)
             continue;
         memset(weight, 0, (size_t)(model * model) * sizeof *weight);
@@ -146,12 +109,12 @@ static shoal_model_inputs inputs_of(const bench_data *data) {
                                 .features = data->features};
 }
 
-shoal_status bench_layer_forward(bench_layer *layer, const bench_data *data) {
+static shoal_status forward(bench_layer *layer, const bench_data *data) {
     const shoal_model_inputs inputs = inputs_of(data);
     return shoal_model_forward(layer->model, &inputs, &layer->out);
 }
 
-shoal_status bench_layer_backward(bench_layer *layer, const bench_data *data) {
+static shoal_status backward(bench_layer *layer, const bench_data *data) {
     const shoal_model_inputs inputs = inputs_of(data);
     return shoal_model_backward(layer->model, &inputs, data->slope, data->dfeatures);
 }
@@ -161,19 +124,15 @@ shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
     if (data->train)
         memcpy(data->slope, data->noise, (size_t)data->query_count * sizeof(float));
     const double begun = seconds_now();
-    shoal_status status = bench_layer_forward(layer, data);
+    shoal_status status = forward(layer, data);
     if (status == SHOAL_OK && data->train)
-        status = bench_layer_backward(layer, data);
+        status = backward(layer, data);
     *seconds = seconds_now() - begun;
     return status;
 }
 
-#endif
-
-/* ---- In every build ---------------------------------------------------------------- */
-
-int64_t bench_part_count(const bench_layer *layer, int part) {
-    const shoal_parameter *found = &layer->parts[part];
+static int64_t part_count(const bench_layer *layer, int part, int which) {
+    const shoal_parameter *found = &layer->parts[part][which];
     int64_t count = found->values ? 1 : 0;
     for (int i = 0; i < found->rank; i++)
         count *= found->shape[i];
@@ -181,12 +140,377 @@ int64_t bench_part_count(const bench_layer *layer, int part) {
 }
 
 uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data) {
-    uint64_t digest = bench_fold(1, layer->out, data->query_count);
+    uint64_t digest = fold_floats(1, layer->out, data->query_count);
     if (!data->train)
         return digest;
-    digest = bench_fold(digest, data->dfeatures, data->query_count);
-    for (int part = 0; part < PARTS; part++)
-        digest = bench_fold(digest, layer->parts[part].gradients,
-                            bench_part_count(layer, part));
+    digest = fold_floats(digest, data->dfeatures, data->query_count);
+    for (int p = 0; p < 2 * EXACT_PARTS; p++)
+        digest = fold_floats(digest, layer->parts[p / 2][p % 2].gradients,
+                             part_count(layer, p / 2, p % 2));
     return digest;
+}
+
+/* ---- The layer in exact arithmetic ------------------------------------------------- */
+
+/* Values, and gradients to be added to, of the parts behind the attention. */
+typedef struct {
+    exact_layer *layer;
+    double *memory;
+    double *x, *attended, *dout, *dattended; /* [M], one row */
+} layer_copy;
+
+static void layer_copy_destroy(layer_copy *copy) {
+    exact_layer_destroy(copy->layer);
+    free(copy->memory);
+}
+
+static bool layer_copy_create(layer_copy *copy, const bench_job *job,
+                              const bench_layer *from) {
+    const int64_t model = job->heads * job->dim;
+    int64_t count = 4 * model;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        for (int which = 0; which < 2; which++)
+            count += 2 * part_count(from, part, which);
+    copy->layer = exact_layer_create(model, job->feed_forward);
+    double *next = copy->memory = calloc((size_t)count, sizeof *next);
+    if (!copy->layer || !next) {
+        layer_copy_destroy(copy);
+        return false;
+    }
+    copy->layer->post_norm = true;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        for (int which = 0; which < 2; which++) {
+            const int64_t size = part_count(from, part, which);
+            exact_part *to = &copy->layer->parts[part];
+            for (int64_t i = 0; i < size; i++)
+                next[i] = (double)from->parts[part][which].values[i];
+            *(which ? &to->bias : &to->weight) = next;
+            *(which ? &to->dbias : &to->dweight) = next + size;
+            next += 2 * size;
+        }
+    copy->x = next;
+    copy->attended = next + model;
+    copy->dout = next + 2 * model;
+    copy->dattended = next + 3 * model;
+    return true;
+}
+
+/* x and attended of a row of the data, whose `out` is the attention's. */
+static void load_row(layer_copy *copy, const bench_data *data, int64_t row) {
+    const int64_t model = copy->layer->model;
+    for (int64_t a = 0; a < model; a++) {
+        copy->x[a] = (double)data->features[row * model + a];
+        copy->attended[a] = (double)data->out[bench_place(data, row, a)];
+    }
+}
+
+static shoal_status check_rows(const bench_job *job, const bench_layer *layer,
+                               const bench_data *data, bench_row *row) {
+    const int64_t rows = data->batch * data->length, model = job->heads * job->dim;
+    squares sums = {0};
+    layer_copy copy;
+    if (!layer_copy_create(&copy, job, layer))
+        return SHOAL_NO_MEMORY;
+    for (uint64_t s = 0; s < ROWS; s++) {
+        const uint64_t draw = bench_random(job->seed, (uint64_t)10 << 56 | s);
+        const int64_t at = (int64_t)(draw % (uint64_t)rows);
+        load_row(&copy, data, at);
+        const double *exact = exact_layer_row(copy.layer, copy.x, copy.attended);
+        for (int64_t a = 0; a < model; a++)
+            squares_add(&sums, (double)layer->out[at * model + a], exact[a]);
+    }
+    layer_copy_destroy(&copy);
+    bench_note(row, "the layer around its attention, 64 sampled rows",
+               squares_relative(sums), tolerance);
+    return SHOAL_OK;
+}
+
+/* ---- The layer's gradients that were timed ----------------------------------------- */
+
+typedef struct {
+    const bench_job *job;
+    bench_layer *layer;
+    shoal_plan *plan;
+    bench_data *data;
+    const shoal_attention *attention;
+    bench_row *row;
+    int64_t model, rows;
+} gradient_check;
+
+static double part_product(const bench_layer *layer, int part, int which) {
+    const shoal_parameter *found = &layer->parts[part][which];
+    return dot_floats(found->gradients, found->values, part_count(layer, part, which));
+}
+
+static void check_lengths(const gradient_check *check) {
+    const bench_data *data = check->data;
+    double left = dot_floats(data->dfeatures, data->features, data->query_count);
+    double size = fabs(left);
+    for (int part = EXACT_QUERY; part <= EXACT_OUTPUT; part++)
+        for (int which = 0; which <= (part == EXACT_OUTPUT); which++) {
+            const double one = part_product(check->layer, part, which);
+            left -= part == EXACT_OUTPUT ? -one : one;
+            size += fabs(one);
+        }
+    bench_note(check->row, "<dx, x> = what the weights' gradients say",
+               left == 0 ? 0 : fabs(left) / size, 1e-4);
+}
+
+/* Puts saved + step x gradient into the parameters behind the attention; returns what the
+   gradient says about the way there, after rounding. */
+static double move_parts(const bench_layer *layer, const float *saved, double step) {
+    double predicted = 0;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        for (int which = 0; which < 2; which++) {
+            const shoal_parameter *found = &layer->parts[part][which];
+            const int64_t count = part_count(layer, part, which);
+            for (int64_t i = 0; i < count; i++) {
+                const double slope = (double)found->gradients[i];
+                found->values[i] = (float)((double)saved[i] + step * slope);
+                predicted += slope * ((double)found->values[i] - (double)saved[i]);
+            }
+            saved += count;
+        }
+    return predicted;
+}
+
+/* A copy of those parameters; their length as one vector, and that of their gradient. */
+static float *save_parts(const bench_layer *layer, double *length, double *slope) {
+    int64_t all = 0;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        all += part_count(layer, part, 0) + part_count(layer, part, 1);
+    float *saved = malloc((size_t)all * sizeof *saved), *next = saved;
+    *length = *slope = 0;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS && saved; part++)
+        for (int which = 0; which < 2; which++) {
+            const shoal_parameter *found = &layer->parts[part][which];
+            const int64_t count = part_count(layer, part, which);
+            memcpy(next, found->values, (size_t)count * sizeof *next);
+            *length += dot_floats(found->values, found->values, count);
+            *slope += dot_floats(found->gradients, found->gradients, count);
+            next += count;
+        }
+    *length = sqrt(*length);
+    *slope = sqrt(*slope);
+    return saved;
+}
+
+static shoal_status check_slope(const gradient_check *check) {
+    double length, slope, loss[2] = {0}, predicted[2] = {0};
+    float *saved = save_parts(check->layer, &length, &slope);
+    shoal_status status = SHOAL_OK;
+    if (!saved)
+        return SHOAL_NO_MEMORY;
+    const double step = slope > 0 ? step_share * length / slope : 0;
+    for (int side = 0; side < 2 && status == SHOAL_OK; side++) {
+        predicted[side] = move_parts(check->layer, saved, side ? step : -step);
+        status = forward(check->layer, check->data);
+        if (status == SHOAL_OK)
+            loss[side] = dot_floats(check->data->noise, check->layer->out,
+                                    check->data->query_count);
+    }
+    move_parts(check->layer, saved, 0);
+    free(saved);
+    const double expected = predicted[1] - predicted[0];
+    const double difference = fabs(loss[1] - loss[0] - expected);
+    const double rounding = 5e-5 * fabs(loss[0]);
+    bench_note(check->row, "directional difference of the weights",
+               difference == 0 ? 0 : difference / (fabs(expected) + rounding), 2e-3);
+    return status;
+}
+
+/* ---- A gradient of few rows -------------------------------------------------------- */
+
+/* Row number `s` of the few: one from each part of the rows, so none comes twice. */
+static int64_t sampled_row(const gradient_check *check, int64_t s, int64_t few) {
+    const int64_t first = s * check->rows / few, next = (s + 1) * check->rows / few;
+    const uint64_t draw =
+        bench_random(check->job->seed, (uint64_t)11 << 56 | (uint64_t)s);
+    return first + (int64_t)(draw % (uint64_t)(next - first));
+}
+
+/* Fills slope, and dout of the attention; dx [few][M] is what reaches the features past
+   the attention. */
+static void way_back(const gradient_check *check, layer_copy *copy, int64_t few,
+                     double *dx) {
+    bench_data *data = check->data;
+    const int64_t model = check->model;
+    memset(data->slope, 0, (size_t)data->query_count * sizeof(float));
+    memset(data->dout, 0, (size_t)data->value_count * sizeof(float));
+    for (int64_t s = 0; s < few; s++) {
+        const int64_t row = sampled_row(check, s, few);
+        load_row(copy, data, row);
+        for (int64_t a = 0; a < model; a++) {
+            data->slope[row * model + a] = data->noise[row * model + a];
+            copy->dout[a] = (double)data->noise[row * model + a];
+        }
+        exact_layer_row_gradient(copy->layer, copy->x, copy->attended, copy->dout,
+                                 dx + s * model, copy->dattended);
+        for (int64_t a = 0; a < model; a++)
+            data->dout[bench_place(data, row, a)] = (float)copy->dattended[a];
+    }
+}
+
+/* Feature `a` of a projection's gradient at a row. */
+static double projected(const gradient_check *check, int projection, int64_t row,
+                        int64_t a) {
+    const bench_data *data = check->data;
+    const float *const gradients[] = {data->dq, data->dk, data->dv};
+    return (double)gradients[projection][bench_place(data, row, a)];
+}
+
+static bool has_projection(const gradient_check *check, int projection) {
+    return check->layer->parts[projection][0].values != NULL;
+}
+
+static void check_features(const gradient_check *check, int64_t few, const double *dx,
+                           double *expected) {
+    const int64_t model = check->model;
+    squares sums = {0};
+    for (int64_t row = 0, s = 0; row < check->rows; row++) {
+        memset(expected, 0, (size_t)model * sizeof *expected);
+        if (s < few && row == sampled_row(check, s, few))
+            memcpy(expected, dx + s++ * model, (size_t)model * sizeof *expected);
+        for (int p = 0; p < BENCH_PROJECTIONS; p++)
+            for (int64_t a = 0; a < model && has_projection(check, p); a++) {
+                const int32_t source = check->data->sources[p * model + a];
+                const double slope = projected(check, p, row, a);
+                expected[source >= 0 ? source : ~source] += source >= 0 ? slope : -slope;
+            }
+        for (int64_t a = 0; a < model; a++)
+            squares_add(&sums, (double)check->data->dfeatures[row * model + a],
+                        expected[a]);
+    }
+    bench_note(check->row, "gradient of the features, all rows", squares_relative(sums),
+               gradient_tolerance);
+}
+
+/* Some rows of a projection's weight, each with its bias. */
+static squares projection_error(const gradient_check *check, int p, double *expected) {
+    const int64_t model = check->model;
+    const shoal_parameter *weight = &check->layer->parts[p][0];
+    const shoal_parameter *bias = &check->layer->parts[p][1];
+    squares sums = {0};
+    for (uint64_t s = 0; s < SAMPLED_OUTPUTS; s++) {
+        const uint64_t draw = bench_random(check->job->seed, (uint64_t)12 << 56 | s);
+        const int64_t a = (int64_t)(draw % (uint64_t)model);
+        double along = 0;
+        memset(expected, 0, (size_t)model * sizeof *expected);
+        for (int64_t row = 0; row < check->rows; row++) {
+            const double slope = projected(check, p, row, a);
+            along += slope;
+            for (int64_t i = 0; i < model; i++)
+                expected[i] += slope * (double)check->data->features[row * model + i];
+        }
+        squares_add(&sums, (double)bias->gradients[a], along);
+        for (int64_t i = 0; i < model; i++)
+            squares_add(&sums, (double)weight->gradients[a * model + i], expected[i]);
+    }
+    return sums;
+}
+
+static double worse(double worst, double error) {
+    return error <= worst ? worst : error; /* a NaN, once there, stays */
+}
+
+/* The worst of the projections. One whose gradient is next to nothing, as those of queries
+   and keys are where there is one position, is measured by the others'. */
+static double projections_error(const gradient_check *check, double *expected) {
+    squares sums[BENCH_PROJECTIONS] = {0};
+    double largest = 0, worst = 0;
+    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
+        if (has_projection(check, p))
+            sums[p] = projection_error(check, p, expected);
+        largest = fmax(largest, sums[p].size);
+    }
+    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
+        sums[p].size = fmax(sums[p].size, 1e-4 * largest);
+        worst = worse(worst, squares_relative(sums[p]));
+    }
+    return worst;
+}
+
+static void check_weights(const gradient_check *check, const layer_copy *copy,
+                          double *expected) {
+    double worst = 0;
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
+        for (int which = 0; which < 2; which++) {
+            const exact_part *exact = &copy->layer->parts[part];
+            const double *slopes = which ? exact->dbias : exact->dweight;
+            squares sums = {0};
+            for (int64_t i = 0; i < part_count(check->layer, part, which); i++)
+                squares_add(&sums, (double)check->layer->parts[part][which].gradients[i],
+                            slopes[i]);
+            worst = worse(worst, squares_relative(sums));
+        }
+    bench_note(check->row, "gradients of the weights behind the attention", worst,
+               gradient_tolerance);
+    bench_note(check->row, "gradients of the projections, sampled",
+               projections_error(check, expected), gradient_tolerance);
+}
+
+static shoal_status check_few(const gradient_check *check) {
+    const int64_t few = check->rows < FEW ? check->rows : FEW;
+    bench_data *data = check->data;
+    const shoal_inputs inputs = bench_inputs(data, check->attention);
+    const shoal_gradients gradients = bench_gradients(data);
+    layer_copy copy;
+    double *dx = malloc((size_t)((few + 1) * check->model) * sizeof *dx);
+    if (!dx || !layer_copy_create(&copy, check->job, check->layer)) {
+        free(dx);
+        return SHOAL_NO_MEMORY;
+    }
+    double *expected = dx + few * check->model;
+    way_back(check, &copy, few, dx);
+    shoal_status status = forward(check->layer, data);
+    if (status == SHOAL_OK)
+        status = backward(check->layer, data);
+    if (status == SHOAL_OK)
+        status = shoal_backward(check->plan, &inputs, &gradients);
+    if (status == SHOAL_OK) {
+        check_features(check, few, dx, expected);
+        check_weights(check, &copy, expected);
+    }
+    layer_copy_destroy(&copy);
+    free(dx);
+    return status;
+}
+
+static shoal_status check_layer_gradients(const gradient_check *check) {
+    check_lengths(check);
+    shoal_status status = check_slope(check);
+    return status == SHOAL_OK ? check_few(check) : status;
+}
+
+/* ---- All of the layer -------------------------------------------------------------- */
+
+shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
+                                int kind, bench_row *row) {
+    const shoal_attention *attention = &job->attention[kind];
+    const shoal_problem problem = bench_problem(data);
+    const shoal_inputs inputs = bench_inputs(data, attention);
+    shoal_plan *plan = NULL;
+    double seconds;
+    shoal_status status = shoal_plan_create(job->context, &problem, attention,
+                                            job->train ? SHOAL_WITH_BACKWARD : 0, &plan);
+    if (status == SHOAL_OK)
+        status = shoal_forward(plan, &inputs, data->out);
+    if (status == SHOAL_OK)
+        status = check_rows(job, layer, data, row);
+    if (status == SHOAL_OK && job->train)
+        status =
+            check_layer_gradients(&(gradient_check){.job = job,
+                                                    .layer = layer,
+                                                    .plan = plan,
+                                                    .data = data,
+                                                    .attention = attention,
+                                                    .row = row,
+                                                    .model = job->heads * job->dim,
+                                                    .rows = data->batch * data->length});
+    if (status == SHOAL_OK)
+        status = bench_call(plan, data, attention, &seconds);
+    if (status == SHOAL_OK)
+        status = bench_verify(job, plan, data, kind, row);
+    shoal_plan_destroy(plan);
+    return status;
 }

@@ -1,4 +1,4 @@
-/* Summaries, the table on stdout, and the .csv file. */
+/* What was measured: summaries, the table, the .csv file, JSON and the picture. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -8,9 +8,13 @@
 
 #include "bench.h"
 #include "common.h"
+#include "plot.h"
 #include "replace.h"
 
 /* ---- Summaries --------------------------------------------------------------------- */
+
+/* Where a kind becomes faster than full for good, between the measured lengths. */
+typedef enum { CROSSING_NONE, CROSSING_AT, CROSSING_BEFORE } crossing_case;
 
 double bench_best(const bench_row *row) {
     double best = INFINITY;
@@ -24,7 +28,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double bench_median(const bench_row *row) {
+static double median_of(const bench_row *row) {
     double sorted[BENCH_REPEATS];
     const int count = row->repeats;
     memcpy(sorted, row->seconds, (size_t)count * sizeof *sorted);
@@ -32,30 +36,30 @@ double bench_median(const bench_row *row) {
     return count > 0 ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : NAN;
 }
 
-bool bench_measured(const bench_row *row) {
+static bool is_measured(const bench_row *row) {
     return row->verified && row->repeats > 0;
 }
 
-const bench_row *bench_full_row(const bench_job *job, int at) {
+static const bench_row *full_row(const bench_job *job, int at) {
     for (int kind = 0; kind < job->kinds; kind++)
         if (job->attention[kind].kind == SHOAL_FULL)
             return &job->rows[at][kind];
     return NULL;
 }
 
-double bench_elements(const bench_job *job, int at) {
+static double elements_of(const bench_job *job, int at) {
     return (double)(job->batch * job->length[at]);
 }
 
 /* log(kind / full) at a length; NAN unless both are measured. */
 static double advantage(const bench_job *job, int kind, int at) {
-    const bench_row *row = &job->rows[at][kind], *full = bench_full_row(job, at);
-    if (!full || row == full || !bench_measured(row) || !bench_measured(full))
+    const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
+    if (!full || row == full || !is_measured(row) || !is_measured(full))
         return NAN;
     return log(bench_best(row) / bench_best(full));
 }
 
-bench_crossing_case bench_crossing(const bench_job *job, int kind, double *length,
+static crossing_case find_crossing(const bench_job *job, int kind, double *length,
                                    double *seconds_per_element) {
     int last = job->lengths - 1, at;
     while (last >= 0 && isnan(advantage(job, kind, last)))
@@ -72,9 +76,8 @@ bench_crossing_case bench_crossing(const bench_job *job, int kind, double *lengt
     const double share = before / (before - after);
     const double low = log((double)job->length[at - 1]), high = log(*length);
     const double from = log(bench_best(&job->rows[at - 1][kind])) -
-                        log(bench_elements(job, at - 1));
-    const double to = log(bench_best(&job->rows[at][kind])) -
-                      log(bench_elements(job, at));
+                        log(elements_of(job, at - 1));
+    const double to = log(bench_best(&job->rows[at][kind])) - log(elements_of(job, at));
     *length = exp(low + share * (high - low));
     *seconds_per_element = exp(from + share * (to - from));
     return CROSSING_AT;
@@ -110,9 +113,7 @@ static void print_heading(bench_job *job) {
         printf(" (values %" PRId64 ")", job->value_dim);
     printf(", float32 noise, seed %" PRIu64 "\n", job->seed);
     if (machine->before.sgemm > 0)
-        printf("%s sgemm 1024^3: %.1f Gop/s; ", bench_blas, machine->before.sgemm * 1e-9);
-    else
-        printf("no BLAS in this build; ");
+        printf("OpenBLAS sgemm 1024^3: %.1f Gop/s; ", machine->before.sgemm * 1e-9);
     printf("memory (triad): %.1f GB/s\n", machine->before.bandwidth * 1e-9);
     printf("arrays page-aligned, huge pages not advised (system: %s)\n\n",
            machine->huge_pages);
@@ -123,12 +124,12 @@ static void print_heading(bench_job *job) {
 }
 
 static void print_measured(const bench_job *job, int at, int kind) {
-    const bench_row *row = &job->rows[at][kind], *full = bench_full_row(job, at);
-    const double best = bench_best(row), elements = bench_elements(job, at);
+    const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
+    const double best = bench_best(row), elements = elements_of(job, at);
     const double rate = bench_operations(job, kind, job->length[at]) / best;
-    const double noise = bench_median(row) / best - 1;
+    const double noise = median_of(row) / best - 1;
     print_number(8, best * 1e3, "");
-    print_number(8, bench_median(row) * 1e3, "");
+    print_number(8, median_of(row) * 1e3, "");
     if (row->repeats > 1)
         print_number(6, noise * 100, "");
     else
@@ -141,14 +142,14 @@ static void print_measured(const bench_job *job, int at, int kind) {
         print_number(6, 100 * rate / job->machine.before.sgemm, "");
     else
         printf(" %6s", "-");
-    if (full && (bench_measured(full) || full->estimate > 0))
-        print_number(7, (bench_measured(full) ? bench_best(full) : full->estimate) / best,
-                     bench_measured(full) ? "" : "~");
+    if (full && (is_measured(full) || full->estimate > 0))
+        print_number(7, (is_measured(full) ? bench_best(full) : full->estimate) / best,
+                     is_measured(full) ? "" : "~");
 }
 
 static void print_row(const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind];
-    if (!bench_measured(row) && !row->wrong && row->estimate == 0)
+    if (!is_measured(row) && !row->wrong && row->estimate == 0)
         return; /* interrupted before it */
     printf("%7" PRId64 "  %-20s", job->length[at], job->spelling[kind]);
     if (row->wrong) {
@@ -158,12 +159,12 @@ static void print_row(const bench_job *job, int at, int kind) {
                 check = &row->checks[i];
         printf(" WRONG: %s: %.2g, allowed %.2g", check->what, check->error,
                check->tolerance);
-    } else if (bench_measured(row)) {
+    } else if (is_measured(row)) {
         print_measured(job, at, kind);
     } else {
         print_number(8, row->estimate * 1e3, "~");
         printf(" %8s %6s", "-", "-");
-        print_number(8, row->estimate / bench_elements(job, at) * 1e6, "~");
+        print_number(8, row->estimate / elements_of(job, at) * 1e6, "~");
     }
     putchar('\n');
 }
@@ -182,14 +183,14 @@ void bench_print_rows(bench_job *job, int lengths) {
 static void print_crossings(const bench_job *job) {
     for (int kind = 0; kind < job->kinds; kind++) {
         double length, seconds;
-        const bench_crossing_case found = bench_crossing(job, kind, &length, &seconds);
+        const crossing_case found = find_crossing(job, kind, &length, &seconds);
         if (found == CROSSING_AT)
             printf("%s is faster than full from about N = %.0f\n", job->spelling[kind],
                    length);
         else if (found == CROSSING_BEFORE)
             printf("%s is faster than full from N = %.0f, the shortest measured\n",
                    job->spelling[kind], length);
-        else if (job->attention[kind].kind != SHOAL_FULL && bench_full_row(job, 0))
+        else if (job->attention[kind].kind != SHOAL_FULL && full_row(job, 0))
             printf("%s is not faster than full at the lengths measured\n",
                    job->spelling[kind]);
     }
@@ -216,8 +217,8 @@ static void print_end(const bench_job *job) {
 
 static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind];
-    const bool measured = bench_measured(row);
-    const double elements = bench_elements(job, at);
+    const bool measured = is_measured(row);
+    const double elements = elements_of(job, at);
     const double best = measured ? bench_best(row) : row->estimate;
     if (row->wrong || (!measured && row->estimate == 0))
         return;
@@ -226,7 +227,7 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
             job->train ? "train" : "forward", shoal_context_threads(job->context),
             measured, best);
     if (measured)
-        fprintf(file, "%.9g,%.4g,%d,", bench_median(row), bench_median(row) / best - 1,
+        fprintf(file, "%.9g,%.4g,%d,", median_of(row), median_of(row) / best - 1,
                 row->repeats);
     else
         fputs(",,0,", file);
@@ -266,12 +267,245 @@ static int write_csv(const bench_job *job) {
                     strerror(errno));
 }
 
+/* ---- JSON ---------------------------------------------------------------------------- */
+
+static json_t *machine_object(const bench_job *job) {
+    const bench_machine *machine = &job->machine;
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:i, s:b, s:s}", "cpu", machine->cpu,
+                     "cores", machine->cores, "memory_bytes", machine->memory, "compiler",
+                     bench_compiler, "version", shoal_version(), "isa",
+                     shoal_context_isa(job->context), "threads",
+                     shoal_context_threads(job->context), "huge_pages_advised", 0,
+                     "huge_pages_system", machine->huge_pages);
+}
+
+static json_t *positive(double value) {
+    return value > 0 ? json_number(value) : json_null();
+}
+
+static json_t *reference_object(const bench_job *job) {
+    const bench_machine *machine = &job->machine;
+    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "blas", "OpenBLAS",
+                     "sgemm_1024_ops_per_second", positive(machine->before.sgemm),
+                     "sgemm_1024_ops_per_second_at_end", positive(machine->after.sgemm),
+                     "triad_bytes_per_second", positive(machine->before.bandwidth),
+                     "triad_bytes_per_second_at_end", positive(machine->after.bandwidth));
+}
+
+static json_t *settings_object(const bench_job *job) {
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "mode",
+                  job->train ? "train" : "forward", "scope",
+                  job->layer ? "layer" : "attention", "batch", (json_int_t)job->batch,
+                  "heads", (json_int_t)job->heads, "dim", (json_int_t)job->dim,
+                  "value_dim", (json_int_t)job->value_dim, "repeats",
+                  (json_int_t)job->repeats, "budget_seconds", (json_int_t)job->budget,
+                  "seed", json_seed(job->seed), "data", "normally distributed noise");
+    if (job->layer)
+        json_object_set_new(object, "feed_forward",
+                            json_integer((json_int_t)job->feed_forward));
+    return object;
+}
+
+static json_t *checks_array(const bench_row *row) {
+    json_t *checks = json_array();
+    for (int i = 0; i < row->check_count; i++)
+        json_array_append_new(checks,
+                              json_pack("{s:s, s:o, s:f}", "what", row->checks[i].what,
+                                        "error", json_number(row->checks[i].error),
+                                        "tolerance", row->checks[i].tolerance));
+    return checks;
+}
+
+static void add_measurement(json_t *object, const bench_job *job, int at, int kind) {
+    const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
+    const double best = bench_best(row), elements = elements_of(job, at);
+    const double rate = bench_operations(job, kind, job->length[at]) / best;
+    const double sgemm = job->machine.before.sgemm;
+    json_t *samples = json_array(), *more;
+    for (int i = 0; i < row->repeats; i++)
+        json_array_append_new(samples, json_number(row->seconds[i]));
+    more = json_pack("{s:f, s:f, s:f, s:o, s:f, s:I, s:f, s:f, s:f, s:f, s:o}",
+                     "best_seconds", best, "median_seconds", median_of(row), "noise",
+                     median_of(row) / best - 1, "seconds", samples, "us_per_element",
+                     best / elements * 1e6, "plan_bytes", (json_int_t)row->workspace,
+                     "plan_bytes_per_element", (double)row->workspace / elements,
+                     "process_growth_bytes", row->growth,
+                     "process_growth_bytes_per_element", row->growth / elements,
+                     "ops_per_second", rate, "share_of_sgemm",
+                     sgemm > 0 ? json_number(rate / sgemm) : json_null());
+    json_object_update(object, more);
+    json_decref(more);
+    if (full && is_measured(full))
+        json_object_set_new(object, "times_full", json_number(bench_best(full) / best));
+}
+
+static json_t *row_object(const bench_job *job, int at, int kind) {
+    const bench_row *row = &job->rows[at][kind];
+    json_t *object = json_pack("{s:I, s:s, s:b, s:b, s:o}", "length",
+                               (json_int_t)job->length[at], "kind", job->spelling[kind],
+                               "measured", is_measured(row), "verified", row->verified,
+                               "checks", checks_array(row));
+    if (is_measured(row))
+        add_measurement(object, job, at, kind);
+    else if (!row->wrong && row->estimate > 0)
+        json_object_set_new(object, "estimated_seconds", json_number(row->estimate));
+    return object;
+}
+
+static json_t *crossings_object(const bench_job *job) {
+    json_t *object = json_object();
+    for (int kind = 0; kind < job->kinds; kind++) {
+        double length, seconds;
+        if (job->attention[kind].kind == SHOAL_FULL)
+            continue;
+        const crossing_case found = find_crossing(job, kind, &length, &seconds);
+        json_object_set_new(object, job->spelling[kind],
+                            found == CROSSING_NONE ? json_null() : json_number(length));
+    }
+    return object;
+}
+
+static json_t *whole_object(const bench_job *job) {
+    json_t *rows = json_array();
+    for (int at = 0; at < job->lengths; at++)
+        for (int kind = 0; kind < job->kinds; kind++)
+            json_array_append_new(rows, row_object(job, at, kind));
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:b}", "machine",
+                     machine_object(job), "reference", reference_object(job), "settings",
+                     settings_object(job), "process_growth_from",
+                     job->machine.peak_resets ? "VmHWM, reset before each row"
+                                              : "the peak of the process, never reset",
+                     "rows", rows, "faster_than_full_from", crossings_object(job),
+                     "interrupted", job->interrupted);
+}
+
+/* ---- The picture: time and memory per element against the length --------------------- */
+
+enum { REFERENCE = BENCH_KINDS, SERIES };
+
+/* What the charts point to while they are drawn. */
+typedef struct {
+    double x[BENCH_LENGTHS], time[SERIES][BENCH_LENGTHS], memory[SERIES][BENCH_LENGTHS];
+    bool estimated[SERIES][BENCH_LENGTHS];
+    plot_series times[SERIES], memories[SERIES];
+    plot_note notes[BENCH_KINDS];
+    char note_texts[BENCH_KINDS][32];
+    int notes_used;
+} bench_picture;
+
+static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
+    for (int at = 0; at < job->lengths; at++) {
+        const bench_row *row = &job->rows[at][kind];
+        const double elements = elements_of(job, at);
+        const bool measured = is_measured(row);
+        const bool known = measured || (!row->wrong && row->estimate > 0);
+        picture->estimated[kind][at] = !measured;
+        picture->time[kind][at] =
+            known ? (measured ? bench_best(row) : row->estimate) / elements * 1e6 : NAN;
+        picture->memory[kind][at] = measured ? (double)row->workspace / elements : NAN;
+    }
+    picture->times[kind] = (plot_series){.name = job->spelling[kind],
+                                         .x = picture->x,
+                                         .y = picture->time[kind],
+                                         .count = job->lengths,
+                                         .colour = kind % PLOT_COLOURS,
+                                         .marker = (plot_marker)(kind % PLOT_NO_MARKER),
+                                         .hollow = picture->estimated[kind]};
+    picture->memories[kind] = picture->times[kind];
+    picture->memories[kind].y = picture->memory[kind];
+    picture->memories[kind].hollow = NULL;
+}
+
+static void add_crossing(bench_picture *picture, const bench_job *job, int kind) {
+    double length, seconds;
+    if (find_crossing(job, kind, &length, &seconds) != CROSSING_AT)
+        return;
+    char *text = picture->note_texts[picture->notes_used];
+    snprintf(text, sizeof *picture->note_texts, "N \xe2\x89\x88 %.0f", length);
+    picture->notes[picture->notes_used++] = (plot_note){.x = length,
+                                                        .y = seconds * 1e6,
+                                                        .text = text,
+                                                        .colour = kind % PLOT_COLOURS};
+}
+
+/* What full would cost if all of its products ran as fast as sgemm. */
+static bool add_reference(bench_picture *picture, const bench_job *job) {
+    const double rate = job->machine.before.sgemm;
+    int full = 0;
+    while (full < job->kinds && job->attention[full].kind != SHOAL_FULL)
+        full++;
+    if (full == job->kinds || rate <= 0)
+        return false;
+    for (int at = 0; at < job->lengths; at++)
+        picture->time[REFERENCE][at] = bench_operations(job, full, job->length[at]) /
+                                       rate / elements_of(job, at) * 1e6;
+    picture->times[job->kinds] = (plot_series){.name = "full at the rate of sgemm",
+                                               .x = picture->x,
+                                               .y = picture->time[REFERENCE],
+                                               .count = job->lengths,
+                                               .colour = PLOT_GREY,
+                                               .marker = PLOT_NO_MARKER,
+                                               .dashed = true};
+    return true;
+}
+
+static void write_caption(const bench_job *job, char *text, size_t size) {
+    const int threads = shoal_context_threads(job->context);
+    bool estimates = false;
+    for (int at = 0; at < job->lengths; at++)
+        for (int kind = 0; kind < job->kinds; kind++)
+            estimates |= !is_measured(&job->rows[at][kind]) &&
+                         !job->rows[at][kind].wrong && job->rows[at][kind].estimate > 0;
+    snprintf(text, size,
+             "shoal %s, %s, %s, %d thread%s; batch %" PRId64 ", %" PRId64
+             " heads of %" PRId64 ", float32%s%s%s",
+             shoal_version(), job->machine.cpu, shoal_context_isa(job->context), threads,
+             threads == 1 ? "" : "s", job->batch, job->heads, job->dim,
+             job->layer ? ", whole layer" : "", estimates ? "; hollow: estimated" : "",
+             job->interrupted ? "; interrupted" : "");
+}
+
+static int write_plot(const bench_job *job) {
+    static bench_picture picture;
+    char caption[400], reason[4300];
+    for (int at = 0; at < job->lengths; at++)
+        picture.x[at] = (double)job->length[at];
+    for (int kind = 0; kind < job->kinds; kind++) {
+        add_kind(&picture, job, kind);
+        add_crossing(&picture, job, kind);
+    }
+    const bool reference = add_reference(&picture, job);
+    write_caption(job, caption, sizeof caption);
+    const plot_axis length = {.label = "sequence length N",
+                              .scale = PLOT_LOG,
+                              .doubling = true};
+    const plot_chart charts[] =
+        {{.title = job->train ? "Time, forward and backward" : "Time, forward",
+          .x = length,
+          .y = {.label = "\xc2\xb5s per element", .scale = PLOT_LOG},
+          .series = picture.times,
+          .series_count = job->kinds + reference,
+          .notes = picture.notes,
+          .note_count = picture.notes_used},
+         {.title = job->layer ? "Memory of the layer and its weights"
+                              : "Memory besides inputs and outputs",
+          .x = length,
+          .y = {.label = "bytes per element", .scale = PLOT_LOG},
+          .series = picture.memories,
+          .series_count = job->kinds}};
+    const plot_figure figure = {.charts = charts, .count = 2, .caption = caption};
+    if (plot_write(job->plot_path, &figure, reason, sizeof reason))
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, "bench", "%s", reason);
+}
+
 /* ---- The end ----------------------------------------------------------------------- */
 
 int bench_report(bench_job *job) {
     int code = EXIT_OK, plotted = EXIT_OK;
     if (job->json) {
-        code = print_json(bench_object(job));
+        code = print_json(whole_object(job));
     } else {
         bench_print_rows(job, job->lengths);
         print_end(job);
@@ -279,7 +513,7 @@ int bench_report(bench_job *job) {
     if (job->csv_path && code == EXIT_OK)
         code = write_csv(job);
     if (job->plot_path)
-        plotted = bench_write_plot(job);
+        plotted = write_plot(job);
     code = code == EXIT_OK ? plotted : code;
     if (code == EXIT_OK && job->any_wrong)
         code = complain(EXIT_FAILURE, "bench",

@@ -1,4 +1,4 @@
-/* What is measured in which order. Lengths go upwards. At each length every kind is made,
+/* The arrays, and what is measured in which order. Lengths go upwards. At each length every kind is made,
    called once and verified; then the kinds take turns, so that whatever else the machine
    does falls on all of them. A kind that would not fit into the time left is estimated
    from the length before.
@@ -12,11 +12,12 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <string.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "bench.h"
 #include "common.h"
+#include "lab.h"
 
 /* A call this long needs no warming up: the verified one counts as a repetition. */
 static const double long_call = 1.0;
@@ -56,15 +57,191 @@ static void watch_signals(bench_job *job) {
     catch_signals(on_stop);
 }
 
+/* ---- Arrays: page-aligned, as an ordinary program has them, no huge pages -------------- */
+
+enum { PAGE = 4096 };
+
+uint64_t bench_random(uint64_t seed, uint64_t counter) {
+    uint64_t x = counter + seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Four uniform numbers make one that is normal enough. */
+float bench_noise(uint64_t seed, uint64_t stream, int64_t at) {
+    const uint64_t bits = bench_random(seed, stream << 56 | (uint64_t)at);
+    const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
+                         (bits >> 48);
+    return ((float)sum / 65536 - 2) * 1.7320508f;
+}
+
+static void fill_noise(float *array, int64_t count, uint64_t seed, uint64_t stream) {
+    for (int64_t i = 0; i < count; i++)
+        array[i] = bench_noise(seed, stream, i);
+}
+
+/* Written to once, so that no timed call is the first to touch a page. */
+static void *touched(int64_t count, size_t size, bool *fine) {
+    const size_t bytes = ((size_t)count * size + PAGE - 1) / PAGE * PAGE;
+    void *block = NULL;
+    if (posix_memalign(&block, PAGE, bytes ? bytes : PAGE) != 0) {
+        *fine = false;
+        return NULL;
+    }
+    memset(block, 0, bytes);
+    return block;
+}
+
+/* ---- What the layer is given ------------------------------------------------------- */
+
+static int64_t model_size(const bench_data *data) {
+    return data->heads * data->dim;
+}
+
+/* Every projection has an order of its own, and its own half of the signs turned. */
+static void shuffle_features(bench_data *data, uint64_t seed) {
+    const int64_t model = model_size(data);
+    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
+        int32_t *sources = data->sources + p * model;
+        for (int64_t a = 0; a < model; a++) {
+            const uint64_t draw =
+                bench_random(seed, (uint64_t)(16 + p) << 56 | (uint64_t)a);
+            const int64_t other = (int64_t)(draw % (uint64_t)(a + 1));
+            sources[a] = sources[other];
+            sources[other] = (int32_t)(draw >> 63 ? ~a : a);
+        }
+    }
+}
+
+int64_t bench_place(const bench_data *data, int64_t row, int64_t feature) {
+    const int64_t b = row / data->length, n = row % data->length;
+    const int64_t head = b * data->heads + feature / data->dim;
+    return (head * data->length + n) * data->dim + feature % data->dim;
+}
+
+/* array [B][H][N][D] = projection p of the features. */
+static void project(const bench_data *data, int p, float *array) {
+    const int64_t model = model_size(data), rows = data->batch * data->length;
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t a = 0; a < model; a++) {
+            const int32_t source = data->sources[p * model + a];
+            array[bench_place(data, row, a)] =
+                source >= 0 ? data->features[row * model + source]
+                            : -data->features[row * model + ~source];
+        }
+    }
+}
+
+static bool create_features(bench_data *data, const bench_job *job) {
+    bool fine = true;
+    const int64_t count = data->query_count, model = model_size(data);
+    data->offsets = touched(data->batch + 1, sizeof(int64_t), &fine);
+    data->sources = touched(BENCH_PROJECTIONS * model, sizeof(int32_t), &fine);
+    data->features = touched(count, sizeof(float), &fine);
+    float **const for_training[] = {&data->noise, &data->slope, &data->dfeatures};
+    for (int i = 0; i < (job->train ? 3 : 0); i++)
+        *for_training[i] = touched(count, sizeof(float), &fine);
+    if (!fine)
+        return false;
+    for (int64_t b = 0; b <= data->batch; b++)
+        data->offsets[b] = b * data->length;
+    fill_noise(data->features, count, job->seed, 1);
+    if (job->train)
+        fill_noise(data->noise, count, job->seed, 4);
+    shuffle_features(data, job->seed);
+    return true;
+}
+
+/* ---- All arrays --------------------------------------------------------------------- */
+
+bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
+    bool fine = true;
+    *data =
+        (bench_data){.batch = job->batch,
+                     .heads = job->heads,
+                     .length = length,
+                     .dim = job->dim,
+                     .value_dim = job->value_dim,
+                     .train = job->train,
+                     .query_count = job->batch * job->heads * length * job->dim,
+                     .value_count = job->batch * job->heads * length * job->value_dim};
+    float **const as_query[] = {&data->q,       &data->k,      &data->dq,
+                                &data->dk,      &data->line_q, &data->line_k,
+                                &data->moved_q, &data->moved_k};
+    float **const as_value[] = {&data->v, &data->out, &data->spare, &data->dout,
+                                &data->dv};
+    for (int i = 0; i < (job->train ? 8 : 2); i++)
+        *as_query[i] = touched(data->query_count, sizeof(float), &fine);
+    for (int i = 0; i < (job->train ? 5 : 3); i++)
+        *as_value[i] = touched(data->value_count, sizeof(float), &fine);
+    data->groups = touched(job->batch * job->heads * length, sizeof(int32_t), &fine);
+    if (!fine || (job->layer && !create_features(data, job))) {
+        bench_data_destroy(data);
+        return false;
+    }
+    if (job->layer) {
+        project(data, 0, data->q);
+        project(data, 1, data->k);
+        project(data, 2, data->v);
+        return true;
+    }
+    fill_noise(data->q, data->query_count, job->seed, 1);
+    fill_noise(data->k, data->query_count, job->seed, 2);
+    fill_noise(data->v, data->value_count, job->seed, 3);
+    return true;
+}
+
+void bench_data_destroy(bench_data *data) {
+    float *const arrays[] = {data->q,        data->k,        data->v,      data->out,
+                             data->spare,    data->dout,     data->dv,     data->dq,
+                             data->dk,       data->line_q,   data->line_k, data->moved_q,
+                             data->moved_k,  data->features, data->noise,  data->slope,
+                             data->dfeatures};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    free(data->groups);
+    free(data->offsets);
+    free(data->sources);
+    *data = (bench_data){0};
+}
+
+shoal_problem bench_problem(const bench_data *data) {
+    return (shoal_problem){.batch = data->batch,
+                           .heads = data->heads,
+                           .queries = data->length,
+                           .keys = data->length,
+                           .dim = data->dim,
+                           .value_dim = data->value_dim};
+}
+
+static bool keys_are_queries(const shoal_attention *attention) {
+    return attention->kind == SHOAL_SHARED_FULL || attention->kind == SHOAL_LSH;
+}
+
+shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention) {
+    return (shoal_inputs){.q = data->q,
+                          .k = keys_are_queries(attention) ? NULL : data->k,
+                          .v = data->v};
+}
+
+shoal_gradients bench_gradients(const bench_data *data) {
+    return (shoal_gradients){.out = data->out,
+                             .dout = data->dout,
+                             .dq = data->dq,
+                             .dk = data->dk,
+                             .dv = data->dv};
+}
+
 /* ---- Operations and estimates ------------------------------------------------------ */
 
 /* Products of all rows of a layer with its weights. Backward does each twice: for the
    gradient of what goes in, and for that of the weights. */
 static double layer_operations(const bench_job *job, int kind, double rows) {
     const double model = (double)(job->heads * job->dim);
-    const double squares = bench_keys_are_queries(&job->attention[kind]) ? 3 : 4;
+    const double matrices = keys_are_queries(&job->attention[kind]) ? 3 : 4;
     const double forward = 2 * rows * model *
-                           (squares * model + 2 * (double)job->feed_forward);
+                           (matrices * model + 2 * (double)job->feed_forward);
     return (job->train ? 3 : 1) * forward;
 }
 
@@ -87,7 +264,7 @@ double bench_operations(const bench_job *job, int kind, int64_t length) {
            (job->layer ? layer_operations(job, kind, (double)job->batch * n) : 0);
 }
 
-double bench_estimate(const bench_job *job, int kind, int at) {
+static double estimate(const bench_job *job, int kind, int at) {
     const double operations = bench_operations(job, kind, job->length[at]);
     for (int before = at - 1; before >= 0; before--)
         if (job->rows[before][kind].repeats > 0)
@@ -104,7 +281,7 @@ static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
     const bool lsh = job->attention[kind].kind == SHOAL_LSH;
     const double again = job->layer ? (job->train ? 3.5 : 1) : (job->train ? 0.6 : 0);
-    return bench_estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
+    return estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }
 
 static double seconds_left(const bench_job *job) {
@@ -118,7 +295,7 @@ static double remaining_work(const bench_job *job, int at) {
         for (int kind = 0; kind < job->kinds; kind++) {
             const double check = verifying_seconds(job, kind, at);
             if (sum + check < seconds_left(job))
-                sum += check + fmin((double)job->repeats * bench_estimate(job, kind, at),
+                sum += check + fmin((double)job->repeats * estimate(job, kind, at),
                                     seconds_left(job) / 4);
         }
     return fmin(sum, fmax(0, seconds_left(job)));
@@ -148,10 +325,10 @@ static int choose_kinds(length_run *run) {
         int cheapest = -1;
         for (int kind = 0; kind < job->kinds; kind++)
             if (!run->chosen[kind] && job->rows[run->at][kind].estimate == 0 &&
-                (cheapest < 0 || bench_estimate(job, kind, run->at) <
-                                     bench_estimate(job, cheapest, run->at)))
+                (cheapest < 0 ||
+                 estimate(job, kind, run->at) < estimate(job, cheapest, run->at)))
                 cheapest = kind;
-        const double call = bench_estimate(job, cheapest, run->at);
+        const double call = estimate(job, cheapest, run->at);
         used += verifying_seconds(job, cheapest, run->at) + (call < long_call ? call : 0);
         run->chosen[cheapest] = used <= allowed;
         count += run->chosen[cheapest];
@@ -164,11 +341,7 @@ static int choose_kinds(length_run *run) {
 shoal_status bench_call(shoal_plan *plan, const bench_data *data,
                         const shoal_attention *attention, double *seconds) {
     const shoal_inputs inputs = bench_inputs(data, attention);
-    const shoal_gradients gradients = {.out = data->out,
-                                       .dout = data->dout,
-                                       .dq = data->dq,
-                                       .dk = data->dk,
-                                       .dv = data->dv};
+    const shoal_gradients gradients = bench_gradients(data);
     double begun = seconds_now();
     shoal_status status = shoal_forward(plan, &inputs, data->out);
     *seconds = seconds_now() - begun;
@@ -179,15 +352,6 @@ shoal_status bench_call(shoal_plan *plan, const bench_data *data,
     status = shoal_backward(plan, &inputs, &gradients);
     *seconds += seconds_now() - begun;
     return status;
-}
-
-uint64_t bench_fold(uint64_t digest, const float *array, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, array + i, sizeof bits);
-        digest = (digest ^ bits) * 0x100000001b3u;
-    }
-    return digest;
 }
 
 /* ---- Either scope ------------------------------------------------------------------ */
@@ -207,18 +371,19 @@ static shoal_status call_subject(length_run *run, int kind, double *seconds) {
                            : bench_call(run->plans[kind], &run->data, attention, seconds);
 }
 
-/* Of the bits of a result; any change of any of them changes it. */
-static uint64_t digest_of(const length_run *run, int kind) {
-    const bench_data *data = &run->data;
-    if (run->job->layer)
-        return bench_layer_digest(&run->layers[kind], data);
+uint64_t bench_digest(const bench_data *data) {
     const float *arrays[] = {data->out, data->dv, data->dq, data->dk};
     const int64_t counts[] = {data->value_count, data->value_count, data->query_count,
                               data->query_count};
     uint64_t digest = 1;
     for (int a = 0; a < (data->train ? 4 : 1); a++)
-        digest = bench_fold(digest, arrays[a], counts[a]);
+        digest = fold_floats(digest, arrays[a], counts[a]);
     return digest;
+}
+
+static uint64_t digest_of(const length_run *run, int kind) {
+    return run->job->layer ? bench_layer_digest(&run->layers[kind], &run->data)
+                           : bench_digest(&run->data);
 }
 
 static shoal_status verify_kind(length_run *run, int kind) {

@@ -132,15 +132,6 @@ static exact_part part_of(const model_setup *setup, const double *values,
 
 static exact_layer *layer_of(const model_setup *setup, const double *values,
                              int64_t index) {
-    static const char *const names[EXACT_PARTS][2] =
-        {[EXACT_QUERY] = {"attention.query.weight", "attention.query.bias"},
-         [EXACT_KEY] = {"attention.key.weight", "attention.key.bias"},
-         [EXACT_VALUE] = {"attention.value.weight", "attention.value.bias"},
-         [EXACT_OUTPUT] = {"attention.output.weight", "attention.output.bias"},
-         [EXACT_WIDEN] = {"feed_forward.widen.weight", "feed_forward.widen.bias"},
-         [EXACT_NARROW] = {"feed_forward.narrow.weight", "feed_forward.narrow.bias"},
-         [EXACT_ATTENTION_NORM] = {"attention_norm.scale", "attention_norm.shift"},
-         [EXACT_FORWARD_NORM] = {"forward_norm.scale", "forward_norm.shift"}};
     const encoder_shape *shape = &setup->shape.encoder;
     exact_layer *layer = exact_layer_create(sh_encoder_model(shape), shape->feed_forward);
     assert_non_null(layer);
@@ -150,7 +141,7 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
         char full[2][PARAMETER_NAME];
         for (int which = 0; which < 2; which++)
             snprintf(full[which], sizeof full[which], "encoder.layers.%lld.%s",
-                     (long long)index, names[part][which]);
+                     (long long)index, exact_part_names[part][which]);
         exact_part found = part_of(setup, values, full[0], full[1]);
         layer->parts[part].weight = found.weight;
         layer->parts[part].bias = found.bias;
