@@ -212,9 +212,8 @@ int eval_command(int count, char **arguments) {
 /* In a build without training the commands say why they are missing. */
 static int absent(const char *command) {
     return complain(EXIT_USAGE, command,
-                    "this build cannot train: it was made without OpenBLAS, jansson, "
-                    "FFTW, libsndfile or soxr (libopenblas-dev, libjansson-dev, "
-                    "libfftw3-dev, libsndfile1-dev, libsoxr-dev)");
+                    "this build cannot train: it was made without OpenBLAS or jansson "
+                    "(libopenblas-dev, libjansson-dev)");
 }
 
 int train_command(int count, char **arguments) {

@@ -123,7 +123,7 @@ endif()
 set(speech_needs "")
 if(SHOAL_SPEECH AND TARGET shoal_models)
     shoal_find_parts("libshoal-speech is" speech_needs
-        fftw3f fftw3.h fftw3f libfftw3-dev
+        kissfft kiss_fftr.h kissfft-float libkissfft-dev
         sndfile sndfile.h sndfile libsndfile1-dev
         soxr soxr.h soxr libsoxr-dev
         zlib zlib.h z zlib1g-dev)

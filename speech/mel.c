@@ -1,8 +1,7 @@
 #include "speech/mel.h"
 
-#include <fftw3.h>
+#include <kiss_fftr.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -14,9 +13,6 @@ enum {
     TASKS = MEL_FRAMES / TASK_FRAMES
 };
 
-/* FFTW's planner is one for the whole process, so this lock has to be as well. */
-static pthread_mutex_t planner = PTHREAD_MUTEX_INITIALIZER;
-
 typedef struct {
     int first, count; /* bins whose weight is not 0 */
 } band_range;
@@ -24,16 +20,17 @@ typedef struct {
 struct mel {
     shoal_context *context;
     int bands, threads;
-    float *hann;            /* [MEL_FFT] */
-    float *filters;         /* [bands][MEL_BINS] */
-    band_range *ranges;     /* [bands] */
-    float *largest;         /* [TASKS] */
-    float *frames;          /* [threads][frame_stride]: windowed samples, later power */
-    fftwf_complex *spectra; /* [threads][spectrum_stride] */
-    fftwf_plan plan;
+    size_t transform_size; /* bytes */
+    float *hann;           /* [MEL_FFT] */
+    float *filters;        /* [bands][MEL_BINS] */
+    band_range *ranges;    /* [bands] */
+    float *largest;        /* [TASKS] */
+    float *frames;         /* [threads][FRAME_STRIDE]: windowed samples, later power */
+    kiss_fft_cpx *spectra; /* [threads][SPECTRUM_STRIDE] */
+    char *transforms;      /* [threads][transform_size]: kissfft's, scratch included */
 };
 
-/* Whole cache lines, so that every thread's buffers are aligned like the plan's. */
+/* Whole cache lines, so that no two threads write to the same one. */
 enum { FRAME_STRIDE = 448, SPECTRUM_STRIDE = 208 };
 
 /* ---- Filters ---------------------------------------------------------------------- */
@@ -76,6 +73,18 @@ static band_range range_of(const float *filter) {
 
 /* ---- Creation --------------------------------------------------------------------- */
 
+/* Bytes of one thread's transform, in whole cache lines. */
+static size_t measure_transform(void) {
+    size_t bytes = 0;
+    kiss_fftr_alloc(MEL_FFT, 0, NULL, &bytes);
+    return (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+}
+
+static kiss_fftr_cfg transform_of(const mel *features, int thread) {
+    char *place = features->transforms + (size_t)thread * features->transform_size;
+    return (kiss_fftr_cfg)(void *)place;
+}
+
 static void place(void *argument, block_layout *block) {
     mel *made = argument;
     const int64_t bands = made->bands, threads = made->threads;
@@ -85,7 +94,8 @@ static void place(void *argument, block_layout *block) {
     made->ranges = sh_reserve(block, bands, sizeof(band_range));
     made->largest = sh_reserve(block, TASKS, sizeof(float));
     made->frames = sh_reserve(block, threads * FRAME_STRIDE, sizeof(float));
-    made->spectra = sh_reserve(block, threads * SPECTRUM_STRIDE, sizeof(fftwf_complex));
+    made->spectra = sh_reserve(block, threads * SPECTRUM_STRIDE, sizeof(kiss_fft_cpx));
+    made->transforms = sh_reserve(block, threads, made->transform_size);
 }
 
 shoal_status sh_mel_create(shoal_context *context, int bands, const float *filters,
@@ -95,7 +105,10 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     if (bands < 1 || bands > MEL_MOST_BANDS)
         return sh_fail(context, SHOAL_INVALID, "%d mel bands: 1 to %d are possible",
                        bands, (int)MEL_MOST_BANDS);
-    mel sized = {.context = context, .bands = bands, .threads = context->threads};
+    mel sized = {.context = context,
+                 .bands = bands,
+                 .threads = context->threads,
+                 .transform_size = measure_transform()};
     mel *made = sh_allocate_parts(context, place, &sized, NULL);
     if (!made)
         return SHOAL_NO_MEMORY;
@@ -105,25 +118,15 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     memcpy(made->filters, filters, (size_t)bands * MEL_BINS * sizeof *filters);
     for (int band = 0; band < bands; band++)
         made->ranges[band] = range_of(made->filters + band * MEL_BINS);
-    pthread_mutex_lock(&planner);
-    made->plan =
-        fftwf_plan_dft_r2c_1d(MEL_FFT, made->frames, made->spectra, FFTW_ESTIMATE);
-    pthread_mutex_unlock(&planner);
-    if (!made->plan) {
-        sh_release(context, made);
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for a Fourier transform");
-    }
+    for (int thread = 0; thread < made->threads; thread++)
+        kiss_fftr_alloc(MEL_FFT, 0, transform_of(made, thread), &made->transform_size);
     *features = made;
     return SHOAL_OK;
 }
 
 void sh_mel_destroy(mel *features) {
-    if (!features)
-        return;
-    pthread_mutex_lock(&planner);
-    fftwf_destroy_plan(features->plan);
-    pthread_mutex_unlock(&planner);
-    sh_release(features->context, features);
+    if (features)
+        sh_release(features->context, features);
 }
 
 /* ---- One window ------------------------------------------------------------------- */
@@ -143,6 +146,11 @@ static float sample_at(const window *w, int64_t index) {
     return index < w->count ? w->samples[index] : 0.0f;
 }
 
+/* Of two numbers; fmaxf is a call, as it has to look for NaN. */
+static float larger(float a, float b) {
+    return a > b ? a : b;
+}
+
 static void window_frame(const window *w, int64_t begin, float *frame) {
     const float *hann = w->features->hann;
     if (begin >= 0 && begin + MEL_FFT <= w->count) {
@@ -157,6 +165,7 @@ static void window_frame(const window *w, int64_t begin, float *frame) {
 /* Logarithms of one frame into its column; returns the largest. */
 static float frame_to_bands(const window *w, int64_t frame, const float *power) {
     const mel *features = w->features;
+    const float log10_e = 0.4342944819f;
     float largest = -10.0f;
     for (int band = 0; band < features->bands; band++) {
         band_range range = features->ranges[band];
@@ -164,9 +173,9 @@ static float frame_to_bands(const window *w, int64_t frame, const float *power) 
         double sum = 0.0;
         for (int bin = range.first; bin < range.first + range.count; bin++)
             sum += (double)filter[bin] * (double)power[bin];
-        float value = log10f(fmaxf((float)sum, 1e-10f));
+        float value = log10_e * logf(larger((float)sum, 1e-10f));
         w->out[band * (int64_t)MEL_FRAMES + frame] = value;
-        largest = fmaxf(largest, value);
+        largest = larger(largest, value);
     }
     return largest;
 }
@@ -180,7 +189,7 @@ static void frames_task(void *shared, int64_t task, int thread) {
     const window *w = shared;
     mel *features = w->features;
     float *frame = features->frames + (int64_t)thread * FRAME_STRIDE;
-    fftwf_complex *spectrum = features->spectra + (int64_t)thread * SPECTRUM_STRIDE;
+    kiss_fft_cpx *spectrum = features->spectra + (int64_t)thread * SPECTRUM_STRIDE;
     float largest = -10.0f;
     for (int64_t i = task * TASK_FRAMES; i < (task + 1) * TASK_FRAMES; i++) {
         int64_t begin = i * MEL_HOP - HALF;
@@ -189,11 +198,11 @@ static void frames_task(void *shared, int64_t task, int thread) {
             continue;
         }
         window_frame(w, begin, frame);
-        fftwf_execute_dft_r2c(features->plan, frame, spectrum);
+        kiss_fftr(transform_of(features, thread), frame, spectrum);
         for (int bin = 0; bin < MEL_BINS; bin++)
-            frame[bin] = spectrum[bin][0] * spectrum[bin][0] +
-                         spectrum[bin][1] * spectrum[bin][1];
-        largest = fmaxf(largest, frame_to_bands(w, i, frame));
+            frame[bin] = spectrum[bin].r * spectrum[bin].r +
+                         spectrum[bin].i * spectrum[bin].i;
+        largest = larger(largest, frame_to_bands(w, i, frame));
     }
     features->largest[task] = largest;
 }
@@ -203,7 +212,7 @@ static void bands_task(void *shared, int64_t band, int thread) {
     float *row = w->out + band * MEL_FRAMES;
     (void)thread;
     for (int i = 0; i < MEL_FRAMES; i++)
-        row[i] = (fmaxf(row[i], w->lowest) + 4.0f) / 4.0f;
+        row[i] = (larger(row[i], w->lowest) + 4.0f) / 4.0f;
 }
 
 void sh_mel_compute(mel *features, const float *samples, int64_t count, float *out) {
@@ -212,7 +221,7 @@ void sh_mel_compute(mel *features, const float *samples, int64_t count, float *o
     sh_team_run(workers, TASKS, frames_task, &w);
     float largest = features->largest[0];
     for (int task = 1; task < TASKS; task++)
-        largest = fmaxf(largest, features->largest[task]);
+        largest = larger(largest, features->largest[task]);
     w.lowest = largest - 8.0f;
     sh_team_run(workers, features->bands, bands_task, &w);
 }

@@ -22,9 +22,7 @@ enum {
 
 typedef struct mel mel;
 
-/* filters: [bands][MEL_BINS], copied. FFTW's planner is the process's own: our use of it
-   is guarded, but a program that plans with FFTW in another thread at the same moment
-   must not make or destroy these. mel_compute is free of that. */
+/* filters: [bands][MEL_BINS], copied. */
 shoal_status sh_mel_create(shoal_context *context, int bands, const float *filters,
                            mel **features);
 void sh_mel_destroy(mel *features); /* NULL is legal; its context must be alive */
