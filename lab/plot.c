@@ -1,4 +1,5 @@
-/* Figures as files: .svg, or .png with three pixels to the point. */
+/* Figures drawn with cairo, as files: .svg, or .png with three pixels to the point. Sizes
+   are in points. */
 #define _GNU_SOURCE
 #include "plot.h"
 
@@ -11,16 +12,19 @@
 #include "common.h"
 #include "replace.h"
 
-static bool ends_in(const char *path, const char *ending) {
-    const size_t size = strlen(path), tail = strlen(ending);
-    return size > tail && strcasecmp(path + size - tail, ending) == 0;
+bool take_plot(const char *command, const char *value, const char **path) {
+    char reason[160];
+    *path = value;
+    if (plot_possible(value, reason, sizeof reason))
+        return true;
+    complain(EXIT_USAGE, command, "--plot: %s", reason);
+    return false;
 }
 
 #if !defined(SHOAL_HAVE_CAIRO)
 
 bool plot_possible(const char *path, char *reason, size_t size) {
     (void)path;
-    (void)ends_in;
     snprintf(reason, size,
              "this build cannot draw: it was made without cairo "
              "(libcairo2-dev)");
@@ -36,7 +40,508 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
 
 #include <cairo-svg.h>
 
-#include "plot_draw.h"
+/* ---- Axes: where they end, where their ticks are and what these say ------------------- */
+
+/* An axis whose ends are known, laid along pixels. */
+typedef struct {
+    plot_axis axis;
+    double low, high;     /* of the data, after rounding outwards */
+    double first, length; /* pixels of low, and from low to high (negative: upwards) */
+} ruler;
+
+enum { TICKS = 64 };
+
+typedef struct {
+    double value;
+    char text[24]; /* empty: a minor tick */
+} tick;
+
+/* Whether a value has a place on the axis: NaN and what is far too large have none. */
+static bool shows(const plot_axis *axis, double value) {
+    const double most = 1e100; /* so that sums and ratios are finite */
+    return fabs(value) <= most && (axis->scale == PLOT_LINEAR || value >= 1 / most);
+}
+
+static void widen(ruler *r, double value) {
+    if (!shows(&r->axis, value))
+        return;
+    r->low = fmin(r->low, value);
+    r->high = fmax(r->high, value);
+}
+
+/* 1, 2 or 5 times a power of ten: the smallest that is no less. */
+static double round_step(double step) {
+    const double power = pow(10, floor(log10(step)));
+    const double digit = step / power;
+    return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+static double linear_step(const ruler *r) {
+    return round_step((r->high - r->low) / 6);
+}
+
+/* A margin of a tenth of the data's own span, then outwards to a tick where that is near:
+   a logarithmic axis ends at 1, 2 or 5 times a power of ten. */
+static void round_ends(ruler *r, bool vertical) {
+    if (r->axis.scale == PLOT_LINEAR) {
+        const double step = linear_step(r);
+        r->low = floor(r->low / step) * step;
+        r->high = ceil(r->high / step) * step;
+        return;
+    }
+    const double margin = pow(r->high / r->low, vertical ? 0.06 : 0.04);
+    r->low /= margin;
+    r->high *= margin;
+    if (vertical) {
+        r->high = round_step(r->high);
+        r->low = 1 / round_step(1 / r->low);
+    }
+}
+
+/* Ends that hold all the data of the chart along one axis. */
+static void fit(ruler *r, const plot_chart *chart, bool vertical) {
+    r->axis = vertical ? chart->y : chart->x;
+    r->low = r->axis.low;
+    r->high = r->axis.high;
+    if (r->low < r->high)
+        return;
+    r->low = INFINITY;
+    r->high = -INFINITY;
+    for (int s = 0; s < chart->series_count; s++)
+        for (int i = 0; i < chart->series[s].count; i++)
+            widen(r, vertical ? chart->series[s].y[i] : chart->series[s].x[i]);
+    const bool log = r->axis.scale == PLOT_LOG;
+    if (!(r->low <= r->high)) {
+        r->low = 1;
+        r->high = 2;
+    }
+    /* A span that ticks can divide. */
+    const double least = fmax(1e-9 * fabs(r->high), 1e-90);
+    if (r->high - r->low <= least) {
+        r->low = log ? r->low / 2 : r->low - fmax(1, least);
+        r->high = log ? r->high * 2 : r->high + fmax(1, least);
+    }
+    round_ends(r, vertical);
+}
+
+static double place(const ruler *r, double value) {
+    const bool log_scale = r->axis.scale == PLOT_LOG;
+    const double share = log_scale ? log(value / r->low) / log(r->high / r->low)
+                                   : (value - r->low) / (r->high - r->low);
+    return r->first + share * r->length;
+}
+
+/* ---- Ticks ------------------------------------------------------------------------- */
+
+static void write_value(char *text, size_t size, double value, bool doubling) {
+    const double magnitude = fabs(value);
+    if (doubling && value >= 1024 && fmod(value, 1024) == 0)
+        snprintf(text, size,
+                 value >= 1048576 && fmod(value, 1048576) == 0 ? "%.0fM" : "%.0fk",
+                 value /
+                     (value >= 1048576 && fmod(value, 1048576) == 0 ? 1048576 : 1024));
+    else if (magnitude >= 1e6 || (magnitude > 0 && magnitude < 1e-3))
+        snprintf(text, size, "%.0e", value);
+    else
+        snprintf(text, size, "%.6g", value);
+}
+
+static void add_tick(const ruler *r, tick *ticks, int *count, double value,
+                     bool labelled) {
+    const double slack = 1e-9 * fabs(value);
+    if (*count == TICKS || value < r->low - slack || value > r->high + slack)
+        return;
+    ticks[*count].value = value;
+    ticks[*count].text[0] = 0;
+    if (labelled)
+        write_value(ticks[*count].text, sizeof ticks->text, value, r->axis.doubling);
+    ++*count;
+}
+
+static int doubling_ticks(const ruler *r, tick *ticks) {
+    const int first = (int)ceil(log2(r->low) - 1e-9);
+    const int last = (int)floor(log2(r->high) + 1e-9);
+    const int every = 1 + (last - first) / 9;
+    int count = 0;
+    for (int power = first; power <= last; power++)
+        add_tick(r, ticks, &count, pow(2, power), (power - first) % every == 0);
+    return count;
+}
+
+/* Every digit gets a tick; how many of them get text depends on how many decades. */
+static int decade_ticks(const ruler *r, tick *ticks) {
+    const double decades = log10(r->high / r->low);
+    const int first = (int)floor(log10(r->low) - 1e-9);
+    int count = 0;
+    for (int power = first; pow(10, power) <= r->high * (1 + 1e-9); power++)
+        for (int digit = 1; digit < 10; digit++) {
+            const bool few = digit == 1 || digit == 2 || digit == 5;
+            if (decades > 5 && digit != 1)
+                continue;
+            add_tick(r, ticks, &count, digit * pow(10, power),
+                     digit == 1 || (decades < 2.7 && few) || decades < 0.5);
+        }
+    return count;
+}
+
+static int linear_ticks(const ruler *r, tick *ticks) {
+    const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
+    int count = 0;
+    for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
+        add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
+    return count;
+}
+
+/* At most TICKS; returns how many. */
+static int find_ticks(const ruler *r, tick *ticks) {
+    if (r->axis.scale == PLOT_LINEAR)
+        return linear_ticks(r, ticks);
+    return r->axis.doubling ? doubling_ticks(r, ticks) : decade_ticks(r, ticks);
+}
+
+/* ---- Sizes and colours --------------------------------------------------------------- */
+
+enum { CHART_WIDTH = 330, CHART_HEIGHT = 300, LEGEND_LINE = 16 };
+static const double left_margin = 58, right_margin = 14, top_margin = 28,
+                    bottom_margin = 44, text_size = 10, small_text = 8.5;
+
+/* Okabe and Ito's palette, darkened where it must stand on white. */
+static const double palette[PLOT_COLOURS][3] = {{0.00, 0.00, 0.00}, {0.00, 0.45, 0.70},
+                                                {0.84, 0.37, 0.00}, {0.00, 0.62, 0.45},
+                                                {0.80, 0.47, 0.65}, {0.90, 0.62, 0.00},
+                                                {0.34, 0.71, 0.91}};
+
+/* ---- Small things ------------------------------------------------------------------ */
+
+static void set_colour(cairo_t *cr, int colour) {
+    if (colour == PLOT_GREY)
+        cairo_set_source_rgb(cr, 0.5, 0.5, 0.5);
+    else
+        cairo_set_source_rgb(cr, palette[colour % PLOT_COLOURS][0],
+                             palette[colour % PLOT_COLOURS][1],
+                             palette[colour % PLOT_COLOURS][2]);
+}
+
+static double text_width(cairo_t *cr, const char *text) {
+    cairo_text_extents_t extents;
+    cairo_text_extents(cr, text, &extents);
+    return extents.x_advance;
+}
+
+/* across: 0 the text begins at x, 0.5 is centred there, 1 ends there. */
+static void draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
+    cairo_move_to(cr, x - across * text_width(cr, text), y);
+    cairo_show_text(cr, text);
+    cairo_new_path(cr);
+}
+
+/* Upwards, beginning at (x, y), on a halo of paper. */
+static void draw_upright(cairo_t *cr, double x, double y, double across,
+                         const char *text) {
+    cairo_save(cr);
+    cairo_translate(cr, x, y);
+    cairo_rotate(cr, -M_PI / 2);
+    cairo_move_to(cr, -across * text_width(cr, text), 0);
+    cairo_text_path(cr, text);
+    cairo_save(cr);
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_set_line_width(cr, 3);
+    cairo_stroke(cr);
+    cairo_restore(cr);
+    draw_text(cr, 0, 0, across, text);
+    cairo_restore(cr);
+}
+
+static void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1) {
+    cairo_move_to(cr, x0, y0);
+    cairo_line_to(cr, x1, y1);
+    cairo_stroke(cr);
+}
+
+/* Areas look alike, so radii differ. */
+static void marker_path(cairo_t *cr, plot_marker marker, double x, double y) {
+    const double r = 3.2;
+    cairo_new_path(cr);
+    switch (marker) {
+    case PLOT_CIRCLE: cairo_arc(cr, x, y, r, 0, 2 * M_PI); break;
+    case PLOT_SQUARE: cairo_rectangle(cr, x - 2.8, y - 2.8, 5.6, 5.6); break;
+    case PLOT_TRIANGLE:
+        cairo_move_to(cr, x, y - 4.2);
+        cairo_line_to(cr, x + 3.7, y + 2.6);
+        cairo_line_to(cr, x - 3.7, y + 2.6);
+        cairo_close_path(cr);
+        break;
+    case PLOT_DIAMOND:
+        cairo_move_to(cr, x, y - 4.2);
+        cairo_line_to(cr, x + 3.8, y);
+        cairo_line_to(cr, x, y + 4.2);
+        cairo_line_to(cr, x - 3.8, y);
+        cairo_close_path(cr);
+        break;
+    case PLOT_CROSS:
+        cairo_move_to(cr, x - r, y - r);
+        cairo_line_to(cr, x + r, y + r);
+        cairo_move_to(cr, x - r, y + r);
+        cairo_line_to(cr, x + r, y - r);
+        break;
+    default: break;
+    }
+}
+
+static void draw_marker(cairo_t *cr, const plot_series *series, double x, double y,
+                        bool hollow) {
+    if (series->marker == PLOT_NO_MARKER)
+        return;
+    marker_path(cr, series->marker, x, y);
+    if (series->marker != PLOT_CROSS) {
+        if (hollow)
+            cairo_set_source_rgb(cr, 1, 1, 1);
+        else
+            set_colour(cr, series->colour);
+        cairo_fill_preserve(cr);
+    }
+    set_colour(cr, series->colour);
+    cairo_set_line_width(cr, series->marker == PLOT_CROSS ? 1.5 : 1.0);
+    cairo_stroke(cr);
+}
+
+static void line_style(cairo_t *cr, const plot_series *series) {
+    const double dashes[] = {4, 3};
+    cairo_set_dash(cr, dashes, series->dashed ? 2 : 0, 0);
+    cairo_set_line_width(cr, series->colour == PLOT_GREY ? 1.0 : 1.5);
+    set_colour(cr, series->colour);
+}
+
+/* ---- One chart --------------------------------------------------------------------- */
+
+typedef struct {
+    cairo_t *cr;
+    const plot_chart *chart;
+    ruler x, y;
+} canvas;
+
+static void draw_frame(const canvas *on) {
+    cairo_set_dash(on->cr, NULL, 0, 0);
+    cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
+    cairo_set_line_width(on->cr, 0.8);
+    cairo_rectangle(on->cr, on->x.first, on->y.first + on->y.length, on->x.length,
+                    -on->y.length);
+    cairo_stroke(on->cr);
+}
+
+static void draw_x_ticks(const canvas *on) {
+    tick ticks[TICKS];
+    const int count = find_ticks(&on->x, ticks);
+    const double bottom = on->y.first, top = on->y.first + on->y.length;
+    for (int i = 0; i < count; i++) {
+        const double x = place(&on->x, ticks[i].value);
+        cairo_set_line_width(on->cr, 0.5);
+        cairo_set_source_rgb(on->cr, 0.88, 0.88, 0.88);
+        if (ticks[i].text[0])
+            draw_line(on->cr, x, bottom, x, top);
+        cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
+        draw_line(on->cr, x, bottom, x, bottom + (ticks[i].text[0] ? 4 : 2));
+        draw_text(on->cr, x, bottom + 15, 0.5, ticks[i].text);
+    }
+    draw_text(on->cr, on->x.first + on->x.length / 2, bottom + 31, 0.5, on->x.axis.label);
+}
+
+static void draw_y_ticks(const canvas *on) {
+    tick ticks[TICKS];
+    const int count = find_ticks(&on->y, ticks);
+    const double left = on->x.first, right = left + on->x.length;
+    for (int i = 0; i < count; i++) {
+        const double y = place(&on->y, ticks[i].value);
+        cairo_set_line_width(on->cr, 0.5);
+        cairo_set_source_rgb(on->cr, 0.88, 0.88, 0.88);
+        if (ticks[i].text[0])
+            draw_line(on->cr, left, y, right, y);
+        cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
+        draw_line(on->cr, left - (ticks[i].text[0] ? 4 : 2), y, left, y);
+        draw_text(on->cr, left - 7, y + 3.5, 1, ticks[i].text);
+    }
+    draw_upright(on->cr, left - 44, on->y.first + on->y.length / 2, 0.5,
+                 on->y.axis.label);
+}
+
+static bool point_shows(const canvas *on, const plot_series *series, int i) {
+    return shows(&on->x.axis, series->x[i]) && shows(&on->y.axis, series->y[i]);
+}
+
+static void draw_series(const canvas *on, const plot_series *series) {
+    line_style(on->cr, series);
+    bool begun = false;
+    for (int i = 0; i < series->count; i++) {
+        if (!point_shows(on, series, i)) {
+            begun = false; /* a gap */
+            continue;
+        }
+        const double x = place(&on->x, series->x[i]);
+        const double y = place(&on->y, series->y[i]);
+        if (begun)
+            cairo_line_to(on->cr, x, y);
+        else
+            cairo_move_to(on->cr, x, y);
+        begun = true;
+    }
+    cairo_stroke(on->cr);
+    cairo_set_dash(on->cr, NULL, 0, 0);
+    for (int i = 0; i < series->count; i++)
+        if (point_shows(on, series, i))
+            draw_marker(on->cr, series, place(&on->x, series->x[i]),
+                        place(&on->y, series->y[i]), series->hollow && series->hollow[i]);
+}
+
+/* Whether the text of a note goes to the right of its line: where another's line is close
+   on the left. */
+static bool note_goes_right(const canvas *on, int n) {
+    const double x = place(&on->x, on->chart->notes[n].x);
+    for (int other = 0; other < on->chart->note_count; other++) {
+        const double before = place(&on->x, on->chart->notes[other].x);
+        if (other != n && x - before < 15 && (x > before || (x == before && other < n)))
+            return true;
+    }
+    return false;
+}
+
+/* How far up the text begins: above the texts before it on the same side and as close. */
+static double note_height(const canvas *on, int n) {
+    double height = 5;
+    for (int other = 0; other < n; other++)
+        if (note_goes_right(on, other) == note_goes_right(on, n) &&
+            fabs(place(&on->x, on->chart->notes[other].x) -
+                 place(&on->x, on->chart->notes[n].x)) < 15)
+            height += text_width(on->cr, on->chart->notes[other].text) + 8;
+    return height;
+}
+
+static void draw_notes(const canvas *on) {
+    const double dots[] = {1.2, 2}, bottom = on->y.first;
+    cairo_set_font_size(on->cr, small_text);
+    for (int n = 0; n < on->chart->note_count; n++) {
+        const plot_note *note = &on->chart->notes[n];
+        const double x = place(&on->x, note->x), y = place(&on->y, note->y);
+        set_colour(on->cr, note->colour);
+        cairo_set_line_width(on->cr, 0.8);
+        cairo_set_dash(on->cr, dots, 2, 0);
+        draw_line(on->cr, x, y + 6, x, bottom);
+        cairo_set_dash(on->cr, NULL, 0, 0);
+        cairo_set_line_width(on->cr, 1.1);
+        cairo_arc(on->cr, x, y, 5.5, 0, 2 * M_PI);
+        cairo_stroke(on->cr);
+        draw_upright(on->cr, note_goes_right(on, n) ? x + 8.5 : x - 2.5,
+                     bottom - note_height(on, n), 0, note->text);
+    }
+    cairo_set_font_size(on->cr, text_size);
+}
+
+static void draw_chart(cairo_t *cr, const plot_chart *chart, double left) {
+    canvas on = {.cr = cr, .chart = chart};
+    on.x.first = left + left_margin;
+    on.x.length = CHART_WIDTH - left_margin - right_margin;
+    on.y.first = CHART_HEIGHT - bottom_margin;
+    on.y.length = top_margin - on.y.first;
+    fit(&on.x, chart, false);
+    fit(&on.y, chart, true);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           CAIRO_FONT_WEIGHT_BOLD);
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    draw_text(cr, on.x.first + on.x.length / 2, top_margin - 9, 0.5, chart->title);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           CAIRO_FONT_WEIGHT_NORMAL);
+    draw_x_ticks(&on);
+    draw_y_ticks(&on);
+    draw_frame(&on);
+    cairo_save(cr);
+    cairo_rectangle(cr, on.x.first, top_margin, on.x.length, -on.y.length);
+    cairo_clip(cr);
+    for (int s = 0; s < chart->series_count; s++)
+        draw_series(&on, &chart->series[s]);
+    draw_notes(&on);
+    cairo_restore(cr);
+}
+
+/* ---- Legend and figure ------------------------------------------------------------- */
+
+/* Entries in rows across the figure, each row centred; draws where `draw`, and returns
+   the height. */
+static double place_legend(cairo_t *cr, const plot_figure *figure, double top,
+                           bool draw) {
+    const plot_series *series = figure->charts[0].series;
+    const int count = figure->charts[0].series_count;
+    const double width = CHART_WIDTH * figure->count - 30;
+    int first = 0, rows = 0;
+    while (first < count) {
+        double total = 0;
+        int end = first;
+        for (; end < count; end++) {
+            const double entry = series[end].name ? 44 + text_width(cr, series[end].name)
+                                                  : 0;
+            if (total > 0 && total + entry > width)
+                break;
+            total += entry;
+        }
+        double x = 15 + (width - total) / 2, y = top + LEGEND_LINE * (rows + 0.5);
+        for (; draw && first < end; first++) {
+            if (!series[first].name)
+                continue;
+            line_style(cr, &series[first]);
+            draw_line(cr, x, y, x + 24, y);
+            cairo_set_dash(cr, NULL, 0, 0);
+            draw_marker(cr, &series[first], x + 12, y, false);
+            cairo_set_source_rgb(cr, 0, 0, 0);
+            draw_text(cr, x + 29, y + 3.5, 0, series[first].name);
+            x += 44 + text_width(cr, series[first].name);
+        }
+        first = end;
+        rows++;
+    }
+    return rows * LEGEND_LINE;
+}
+
+static double figure_height(cairo_t *cr, const plot_figure *figure) {
+    return CHART_HEIGHT + place_legend(cr, figure, 0, false) +
+           (figure->caption ? 18 : 4) + 4;
+}
+
+static double figure_width(const plot_figure *figure) {
+    return CHART_WIDTH * figure->count;
+}
+
+/* It follows from the legend, which takes a surface to measure text on. */
+static double measure_height(const plot_figure *figure) {
+    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
+    cairo_t *cr = cairo_create(surface);
+    cairo_set_font_size(cr, text_size);
+    const double height = figure_height(cr, figure);
+    cairo_destroy(cr);
+    cairo_surface_destroy(surface);
+    return height;
+}
+
+static void paint_figure(cairo_t *cr, const void *what) {
+    const plot_figure *figure = what;
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
+    cairo_set_font_size(cr, text_size);
+    const double legend = place_legend(cr, figure, CHART_HEIGHT, true);
+    for (int i = 0; i < figure->count; i++)
+        draw_chart(cr, &figure->charts[i], i * CHART_WIDTH);
+    if (!figure->caption)
+        return;
+    cairo_set_font_size(cr, small_text);
+    cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
+    draw_text(cr, CHART_WIDTH * figure->count / 2.0, CHART_HEIGHT + legend + 13, 0.5,
+              figure->caption);
+}
+
+/* ---- Files --------------------------------------------------------------------------- */
+
+static bool ends_in(const char *path, const char *ending) {
+    const size_t size = strlen(path), tail = strlen(ending);
+    return size > tail && strcasecmp(path + size - tail, ending) == 0;
+}
 
 enum { PIXELS = 3 };
 
@@ -92,22 +597,9 @@ bool plot_paint(const char *path, double width, double height, plot_painter *pai
     return false;
 }
 
-static void paint_figure(cairo_t *cr, const void *figure) {
-    plot_draw(cr, figure);
-}
-
 bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size) {
-    return plot_paint(path, plot_width(figure), plot_height(figure), paint_figure, figure,
-                      reason, size);
+    return plot_paint(path, figure_width(figure), measure_height(figure), paint_figure,
+                      figure, reason, size);
 }
 
 #endif
-
-bool take_plot(const char *command, const char *value, const char **path) {
-    char reason[160];
-    *path = value;
-    if (plot_possible(value, reason, sizeof reason))
-        return true;
-    complain(EXIT_USAGE, command, "--plot: %s", reason);
-    return false;
-}

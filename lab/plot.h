@@ -1,8 +1,8 @@
 /* Pictures good enough for a paper: a figure is a row of charts with one legend below;
    a chart has two axes (linear or logarithmic), lines with markers, and notes. Drawn by
    cairo as .svg or .png; a build without it says so. */
-#ifndef SHOAL_CLI_PLOT_H
-#define SHOAL_CLI_PLOT_H
+#ifndef SHOAL_LAB_PLOT_H
+#define SHOAL_LAB_PLOT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,28 +68,11 @@ bool take_plot(const char *command, const char *value, const char **path);
 /* Writes the figure whole or not at all; on failure the reason is filled in. */
 bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size);
 
-/* ---- For plot_draw.c, from plot_axes.c ------------------------------------------------ */
-
-/* An axis whose ends are known, laid along pixels. */
-typedef struct {
-    plot_axis axis;
-    double low, high;     /* of the data, after rounding outwards */
-    double first, length; /* pixels of low, and from low to high (negative: upwards) */
-} plot_ruler;
-
-enum { PLOT_TICKS = 64 };
-
-typedef struct {
-    double value;
-    char text[24]; /* empty: a minor tick */
-} plot_tick;
-
-/* Whether a value has a place on the axis: NaN and what is far too large have none. */
-bool plot_shows(const plot_axis *axis, double value);
-/* Ends that hold all the data of the chart along one axis. */
-void plot_fit(plot_ruler *ruler, const plot_chart *chart, bool vertical);
-double plot_place(const plot_ruler *ruler, double value);
-/* At most PLOT_TICKS; returns how many. */
-int plot_ticks(const plot_ruler *ruler, plot_tick *ticks);
+/* Any picture of that size, in points, as plot_write writes its figures; `paint` gets what
+   it paints. In builds with cairo only. */
+struct _cairo;
+typedef void plot_painter(struct _cairo *cr, const void *what);
+bool plot_paint(const char *path, double width, double height, plot_painter *paint,
+                const void *what, char *reason, size_t size);
 
 #endif

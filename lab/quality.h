@@ -1,11 +1,10 @@
-/* shoal quality, in files: the command line (quality.c), folders and their arrays
-   (quality_folder.c), what is measured in which order (quality_run.c), attention rows of
-   sampled queries (quality_rows.c), the table and the JSON (quality_report.c) and the
-   picture (quality_plot.c).
+/* shoal quality, in files: the command line and folders of arrays (quality.c), what is
+   measured in which order and the weights of sampled queries (quality_run.c), and all that
+   is printed and drawn (quality_report.c).
 
    Shapes: B batch, H heads, G key/value heads, N queries, S keys, D dim, Dv value_dim. */
-#ifndef SHOAL_CLI_QUALITY_H
-#define SHOAL_CLI_QUALITY_H
+#ifndef SHOAL_LAB_QUALITY_H
+#define SHOAL_LAB_QUALITY_H
 
 #include <stdbool.h>
 
@@ -13,9 +12,6 @@
 #include "shoal_models.h"
 
 enum { QUALITY_KINDS = 24, QUALITY_LAYERS = 256, QUALITY_NAME = 128 };
-
-/* From this many queries on a group count of 100 is usual, below it 25. */
-enum { QUALITY_LONG = 1024, QUALITY_CLUSTERS = 100, QUALITY_FEW_CLUSTERS = 25 };
 
 /* How far a row applied to V may be from the library's output, as a share of the largest
    sum of weight x |v|; more where scores are in the hundreds. */
@@ -65,7 +61,7 @@ typedef struct {
     bool interrupted;
 } quality_job;
 
-/* ---- Folders (quality_folder.c) ---------------------------------------------------- */
+/* ---- Arrays (quality.c) ------------------------------------------------------------ */
 
 /* Queries [B][H][N][D], keys [B][G][S][D], values [B][G][S][Dv] of one layer. */
 typedef enum { ARRAY_Q, ARRAY_K, ARRAY_V, ARRAYS } quality_array;
@@ -74,44 +70,15 @@ typedef struct {
     shoal_array arrays[ARRAYS];
 } quality_layer;
 
-/* Finds the layers, and checks every shape. Each returns an exit code, after a complaint
-   where it is not EXIT_OK. */
-int quality_open(quality_job *job, quality_folder *folder);
-/* Reads one layer, and checks every number. */
+/* Reads one layer, and checks every number. Returns an exit code, after a complaint where
+   it is not EXIT_OK. */
 int quality_read(quality_job *job, const quality_folder *folder, int at,
                  quality_layer *layer);
 void quality_release(quality_layer *layer);
-/* The kinds with -C replaced by the number of clusters. */
-int quality_parse_kinds(const quality_job *job, int64_t clusters,
-                        shoal_attention *attention, char (*spelling)[QUALITY_NAME]);
 
-/* ---- Rows (quality_rows.c) --------------------------------------------------------- */
-
-/* What one kind has just computed on one layer. */
-typedef struct {
-    const shoal_attention *attention;
-    const shoal_problem *problem;
-    const float *q, *k, *v, *out; /* [B][H][N][D], [B][G][S][D], [B][G][S][Dv], as q */
-    const int32_t *groups;        /* [B][H][N], or NULL */
-    const int32_t *top_keys;      /* [B][H][clusters][topk], or NULL */
-} quality_call;
-
-/* Fills the three metrics of rows, from the given queries (indices into [B][H][N]).
-   False when memory ran out. */
-bool quality_rows(const quality_call *call, const int64_t *queries, int64_t count,
-                  quality_cell *cell);
-
-/* `count` of 0 .. total - 1, growing, the same for the same seed. */
-void quality_sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen);
-
-/* ---- The run and its summaries ----------------------------------------------------- */
+/* ---- The run (quality_run.c) and its reports (quality_report.c) --------------------- */
 
 int quality_measure(quality_job *job, quality_folder *folder);
-
-/* Over the layers that are done. */
-double quality_mean(const quality_folder *folder, int kind, quality_metric metric);
-/* No kind is both nearer to full and faster. */
-bool quality_on_front(const quality_job *job, const quality_folder *folder, int kind);
 
 void quality_print(const quality_job *job, const quality_folder *folder);
 int quality_print_json(const quality_job *job);

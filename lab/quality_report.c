@@ -1,16 +1,19 @@
-/* The table, and the whole run as one JSON object. */
+/* What was measured: the table, the whole run as one JSON object, and the picture. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common.h"
+#include "plot.h"
 #include "quality.h"
 
 enum { LAYERS_ACROSS = 10 };
 
 /* ---- Summaries --------------------------------------------------------------------- */
 
-double quality_mean(const quality_folder *folder, int kind, quality_metric metric) {
+/* Over the layers that are done. */
+static double mean_of(const quality_folder *folder, int kind, quality_metric metric) {
     double sum = 0;
     for (int at = 0; at < folder->done; at++)
         sum += folder->cells[at][kind].value[metric];
@@ -25,16 +28,17 @@ static double worst_error(const quality_folder *folder, int kind) {
 }
 
 static double times_full(const quality_job *job, const quality_folder *folder, int kind) {
-    return quality_mean(folder, job->reference, METRIC_SECONDS) /
-           quality_mean(folder, kind, METRIC_SECONDS);
+    return mean_of(folder, job->reference, METRIC_SECONDS) /
+           mean_of(folder, kind, METRIC_SECONDS);
 }
 
-bool quality_on_front(const quality_job *job, const quality_folder *folder, int kind) {
-    const double error = quality_mean(folder, kind, METRIC_ERROR);
-    const double seconds = quality_mean(folder, kind, METRIC_SECONDS);
+/* No kind is both nearer to full and faster. */
+static bool is_on_front(const quality_job *job, const quality_folder *folder, int kind) {
+    const double error = mean_of(folder, kind, METRIC_ERROR);
+    const double seconds = mean_of(folder, kind, METRIC_SECONDS);
     for (int other = 0; other < job->kinds; other++) {
-        const double its_error = quality_mean(folder, other, METRIC_ERROR);
-        const double its_seconds = quality_mean(folder, other, METRIC_SECONDS);
+        const double its_error = mean_of(folder, other, METRIC_ERROR);
+        const double its_seconds = mean_of(folder, other, METRIC_SECONDS);
         if (its_error <= error && its_seconds <= seconds &&
             (its_error < error || its_seconds < seconds))
             return false;
@@ -86,13 +90,13 @@ static void print_summary(const quality_job *job, const quality_folder *folder,
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "kind", "mean", "worst", "L1",
            "key same", "call", "vs full");
     for (int kind = 0; kind < job->kinds; kind++) {
-        printf("%c %-*s", quality_on_front(job, folder, kind) ? '*' : ' ', width,
+        printf("%c %-*s", is_on_front(job, folder, kind) ? '*' : ' ', width,
                folder->spelling[kind]);
-        print_value(8, 4, quality_mean(folder, kind, METRIC_ERROR));
+        print_value(8, 4, mean_of(folder, kind, METRIC_ERROR));
         print_value(8, 4, worst_error(folder, kind));
-        print_value(8, 4, quality_mean(folder, kind, METRIC_ROW_L1));
-        print_value(9, 3, quality_mean(folder, kind, METRIC_AGREEMENT));
-        print_value(9, 3, 1e3 * quality_mean(folder, kind, METRIC_SECONDS));
+        print_value(8, 4, mean_of(folder, kind, METRIC_ROW_L1));
+        print_value(9, 3, mean_of(folder, kind, METRIC_AGREEMENT));
+        print_value(9, 3, 1e3 * mean_of(folder, kind, METRIC_SECONDS));
         print_value(8, 2, times_full(job, folder, kind));
         putchar('\n');
     }
@@ -158,7 +162,7 @@ static json_t *kind_object(const quality_job *job, const quality_folder *folder,
     json_t *object = json_pack("{s:s}", "kind", folder->spelling[kind]);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         json_object_set_new(object, fields[i].name,
-                            json_number(quality_mean(folder, kind, fields[i].metric)));
+                            json_number(mean_of(folder, kind, fields[i].metric)));
         json_object_set_new(object, fields[i].layers_name,
                             by_layer(folder, kind, fields[i].metric));
     }
@@ -167,7 +171,7 @@ static json_t *kind_object(const quality_job *job, const quality_folder *folder,
     json_object_set_new(object, "speed_relative_to_full",
                         json_number(times_full(job, folder, kind)));
     json_object_set_new(object, "on_pareto_front",
-                        json_boolean(quality_on_front(job, folder, kind)));
+                        json_boolean(is_on_front(job, folder, kind)));
     return object;
 }
 
@@ -198,4 +202,126 @@ int quality_print_json(const quality_job *job) {
                                 json_seed(job->seed), "repeats", (json_int_t)job->repeats,
                                 "row_tolerance", QUALITY_ROW_TOLERANCE, "interrupted",
                                 job->interrupted, "folders", folders));
+}
+
+/* ---- The picture: error against time, a chart per folder, with the Pareto front ------ */
+
+/* What one chart points to while it is drawn. */
+typedef struct {
+    double x[QUALITY_KINDS], y[QUALITY_KINDS];
+    double front_x[QUALITY_KINDS], front_y[QUALITY_KINDS];
+    plot_series series[QUALITY_KINDS + 1]; /* the front first, below the points */
+    char title[QUALITY_NAME + 48];
+} folder_picture;
+
+/* The front from the fastest on, as a line. */
+static int trace_front(const quality_job *job, const quality_folder *folder,
+                       folder_picture *picture) {
+    int count = 0;
+    for (int kind = 0; kind < job->kinds; kind++) {
+        if (!is_on_front(job, folder, kind))
+            continue;
+        int at = count++;
+        for (; at > 0 && picture->front_x[at - 1] > picture->x[kind]; at--) {
+            picture->front_x[at] = picture->front_x[at - 1];
+            picture->front_y[at] = picture->front_y[at - 1];
+        }
+        picture->front_x[at] = picture->x[kind];
+        picture->front_y[at] = picture->y[kind];
+    }
+    return count;
+}
+
+/* 1, 2 or 5 times a power of ten: the largest that is no more. */
+static double round_down(double value) {
+    const double power = pow(10, floor(log10(value)));
+    const double digit = value / power;
+    return power * (digit >= 5 ? 5 : digit >= 2 ? 2 : 1);
+}
+
+/* From the fastest to the slowest, outwards to where there are ticks. */
+static plot_axis time_axis(const quality_job *job, const folder_picture *picture) {
+    double low = INFINITY, high = 0;
+    for (int kind = 0; kind < job->kinds; kind++) {
+        low = fmin(low, picture->x[kind]);
+        high = fmax(high, picture->x[kind]);
+    }
+    return (plot_axis){.label = "ms per call",
+                       .scale = PLOT_LOG,
+                       .low = round_down(low * 0.99),
+                       .high = 1 / round_down(0.99 / high)};
+}
+
+/* From just below 0, where full is, so that its marker shows whole. */
+static plot_axis error_axis(const quality_job *job, const folder_picture *picture) {
+    double high = 1e-6;
+    for (int kind = 0; kind < job->kinds; kind++)
+        high = fmax(high, picture->y[kind]);
+    return (plot_axis){.label = "relative L2 error",
+                       .scale = PLOT_LINEAR,
+                       .low = -0.03 * high,
+                       .high = 1.05 * high};
+}
+
+/* The legend is shared, so where folders differ in C it says C. */
+static bool same_clusters(const quality_job *job) {
+    for (int i = 1; i < job->folder_count; i++)
+        if (job->folders[i].clusters != job->folders[0].clusters)
+            return false;
+    return true;
+}
+
+static plot_chart draw_folder(const quality_job *job, const quality_folder *folder,
+                              folder_picture *picture) {
+    const bool alike = same_clusters(job);
+    for (int kind = 0; kind < job->kinds; kind++) {
+        picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
+        picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
+        picture->series[1 + kind] =
+            (plot_series){.name = alike ? folder->spelling[kind] : job->kind_texts[kind],
+                          .x = &picture->x[kind],
+                          .y = &picture->y[kind],
+                          .count = 1,
+                          .colour = kind % PLOT_COLOURS,
+                          .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+    }
+    picture->series[0] = (plot_series){.name = "Pareto front",
+                                       .x = picture->front_x,
+                                       .y = picture->front_y,
+                                       .count = trace_front(job, folder, picture),
+                                       .colour = PLOT_GREY,
+                                       .marker = PLOT_NO_MARKER,
+                                       .dashed = true};
+    snprintf(picture->title, sizeof picture->title, alike ? "%s" : "%s, C = %" PRId64,
+             folder->title, folder->clusters);
+    return (plot_chart){.title = picture->title,
+                        .x = time_axis(job, picture),
+                        .y = error_axis(job, picture),
+                        .series = picture->series,
+                        .series_count = job->kinds + 1};
+}
+
+int quality_write_plot(const quality_job *job) {
+    const size_t most = (size_t)job->folder_count;
+    folder_picture *pictures = calloc(most, sizeof *pictures);
+    plot_chart *charts = calloc(most, sizeof *charts);
+    char caption[160], reason[4300];
+    const int threads = shoal_context_threads(job->context);
+    int count = 0, code = EXIT_OK;
+    snprintf(caption, sizeof caption, "shoal %s, %s, %d thread%s; mean over layers%s",
+             shoal_version(), shoal_context_isa(job->context), threads,
+             threads == 1 ? "" : "s", job->interrupted ? "; interrupted" : "");
+    for (int i = 0; i < job->folder_count && pictures && charts; i++)
+        if (job->folders[i].done > 0) {
+            charts[count] = draw_folder(job, &job->folders[i], &pictures[count]);
+            count++;
+        }
+    const plot_figure figure = {.charts = charts, .count = count, .caption = caption};
+    if (!pictures || !charts)
+        code = complain(EXIT_RESOURCES, "quality", "out of memory");
+    else if (count > 0 && !plot_write(job->plot_path, &figure, reason, sizeof reason))
+        code = complain(EXIT_RESOURCES, "quality", "%s", reason);
+    free(pictures);
+    free(charts);
+    return code;
 }

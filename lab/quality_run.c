@@ -1,14 +1,18 @@
 /* What is measured in which order. A layer at a time: full once, then every kind once,
    compared with it and its rows checked; then the kinds take turns on the clock, so that
-   whatever else the machine does falls on all of them. */
+   whatever else the machine does falls on all of them.
+
+   A kind's weights for a sampled query come from exact/, with the groups and top keys that
+   the library used. They are trusted because, applied to the values, they give the
+   library's own output. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "common.h"
+#include "exact/exact.h"
+#include "lab.h"
 #include "quality.h"
 
 typedef struct {
@@ -29,38 +33,28 @@ static quality_cell *cell_of(const folder_run *run, int kind) {
     return &run->folder->cells[run->at][kind];
 }
 
+static shoal_inputs inputs_of(const folder_run *run) {
+    return (shoal_inputs){.q = run->layer.arrays[ARRAY_Q].data,
+                          .k = run->layer.arrays[ARRAY_K].data,
+                          .v = run->layer.arrays[ARRAY_V].data};
+}
+
 static shoal_status call(const folder_run *run, int kind, float *out, double *seconds) {
     const shoal_kind name = run->folder->attention[kind].kind;
-    const bool shares_keys = name == SHOAL_SHARED_FULL || name == SHOAL_LSH;
-    const shoal_inputs inputs = {.q = run->layer.arrays[ARRAY_Q].data,
-                                 .k = shares_keys ? NULL
-                                                  : run->layer.arrays[ARRAY_K].data,
-                                 .v = run->layer.arrays[ARRAY_V].data};
+    shoal_inputs inputs = inputs_of(run);
+    if (name == SHOAL_SHARED_FULL || name == SHOAL_LSH)
+        inputs.k = NULL;
     const double begun = seconds_now();
     const shoal_status status = shoal_forward(run->plans[kind], &inputs, out);
     *seconds = seconds_now() - begun;
     return status;
 }
 
-/* Of the bits of an output; any change of any of them changes it. */
-static uint64_t digest_of(const float *out, int64_t count) {
-    uint64_t digest = 1;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, out + i, sizeof bits);
-        digest = (digest ^ bits) * 0x100000001b3u;
-    }
-    return digest;
-}
-
 static double relative_error(const float *out, const float *exact, int64_t count) {
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const double away = (double)out[i] - (double)exact[i];
-        difference += away * away;
-        size += (double)exact[i] * (double)exact[i];
-    }
-    return difference == 0 ? 0 : sqrt(difference / size);
+    squares sums = {0};
+    for (int64_t i = 0; i < count; i++)
+        squares_add(&sums, (double)out[i], (double)exact[i]);
+    return squares_relative(sums);
 }
 
 static int fail_call(const folder_run *run, shoal_status status, int kind) {
@@ -68,6 +62,125 @@ static int fail_call(const folder_run *run, shoal_status status, int kind) {
              "%s on %s, layer %d:", run->folder->spelling[kind], run->folder->path,
              run->folder->layer[run->at]);
     return complain_status(status, EXIT_BAD_INPUT, "quality", run->job->context);
+}
+
+/* ---- Rows of sampled queries ------------------------------------------------------- */
+
+/* Room for one query. */
+typedef struct {
+    double *full; /* [S], full's weights */
+    double *sums; /* [2][Dv], row V and row |V| */
+    double score; /* the largest of the query's own scores, signs aside */
+} row_work;
+
+/* The largest difference of row V from the output, as a share of the largest row |V|. */
+static double check_row(const exact_head *head, const row_work *work, const float *out) {
+    const int64_t Dv = head->value_dim;
+    double *sums = work->sums, *sizes = work->sums + Dv, worst = 0, size = 0;
+    memset(sums, 0, 2 * (size_t)Dv * sizeof *sums);
+    for (int64_t l = 0; l < head->keys; l++)
+        for (int64_t d = 0; d < Dv; d++) {
+            sums[d] += head->weights[l] * head->v[l * Dv + d];
+            sizes[d] += head->weights[l] * fabs(head->v[l * Dv + d]);
+        }
+    for (int64_t d = 0; d < Dv; d++) {
+        const double difference = fabs(sums[d] - (double)out[d]);
+        worst = isnan(difference) ? INFINITY : fmax(worst, difference);
+        size = fmax(size, sizes[d]);
+    }
+    /* Rounding of scores, which are exponents, grows with them. */
+    const double growth = 1 +
+                          4 * (double)FLT_EPSILON * work->score / QUALITY_ROW_TOLERANCE;
+    return worst == 0 ? 0 : worst / (size * growth);
+}
+
+static int64_t strongest(const double *row, int64_t count) {
+    int64_t best = 0;
+    for (int64_t l = 1; l < count; l++)
+        if (row[l] > row[best])
+            best = l;
+    return best;
+}
+
+/* full's weights for query i of the same head. */
+static void fill_full(exact_head *head, int64_t i, row_work *work) {
+    const shoal_attention kept = head->attention;
+    head->attention.kind = SHOAL_FULL;
+    memcpy(work->full, exact_row(head, i), (size_t)head->keys * sizeof *work->full);
+    head->attention = kept;
+    work->score = 0;
+    for (int64_t l = 0; l < head->keys; l++)
+        work->score = fmax(work->score, fabs(head->scores[l]));
+}
+
+/* Adds what the kind's weights for query i say. out: [Dv], what it computed. */
+static void add_row(exact_head *head, int64_t i, row_work *work, const float *out,
+                    quality_cell *cell) {
+    double *const metrics = cell->value;
+    fill_full(head, i, work);
+    exact_row(head, i);
+    /* Two keys that single precision may see the other way round tell nothing. */
+    if (head->margin > 1e-5 * (1 + work->score))
+        metrics[METRIC_ROW_CHECK] =
+            fmax(metrics[METRIC_ROW_CHECK], check_row(head, work, out));
+    for (int64_t l = 0; l < head->keys; l++)
+        metrics[METRIC_ROW_L1] += fabs(head->weights[l] - work->full[l]);
+    metrics[METRIC_AGREEMENT] += strongest(head->weights, head->keys) ==
+                                 strongest(work->full, head->keys);
+}
+
+/* Fills the three metrics of rows; they are NAN where the plan does not tell what it
+   chose. False when memory ran out. */
+static bool measure_rows(const folder_run *run, int kind, const float *out,
+                         quality_cell *cell) {
+    const shoal_problem *problem = &run->folder->problem;
+    const shoal_inputs inputs = inputs_of(run);
+    const int64_t N = problem->queries, count = run->folder->samples;
+    row_work work = {.full = malloc((size_t)problem->keys * sizeof(double)),
+                     .sums = malloc(2 * (size_t)problem->value_dim * sizeof(double))};
+    exact_head *head = NULL;
+    bool fine = work.full && work.sums, known = true;
+    double *const metrics = cell->value;
+    metrics[METRIC_ROW_L1] = metrics[METRIC_AGREEMENT] = metrics[METRIC_ROW_CHECK] = 0;
+    for (int64_t s = 0; s < count && fine && known; s++) {
+        const int64_t at = run->queries[s] / N;
+        if (s == 0 || at != run->queries[s - 1] / N) {
+            exact_destroy(head);
+            head = exact_load(problem, &inputs, run->plans[kind],
+                              &run->folder->attention[kind], at / problem->heads,
+                              at % problem->heads);
+        }
+        fine = head != NULL;
+        known = fine && exact_is_known(head);
+        if (known)
+            add_row(head, run->queries[s] % N, &work,
+                    out + run->queries[s] * problem->value_dim, cell);
+    }
+    exact_destroy(head);
+    free(work.full);
+    free(work.sums);
+    metrics[METRIC_ROW_L1] /= known ? (double)count : NAN;
+    metrics[METRIC_AGREEMENT] /= known ? (double)count : NAN;
+    metrics[METRIC_ROW_CHECK] /= known ? 1 : NAN;
+    return fine;
+}
+
+/* ---- Which queries ----------------------------------------------------------------- */
+
+static double random_share(uint64_t seed, uint64_t counter) {
+    uint64_t x = (counter + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
+/* Selection sampling: each is taken with the probability (still wanted) / (still left). */
+static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
+    int64_t taken = 0;
+    for (int64_t i = 0; i < total && taken < count; i++)
+        if ((double)(total - i) * random_share(seed, (uint64_t)i) <
+            (double)(count - taken))
+            chosen[taken++] = i;
 }
 
 /* ---- Quality ----------------------------------------------------------------------- */
@@ -87,16 +200,7 @@ static int trust_rows(const folder_run *run, int kind) {
 }
 
 static int compare_rows(folder_run *run, int kind, const float *out) {
-    const quality_folder *folder = run->folder;
-    const quality_call done = {.attention = &folder->attention[kind],
-                               .problem = &folder->problem,
-                               .q = run->layer.arrays[ARRAY_Q].data,
-                               .k = run->layer.arrays[ARRAY_K].data,
-                               .v = run->layer.arrays[ARRAY_V].data,
-                               .out = out,
-                               .groups = shoal_plan_groups(run->plans[kind], NULL),
-                               .top_keys = shoal_plan_top_keys(run->plans[kind], NULL)};
-    if (!quality_rows(&done, run->queries, folder->samples, cell_of(run, kind)))
+    if (!measure_rows(run, kind, out, cell_of(run, kind)))
         return complain(EXIT_RESOURCES, "quality", "out of memory");
     return trust_rows(run, kind);
 }
@@ -109,7 +213,7 @@ static int compare_kind(folder_run *run, int kind) {
     const shoal_status status = call(run, kind, out, &seconds);
     if (status != SHOAL_OK)
         return fail_call(run, status, kind);
-    run->digests[kind] = digest_of(out, run->count);
+    run->digests[kind] = fold_floats(1, out, run->count);
     cell_of(run, kind)->value[METRIC_ERROR] = relative_error(out, run->exact, run->count);
     cell_of(run, kind)->value[METRIC_SECONDS] = INFINITY;
     return compare_rows(run, kind, out);
@@ -131,7 +235,7 @@ static int take_turn(folder_run *run, int kind) {
     const shoal_status status = call(run, kind, run->out, &seconds);
     if (status != SHOAL_OK)
         return fail_call(run, status, kind);
-    if (digest_of(run->out, run->count) != run->digests[kind])
+    if (fold_floats(1, run->out, run->count) != run->digests[kind])
         return complain(EXIT_FAILURE, "quality",
                         "WRONG: %s on %s, layer %d: the same call gave another output; "
                         "please report it",
@@ -160,9 +264,8 @@ static int measure_layer(folder_run *run) {
     progress_say("%s, layer %d: reading", run->folder->title,
                  run->folder->layer[run->at]);
     int code = quality_read(run->job, run->folder, run->at, &run->layer);
-    quality_sample(problem->batch * problem->heads * problem->queries,
-                   run->folder->samples,
-                   run->job->seed + (uint64_t)run->folder->layer[run->at], run->queries);
+    sample(problem->batch * problem->heads * problem->queries, run->folder->samples,
+           run->job->seed + (uint64_t)run->folder->layer[run->at], run->queries);
     if (code == EXIT_OK)
         code = compare_all(run);
     if (code == EXIT_OK)

@@ -25,7 +25,7 @@ int repro_write_pictures(const repro_job *job) {
 
 #else
 
-#include "plot_draw.h"
+#include <cairo.h>
 
 enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18 };
 static const double text_size = 10, small_text = 8.5, bottom = 58;
