@@ -12,8 +12,6 @@
 #include "train.h"
 #include <shoal_models.h>
 
-#if defined(SHOAL_HAVE_MODELS)
-
 enum { MOST_KINDS = 32, NAME = 128, DEFAULT_BATCHES = 20 };
 
 enum {
@@ -206,32 +204,3 @@ int eval_command(int count, char **arguments) {
         return ended;
     return run(&job, count - optind, arguments + optind);
 }
-
-#else
-
-/* In a build without training the commands say why they are missing. */
-static int absent(const char *command) {
-    return complain(EXIT_USAGE, command,
-                    "this build cannot train: it was made without OpenBLAS or jansson "
-                    "(libopenblas-dev, libjansson-dev)");
-}
-
-int train_command(int count, char **arguments) {
-    (void)count;
-    (void)arguments;
-    return absent("train");
-}
-
-int eval_command(int count, char **arguments) {
-    (void)count;
-    (void)arguments;
-    return absent("eval");
-}
-
-int repro_command(int count, char **arguments) {
-    (void)count;
-    (void)arguments;
-    return absent("repro");
-}
-
-#endif

@@ -21,11 +21,7 @@ static const command_help help =
      "  SHOAL_ISA          forces an instruction set: scalar, avx2, avx512, neon\n"
      "  OMP_NUM_THREADS    the number of threads unless --threads says another\n"};
 
-#if defined(SHOAL_HAVE_MODELS)
 static const char blas[] = "OpenBLAS for the layers of models; attention needs none";
-#else
-static const char blas[] = "none: the attention core does not need one";
-#endif
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "train.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -269,5 +267,3 @@ int train_command(int count, char **arguments) {
     job.run.save_seconds = (double)job.save_seconds;
     return with_task(&job, count - optind, arguments + optind);
 }
-
-#endif

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "train.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -175,5 +173,3 @@ json_t *train_log_last_validation(const char *path) {
         fclose(file);
     return last;
 }
-
-#endif

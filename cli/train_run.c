@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "train.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -271,5 +269,3 @@ int train_go(train_run *run, shoal_context *context) {
     close(lock);
     return code;
 }
-
-#endif

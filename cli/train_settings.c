@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "train.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,5 +164,3 @@ json_t *train_config_json(const shoal_train_config *config) {
     }
     return object;
 }
-
-#endif

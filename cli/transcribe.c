@@ -14,8 +14,6 @@
 #include "options.h"
 #include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_SPEECH
-
 enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 
 enum {
@@ -349,13 +347,3 @@ int transcribe_command(int count, char **arguments) {
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);
 }
-
-#else
-
-int transcribe_command(int count, char **arguments) {
-    (void)count, (void)arguments;
-    return complain(EXIT_USAGE, "transcribe",
-                    "this program was built without the libraries that models need");
-}
-
-#endif

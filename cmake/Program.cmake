@@ -1,7 +1,13 @@
 # The program `shoal`: the commands of cli/ and of lab/. It links the shared libraries, so it
 # can use nothing that their headers do not export.
-file(GLOB program_sources CONFIGURE_DEPENDS cli/*.c lab/*.c)
+file(GLOB program_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+    cli/*.c lab/*.c)
 shoal_find(cairo cairo.h cairo)
+if(TARGET shoal_speech)
+    list(REMOVE_ITEM program_sources cli/no_speech.c)
+else()
+    list(FILTER program_sources EXCLUDE REGEX "^(cli/transcribe|lab/wer).*")
+endif()
 
 if(NOT TARGET shoal_models)
     message(STATUS "The program is not built: it needs libshoal-models")
@@ -11,10 +17,8 @@ else()
     target_include_directories(shoal_program PRIVATE cli lab)
     target_link_libraries(shoal_program PRIVATE shoal_exact shoal_models shoal_flags
         jansson openblas Threads::Threads m)
-    target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_MODELS)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)
-        target_compile_definitions(shoal_program PRIVATE SHOAL_HAVE_SPEECH)
     else()
         message(STATUS "The program is built without speech")
     endif()

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "repro.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
@@ -246,5 +244,3 @@ int repro_command(int count, char **arguments) {
         take_lengths(&job, DEFAULT_LENGTHS);
     return run(&job, count - optind, arguments + optind);
 }
-
-#endif

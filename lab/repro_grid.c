@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "repro.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -283,5 +281,3 @@ int repro_train(repro_job *job) {
                 job->failed == 1 ? "" : "s");
     return code;
 }
-
-#endif

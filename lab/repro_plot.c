@@ -3,8 +3,6 @@
 #define _GNU_SOURCE
 #include "repro.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -207,5 +205,4 @@ int repro_write_pictures(const repro_job *job) {
     return code == EXIT_OK ? write_picture(&one, "copy.png") : code;
 }
 
-#endif
 #endif

@@ -1,8 +1,6 @@
 /* The grid as a table: for the terminal, as Markdown and as JSON. */
 #include "repro.h"
 
-#if defined(SHOAL_HAVE_MODELS)
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -115,5 +113,3 @@ int repro_print_json(const repro_job *job) {
     return print_json(json_pack("{s:s, s:s, s:o}", "experiment", "copy", "shoal",
                                 shoal_version(), "cells", cells));
 }
-
-#endif

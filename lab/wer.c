@@ -15,8 +15,6 @@
 #include "plot.h"
 #include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_SPEECH
-
 #define DEFAULT_KINDS "full,shoal-100"
 #define DEFAULT_GAP 0.5
 enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64 };
@@ -229,13 +227,3 @@ int wer_command(int count, char **arguments) {
         return EXIT_USAGE;
     return run(&job, count - optind, arguments + optind);
 }
-
-#else
-
-int wer_command(int count, char **arguments) {
-    (void)count, (void)arguments;
-    return complain(EXIT_USAGE, "wer",
-                    "this program was built without the libraries that models need");
-}
-
-#endif

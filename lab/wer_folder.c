@@ -13,8 +13,6 @@
 #include "wer.h"
 #include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_SPEECH
-
 enum { DEEPEST = 6, WINDOW_SECONDS = 30 };
 
 /* ---- Transcripts ---------------------------------------------------------------- */
@@ -222,5 +220,3 @@ void wer_release(wer_job *job) {
     free(job->windows);
     free(job->utterances);
 }
-
-#endif

@@ -9,8 +9,6 @@
 #include "wer.h"
 #include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_SPEECH
-
 /* ---- Summaries ------------------------------------------------------------------ */
 
 double wer_percent(const shoal_word_errors *errors) {
@@ -210,5 +208,3 @@ int wer_write_plot(const wer_job *job) {
         return complain(EXIT_RESOURCES, "wer", "%s", reason);
     return EXIT_OK;
 }
-
-#endif

@@ -11,8 +11,6 @@
 #include "wer.h"
 #include <shoal_speech.h>
 
-#ifdef SHOAL_HAVE_SPEECH
-
 enum { WINDOW_SECONDS = 30 };
 
 typedef struct {
@@ -181,5 +179,3 @@ int wer_measure(wer_job *job) {
     free(run.again);
     return code;
 }
-
-#endif
