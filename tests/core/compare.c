@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before cmocka, which makes a macro of the name `fail`. */
 #include "attention/lsh.h"
 
 #include <cmocka.h>

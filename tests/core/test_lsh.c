@@ -8,7 +8,6 @@
 #include "base/random.h"
 #include "support.h"
 
-/* Before cmocka, which makes a macro of the name `fail`. */
 #include "attention/lsh.h"
 
 #include <cmocka.h>

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Before cmocka, which makes a macro of the name `fail`. */
 #include "models/nn/conv.h"
 
 #include <cmocka.h>

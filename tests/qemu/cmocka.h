@@ -58,7 +58,7 @@ void shim_bytes(const void *a, const void *b, size_t size, int equal, const char
 #define SHIM_HERE __FILE__, __LINE__
 #define SHIM_POINTER(p) ((uintmax_t)(uintptr_t)(p))
 
-#define sh_fail() shim_fail(SHIM_HERE, "failed")
+#define fail() shim_fail(SHIM_HERE, "failed")
 #define fail_msg(...) shim_fail(SHIM_HERE, __VA_ARGS__)
 #define skip() shim_skip(SHIM_HERE)
 

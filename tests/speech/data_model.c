@@ -13,7 +13,7 @@
 #include "models/files/safetensors.h"
 #include "speech/mel.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 /* ---- Files, folders, memory ----------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include "support.h"
 
 #include "shoal_speech.h"
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 /* ---- A file --------------------------------------------------------------------- */
 

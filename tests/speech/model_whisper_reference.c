@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exact/exact.h"
 #include "model_whisper.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static double *values_of(const speech_file *file, const char *prefix, const char *name) {
     const file_tensor *found = sh_speech_file_tensor(file, "%s%s", prefix, name);
@@ -24,73 +25,63 @@ static double *values_of(const speech_file *file, const char *prefix, const char
     return values;
 }
 
-static double gelu(double x) {
-    return x * 0.5 * (1 + erf(x / sqrt(2)));
+/* The weight and bias of a part, which part_free gives back. */
+static exact_part part_of(const speech_file *file, const char *prefix, const char *name,
+                          int64_t inputs, int64_t outputs) {
+    char weight[160], bias[160];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    return (exact_part){.inputs = inputs,
+                        .outputs = outputs,
+                        .weight = values_of(file, prefix, weight),
+                        .bias = values_of(file, prefix, bias)};
+}
+
+static void part_free(exact_part *part) {
+    free((void *)part->weight);
+    free((void *)part->bias);
 }
 
 /* y [rows][outputs] = x [rows][inputs] W' + b. */
 static double *apply_linear(const speech_file *file, const char *prefix, const char *name,
                             const double *x, int64_t rows, int64_t inputs,
                             int64_t outputs) {
-    char full[160];
-    snprintf(full, sizeof full, "%s.weight", name);
-    double *weight = values_of(file, prefix, full);
-    snprintf(full, sizeof full, "%s.bias", name);
-    double *bias = values_of(file, prefix, full);
+    exact_part part = part_of(file, prefix, name, inputs, outputs);
     double *y = malloc((size_t)(rows * outputs) * sizeof *y);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < outputs; o++) {
-            double sum = bias ? bias[o] : 0;
-            for (int64_t i = 0; i < inputs; i++)
-                sum += x[r * inputs + i] * weight[o * inputs + i];
-            y[r * outputs + o] = sum;
-        }
-    free(weight);
-    free(bias);
+    exact_linear(&part, rows, x, y);
+    part_free(&part);
     return y;
 }
 
 static double *apply_norm(const speech_file *file, const char *prefix, const char *name,
                           const double *x, int64_t rows, int64_t width) {
-    char full[160];
-    snprintf(full, sizeof full, "%s.weight", name);
-    double *scale = values_of(file, prefix, full);
-    snprintf(full, sizeof full, "%s.bias", name);
-    double *shift = values_of(file, prefix, full);
+    exact_part part = part_of(file, prefix, name, width, width);
     double *y = malloc((size_t)(rows * width) * sizeof *y);
-    for (int64_t r = 0; r < rows; r++) {
-        const double *row = x + r * width;
-        double mean = 0, variance = 0;
-        for (int64_t i = 0; i < width; i++)
-            mean += row[i] / (double)width;
-        for (int64_t i = 0; i < width; i++)
-            variance += (row[i] - mean) * (row[i] - mean) / (double)width;
-        for (int64_t i = 0; i < width; i++)
-            y[r * width + i] = (row[i] - mean) / sqrt(variance + 1e-5) * scale[i] +
-                               shift[i];
-    }
-    free(scale);
-    free(shift);
+    exact_norm(&part, 1e-5, rows, x, y);
+    part_free(&part);
     return y;
 }
 
-/* One head of one query over the first `keys` keys. */
-static void attend(const double *q, const double *k, const double *v, int64_t keys,
-                   int64_t stride, int64_t dim, double *weights, double *out) {
-    double largest = -INFINITY, sum = 0;
-    for (int64_t s = 0; s < keys; s++) {
-        weights[s] = 0;
-        for (int64_t d = 0; d < dim; d++)
-            weights[s] += q[d] * k[s * stride + d] / sqrt((double)dim);
-        largest = fmax(largest, weights[s]);
+/* One head over all keys, or for query r over the first r + 1. q, k, v and out: the head's
+   features in rows of `width`. */
+static void attend(const double *q, const double *k, const double *v, int64_t rows,
+                   int64_t keys, int64_t width, int64_t dim, bool causal, double *out) {
+    const shoal_attention full = {.kind = SHOAL_FULL};
+    exact_head *head = exact_create(&full, rows, keys, dim, dim);
+    assert_non_null(head);
+    for (int64_t d = 0; d < dim; d++) {
+        for (int64_t r = 0; r < rows; r++)
+            head->q[r * dim + d] = q[r * width + d];
+        for (int64_t l = 0; l < keys; l++) {
+            head->k[l * dim + d] = k[l * width + d];
+            head->v[l * dim + d] = v[l * width + d];
+        }
     }
-    for (int64_t s = 0; s < keys; s++)
-        sum += weights[s] = exp(weights[s] - largest);
-    for (int64_t d = 0; d < dim; d++)
-        out[d] = 0;
-    for (int64_t s = 0; s < keys; s++)
-        for (int64_t d = 0; d < dim; d++)
-            out[d] += weights[s] / sum * v[s * stride + d];
+    for (int64_t r = 0; r < rows; r++) {
+        head->keys = causal ? r + 1 : keys;
+        exact_output(head, r, out + r * width);
+    }
+    exact_destroy(head);
 }
 
 /* x += attention(norm(x), other or norm(x)). */
@@ -109,16 +100,12 @@ static void add_attention(const speech_file *file, const char *prefix, const cha
     double *k = apply_linear(file, prefix, part[1], source, keys, width, width);
     double *v = apply_linear(file, prefix, part[2], source, keys, width, width);
     double *mixed = malloc((size_t)(rows * width) * sizeof *mixed);
-    double *weights = malloc((size_t)keys * sizeof *weights);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < heads; h++)
-            attend(q + r * width + h * dim, k + h * dim, v + h * dim,
-                   causal ? r + 1 : keys, width, dim, weights,
-                   mixed + r * width + h * dim);
+    for (int64_t at = 0; at < width; at += dim)
+        attend(q + at, k + at, v + at, rows, keys, width, dim, causal, mixed + at);
     double *out = apply_linear(file, prefix, part[3], mixed, rows, width, width);
     for (int64_t i = 0; i < rows * width; i++)
         x[i] += out[i];
-    double *const all[] = {normed, q, k, v, mixed, weights, out};
+    double *const all[] = {normed, q, k, v, mixed, out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -128,7 +115,7 @@ static void add_forward(const speech_file *file, const char *prefix, double *x,
     double *normed = apply_norm(file, prefix, "mlp_ln", x, rows, width);
     double *wide = apply_linear(file, prefix, "mlp.0", normed, rows, width, 4 * width);
     for (int64_t i = 0; i < rows * 4 * width; i++)
-        wide[i] = gelu(wide[i]);
+        wide[i] = exact_activation(SHOAL_GELU, wide[i]);
     double *out = apply_linear(file, prefix, "mlp.2", wide, rows, 4 * width, width);
     for (int64_t i = 0; i < rows * width; i++)
         x[i] += out[i];
@@ -141,26 +128,21 @@ static void add_forward(const speech_file *file, const char *prefix, double *x,
 static double *apply_conv(const speech_file *file, const char *name, const double *x,
                           int64_t inputs, int64_t length, int64_t stride,
                           int64_t outputs) {
-    char full[64];
-    snprintf(full, sizeof full, "%s.weight", name);
-    double *weight = values_of(file, "encoder.", full);
-    snprintf(full, sizeof full, "%s.bias", name);
-    double *bias = values_of(file, "encoder.", full);
+    exact_part part = part_of(file, "encoder.", name, inputs, outputs);
     const int64_t made = length / stride;
     double *y = malloc((size_t)(outputs * made) * sizeof *y);
     for (int64_t o = 0; o < outputs; o++)
         for (int64_t t = 0; t < made; t++) {
-            double sum = bias[o];
+            double sum = part.bias[o];
             for (int64_t i = 0; i < inputs; i++)
                 for (int64_t j = 0; j < 3; j++) {
                     const int64_t at = t * stride + j - 1;
                     if (at >= 0 && at < length)
-                        sum += weight[(o * inputs + i) * 3 + j] * x[i * length + at];
+                        sum += part.weight[(o * inputs + i) * 3 + j] * x[i * length + at];
                 }
-            y[o * made + t] = gelu(sum);
+            y[o * made + t] = exact_activation(SHOAL_GELU, sum);
         }
-    free(weight);
-    free(bias);
+    part_free(&part);
     return y;
 }
 
@@ -211,13 +193,10 @@ void reference_logits(const speech_file *file, const double *encoded, const int3
         add_forward(file, prefix, x, count, width);
     }
     double *last = apply_norm(file, "decoder.", "ln", x, count, width);
-    for (int64_t r = 0; r < count; r++)
-        for (int64_t v = 0; v < s->vocabulary; v++) {
-            double sum = 0;
-            for (int64_t i = 0; i < width; i++)
-                sum += last[r * width + i] * embedding[v * width + i];
-            logits[r * s->vocabulary + v] = sum;
-        }
+    const exact_part words = {.inputs = width,
+                              .outputs = s->vocabulary,
+                              .weight = embedding};
+    exact_linear(&words, count, last, logits);
     double *const all[] = {embedding, positions, x, last};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);

@@ -17,7 +17,7 @@
 #include "speech/audio.h"
 #include "support.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static const double pi = 3.14159265358979323846;
 static shoal_context *context;

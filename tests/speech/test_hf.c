@@ -14,7 +14,7 @@
 #include "speech/hf.h"
 #include "speech/mel.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static shoal_context *context;
 static made_model made;

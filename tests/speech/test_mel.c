@@ -11,7 +11,7 @@
 #include "speech/mel.h"
 #include "support.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static const double pi = 3.14159265358979323846;
 

@@ -12,7 +12,7 @@
 #include "data_model.h"
 #include "models/files/safetensors.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static shoal_context *context;
 static const char *folder;

@@ -13,7 +13,7 @@
 #include "speech/mel.h"
 #include "support.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 enum { MULTILINGUAL = 51865 };
 

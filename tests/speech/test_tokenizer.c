@@ -11,7 +11,7 @@
 #include "speech/tokenizer.h"
 #include "support.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static void layouts_are_the_published_ones(void **state) {
     tokens t;

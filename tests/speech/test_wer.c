@@ -10,7 +10,7 @@
 
 #include "speech/wer.h"
 
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 static shoal_context *context;
 

@@ -14,7 +14,7 @@
 #include "support.h"
 
 #include "shoal_speech.h"
-#include <cmocka.h> /* last: it has a macro fail() */
+#include <cmocka.h>
 
 enum { POSITIONS = 1500, VOCABULARY = 51865, SECOND = 16000 };
 
