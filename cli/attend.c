@@ -1,16 +1,72 @@
-/* shoal attend: the command line and the report. */
-#define _GNU_SOURCE
-#include "attend.h"
+/* shoal attend: arrays are read and compared before any work begins, and written after all
+   of it has succeeded.
 
+   A problem that fits comfortably in memory is one slice. A larger one is cut into one
+   slice per sequence and key/value head, which one plan does one after the other: a head's
+   result does not depend on the others, and the pages of inputs that are finished go back
+   to the system. */
+#define _GNU_SOURCE
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include "shoal_models.h"
+
+/* Shapes: B batch, H heads, G key/value heads, N queries, S keys. */
+typedef enum {
+    INPUT_Q,             /* [B, H, N, D] */
+    INPUT_K,             /* [B, G, S, D] */
+    INPUT_V,             /* [B, G, S, Dv] */
+    INPUT_QUERY_LENGTHS, /* [B] */
+    INPUT_KEY_LENGTHS,   /* [B] */
+    INPUT_GROUPS,        /* [B, H, N] */
+    INPUT_GRAD_OUT,      /* [B, H, N, Dv] */
+    INPUTS
+} attend_input;
+
+typedef enum {
+    OUTPUT_OUT,    /* [B, H, N, Dv] */
+    OUTPUT_GROUPS, /* [B, H, N] */
+    OUTPUT_TOP,    /* [B, H, clusters, topk] */
+    OUTPUT_GRAD_Q, /* as Q, K and V */
+    OUTPUT_GRAD_K,
+    OUTPUT_GRAD_V,
+    OUTPUTS
+} attend_output;
+
+typedef struct {
+    /* What was asked for; a path that is NULL was not. */
+    const char *kind;
+    const char *input_paths[INPUTS], *output_paths[OUTPUTS];
+    const char *isa;
+    int64_t threads, check_samples; /* check_samples 0: no check */
+    float scale;                    /* 0: the library's default */
+    uint64_t seed;
+    bool has_seed, json;
+
+    /* What is worked on. */
+    shoal_context *context;
+    shoal_attention attention;
+    shoal_problem problem;
+    bool shared; /* the keys are the queries */
+    shoal_array inputs[INPUTS], outputs[OUTPUTS];
+    int64_t *query_lengths, *key_lengths; /* [B], or NULL */
+
+    /* What came out. */
+    int64_t slices;
+    double seconds; /* forward and backward */
+    size_t workspace;
+    shoal_error error;
+    shoal_attention picked; /* what auto picked, for the last slice */
+} attend_job;
 
 enum { DEFAULT_SAMPLES = 256 };
 
@@ -212,6 +268,445 @@ static int parse_kind(attend_job *job) {
     int code = complain_status(status, EXIT_USAGE, "attend", job->context);
     fputs("shoal attend: shoal kinds shows how every kind is spelled\n", stderr);
     return code;
+}
+
+/* ---- Reading ---------------------------------------------------------------------- */
+
+static const char *const type_names[] =
+    {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32"};
+
+static int64_t array_elements(const shoal_array *array) {
+    int64_t elements = 1;
+    for (int i = 0; i < array->rank; i++)
+        elements *= array->shape[i];
+    return elements;
+}
+
+static size_t array_bytes(const shoal_array *array) {
+    return (size_t)array_elements(array) * 4;
+}
+
+enum { SHAPE_TEXT = 200 };
+
+static const char *shape_text(const shoal_array *array, char text[SHAPE_TEXT]) {
+    size_t used = (size_t)snprintf(text, SHAPE_TEXT, "[");
+    for (int i = 0; i < array->rank && used < SHAPE_TEXT; i++)
+        used += (size_t)snprintf(text + used, SHAPE_TEXT - used, "%s%" PRId64,
+                                 i ? ", " : "", array->shape[i]);
+    if (used < SHAPE_TEXT)
+        snprintf(text + used, SHAPE_TEXT - used, "]");
+    return text;
+}
+
+static const struct {
+    shoal_dtype dtype;
+    int rank;
+    const char *layout;
+} expected[INPUTS] = {
+    [INPUT_Q] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_K] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_V] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_QUERY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
+    [INPUT_KEY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
+    [INPUT_GROUPS] = {SHOAL_INT32, 3, "[batch, heads, length]"},
+    [INPUT_GRAD_OUT] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+};
+
+static int read_input(attend_job *job, attend_input which) {
+    char text[SHAPE_TEXT];
+    const char *path = job->input_paths[which];
+    shoal_array *array = &job->inputs[which];
+    shoal_status status = shoal_array_read(job->context, path, array);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    if (array->dtype == expected[which].dtype && array->rank == expected[which].rank)
+        return EXIT_OK;
+    return complain(EXIT_BAD_INPUT, "attend", "%s is %s %s; it must be %s %s", path,
+                    type_names[array->dtype], shape_text(array, text),
+                    type_names[expected[which].dtype], expected[which].layout);
+}
+
+static int do_not_fit(const attend_job *job, attend_input one, attend_input other,
+                      const char *rule) {
+    char first[SHAPE_TEXT], second[SHAPE_TEXT];
+    return complain(EXIT_BAD_INPUT, "attend", "%s %s and %s %s do not fit together: %s",
+                    job->input_paths[one], shape_text(&job->inputs[one], first),
+                    job->input_paths[other], shape_text(&job->inputs[other], second),
+                    rule);
+}
+
+static int compare_queries_keys_values(const attend_job *job) {
+    const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
+    bool has_keys = job->inputs[INPUT_K].data != NULL;
+    const int64_t *k = has_keys ? job->inputs[INPUT_K].shape : q;
+    attend_input keys = has_keys ? INPUT_K : INPUT_Q;
+    if (k[0] != q[0])
+        return do_not_fit(job, INPUT_K, INPUT_Q, "the batches differ");
+    if (k[3] != q[3])
+        return do_not_fit(job, INPUT_K, INPUT_Q, "queries and keys must be of one size");
+    if (k[1] != q[1] && (k[1] == 0 || q[1] % k[1] != 0))
+        return do_not_fit(job, INPUT_K, INPUT_Q,
+                          "the key heads must divide the query heads");
+    if (job->shared && (k[1] != q[1] || k[2] != q[2]))
+        return do_not_fit(job, INPUT_K, INPUT_Q,
+                          "this kind needs the keys to be the queries (- for K says so)");
+    if (v[0] != k[0] || v[1] != k[1] || v[2] != k[2])
+        return do_not_fit(
+            job, INPUT_V, keys,
+            "every key needs one value: batch, heads and length must be equal");
+    return EXIT_OK;
+}
+
+/* Lengths come as int32 and are wanted as int64; they must lie within the array. */
+static int load_lengths(attend_job *job, attend_input which, int64_t longest,
+                        int64_t **lengths) {
+    if (!job->input_paths[which])
+        return EXIT_OK;
+    const shoal_array *array = &job->inputs[which];
+    const int32_t *given = array->data;
+    if (array->shape[0] != job->problem.batch)
+        return do_not_fit(job, which, INPUT_Q, "there must be one length per sequence");
+    *lengths = malloc((size_t)(array->shape[0] + 1) * sizeof **lengths);
+    if (!*lengths)
+        return complain(EXIT_RESOURCES, "attend", "out of memory");
+    for (int64_t i = 0; i < array->shape[0]; i++) {
+        if (given[i] < 0 || given[i] > longest)
+            return complain(EXIT_BAD_INPUT, "attend",
+                            "%s: length %" PRId32 " of sequence %" PRId64
+                            " is not within 0 to %" PRId64,
+                            job->input_paths[which], given[i], i, longest);
+        (*lengths)[i] = given[i];
+    }
+    return EXIT_OK;
+}
+
+static int compare_the_rest(const attend_job *job) {
+    const shoal_problem *problem = &job->problem;
+    const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
+    const int64_t *grad = job->inputs[INPUT_GRAD_OUT].shape;
+    if (job->input_paths[INPUT_GROUPS] &&
+        (groups[0] != problem->batch || groups[1] != problem->heads ||
+         groups[2] != problem->queries))
+        return do_not_fit(job, INPUT_GROUPS, INPUT_Q,
+                          "there must be one group per query");
+    if (job->input_paths[INPUT_GRAD_OUT] &&
+        (grad[0] != problem->batch || grad[1] != problem->heads ||
+         grad[2] != problem->queries || grad[3] != problem->value_dim))
+        return do_not_fit(
+            job, INPUT_GRAD_OUT, INPUT_Q,
+            "it must have the output's shape: the queries', with the values' "
+            "size");
+    return EXIT_OK;
+}
+
+static void describe_problem(attend_job *job) {
+    const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
+    job->problem = (shoal_problem){.batch = q[0],
+                                   .heads = q[1],
+                                   .kv_heads = v[1],
+                                   .queries = q[2],
+                                   .keys = v[2],
+                                   .dim = q[3],
+                                   .value_dim = v[3],
+                                   .scale = job->scale};
+}
+
+static int load_inputs(attend_job *job) {
+    int code = EXIT_OK;
+    for (int i = 0; i < INPUTS && code == EXIT_OK; i++)
+        if (job->input_paths[i])
+            code = read_input(job, (attend_input)i);
+    if (code == EXIT_OK)
+        code = compare_queries_keys_values(job);
+    if (code != EXIT_OK)
+        return code;
+    describe_problem(job);
+    code =
+        load_lengths(job, INPUT_QUERY_LENGTHS, job->problem.queries, &job->query_lengths);
+    if (code == EXIT_OK)
+        code = load_lengths(job, INPUT_KEY_LENGTHS, job->problem.keys, &job->key_lengths);
+    return code == EXIT_OK ? compare_the_rest(job) : code;
+}
+
+/* ---- Slices -------------------------------------------------------------------- */
+
+/* Inputs and output together above which the problem is cut. */
+static const char largest_whole_variable[] = "SHOAL_SLICE_ABOVE";
+static const size_t largest_whole = (size_t)512 << 20;
+
+static bool must_be_cut(const attend_job *job) {
+    const char *asked = getenv(largest_whole_variable);
+    size_t limit = asked && *asked ? strtoull(asked, NULL, 10) : largest_whole;
+    size_t bytes = array_bytes(&job->outputs[OUTPUT_OUT]);
+    for (int i = INPUT_Q; i <= INPUT_V; i++)
+        if (job->inputs[i].data)
+            bytes += array_bytes(&job->inputs[i]);
+    return bytes > limit;
+}
+
+/* Every array is [batch, heads or kv heads, ...], so equal parts of it are the slices. */
+static void *part_of(const shoal_array *array, int64_t slice, int64_t slices,
+                     size_t *bytes) {
+    *bytes = array_bytes(array) / (size_t)slices;
+    return array->data ? (char *)array->data + (size_t)slice * *bytes : NULL;
+}
+
+static void *input_part(const attend_job *job, attend_input which, int64_t slice) {
+    size_t bytes;
+    return part_of(&job->inputs[which], slice, job->slices, &bytes);
+}
+
+static void *output_part(const attend_job *job, attend_output which, int64_t slice) {
+    size_t bytes;
+    return part_of(&job->outputs[which], slice, job->slices, &bytes);
+}
+
+/* The pages that lie wholly inside the slice; those at its ends may be a neighbour's. */
+static void give_back_inputs(const attend_job *job, int64_t slice) {
+    static const attend_input large[] = {INPUT_Q, INPUT_K, INPUT_V, INPUT_GRAD_OUT};
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        size_t bytes;
+        char *part = part_of(&job->inputs[large[i]], slice, job->slices, &bytes);
+        uintptr_t ahead = (page - (uintptr_t)part % page) % page;
+        if (part && bytes > ahead + page)
+            madvise(part + ahead, (bytes - ahead) / page * page, MADV_DONTNEED);
+    }
+}
+
+/* ---- One slice -------------------------------------------------------------------- */
+
+/* Kinds whose keys are the queries never look at keys. A file with other keys is refused,
+   because it would be ignored. */
+static int compare_shared_keys(const attend_job *job, const shoal_problem *part,
+                               int64_t slice, const shoal_inputs *inputs) {
+    const float *keys = input_part(job, INPUT_K, slice);
+    if (!job->shared || !keys)
+        return EXIT_OK;
+    for (int64_t row = 0; row < part->batch * part->heads; row++) {
+        int64_t live = inputs->query_lengths ? inputs->query_lengths[row / part->heads]
+                                             : part->queries;
+        int64_t begin = row * part->keys * part->dim;
+        if (memcmp(keys + begin, inputs->q + begin,
+                   (size_t)(live * part->dim) * sizeof *keys) != 0)
+            return complain(EXIT_BAD_INPUT, "attend",
+                            "%s is not equal to %s, and in this kind the keys are the "
+                            "queries; give - for K",
+                            job->input_paths[INPUT_K], job->input_paths[INPUT_Q]);
+    }
+    return EXIT_OK;
+}
+
+static shoal_inputs slice_inputs(const attend_job *job, int64_t slice) {
+    int64_t sequence = job->slices > 1 ? slice / job->problem.kv_heads : 0;
+    return (shoal_inputs){.q = input_part(job, INPUT_Q, slice),
+                          .k = job->shared ? NULL : input_part(job, INPUT_K, slice),
+                          .v = input_part(job, INPUT_V, slice),
+                          .query_lengths =
+                              job->query_lengths ? job->query_lengths + sequence : NULL,
+                          .key_lengths = job->key_lengths ? job->key_lengths + sequence
+                                                          : NULL,
+                          .groups = input_part(job, INPUT_GROUPS, slice)};
+}
+
+static void keep(const attend_job *job, attend_output which, int64_t slice,
+                 const int32_t *used) {
+    size_t bytes;
+    void *part = part_of(&job->outputs[which], slice, job->slices, &bytes);
+    if (part && used)
+        memcpy(part, used, bytes);
+}
+
+static shoal_status forward_and_backward(attend_job *job, shoal_plan *plan, int64_t slice,
+                                         const shoal_inputs *inputs) {
+    float *out = output_part(job, OUTPUT_OUT, slice);
+    double begun = seconds_now();
+    shoal_status status = shoal_forward(plan, inputs, out);
+    if (status == SHOAL_OK && job->input_paths[INPUT_GRAD_OUT]) {
+        shoal_gradients gradients = {.out = out,
+                                     .dout = input_part(job, INPUT_GRAD_OUT, slice),
+                                     .dq = output_part(job, OUTPUT_GRAD_Q, slice),
+                                     .dk = output_part(job, OUTPUT_GRAD_K, slice),
+                                     .dv = output_part(job, OUTPUT_GRAD_V, slice)};
+        status = shoal_backward(plan, inputs, &gradients);
+    }
+    job->seconds += seconds_now() - begun;
+    return status;
+}
+
+/* Samples are spread evenly; over several slices the relative error is the root mean
+   square of theirs. */
+static shoal_status check_slice(attend_job *job, shoal_plan *plan, int64_t slice,
+                                const shoal_inputs *inputs) {
+    shoal_error error, *total = &job->error;
+    if (job->check_samples == 0)
+        return SHOAL_OK;
+    int64_t samples = (job->check_samples + job->slices - 1) / job->slices;
+    shoal_status status =
+        shoal_error_estimate(plan, inputs, output_part(job, OUTPUT_OUT, slice), samples,
+                             job->attention.seed + (uint64_t)slice, &error);
+    if (status != SHOAL_OK)
+        return status;
+    double before = (double)total->samples, now = (double)error.samples;
+    if (error.samples > 0)
+        total->relative_error =
+            before > 0 ? sqrt((before * total->relative_error * total->relative_error +
+                               now * error.relative_error * error.relative_error) /
+                              (before + now))
+                       : error.relative_error;
+    if (isnan(error.largest_error) || error.largest_error > total->largest_error)
+        total->largest_error = error.largest_error;
+    total->samples += error.samples;
+    return SHOAL_OK;
+}
+
+static int run_slice(attend_job *job, const shoal_problem *part, shoal_plan *plan,
+                     int64_t slice) {
+    const shoal_inputs inputs = slice_inputs(job, slice);
+    int code = compare_shared_keys(job, part, slice, &inputs);
+    if (code != EXIT_OK)
+        return code;
+    shoal_status status = forward_and_backward(job, plan, slice, &inputs);
+    if (status == SHOAL_OK) {
+        keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
+        keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
+        shoal_plan_picked(plan, NULL, &job->picked);
+        status = check_slice(job, plan, slice, &inputs);
+    }
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    if (job->slices > 1)
+        give_back_inputs(job, slice);
+    return EXIT_OK;
+}
+
+/* ---- All of them ------------------------------------------------------------------ */
+
+static int run_slices(attend_job *job, const shoal_problem *part, shoal_plan *plan) {
+    int code = EXIT_OK;
+    for (int64_t slice = 0; slice < job->slices && code == EXIT_OK; slice++) {
+        if (job->slices > 1)
+            progress_say("%s: slice %" PRId64 " of %" PRId64, job->kind, slice + 1,
+                         job->slices);
+        else
+            progress_say("%s", job->kind);
+        code = run_slice(job, part, plan, slice);
+    }
+    return code;
+}
+
+static int run_attention(attend_job *job) {
+    shoal_problem part = job->problem;
+    shoal_plan *plan;
+    job->slices = 1;
+    if (must_be_cut(job)) {
+        job->slices = part.batch * part.kv_heads;
+        part.heads /= part.kv_heads;
+        part.batch = part.kv_heads = 1;
+    }
+    unsigned flags = job->input_paths[INPUT_GRAD_OUT] ? SHOAL_WITH_BACKWARD : 0;
+    shoal_status status =
+        shoal_plan_create(job->context, &part, &job->attention, flags, &plan);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    job->workspace = shoal_plan_workspace(plan);
+    int code = run_slices(job, &part, plan);
+    shoal_plan_destroy(plan);
+    return code;
+}
+
+/* ---- Writing ---------------------------------------------------------------------- */
+
+static int check_destinations(attend_job *job) {
+    for (int i = 0; i < OUTPUTS; i++) {
+        int code = check_destination("attend", job->output_paths[i]);
+        if (code != EXIT_OK)
+            return code;
+    }
+    return EXIT_OK;
+}
+
+static int reserve_output(attend_job *job, attend_output which, shoal_array shaped) {
+    int64_t bytes = 4;
+    bool overflow = false;
+    for (int i = 0; i < shaped.rank; i++)
+        overflow |= __builtin_mul_overflow(bytes, shaped.shape[i], &bytes);
+    shaped.data = overflow ? NULL : malloc(bytes ? (size_t)bytes : 1);
+    if (!shaped.data)
+        return complain(EXIT_RESOURCES, "attend",
+                        "out of memory: no room for the outputs");
+    job->outputs[which] = shaped;
+    return EXIT_OK;
+}
+
+/* The output itself is needed for everything else; the rest only where asked for. */
+static int reserve_outputs(attend_job *job) {
+    const shoal_problem *p = &job->problem;
+    const int64_t batch = p->batch, heads = p->heads, kv_heads = p->kv_heads;
+    const shoal_array shapes[OUTPUTS] = {
+        [OUTPUT_OUT] = {.rank = 4, .shape = {batch, heads, p->queries, p->value_dim}},
+        [OUTPUT_GROUPS] = {SHOAL_INT32, 3, {batch, heads, p->queries}, NULL, NULL, 0},
+        [OUTPUT_TOP] = {SHOAL_INT32,
+                        4,
+                        {batch, heads, job->attention.clusters, job->attention.topk},
+                        NULL,
+                        NULL,
+                        0},
+        [OUTPUT_GRAD_Q] = {.rank = 4, .shape = {batch, heads, p->queries, p->dim}},
+        [OUTPUT_GRAD_K] = {.rank = 4, .shape = {batch, kv_heads, p->keys, p->dim}},
+        [OUTPUT_GRAD_V] = {.rank = 4, .shape = {batch, kv_heads, p->keys, p->value_dim}},
+    };
+    for (int i = 0; i < OUTPUTS; i++) {
+        int code = EXIT_OK;
+        if (i == OUTPUT_OUT || job->output_paths[i])
+            code = reserve_output(job, (attend_output)i, shapes[i]);
+        if (code != EXIT_OK)
+            return code;
+    }
+    return EXIT_OK;
+}
+
+/* Pipes and devices are written directly: there is nothing to protect from an interrupt,
+   and a reader that never comes must not make one impossible. */
+static shoal_status write_output(const attend_job *job, attend_output which) {
+    struct stat information;
+    const char *path = job->output_paths[which];
+    bool is_file = stat(path, &information) != 0 || S_ISREG(information.st_mode);
+    if (is_file)
+        writing_begin();
+    shoal_status status = shoal_array_write(job->context, path, &job->outputs[which]);
+    if (is_file)
+        writing_end();
+    return status;
+}
+
+static int write_outputs(attend_job *job) {
+    const char *written = NULL;
+    for (int i = 0; i < OUTPUTS; i++) {
+        const char *path = job->output_paths[i];
+        if (!path)
+            continue;
+        progress_say("writing %s", path);
+        shoal_status status = write_output(job, (attend_output)i);
+        if (status != SHOAL_OK && written)
+            complain(EXIT_RESOURCES, "attend",
+                     "the outputs up to %s were written, but %s and "
+                     "any after it were not",
+                     written, path);
+        if (status != SHOAL_OK)
+            return complain_status(status, EXIT_RESOURCES, "attend", job->context);
+        written = path;
+    }
+    return EXIT_OK;
+}
+
+static void release_arrays(attend_job *job) {
+    for (int i = 0; i < INPUTS; i++)
+        shoal_array_release(&job->inputs[i]);
+    for (int i = 0; i < OUTPUTS; i++)
+        free(job->outputs[i].data);
+    free(job->query_lengths);
+    free(job->key_lengths);
 }
 
 /* ---- The report ------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* What every subcommand shares: exit codes, messages, the context, time, a progress line,
-   and signals that never leave half a file. */
+/* What every command shares: exit codes, messages, the context, time, JSON, a progress
+   line, signals that never leave half a file, and files that are written whole. */
 #ifndef SHOAL_CLI_COMMON_H
 #define SHOAL_CLI_COMMON_H
 
@@ -31,14 +31,6 @@ int complain_status(shoal_status status, int otherwise, const char *command,
 /* Makes a context or complains; isa NULL and threads 0 are the defaults. */
 int open_context(const char *command, int threads, const char *isa,
                  shoal_context **context);
-
-/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that a
-   long run does not fail at its end. EXIT_OK, or complains. */
-int check_destination(const char *command, const char *path);
-
-/* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file that
-   the program opens would get its number otherwise. */
-void open_standard_files(void);
 
 double seconds_now(void); /* monotonic */
 
@@ -82,5 +74,32 @@ int stop_signal(void); /* the one that came, or 0 */
 
 /* Calls the handler for every signal that asks to stop and is not ignored. */
 void catch_signals(void (*handler)(int number));
+
+/* ---- Files ------------------------------------------------------------------------ */
+
+/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that a
+   long run does not fail at its end. EXIT_OK, or complains. */
+int check_destination(const char *command, const char *path);
+
+/* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file that
+   the program opens would get its number otherwise. */
+void open_standard_files(void);
+
+/* A file that is written whole or not at all: under another name in the same folder, and
+   renamed at the end. What is no regular file (a device, a pipe) is written to directly.
+   The libraries do the same for what they write (models/files/files.h). */
+typedef struct {
+    FILE *file;
+    char target[4096], temporary[4096]; /* the latter is "" where there is none */
+} replacement;
+
+/* The stream to write to, or NULL with errno. Signals that end the program wait until
+   replace_end, which must follow; before a pipe, whose reader may never come, they do
+   not. */
+FILE *replace_begin(replacement *to, const char *path);
+
+/* Puts the file in its place where all was well until here. If not, or if that fails, the
+   place is as it was; false then, with errno. */
+bool replace_end(replacement *to, bool good);
 
 #endif

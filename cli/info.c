@@ -1,4 +1,4 @@
-/* shoal info: what this build is and what it would use here. */
+/* shoal kinds and shoal info: what there is. */
 #include <getopt.h>
 
 #include "commands.h"
@@ -8,10 +8,66 @@
 enum { OPTION_JSON, OPTION_HELP };
 
 static const option_row rows[] = {{"json", 0, NULL, "print a JSON object"},
-                                  {"help", 'h', NULL, "print this"},
+                                  HELP_ROW,
                                   {0}};
 
-static const command_help help =
+static bool take_option(void *json, int option, const char *value) {
+    (void)value;
+    *(bool *)json |= option == OPTION_JSON;
+    return true;
+}
+
+/* The exit code when that is the end, or -1. */
+static int read_line(const command_help *help, int count, char **arguments, bool *json) {
+    *json = false;
+    const int ended = take_options(help, count, arguments, take_option, json);
+    if (ended < 0 && optind < count)
+        return complain(EXIT_USAGE, help->command, "%s is one word too many",
+                        arguments[optind]);
+    return ended;
+}
+
+/* ---- kinds, from the library's own table ------------------------------------------ */
+
+static const command_help kinds_help =
+    {"kinds", "kinds [--json]",
+     "The kinds of attention, how each is spelled with every default shown, and its cost "
+     "in\n"
+     "operations for N queries and S keys of size D and values of size Dv.\n",
+     rows, "Options follow the name after a colon: i-clustered-100:topk=64,seed=7\n"};
+
+static int print_kinds_json(void) {
+    json_t *kinds = json_array();
+    for (int i = 0; shoal_kind_describe(i); i++) {
+        const shoal_kind_info *kind = shoal_kind_describe(i);
+        json_array_append_new(kinds, json_pack("{s:s, s:s, s:s, s:s}", "name", kind->name,
+                                               "defaults", kind->defaults, "cost",
+                                               kind->cost, "summary", kind->summary));
+    }
+    return print_json(json_pack("{s:o}", "kinds", kinds));
+}
+
+static int print_kinds(void) {
+    for (int i = 0; shoal_kind_describe(i); i++) {
+        const shoal_kind_info *kind = shoal_kind_describe(i);
+        printf("%s%-14s %s\n", i ? "\n" : "", kind->name, kind->summary);
+        printf("%-14s as in  %s\n", "", kind->defaults);
+        printf("%-14s cost   %s\n", "", kind->cost);
+    }
+    return EXIT_OK;
+}
+
+int kinds_command(int count, char **arguments) {
+    bool json;
+    const int ended = read_line(&kinds_help, count, arguments, &json);
+    if (ended >= 0)
+        return ended;
+    return json ? print_kinds_json() : print_kinds();
+}
+
+/* ---- info: what this build is and what it would use here -------------------------- */
+
+static const command_help info_help =
     {"info", "info [--json]",
      "The version, the instruction set and threads that a call would use here, and what "
      "was\n"
@@ -46,7 +102,7 @@ static json_t *runnable(void) {
     return list;
 }
 
-static int print_text(const shoal_context *context) {
+static int print_info(const shoal_context *context) {
     json_t *list = runnable(), *name;
     size_t index;
     printf("version          %s\n", shoal_version());
@@ -63,7 +119,7 @@ static int print_text(const shoal_context *context) {
     return EXIT_OK;
 }
 
-static int print_object(const shoal_context *context) {
+static int print_info_json(const shoal_context *context) {
     return print_json(
         json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version", shoal_version(),
                   "isa", shoal_context_isa(context), "isa_runnable", runnable(),
@@ -72,21 +128,11 @@ static int print_object(const shoal_context *context) {
 }
 
 int info_command(int count, char **arguments) {
-    bool json = false;
-    const char *value;
+    bool json;
     shoal_context *context;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTIONS_WRONG)
-            return EXIT_USAGE;
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        json = true;
-    }
-    if (optind < count)
-        return complain(EXIT_USAGE, "info", "%s is one word too many", arguments[optind]);
+    const int ended = read_line(&info_help, count, arguments, &json);
+    if (ended >= 0)
+        return ended;
     int code = open_context("info", 0, NULL, &context);
     if (code != EXIT_OK)
         return code;
@@ -94,7 +140,7 @@ int info_command(int count, char **arguments) {
     if (status != SHOAL_OK)
         code = complain_status(status, EXIT_RESOURCES, "info", context);
     else
-        code = json ? print_object(context) : print_text(context);
+        code = json ? print_info_json(context) : print_info(context);
     shoal_context_destroy(context);
     return code;
 }

@@ -10,27 +10,37 @@ static const struct {
     const char *name;
     int (*run)(int count, char **arguments);
     const char *summary;
+    bool measures; /* a command of the laboratory (lab/) */
 } commands[] = {
-    {"attend", attend_command, "attention on arrays in .npy files"},
-    {"kinds", kinds_command, "the kinds of attention, their defaults and cost"},
-    {"info", info_command, "version, instruction set, threads"},
-    {"demo", demo_command, "full against clustered attention at growing lengths"},
-    {"bench", bench_command, "what each kind costs here, verified, with pictures"},
-    {"quality", quality_command, "error of each kind beside its time, on real q, k, v"},
-    {"train", train_command, "train a transformer with any kind of attention"},
-    {"eval", eval_command, "a trained model with other kinds of attention"},
-    {"plot", plot_command, "loss and accuracy of trainings as a picture"},
-    {"repro", repro_command, "an experiment of the paper, whole and resumable"},
-    {"transcribe", transcribe_command, "text of recordings, by a Whisper model"},
-    {"wer", wer_command, "word error rate of each kind in a Whisper model"},
+    {"attend", attend_command, "attention on arrays in .npy files", false},
+    {"train", train_command, "train a transformer with any kind of attention", false},
+    {"eval", eval_command, "a trained model with other kinds of attention", false},
+    {"transcribe", transcribe_command, "text of recordings, by a Whisper model", false},
+    {"kinds", kinds_command, "the kinds of attention, their defaults and cost", false},
+    {"info", info_command, "version, instruction set, threads", false},
+    {"demo", demo_command, "full against clustered attention at growing lengths", true},
+    {"bench", bench_command, "what each kind costs here, verified, with pictures", true},
+    {"quality", quality_command, "error of each kind beside its time, on real q, k, v",
+     true},
+    {"wer", wer_command, "word error rate of each kind in a Whisper model", true},
+    {"repro", repro_command, "an experiment of the paper, whole and resumable", true},
+    {"plot", plot_command, "loss and accuracy of trainings as a picture", true},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static void print_general_help(void) {
-    printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\ncommands:\n");
+static void print_commands(const char *title, bool measures) {
+    printf("%s:\n", title);
     for (int i = 0; i < COMMANDS; i++)
-        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-    printf("\n  shoal COMMAND --help    what a command does, with every option\n"
+        if (commands[i].measures == measures)
+            printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    putchar('\n');
+}
+
+static void print_general_help(void) {
+    printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\n");
+    print_commands("commands", false);
+    print_commands("commands that measure", true);
+    printf("  shoal COMMAND --help    what a command does, with every option\n"
            "  shoal --version         the version\n\n"
            "example:\n  shoal attend i-clustered-100 q.npy k.npy v.npy -o out.npy\n\n%s",
            exit_codes_help);

@@ -15,7 +15,7 @@
 
 enum { LONGEST_WORD = 63 };
 
-static int smaller(int a, int b) {
+static int min(int a, int b) {
     return a < b ? a : b;
 }
 
@@ -32,7 +32,7 @@ static int edit_distance(const char *from, const char *to) {
         for (int j = 0; j < columns; j++) {
             int changed = diagonal + (from[i] != to[j]);
             diagonal = row[j + 1];
-            row[j + 1] = smaller(changed, smaller(row[j], row[j + 1]) + 1);
+            row[j + 1] = min(changed, min(row[j], row[j + 1]) + 1);
         }
     }
     return row[columns];
@@ -168,18 +168,18 @@ int take_options(const command_help *help, int count, char **arguments,
     return -1;
 }
 
-bool parse_integer(const char *command, const char *option, const char *text,
-                   int64_t least, int64_t most, int64_t *value) {
+bool parse_integer(const char *command, const char *option, const char *text, int64_t min,
+                   int64_t max, int64_t *value) {
     char *rest;
     errno = 0;
     long long parsed = strtoll(text, &rest, 10);
-    if (rest != text && !*rest && errno == 0 && parsed >= least && parsed <= most) {
+    if (rest != text && !*rest && errno == 0 && parsed >= min && parsed <= max) {
         *value = parsed;
         return true;
     }
     complain(EXIT_USAGE, command,
              "--%s is \"%s\"; it must be a whole number from %" PRId64 " to %" PRId64,
-             option, text, least, most);
+             option, text, min, max);
     return false;
 }
 

@@ -58,8 +58,8 @@ void print_help(const command_help *help);
 const char *closest_name(const char *word, const void *names, int count, int stride);
 
 /* Numbers must be whole words within the range; complaints name the option. */
-bool parse_integer(const char *command, const char *option, const char *text,
-                   int64_t least, int64_t most, int64_t *value);
+bool parse_integer(const char *command, const char *option, const char *text, int64_t min,
+                   int64_t max, int64_t *value);
 bool parse_seed(const char *command, const char *option, const char *text,
                 uint64_t *value);
 bool parse_scale(const char *command, const char *option, const char *text, float *value);

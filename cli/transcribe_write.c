@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "common.h"
-#include "replace.h"
 #include "transcribe.h"
 #include <shoal_speech.h>
 

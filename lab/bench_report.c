@@ -9,7 +9,6 @@
 #include "bench.h"
 #include "common.h"
 #include "plot.h"
-#include "replace.h"
 
 /* ---- Summaries --------------------------------------------------------------------- */
 

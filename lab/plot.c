@@ -10,7 +10,6 @@
 #include <strings.h>
 
 #include "common.h"
-#include "replace.h"
 
 bool take_plot(const char *command, const char *value, const char **path) {
     char reason[160];

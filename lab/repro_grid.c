@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "replace.h"
 #include <shoal_models.h>
 
 enum { TEST_BATCHES = 20 };

@@ -68,6 +68,7 @@ attend() { shoal attend "$@"; }
 
 # ---- Help, versions, usage
 expect help 0 "exit codes" shoal --help
+check help-has-the-laboratory-apart says "commands that measure:"
 expect version 0 "shoal " shoal --version
 expect no-command 2 "--help" shoal
 expect unknown-command 2 "did you mean attend" shoal atend
