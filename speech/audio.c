@@ -1,7 +1,11 @@
 #define _GNU_SOURCE
 #include "speech/audio.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <sndfile.h>
 #include <soxr.h>
 #include <string.h>
@@ -11,7 +15,6 @@
 #include "base/memory.h"
 #include "models/files/files.h"
 #include "models/files/shown.h"
-#include "speech/quiet.h"
 
 enum {
     BLOCK = 16384, /* frames read at a time */
@@ -21,7 +24,7 @@ enum {
     CAPACITY = 2 * AUDIO_WINDOW + BLOCK
 };
 
-struct audio {
+struct audio_file {
     shoal_context *context;
     char *path;
     int descriptor;
@@ -36,6 +39,45 @@ struct audio {
     int64_t mono_begin, mono_count; /* of `mono`, not yet resampled */
     bool file_ended, ended;
 };
+
+/* ---- Libraries that write to standard error, which is not theirs to use ------------- */
+
+typedef struct {
+    void (*run)(void *argument);
+    void *argument;
+} call;
+
+/* A thread may have a table of file descriptors of its own (Linux): closing and opening
+   in it changes nothing for the others, while the open files themselves are shared. */
+static void *call_quietly(void *shared) {
+    const call *c = shared;
+#ifdef __linux__
+    if (unshare(CLONE_FILES) == 0) {
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere >= 0)
+            dup2(nowhere, STDERR_FILENO);
+    }
+#endif
+    c->run(c->argument);
+    return NULL;
+}
+
+/* Runs the function and waits for it; meanwhile what it writes to standard error is lost,
+   and nobody else's. Where the system cannot do that, it is only run. */
+static void run_quietly(void (*run)(void *argument), void *argument) {
+    call c = {run, argument};
+    pthread_t thread;
+    sigset_t all, before;
+    /* A signal's handler must not run where its messages would be lost. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, NULL, call_quietly, &c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        run(argument);
+    else
+        pthread_join(thread, NULL);
+}
 
 /* ---- Opening ---------------------------------------------------------------------- */
 
@@ -67,22 +109,21 @@ static bool wav_was_cut(int descriptor, int64_t file_size) {
 /* The decoder of MP3, which is also asked whether a file is one, writes its
    findings to standard error. */
 static void open_quietly(void *argument) {
-    audio *recording = argument;
-    recording->file =
-        sf_open_fd(recording->descriptor, SFM_READ, &recording->information, SF_FALSE);
+    audio_file *f = argument;
+    f->file = sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
 }
 
-static shoal_status open_sound(audio *recording, int64_t file_size) {
-    shoal_context *context = recording->context;
-    const char *path = recording->path;
-    SF_INFO *information = &recording->information;
+static shoal_status open_sound(audio_file *f, int64_t file_size) {
+    shoal_context *context = f->context;
+    const char *path = f->path;
+    SF_INFO *information = &f->information;
     if (file_size == 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
-    if (wav_was_cut(recording->descriptor, file_size))
+    if (wav_was_cut(f->descriptor, file_size))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is shorter than its header says; it was cut short", path);
-    sh_run_quietly(open_quietly, recording);
-    if (!recording->file)
+    run_quietly(open_quietly, f);
+    if (!f->file)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no recording that can be read: %s", path,
                        sh_shown(sf_strerror(NULL)).text);
@@ -96,43 +137,44 @@ static shoal_status open_sound(audio *recording, int64_t file_size) {
     return SHOAL_OK;
 }
 
-static shoal_status open_resampler(audio *recording) {
+static shoal_status open_resampler(audio_file *f) {
     soxr_error_t error;
     soxr_io_spec_t io = soxr_io_spec(SOXR_FLOAT32_I, SOXR_FLOAT32_I);
     soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
     soxr_runtime_spec_t runtime = soxr_runtime_spec(1);
-    if (recording->information.samplerate == AUDIO_RATE)
+    if (f->information.samplerate == AUDIO_RATE)
         return SHOAL_OK;
-    recording->resampler = soxr_create(recording->information.samplerate, AUDIO_RATE, 1,
-                                       &error, &io, &quality, &runtime);
-    if (!recording->resampler)
-        return sh_fail(recording->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s",
-                       recording->path, sh_shown(error).text);
+    f->resampler = soxr_create(f->information.samplerate, AUDIO_RATE, 1, &error, &io,
+                               &quality, &runtime);
+    if (!f->resampler)
+        return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s", f->path,
+                       sh_shown(error).text);
     return SHOAL_OK;
 }
 
 static void place_buffers(void *argument, block_layout *block) {
-    audio *recording = argument;
-    const int64_t channels = recording->information.channels;
-    recording->held = sh_reserve(block, CAPACITY, sizeof(float));
-    recording->mono = sh_reserve(block, BLOCK, sizeof(float));
-    recording->frames = sh_reserve(block, sh_mul_checked(BLOCK, channels), sizeof(float));
+    audio_file *f = argument;
+    const int64_t channels = f->information.channels;
+    f->held = sh_reserve(block, CAPACITY, sizeof(float));
+    f->mono = sh_reserve(block, BLOCK, sizeof(float));
+    f->frames = sh_reserve(block, sh_mul_checked(BLOCK, channels), sizeof(float));
 }
 
-shoal_status sh_audio_open(shoal_context *context, const char *path, audio **recording) {
+shoal_status sh_audio_open(shoal_context *context, const char *path,
+                           audio_file **opened) {
     int descriptor;
     int64_t size;
-    *recording = NULL;
+    *opened = NULL;
     shoal_status status = open_descriptor(context, path, &descriptor, &size);
     if (status != SHOAL_OK)
         return status;
     size_t path_bytes = strlen(path) + 1;
-    audio *made = sh_allocate(context, sizeof *made + path_bytes);
+    audio_file *made = sh_allocate(context, sizeof *made + path_bytes);
     if (!made) {
         close(descriptor);
         return SHOAL_NO_MEMORY;
     }
-    *made = (audio){.context = context, .descriptor = descriptor};
+    *made = (audio_file){.context = context, .descriptor = descriptor};
     made->path = memcpy(made + 1, path, path_bytes);
     status = open_sound(made, size);
     if (status == SHOAL_OK)
@@ -143,24 +185,24 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, audio **rec
         sh_audio_close(made);
         return status;
     }
-    *recording = made;
+    *opened = made;
     return SHOAL_OK;
 }
 
-void sh_audio_close(audio *recording) {
-    if (!recording)
+void sh_audio_close(audio_file *f) {
+    if (!f)
         return;
-    if (recording->resampler)
-        soxr_delete(recording->resampler);
-    if (recording->file)
-        sf_close(recording->file);
-    close(recording->descriptor);
-    sh_release(recording->context, recording->held);
-    sh_release(recording->context, recording);
+    if (f->resampler)
+        soxr_delete(f->resampler);
+    if (f->file)
+        sf_close(f->file);
+    close(f->descriptor);
+    sh_release(f->context, f->held);
+    sh_release(f->context, f);
 }
 
-audio_information sh_audio_describe(const audio *recording) {
-    const SF_INFO *information = &recording->information;
+audio_information sh_audio_describe(const audio_file *f) {
+    const SF_INFO *information = &f->information;
     bool known = information->frames > 0 && information->frames < SF_COUNT_MAX;
     return (audio_information){
         .rate = information->samplerate,
@@ -196,117 +238,277 @@ static bool length_is_certain(const SF_INFO *information) {
     return !is_mp3(information) && information->frames < SF_COUNT_MAX;
 }
 
-static shoal_status at_file_end(audio *recording) {
-    const SF_INFO *information = &recording->information;
-    recording->file_ended = true;
-    if (sf_error(recording->file) != SF_ERR_NO_ERROR)
-        return sh_fail(recording->context, SHOAL_BAD_FILE,
-                       "%s: is damaged after %.2f seconds: %s", recording->path,
-                       (double)recording->frames_read / information->samplerate,
-                       sh_shown(sf_strerror(recording->file)).text);
-    if (recording->frames_read == 0)
-        return sh_fail(recording->context, SHOAL_BAD_FILE, "%s: has no samples",
-                       recording->path);
-    if (length_is_certain(information) && recording->frames_read < information->frames)
-        return sh_fail(recording->context, SHOAL_BAD_FILE,
-                       "%s: ends after %.2f of %.2f seconds; it was cut short",
-                       recording->path,
-                       (double)recording->frames_read / information->samplerate,
+static shoal_status at_file_end(audio_file *f) {
+    const SF_INFO *information = &f->information;
+    f->file_ended = true;
+    if (sf_error(f->file) != SF_ERR_NO_ERROR)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is damaged after %.2f seconds: %s", f->path,
+                       (double)f->frames_read / information->samplerate,
+                       sh_shown(sf_strerror(f->file)).text);
+    if (f->frames_read == 0)
+        return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
+    if (length_is_certain(information) && f->frames_read < information->frames)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: ends after %.2f of %.2f seconds; it was cut short", f->path,
+                       (double)f->frames_read / information->samplerate,
                        (double)information->frames / information->samplerate);
     return SHOAL_OK;
 }
 
 static void read_frames(void *argument) {
-    audio *recording = argument;
-    sf_count_t count = sf_readf_float(recording->file, recording->frames, BLOCK);
-    recording->mono_begin = 0;
-    recording->mono_count = count > 0 ? count : 0;
+    audio_file *f = argument;
+    sf_count_t count = sf_readf_float(f->file, f->frames, BLOCK);
+    f->mono_begin = 0;
+    f->mono_count = count > 0 ? count : 0;
 }
 
-static shoal_status read_block(audio *recording) {
-    int channels = recording->information.channels;
-    if (is_mp3(&recording->information))
-        sh_run_quietly(read_frames, recording);
+static shoal_status read_block(audio_file *f) {
+    int channels = f->information.channels;
+    if (is_mp3(&f->information))
+        run_quietly(read_frames, f);
     else
-        read_frames(recording);
-    bool at_end = recording->mono_count == 0;
-    if (!mix(recording->frames, recording->mono_count, channels, recording->mono)) {
-        recording->mono_count = 0;
-        recording->file_ended = true;
-        return sh_fail(recording->context, SHOAL_BAD_FILE,
-                       "%s: has samples that are no numbers, after %.2f seconds",
-                       recording->path,
-                       (double)recording->frames_read /
-                           recording->information.samplerate);
+        read_frames(f);
+    bool at_end = f->mono_count == 0;
+    if (!mix(f->frames, f->mono_count, channels, f->mono)) {
+        f->mono_count = 0;
+        f->file_ended = true;
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has samples that are no numbers, after %.2f seconds", f->path,
+                       (double)f->frames_read / f->information.samplerate);
     }
-    recording->frames_read += recording->mono_count;
-    return at_end ? at_file_end(recording) : SHOAL_OK;
+    f->frames_read += f->mono_count;
+    return at_end ? at_file_end(f) : SHOAL_OK;
 }
 
 /* Room for BLOCK more samples behind what is held: drops what no legal call asks for. */
-static void make_room(audio *recording, int64_t begin) {
-    int64_t end = recording->held_begin + recording->held_count;
+static void make_room(audio_file *f, int64_t begin) {
+    int64_t end = f->held_begin + f->held_count;
     int64_t keep_from = (begin < end ? begin : end) - AUDIO_WINDOW;
-    int64_t drop = keep_from - recording->held_begin;
-    if (recording->held_count + BLOCK <= CAPACITY)
+    int64_t drop = keep_from - f->held_begin;
+    if (f->held_count + BLOCK <= CAPACITY)
         return;
-    recording->held_begin += drop;
-    recording->held_count -= drop;
-    memmove(recording->held, recording->held + drop,
-            (size_t)recording->held_count * sizeof(float));
+    f->held_begin += drop;
+    f->held_count -= drop;
+    memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
 }
 
 /* Appends up to BLOCK samples at 16 kHz to what is held. */
-static shoal_status produce(audio *recording) {
-    float *out = recording->held + recording->held_count;
-    const float *in = recording->mono + recording->mono_begin;
-    size_t available = (size_t)recording->mono_count, used = available, made = available;
-    if (!recording->resampler) {
+static shoal_status produce(audio_file *f) {
+    float *out = f->held + f->held_count;
+    const float *in = f->mono + f->mono_begin;
+    size_t available = (size_t)f->mono_count, used = available, made = available;
+    if (!f->resampler) {
         memcpy(out, in, available * sizeof *out);
-        recording->ended = recording->file_ended;
+        f->ended = f->file_ended;
     } else {
-        soxr_error_t error = soxr_process(recording->resampler,
-                                          recording->file_ended ? NULL : in, available,
-                                          &used, out, BLOCK, &made);
+        soxr_error_t error = soxr_process(f->resampler, f->file_ended ? NULL : in,
+                                          available, &used, out, BLOCK, &made);
         if (error)
-            return sh_fail(recording->context, SHOAL_NO_MEMORY,
-                           "%s: cannot resample it: %s", recording->path,
-                           sh_shown(error).text);
-        used = recording->file_ended ? available : used;
-        recording->ended = recording->file_ended && made == 0;
+            return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s",
+                           f->path, sh_shown(error).text);
+        used = f->file_ended ? available : used;
+        f->ended = f->file_ended && made == 0;
     }
-    recording->mono_begin += (int64_t)used;
-    recording->mono_count -= (int64_t)used;
-    recording->held_count += (int64_t)made;
+    f->mono_begin += (int64_t)used;
+    f->mono_count -= (int64_t)used;
+    f->held_count += (int64_t)made;
     return SHOAL_OK;
 }
 
-shoal_status sh_audio_window(shoal_context *context, audio *recording, int64_t begin,
+shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begin,
                              int64_t count, const float **samples, int64_t *got) {
-    if (begin < recording->held_begin || count < 0 || count > AUDIO_WINDOW)
+    if (begin < f->held_begin || count < 0 || count > AUDIO_WINDOW)
         return sh_fail(
             context, SHOAL_INVALID,
             "samples %lld to %lld cannot be had: windows go back by 30 s at most",
             (long long)begin, (long long)(begin + count));
-    while (!recording->ended &&
-           recording->held_begin + recording->held_count < begin + count) {
+    while (!f->ended && f->held_begin + f->held_count < begin + count) {
         shoal_status status = SHOAL_OK;
-        if (recording->mono_count == 0 && !recording->file_ended)
-            status = read_block(recording);
+        if (f->mono_count == 0 && !f->file_ended)
+            status = read_block(f);
         if (status != SHOAL_OK)
             return status;
-        make_room(recording, begin);
-        status = produce(recording);
+        make_room(f, begin);
+        status = produce(f);
         if (status != SHOAL_OK)
             return status;
     }
-    int64_t available = recording->held_begin + recording->held_count - begin;
+    int64_t available = f->held_begin + f->held_count - begin;
     available = available < 0 ? 0 : available;
     *got = available < count ? available : count;
-    *samples = recording->held + (*got > 0 ? begin - recording->held_begin : 0);
+    *samples = f->held + (*got > 0 ? begin - f->held_begin : 0);
     return SHOAL_OK;
 }
 
-int64_t sh_audio_length(const audio *recording) {
-    return recording->ended ? recording->held_begin + recording->held_count : -1;
+/* ---- Recordings: files one after another, or samples ---------------------------------- */
+
+struct recording_stream {
+    shoal_context *context;
+    const shoal_recording *recording;
+    audio_file *file;     /* of part `part`, when it is a file that was opened */
+    int part;             /* which file comes next, or the one that is open */
+    int64_t at;           /* samples taken of it */
+    int64_t silence;      /* samples of the gap that are still to come */
+    double seconds;       /* of the files opened so far, with their gaps */
+    int64_t begin, count; /* what the buffer holds of the recording */
+    bool ended;
+    float *buffer; /* [AUDIO_WINDOW] */
+};
+
+static shoal_status check_recording(shoal_context *context,
+                                    const shoal_recording *recording) {
+    if (!recording || recording->files < 0 || recording->sample_count < 0 ||
+        (recording->files > 0 && !recording->paths) ||
+        (recording->files == 0 && recording->sample_count > 0 && !recording->samples))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording: it needs paths, or samples and their number");
+    if (!(recording->gap >= 0 && recording->gap <= 3600))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording.gap is %g: it must be 0 to 3600 s", recording->gap);
+    for (int i = 0; i < recording->files; i++)
+        if (!recording->paths[i])
+            return sh_fail(context, SHOAL_INVALID, "recording.paths[%d] is NULL", i);
+    if (recording->files > 0)
+        return SHOAL_OK;
+    for (int64_t i = 0; i < recording->sample_count; i++)
+        if (!(fabsf(recording->samples[i]) <= 1e9f))
+            return sh_fail(context, SHOAL_INVALID,
+                           "recording.samples[%lld] is not a number or beyond 1e9",
+                           (long long)i);
+    return SHOAL_OK;
+}
+
+/* Opens the next file, if there is one; none left ends the recording. */
+static shoal_status open_part(recording_stream *s) {
+    if (s->part == s->recording->files) {
+        s->ended = true;
+        return SHOAL_OK;
+    }
+    const shoal_status status =
+        sh_audio_open(s->context, s->recording->paths[s->part], &s->file);
+    if (status == SHOAL_OK)
+        s->seconds += sh_audio_describe(s->file).seconds +
+                      (s->part > 0 ? s->recording->gap : 0);
+    s->at = 0;
+    return status;
+}
+
+static void place_stream(void *argument, block_layout *block) {
+    recording_stream *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->buffer = sh_reserve(block, AUDIO_WINDOW, sizeof *s->buffer);
+}
+
+shoal_status sh_recording_open(shoal_context *context, const shoal_recording *recording,
+                               recording_stream **made) {
+    *made = NULL;
+    shoal_status status = check_recording(context, recording);
+    if (status != SHOAL_OK)
+        return status;
+    recording_stream sized = {.context = context, .recording = recording};
+    recording_stream *s = sh_allocate_parts(context, place_stream, &sized, NULL);
+    if (!s)
+        return SHOAL_NO_MEMORY;
+    *s = sized;
+    if (recording->files > 0)
+        status = open_part(s);
+    else
+        s->seconds = (double)recording->sample_count / AUDIO_RATE;
+    if (status != SHOAL_OK) {
+        sh_recording_close(s);
+        return status;
+    }
+    *made = s;
+    return SHOAL_OK;
+}
+
+void sh_recording_close(recording_stream *s) {
+    if (!s)
+        return;
+    sh_audio_close(s->file);
+    sh_release(s->context, s);
+}
+
+double sh_recording_seconds(const recording_stream *s) {
+    return s->seconds;
+}
+
+/* The next samples of the open file; at its end the gap and the next file follow. */
+static shoal_status take_from_file(recording_stream *s, int64_t most, float *to,
+                                   int64_t *got) {
+    const float *samples;
+    const shoal_status status =
+        sh_audio_window(s->context, s->file, s->at, most, &samples, got);
+    if (status != SHOAL_OK)
+        return status;
+    if (*got > 0)
+        memcpy(to, samples, (size_t)*got * sizeof *to);
+    s->at += *got;
+    if (*got == most)
+        return SHOAL_OK;
+    sh_audio_close(s->file);
+    s->file = NULL;
+    s->part++;
+    if (s->part < s->recording->files)
+        s->silence = (int64_t)(s->recording->gap * AUDIO_RATE);
+    return open_part(s);
+}
+
+static int64_t take_samples(recording_stream *s, int64_t most, float *to) {
+    const int64_t left = s->recording->sample_count - s->at;
+    const int64_t got = left < most ? left : most;
+    if (got > 0)
+        memcpy(to, s->recording->samples + s->at, (size_t)got * sizeof *to);
+    s->at += got;
+    s->ended = s->at == s->recording->sample_count;
+    return got;
+}
+
+/* Up to `most` samples more; 0 only at the end or where one part gives way to the next.
+   */
+static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
+    if (s->silence > 0) {
+        *got = s->silence < most ? s->silence : most;
+        memset(to, 0, (size_t)*got * sizeof *to);
+        s->silence -= *got;
+        return SHOAL_OK;
+    }
+    if (s->recording->files > 0)
+        return take_from_file(s, most, to, got);
+    *got = take_samples(s, most, to);
+    return SHOAL_OK;
+}
+
+shoal_status sh_recording_window(recording_stream *s, int64_t begin,
+                                 const float **samples, int64_t *got) {
+    int64_t skip = begin - s->begin;
+    if (skip < s->count) {
+        s->count -= skip;
+        memmove(s->buffer, s->buffer + skip, (size_t)s->count * sizeof *s->buffer);
+        s->begin = begin;
+    } else {
+        s->begin += s->count;
+        s->count = 0;
+    }
+    while (s->begin < begin && !s->ended) { /* what nobody asked for goes by */
+        const int64_t left = begin - s->begin;
+        int64_t passed = 0;
+        const shoal_status status =
+            take(s, left < AUDIO_WINDOW ? left : AUDIO_WINDOW, s->buffer, &passed);
+        if (status != SHOAL_OK)
+            return status;
+        s->begin += passed;
+    }
+    while (s->count < AUDIO_WINDOW && !s->ended) {
+        int64_t more = 0;
+        const shoal_status status =
+            take(s, AUDIO_WINDOW - s->count, s->buffer + s->count, &more);
+        if (status != SHOAL_OK)
+            return status;
+        s->count += more;
+    }
+    *samples = s->buffer;
+    *got = s->begin < begin ? 0 : s->count;
+    return SHOAL_OK;
 }

@@ -1,12 +1,11 @@
-#include "speech/ggml.h"
-
+/* whisper.cpp's model files. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "models/files/shown.h"
 #include "speech/mel.h"
-#include "speech/speech_parts.h"
+#include "speech/whisper_readers.h"
 
 static const uint32_t ggml_magic = 0x67676d6c;
 
@@ -50,7 +49,7 @@ static shoal_status cut_short(const cursor *file, const char *where) {
                    "%s: ends within its %s; the file was cut short", file->label, where);
 }
 
-bool sh_ggml_looks_like(const unsigned char *bytes, size_t size) {
+static bool looks_like_ggml(const unsigned char *bytes, size_t size) {
     return size >= 4 && word_at(bytes) == ggml_magic;
 }
 
@@ -85,7 +84,7 @@ static shoal_status refuse_type(const cursor *file, const char *what, const char
 
 /* ---- Header ----------------------------------------------------------------------- */
 
-static shoal_status read_sizes(cursor *file, speech_sizes *sizes) {
+static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
     enum { QUANTISATION_VERSIONS = 1000 }; /* the type's number carries a version */
     int32_t type;
     int32_t *const fields[] = {&sizes->vocabulary,
@@ -99,7 +98,7 @@ static shoal_status read_sizes(cursor *file, speech_sizes *sizes) {
                                &sizes->text_layers,
                                &sizes->mels,
                                &type};
-    if (!sh_ggml_looks_like(file->at, left(file)))
+    if (!looks_like_ggml(file->at, left(file)))
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: is not a whisper.cpp (ggml) model; give such a file or a "
                        "Hugging Face folder",
@@ -112,11 +111,11 @@ static shoal_status read_sizes(cursor *file, speech_sizes *sizes) {
         return refuse_type(file, "the model",
                            type > 1 ? file_type_name(type % QUANTISATION_VERSIONS) : NULL,
                            type);
-    return sh_speech_sizes_check(file->context, file->label, sizes);
+    return sh_whisper_sizes_check(file->context, file->label, sizes);
 }
 
 /* *filters: [mels][MEL_BINS] floats, not aligned. */
-static shoal_status read_filters(cursor *file, const speech_sizes *sizes,
+static shoal_status read_filters(cursor *file, const whisper_sizes *sizes,
                                  const unsigned char **filters) {
     int32_t mels, bins;
     if (!take_int(file, &mels) || !take_int(file, &bins))
@@ -167,7 +166,7 @@ static shoal_status measure_tokens(cursor *file, const tokens *t, int32_t *count
 }
 
 /* The same tokens again, which are known to be sound. */
-static void copy_tokens(cursor file, const tokens *t, struct speech_parts *source) {
+static void copy_tokens(cursor file, const tokens *t, struct whisper_source *source) {
     uint32_t filled = 0;
     int32_t count, length = 0;
     take_int(&file, &count);
@@ -205,8 +204,8 @@ static shoal_status read_dimensions(cursor *file, int32_t rank, file_tensor *ten
     return SHOAL_OK;
 }
 
-static shoal_status read_name(cursor *file, int32_t length, char name[SPEECH_NAME]) {
-    if (length < 1 || length >= SPEECH_NAME)
+static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAME]) {
+    if (length < 1 || length >= WEIGHT_NAME)
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: tensor %s has a name of %d bytes", file->label, name,
                        (int)length);
@@ -222,7 +221,7 @@ static shoal_status read_name(cursor *file, int32_t length, char name[SPEECH_NAM
 }
 
 /* Until the name is read, `name` is the tensor's number, for messages. */
-static shoal_status read_tensor(cursor *file, char name[SPEECH_NAME],
+static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
                                 file_tensor *tensor) {
     int32_t rank, length, type;
     int64_t elements;
@@ -247,9 +246,9 @@ static shoal_status read_tensor(cursor *file, char name[SPEECH_NAME],
     return SHOAL_OK;
 }
 
-static shoal_status read_tensors(cursor *file, speech_file *model) {
-    int64_t most = sh_speech_tensor_count(&model->sizes);
-    struct speech_parts *source = model->source;
+static shoal_status read_tensors(cursor *file, whisper_file *model) {
+    int64_t most = sh_whisper_tensor_count(&model->sizes);
+    struct whisper_source *source = model->source;
     shoal_status status = SHOAL_OK;
     while (left(file) > 0 && status == SHOAL_OK) {
         int64_t index = model->tensor_count;
@@ -257,26 +256,26 @@ static shoal_status read_tensors(cursor *file, speech_file *model) {
             return sh_fail(file->context, SHOAL_BAD_FILE,
                            "%s: has more than the %lld tensors of a model of its sizes",
                            file->label, (long long)most);
-        snprintf(source->names[index], SPEECH_NAME, "number %lld", (long long)index);
+        snprintf(source->names[index], WEIGHT_NAME, "number %lld", (long long)index);
         status = read_tensor(file, source->names[index], &source->tensors[index]);
         model->tensor_count++;
     }
     if (status != SHOAL_OK)
         return status;
     sh_file_tensors_sort(source->tensors, model->tensor_count);
-    return sh_speech_tensors_check(file->context, file->label, &model->sizes,
-                                   source->tensors, model->tensor_count);
+    return sh_whisper_tensors_check(file->context, file->label, &model->sizes,
+                                    source->tensors, model->tensor_count);
 }
 
 /* ---- The whole file --------------------------------------------------------------- */
 
 shoal_status sh_ggml_parse(shoal_context *context, const char *label,
-                           const unsigned char *bytes, size_t size, speech_file **file) {
+                           const unsigned char *bytes, size_t size, whisper_file **file) {
     static const unsigned char nothing[1];
     const unsigned char *first = size ? bytes : nothing;
     cursor at = {context, label, first, first + size};
     const unsigned char *filters = NULL;
-    speech_sizes sizes;
+    whisper_sizes sizes;
     tokens layout_of_ids;
     int32_t token_count;
     size_t token_bytes;
@@ -290,23 +289,23 @@ shoal_status sh_ggml_parse(shoal_context *context, const char *label,
     sh_tokens_layout(sizes.vocabulary, &layout_of_ids);
     status = measure_tokens(&at, &layout_of_ids, &token_count, &token_bytes);
     if (status == SHOAL_OK)
-        status = sh_speech_file_allocate(context, &sizes, token_bytes, file);
+        status = sh_whisper_file_allocate(context, &sizes, token_bytes, file);
     if (status != SHOAL_OK)
         return status;
     memcpy((*file)->source->mel_filters, filters,
            (size_t)sizes.mels * MEL_BINS * sizeof(float));
     status = read_tensors(&at, *file);
     if (status != SHOAL_OK) {
-        sh_speech_file_close(*file);
+        sh_whisper_file_close(*file);
         *file = NULL;
         return status;
     }
     copy_tokens(tokens_begin, &layout_of_ids, (*file)->source);
-    sh_speech_file_finish_tokens(*file);
+    sh_whisper_file_finish_tokens(*file);
     return SHOAL_OK;
 }
 
-shoal_status sh_ggml_open(shoal_context *context, const char *path, speech_file **file) {
+shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file **file) {
     file_map map;
     *file = NULL;
     shoal_status status = sh_file_map_open(context, path, &map);

@@ -4,11 +4,10 @@
 
 #include "base/memory.h"
 #include "shoal_speech.h"
-#include "speech/wer.h"
 
 static void place(void *argument, block_layout *block) {
     shoal_speech *s = argument;
-    const speech_sizes *sizes = whisper_sizes(s->model);
+    const whisper_sizes *sizes = sizes_of(s->model);
     const int64_t positions = sizes->text_positions;
     sh_reserve(block, 1, sizeof *s);
     s->features =
@@ -31,7 +30,7 @@ static shoal_status allocate_speech(whisper_model *model, shoal_speech **made) {
 }
 
 static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *options) {
-    const speech_file *file = s->model->file;
+    const whisper_file *file = s->model->file;
     const int beams = options->beams ? options->beams : SPEECH_SAMPLES;
     shoal_status status =
         shoal_speech_set_attention(s, options->attention ? options->attention : "full");
@@ -47,7 +46,7 @@ static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *op
 shoal_status shoal_speech_open(shoal_context *context, const char *path,
                                const shoal_speech_options *options,
                                shoal_speech **speech) {
-    const shoal_speech_options asked = options ? *options : (shoal_speech_options){0};
+    const shoal_speech_options wanted = options ? *options : (shoal_speech_options){0};
     whisper_model *model;
     if (speech)
         *speech = NULL;
@@ -55,9 +54,9 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
         return sh_fail(
             context, SHOAL_INVALID,
             "shoal_speech_open: an argument is NULL or the context was refused");
-    if (asked.beams < 0 || asked.beams > SPEECH_MOST_BEAMS)
+    if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
-                       asked.beams, SPEECH_MOST_BEAMS);
+                       wanted.beams, SPEECH_MOST_BEAMS);
     shoal_status status = sh_whisper_open(context, path, &model);
     if (status != SHOAL_OK)
         return status;
@@ -67,7 +66,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
         sh_whisper_close(model);
         return status;
     }
-    status = create_parts(made, &asked);
+    status = create_parts(made, &wanted);
     if (status != SHOAL_OK) {
         shoal_speech_close(made);
         return status;
@@ -89,22 +88,22 @@ void shoal_speech_close(shoal_speech *s) {
 
 shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) {
     shoal_attention parsed;
-    whisper_encoder *other;
+    whisper_encoder *made;
     if (!s || !attention)
         return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
                        "shoal_speech_set_attention: an argument is NULL");
     shoal_status status = shoal_attention_parse(s->context, attention, &parsed);
     if (status == SHOAL_OK)
-        status = sh_whisper_encoder_create(s->model, &parsed, &other);
+        status = sh_whisper_encoder_create(s->model, &parsed, &made);
     if (status != SHOAL_OK)
         return status;
     sh_whisper_encoder_destroy(s->encoder);
-    s->encoder = other;
+    s->encoder = made;
     return SHOAL_OK;
 }
 
 shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
-    const speech_sizes *sizes = whisper_sizes(s->model);
+    const whisper_sizes *sizes = sizes_of(s->model);
     return (shoal_speech_info){.mels = sizes->mels,
                                .frames = MEL_FRAMES,
                                .positions = sizes->audio_positions,
@@ -124,7 +123,7 @@ shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
 
 shoal_status shoal_speech_features(shoal_speech *s, const shoal_recording *recording,
                                    double begin, float *features, double *seconds) {
-    source_stream *stream;
+    recording_stream *stream;
     const float *samples;
     int64_t got;
     if (!s || !features)
@@ -133,16 +132,16 @@ shoal_status shoal_speech_features(shoal_speech *s, const shoal_recording *recor
     if (!(begin >= 0 && begin <= 1e9))
         return sh_fail(s->context, SHOAL_INVALID, "begin is %g: it must be 0 or more",
                        begin);
-    shoal_status status = sh_source_open(s->context, recording, &stream);
+    shoal_status status = sh_recording_open(s->context, recording, &stream);
     if (status != SHOAL_OK)
         return status;
-    status = sh_source_window(stream, (int64_t)(begin * AUDIO_RATE), &samples, &got);
+    status = sh_recording_window(stream, (int64_t)(begin * AUDIO_RATE), &samples, &got);
     if (status == SHOAL_OK) {
         sh_mel_compute(s->mel, samples, got, features);
         if (seconds)
             *seconds = (double)got / AUDIO_RATE;
     }
-    sh_source_close(stream);
+    sh_recording_close(stream);
     return status;
 }
 
@@ -154,7 +153,7 @@ shoal_status shoal_speech_encode(shoal_speech *s, const float *features, float *
     const shoal_status status = sh_whisper_encode(s->encoder, features, &made);
     if (status != SHOAL_OK)
         return status;
-    const speech_sizes *sizes = whisper_sizes(s->model);
+    const whisper_sizes *sizes = sizes_of(s->model);
     memcpy(encoded, made,
            (size_t)sizes->audio_positions * (size_t)sizes->audio_width * sizeof *encoded);
     return SHOAL_OK;
@@ -165,7 +164,7 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
     if (!s || !encoded || !text || !logits)
         return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
                        "shoal_speech_logits: an argument is NULL");
-    const speech_sizes *sizes = whisper_sizes(s->model);
+    const whisper_sizes *sizes = sizes_of(s->model);
     if (count < 1 || count > sizes->text_positions)
         return sh_fail(s->context, SHOAL_INVALID,
                        "count is %lld: it must be from 1 to %d", (long long)count,
@@ -175,26 +174,8 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
             return sh_fail(s->context, SHOAL_INVALID,
                            "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
                            (int)text[i], (int)sizes->vocabulary);
-    sh_decoder_hear(s->decoder, encoded);
+    sh_decoder_set_audio(s->decoder, encoded);
     sh_decoder_begin(s->decoder, text, (int)count);
     sh_decoder_logits(s->decoder, 0, (int)count, logits);
-    return SHOAL_OK;
-}
-
-/* ---- Word errors ---------------------------------------------------------------- */
-
-shoal_status shoal_count_word_errors(shoal_context *context, const char *reference,
-                                     const char *text, shoal_word_errors *errors) {
-    word_errors counted = {0};
-    if (!context || !reference || !text || !errors)
-        return sh_fail(context, SHOAL_INVALID,
-                       "shoal_count_word_errors: an argument is NULL");
-    const shoal_status status = sh_wer_add(context, reference, text, &counted);
-    if (status != SHOAL_OK)
-        return status;
-    errors->words += counted.words;
-    errors->substitutions += counted.substitutions;
-    errors->insertions += counted.insertions;
-    errors->deletions += counted.deletions;
     return SHOAL_OK;
 }

@@ -1,12 +1,12 @@
-/* The speech model behind shoal.h: everything that one window needs, made once. */
+/* The model behind shoal_speech.h, with everything that one window needs, made once; and
+   the parts of transcribing that are pure functions. */
 #ifndef SHOAL_SPEECH_SPEECH_H
 #define SHOAL_SPEECH_SPEECH_H
 
 #include "shoal_speech.h"
-#include "speech/decode_search.h"
+#include "speech/audio.h"
 #include "speech/mel.h"
-#include "speech/speech_segments.h"
-#include "speech/speech_source.h"
+#include "speech/search.h"
 #include "speech/whisper.h"
 
 enum {
@@ -14,6 +14,17 @@ enum {
     SPEECH_SAMPLES = 5,     /* texts drawn at a temperature, of which the best counts */
     SPEECH_MOST_BEAMS = 64
 };
+
+enum {
+    TIME_STEPS_PER_SECOND = 50, /* of timestamp tokens */
+    FRAMES_PER_STEP = 2,
+    FRAMES_PER_SECOND = 100
+};
+
+typedef struct {
+    int first, end;      /* tokens first .. end - 1 */
+    double begins, ends; /* seconds from the window's beginning */
+} segment_cut;
 
 struct shoal_speech {
     shoal_context *context;
@@ -24,38 +35,22 @@ struct shoal_speech {
     search *search;
     size_t bytes;          /* of this block */
     float *features;       /* [mels][MEL_FRAMES] */
-    int32_t *prompt;       /* [text positions] */
+    int32_t *prompt;       /* [text positions + 4] */
     int32_t *past;         /* [2 * text positions]: what was said before */
     segment_cut *cuts;     /* [text positions + 1] */
     char *text;            /* [SPEECH_TEXT] */
-    unsigned char *packed; /* room for compression_ratio */
+    unsigned char *packed; /* [sh_compression_room(SPEECH_TEXT)] */
 };
 
-/* One window's text, as the search that counted gave it. */
-typedef struct {
-    const int32_t *sampled; /* [count], valid until the next search */
-    int count;
-    double temperature, mean_logprob, no_speech, compression;
-} window_text;
+/* Where a window's tokens are cut into segments, as the published transcription cuts them.
+   sampled: [count]; frames: how many of the window are recording. cuts: room for count +
+   1. Returns how many there are; *advance: frames to the next window, at least 1. */
+int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
+                    int64_t frames, segment_cut *cuts, int64_t *advance);
 
-typedef struct {
-    int32_t language; /* token, or -1 for models that know English only */
-    bool translate, timestamps, fallback;
-    int beams;
-    uint64_t seed;
-    const int32_t *past; /* [past_count]: what was said before */
-    int past_count;
-} window_task;
-
-/* After decoder_hear: decodes at rising temperatures until the text is believable.
-   Returns how many attempts there were. */
-int sh_speech_decode_window(shoal_speech *speech, const window_task *task,
-                            window_text *result);
-
-/* A window that holds no speech. */
-bool sh_speech_is_silent(const window_text *result);
-
-/* Bytes of the text in speech->text, which ends in 0. */
-size_t sh_speech_write_text(shoal_speech *speech, const int32_t *sampled, int count);
+/* Bytes of the text over the bytes that zlib makes of it; 0 for no text. `room` is memory
+   of sh_compression_room(size). */
+double sh_compression_ratio(const char *text, unsigned long size, unsigned char *room);
+unsigned long sh_compression_room(unsigned long size);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct {
 } loader;
 
 static const file_tensor *find(const loader *load, const char *block, const char *name) {
-    return sh_speech_file_tensor(load->model->file, "%s%s", block, name);
+    return sh_whisper_file_tensor(load->model->file, "%s%s", block, name);
 }
 
 /* Elements that a weight has; 0 when it is absent, which the reader has ruled out. */
@@ -145,7 +145,7 @@ static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
 /* ---- The encoder ---------------------------------------------------------------- */
 
 static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *name) {
-    const int64_t outputs = whisper_sizes(load->model)->audio_width;
+    const int64_t outputs = sizes_of(load->model)->audio_width;
     const file_tensor *tensor = part_tensor(load, "encoder.", name, "weight");
     const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
     char bias[32];
@@ -168,7 +168,7 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
 }
 
 static encoder_layer load_encoder_layer(loader *load, int index) {
-    const int64_t width = whisper_sizes(load->model)->audio_width;
+    const int64_t width = sizes_of(load->model)->audio_width;
     const bool floats = !load->model->half_encoder;
     char block[32];
     snprintf(block, sizeof block, "encoder.blocks.%d.", index);
@@ -205,7 +205,7 @@ static encoder_layer load_encoder_layer(loader *load, int index) {
 
 static void load_encoder(loader *load) {
     whisper_model *model = load->model;
-    const speech_sizes *sizes = whisper_sizes(model);
+    const whisper_sizes *sizes = sizes_of(model);
     model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
     model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
     model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
@@ -224,7 +224,7 @@ static void load_encoder(loader *load) {
 /* ---- The decoder ---------------------------------------------------------------- */
 
 static decoder_layer load_decoder_layer(loader *load, int index) {
-    const speech_sizes *sizes = whisper_sizes(load->model);
+    const whisper_sizes *sizes = sizes_of(load->model);
     const int64_t width = sizes->text_width;
     char block[32];
     decoder_layer layer;
@@ -255,7 +255,7 @@ static decoder_layer load_decoder_layer(loader *load, int index) {
 
 static void load_decoder(loader *load) {
     whisper_model *model = load->model;
-    const speech_sizes *sizes = whisper_sizes(model);
+    const whisper_sizes *sizes = sizes_of(model);
     const joined table = {{"token_embedding"},
                           sizes->text_width,
                           sizes->vocabulary,
@@ -288,7 +288,7 @@ static void load_all(void *argument, block_layout *memory) {
 enum { SHORTEST_TEXT = 16 };
 
 /* 12 E^2 weights per block. */
-static bool too_many_to_widen(const speech_sizes *sizes) {
+static bool too_many_to_widen(const whisper_sizes *sizes) {
     const int64_t width = sizes->audio_width;
     const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
                                            sh_mul_checked(width, width));
@@ -297,7 +297,7 @@ static bool too_many_to_widen(const speech_sizes *sizes) {
 
 /* What this code relies on beyond what every file must satisfy. */
 static shoal_status check_window(shoal_context *context, const char *path,
-                                 const speech_sizes *sizes) {
+                                 const whisper_sizes *sizes) {
     if (sizes->text_positions < SHORTEST_TEXT)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: the decoder has %d positions; a prompt and a text need %d",
@@ -328,7 +328,7 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
                              whisper_model **made) {
     whisper_model sized = {.context = context};
     *made = NULL;
-    shoal_status status = sh_speech_file_open(context, path, &sized.file);
+    shoal_status status = sh_whisper_file_open(context, path, &sized.file);
     if (status != SHOAL_OK)
         return status;
     status = check_window(context, path, &sized.file->sizes);
@@ -336,13 +336,121 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
     if (status != SHOAL_OK)
-        sh_speech_file_close(sized.file);
+        sh_whisper_file_close(sized.file);
     return status;
 }
 
 void sh_whisper_close(whisper_model *model) {
     if (!model)
         return;
-    sh_speech_file_close(model->file);
+    sh_whisper_file_close(model->file);
     sh_release(model->context, model);
+}
+
+/* ---- Running the encoder -------------------------------------------------------- */
+
+/* E width, P positions, F = 2 P frames. */
+struct whisper_encoder {
+    const whisper_model *model;
+    crew crew;
+    encoder *stack;
+    size_t bytes;
+    int64_t offsets[2]; /* one sequence of P rows */
+    float *frames;      /* [F][mels] */
+    float *narrow;      /* [F][E], after the first convolution */
+    float *rows;        /* [P][E], what the stack begins with */
+};
+
+static void place_encoder(void *argument, block_layout *block) {
+    whisper_encoder *e = argument;
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
+    sh_reserve(block, 1, sizeof *e);
+    e->frames = sh_reserve(block, sh_mul_checked(frames, sizes->mels), sizeof *e->frames);
+    e->narrow = sh_reserve(block, sh_mul_checked(frames, width), sizeof *e->narrow);
+    e->rows =
+        sh_reserve(block, sh_mul_checked(sizes->audio_positions, width), sizeof *e->rows);
+}
+
+static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const encoder_shape shape = {.layers = sizes->audio_layers,
+                                 .heads = sizes->audio_heads,
+                                 .head_dim = sizes->audio_width / sizes->audio_heads,
+                                 .feed_forward = 4 * (int64_t)sizes->audio_width,
+                                 .attention = *attention,
+                                 .activation = ACTIVATION_GELU,
+                                 .epsilon = 1e-5f};
+    const encoder_limits limits = {.batch = 1,
+                                   .rows = sizes->audio_positions,
+                                   .length = sizes->audio_positions,
+                                   .half_weights = e->model->half_encoder};
+    return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
+}
+
+shoal_status sh_whisper_encoder_create(const whisper_model *model,
+                                       const shoal_attention *attention,
+                                       whisper_encoder **made) {
+    whisper_encoder sized = {.model = model,
+                             .crew = sh_crew_of(model->context),
+                             .offsets = {0, sizes_of(model)->audio_positions}};
+    *made = NULL;
+    whisper_encoder *e =
+        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
+    if (!e)
+        return SHOAL_NO_MEMORY;
+    *e = sized;
+    const shoal_status status = create_stack(e, attention);
+    if (status != SHOAL_OK) {
+        sh_release(model->context, e);
+        return status;
+    }
+    *made = e;
+    return SHOAL_OK;
+}
+
+void sh_whisper_encoder_destroy(whisper_encoder *e) {
+    if (!e)
+        return;
+    sh_encoder_destroy(e->stack);
+    sh_release(e->model->context, e);
+}
+
+size_t sh_whisper_encoder_memory(const whisper_encoder *e) {
+    return e->bytes + sh_encoder_memory(e->stack);
+}
+
+enum { FRAME_BLOCK = 64 };
+
+typedef struct {
+    const float *features; /* [mels][F] */
+    float *frames;         /* [F][mels] */
+    int64_t mels;
+} turning;
+
+static void turn_block(void *shared, int64_t task, int thread) {
+    const turning *turn = shared;
+    const int64_t first = task * FRAME_BLOCK;
+    const int64_t end = min(first + FRAME_BLOCK, MEL_FRAMES);
+    (void)thread;
+    for (int64_t band = 0; band < turn->mels; band++)
+        for (int64_t frame = first; frame < end; frame++)
+            turn->frames[frame * turn->mels + band] =
+                turn->features[band * MEL_FRAMES + frame];
+}
+
+shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
+                               const float **encoded) {
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const packing sequence = {.batch = 1, .offsets = e->offsets};
+    turning turn = {features, e->frames, sizes->mels};
+    sh_team_run(e->crew.workers, ceil_divide(MEL_FRAMES, FRAME_BLOCK), turn_block, &turn);
+    sh_conv_forward(&e->crew, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
+                    e->narrow);
+    sh_conv_forward(&e->crew, &e->model->second_conv, MEL_FRAMES, e->narrow, NULL,
+                    e->rows);
+    sh_positions_forward(&e->crew, &sequence, sizes->audio_width,
+                         e->model->audio_positions, e->rows);
+    return sh_encoder_forward(e->stack, &e->model->encoder, &sequence,
+                              (encoder_moment){0}, e->rows, encoded);
 }

@@ -8,7 +8,7 @@
 #include "models/nn/encoder.h"
 #include "models/nn/linear.h"
 #include "models/nn/norm.h"
-#include "speech/speech_file.h"
+#include "speech/whisper_file.h"
 
 /* One block of the decoder. Projections of the same input are one matrix; the keys, which
    have no bias, have zeros there. */
@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     shoal_context *context;
-    speech_file *file; /* owned; sizes, tokens and mel filters stand there */
+    whisper_file *file; /* owned; sizes, tokens and mel filters stand there */
     conv1d first_conv, second_conv;
     const float *audio_positions; /* [P][E] */
     encoder_weights encoder;
@@ -44,7 +44,7 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
                              whisper_model **made);
 void sh_whisper_close(whisper_model *model); /* NULL is legal */
 
-static inline const speech_sizes *whisper_sizes(const whisper_model *model) {
+static inline const whisper_sizes *sizes_of(const whisper_model *model) {
     return &model->file->sizes;
 }
 

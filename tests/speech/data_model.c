@@ -69,17 +69,17 @@ shoal_context *counted_context(counted_memory *memory, int threads) {
 
 enum { WIDTH = 4, TEXT_POSITIONS = 16, MELS = 80 };
 
-speech_sizes made_sizes(int32_t vocabulary) {
-    return (speech_sizes){.vocabulary = vocabulary,
-                          .audio_positions = 1500,
-                          .audio_width = WIDTH,
-                          .audio_heads = 2,
-                          .audio_layers = 1,
-                          .text_positions = TEXT_POSITIONS,
-                          .text_width = WIDTH,
-                          .text_heads = 2,
-                          .text_layers = 1,
-                          .mels = MELS};
+whisper_sizes made_sizes(int32_t vocabulary) {
+    return (whisper_sizes){.vocabulary = vocabulary,
+                           .audio_positions = 1500,
+                           .audio_width = WIDTH,
+                           .audio_heads = 2,
+                           .audio_layers = 1,
+                           .text_positions = TEXT_POSITIONS,
+                           .text_width = WIDTH,
+                           .text_heads = 2,
+                           .text_layers = 1,
+                           .mels = MELS};
 }
 
 /* The block doubles when it is full; make_ggml cuts it to its size in the end. */
@@ -189,7 +189,7 @@ static void put_tokens(made_model *m, int32_t count) {
 }
 
 made_model make_ggml(int32_t vocabulary) {
-    speech_sizes s = made_sizes(vocabulary);
+    whisper_sizes s = made_sizes(vocabulary);
     const int32_t header[] = {0x67676d6c,       s.vocabulary,  s.audio_positions,
                               s.audio_width,    s.audio_heads, s.audio_layers,
                               s.text_positions, s.text_width,  s.text_heads,
@@ -262,7 +262,7 @@ static char *hf_name(const char *canonical) {
     return name;
 }
 
-static void write_vocabulary(const speech_file *model, const char *path) {
+static void write_vocabulary(const whisper_file *model, const char *path) {
     FILE *file = fopen(path, "wb");
     const tokens *t = &model->tokens;
     assert_non_null(file);
@@ -281,8 +281,8 @@ static void write_vocabulary(const speech_file *model, const char *path) {
     fclose(file);
 }
 
-static void write_config(const speech_file *model, const char *path) {
-    const speech_sizes *s = &model->sizes;
+static void write_config(const whisper_file *model, const char *path) {
+    const whisper_sizes *s = &model->sizes;
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     fprintf(file,
@@ -321,7 +321,7 @@ static void write_index(const file_tensor *tensors, int64_t count, int64_t first
     fclose(file);
 }
 
-void make_hf_folder(shoal_context *context, const speech_file *model, const char *folder,
+void make_hf_folder(shoal_context *context, const whisper_file *model, const char *folder,
                     bool shards) {
     char path[512];
     int64_t count = model->tensor_count, first = count / 3;

@@ -3,7 +3,7 @@
 #ifndef SHOAL_TESTS_DATA_MODEL_H
 #define SHOAL_TESTS_DATA_MODEL_H
 
-#include "speech/speech_file.h"
+#include "speech/whisper_file.h"
 
 typedef struct {
     unsigned char *bytes; /* malloc's */
@@ -13,12 +13,12 @@ typedef struct {
 
 /* Width 4, 2 heads, 1 encoder and 1 decoder layer, 16 text positions, 80 mel bands;
    matrices are F16 and the rest F32. vocabulary: 51864, 51865 or 51866. */
-speech_sizes made_sizes(int32_t vocabulary);
+whisper_sizes made_sizes(int32_t vocabulary);
 made_model make_ggml(int32_t vocabulary);
 
 /* config.json, vocab.json and model.safetensors (or, with `shards`, an index and two
    files) into an existing folder. */
-void make_hf_folder(shoal_context *context, const speech_file *model, const char *folder,
+void make_hf_folder(shoal_context *context, const whisper_file *model, const char *folder,
                     bool shards);
 
 /* A whole small file; fails the test when it cannot be written. */

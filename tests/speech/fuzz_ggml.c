@@ -4,8 +4,8 @@
 #define FUZZ_NAME "fuzz_data_ggml"
 #include "fuzz.h"
 
-#include "speech/ggml.h"
 #include "speech/mel.h"
+#include "speech/whisper_readers.h"
 
 enum { TOKENS = 50257, MELS = 80, HEAD = 14 * 4 + MELS * MEL_BINS * 4 + 4 + TOKENS * 5 };
 
@@ -26,17 +26,17 @@ static void write_head(unsigned char *head) {
     }
 }
 
-static void check(const speech_file *file) {
+static void check(const whisper_file *file) {
     require(file->sizes.audio_width > 0 && file->sizes.mels > 0, "sizes are positive");
-    require(sh_speech_file_tensor(file, "decoder.ln.bias") != NULL, "weights are there");
+    require(sh_whisper_file_tensor(file, "decoder.ln.bias") != NULL, "weights are there");
     char text[16];
-    sh_tokens_decode_utf8(&file->tokens, (int32_t[]){0, 200, 50256, 50300}, 4, text,
-                          sizeof text);
+    sh_tokens_decode(&file->tokens, (int32_t[]){0, 200, 50256, 50300}, 4, text,
+                     sizeof text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static unsigned char head[HEAD];
-    speech_file *file;
+    whisper_file *file;
     bool tensors = size > 0 && data[0] == 'T';
     if (tensors && head[0] == 0)
         write_head(head);
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy(bytes + before, data + tensors, after);
     if (judged(sh_ggml_parse(fuzz_context(), "input", bytes, before + after, &file)))
         check(file);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     free(bytes);
     return 0;
 }

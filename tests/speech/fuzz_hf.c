@@ -6,11 +6,10 @@
 #include "fuzz.h"
 
 #include "models/files/json_file.h"
-#include "speech/hf.h"
-#include "speech/hf_parts.h"
+#include "speech/whisper_readers.h"
 
 static void try_config(const char *text, size_t size) {
-    speech_sizes sizes;
+    whisper_sizes sizes;
     if (judged(sh_hf_parse_config(fuzz_context(), "input", text, size, &sizes)))
         require(sizes.audio_width > 0 && sizes.audio_width % sizes.audio_heads == 0,
                 "heads divide the width");

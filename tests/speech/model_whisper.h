@@ -31,10 +31,10 @@ void close_small(opened *o);
 float *floats(int64_t count); /* malloc's */
 
 /* features: [mels][3000]; out: [1500][width]. */
-void reference_encode(const speech_file *file, const float *features, double *out);
+void reference_encode(const whisper_file *file, const float *features, double *out);
 /* encoded: [1500][width]; logits: [count][vocabulary]. */
-void reference_logits(const speech_file *file, const double *encoded, const int32_t *text,
-                      int count, double *logits);
+void reference_logits(const whisper_file *file, const double *encoded,
+                      const int32_t *text, int count, double *logits);
 
 /* |a - b| / |b| as long vectors. */
 double relative_difference(const float *a, const double *b, int64_t count);

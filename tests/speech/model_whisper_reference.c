@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-static double *values_of(const speech_file *file, const char *prefix, const char *name) {
-    const file_tensor *found = sh_speech_file_tensor(file, "%s%s", prefix, name);
+static double *values_of(const whisper_file *file, const char *prefix, const char *name) {
+    const file_tensor *found = sh_whisper_file_tensor(file, "%s%s", prefix, name);
     if (!found)
         return NULL;
     const int64_t count = sh_file_tensor_elements(found);
@@ -26,7 +26,7 @@ static double *values_of(const speech_file *file, const char *prefix, const char
 }
 
 /* The weight and bias of a part, which part_free gives back. */
-static exact_part part_of(const speech_file *file, const char *prefix, const char *name,
+static exact_part part_of(const whisper_file *file, const char *prefix, const char *name,
                           int64_t inputs, int64_t outputs) {
     char weight[160], bias[160];
     snprintf(weight, sizeof weight, "%s.weight", name);
@@ -43,9 +43,9 @@ static void part_free(exact_part *part) {
 }
 
 /* y [rows][outputs] = x [rows][inputs] W' + b. */
-static double *apply_linear(const speech_file *file, const char *prefix, const char *name,
-                            const double *x, int64_t rows, int64_t inputs,
-                            int64_t outputs) {
+static double *apply_linear(const whisper_file *file, const char *prefix,
+                            const char *name, const double *x, int64_t rows,
+                            int64_t inputs, int64_t outputs) {
     exact_part part = part_of(file, prefix, name, inputs, outputs);
     double *y = malloc((size_t)(rows * outputs) * sizeof *y);
     exact_linear(&part, rows, x, y);
@@ -53,7 +53,7 @@ static double *apply_linear(const speech_file *file, const char *prefix, const c
     return y;
 }
 
-static double *apply_norm(const speech_file *file, const char *prefix, const char *name,
+static double *apply_norm(const whisper_file *file, const char *prefix, const char *name,
                           const double *x, int64_t rows, int64_t width) {
     exact_part part = part_of(file, prefix, name, width, width);
     double *y = malloc((size_t)(rows * width) * sizeof *y);
@@ -85,7 +85,7 @@ static void attend(const double *q, const double *k, const double *v, int64_t ro
 }
 
 /* x += attention(norm(x), other or norm(x)). */
-static void add_attention(const speech_file *file, const char *prefix, const char *kind,
+static void add_attention(const whisper_file *file, const char *prefix, const char *kind,
                           double *x, int64_t rows, const double *other,
                           int64_t other_rows, int64_t heads, int64_t width, bool causal) {
     char norm[32], part[4][48];
@@ -110,7 +110,7 @@ static void add_attention(const speech_file *file, const char *prefix, const cha
         free(all[i]);
 }
 
-static void add_forward(const speech_file *file, const char *prefix, double *x,
+static void add_forward(const whisper_file *file, const char *prefix, double *x,
                         int64_t rows, int64_t width) {
     double *normed = apply_norm(file, prefix, "mlp_ln", x, rows, width);
     double *wide = apply_linear(file, prefix, "mlp.0", normed, rows, width, 4 * width);
@@ -125,7 +125,7 @@ static void add_forward(const speech_file *file, const char *prefix, double *x,
 }
 
 /* x [inputs][length] to [outputs][length / stride], as the definition has it. */
-static double *apply_conv(const speech_file *file, const char *name, const double *x,
+static double *apply_conv(const whisper_file *file, const char *name, const double *x,
                           int64_t inputs, int64_t length, int64_t stride,
                           int64_t outputs) {
     exact_part part = part_of(file, "encoder.", name, inputs, outputs);
@@ -146,8 +146,8 @@ static double *apply_conv(const speech_file *file, const char *name, const doubl
     return y;
 }
 
-void reference_encode(const speech_file *file, const float *features, double *out) {
-    const speech_sizes *s = &file->sizes;
+void reference_encode(const whisper_file *file, const float *features, double *out) {
+    const whisper_sizes *s = &file->sizes;
     const int64_t width = s->audio_width, rows = s->audio_positions, frames = 2 * rows;
     double *x = malloc((size_t)(s->mels * frames) * sizeof *x);
     for (int64_t i = 0; i < s->mels * frames; i++)
@@ -173,9 +173,9 @@ void reference_encode(const speech_file *file, const float *features, double *ou
         free(all[i]);
 }
 
-void reference_logits(const speech_file *file, const double *encoded, const int32_t *text,
-                      int count, double *logits) {
-    const speech_sizes *s = &file->sizes;
+void reference_logits(const whisper_file *file, const double *encoded,
+                      const int32_t *text, int count, double *logits) {
+    const whisper_sizes *s = &file->sizes;
     const int64_t width = s->text_width;
     double *embedding = values_of(file, "decoder.", "token_embedding.weight");
     double *positions = values_of(file, "decoder.", "positional_embedding");

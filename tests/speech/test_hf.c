@@ -10,23 +10,22 @@
 #include <string.h>
 
 #include "data_model.h"
-#include "speech/ggml.h"
-#include "speech/hf.h"
 #include "speech/mel.h"
+#include "speech/whisper_readers.h"
 
 #include <cmocka.h>
 
 static shoal_context *context;
 static made_model made;
 
-static speech_file *parse_good(const made_model *m) {
-    speech_file *file;
+static whisper_file *parse_good(const made_model *m) {
+    whisper_file *file;
     if (sh_ggml_parse(context, "bytes", m->bytes, m->size, &file) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     return file;
 }
 
-static void check_same(const speech_file *a, const speech_file *b) {
+static void check_same(const whisper_file *a, const whisper_file *b) {
     const tokens *s = &a->tokens, *t = &b->tokens;
     assert_memory_equal(&a->sizes, &b->sizes, sizeof a->sizes);
     assert_memory_equal(a->mel_filters, b->mel_filters,
@@ -44,34 +43,34 @@ static void check_same(const speech_file *a, const speech_file *b) {
 }
 
 static void folders_give_the_same_model(void **state) {
-    speech_file *model = parse_good(&made), *file;
+    whisper_file *model = parse_good(&made), *file;
     (void)state;
     for (int shards = 0; shards <= 1; shards++) {
         const char *where = make_folder();
         char path[512];
         make_hf_folder(context, model, where, shards != 0);
-        if (sh_speech_file_open(context, where, &file) != SHOAL_OK)
+        if (sh_whisper_file_open(context, where, &file) != SHOAL_OK)
             fail_msg("%s", shoal_context_message(context));
         check_same(model, file);
-        sh_speech_file_close(file);
+        sh_whisper_file_close(file);
         snprintf(path, sizeof path, "%s/config.json", where);
-        assert_int_equal(sh_speech_file_open(context, path, &file), SHOAL_OK);
-        sh_speech_file_close(file);
+        assert_int_equal(sh_whisper_file_open(context, path, &file), SHOAL_OK);
+        sh_whisper_file_close(file);
         remove_folder(where);
     }
-    sh_speech_file_close(model);
+    sh_whisper_file_close(model);
 }
 
 static shoal_status open_with(const char *where, const char *name, const char *text,
-                              speech_file **file) {
+                              whisper_file **file) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", where, name);
     write_bytes_to(path, text, strlen(text));
-    return sh_speech_file_open(context, where, file);
+    return sh_whisper_file_open(context, where, file);
 }
 
 static void lists_of_tokens_are_read(void **state) {
-    speech_file *model = parse_good(&made), *file;
+    whisper_file *model = parse_good(&made), *file;
     const char *where = make_folder();
     (void)state;
     make_hf_folder(context, model, where, false);
@@ -83,7 +82,7 @@ static void lists_of_tokens_are_read(void **state) {
     assert_int_equal(file->tokens.suppress_count, 8);
     assert_int_equal(file->tokens.suppress[1], 9);
     assert_int_equal(file->tokens.suppress_first_count, 1);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     assert_int_equal(open_with(where, "generation_config.json",
                                "{\"suppress_tokens\": [51865]}", &file),
                      SHOAL_BAD_FILE);
@@ -91,20 +90,20 @@ static void lists_of_tokens_are_read(void **state) {
                                "{\"suppress_tokens\": \"7\"}", &file),
                      SHOAL_BAD_FILE);
     assert_int_equal(open_with(where, "generation_config.json", "{}", &file), SHOAL_OK);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     assert_int_equal(open_with(where, "added_tokens.json", "{\"<|en|>\": 50259}", &file),
                      SHOAL_OK);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     assert_int_equal(open_with(where, "added_tokens.json", "{\"<|en|>\": 50258}", &file),
                      SHOAL_BAD_FILE);
     assert_int_equal(open_with(where, "added_tokens.json", "{}", &file), SHOAL_OK);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     assert_int_equal(
         open_with(where, "tokenizer.json",
                   "{\"added_tokens\": [{\"id\": 1, \"content\": \"<|0.00|>\"}]}", &file),
         SHOAL_BAD_FILE);
     remove_folder(where);
-    sh_speech_file_close(model);
+    sh_whisper_file_close(model);
 }
 
 static const char good_config[] =
@@ -135,7 +134,7 @@ static void configurations_are_checked(void **state) {
         {"d_model", "model_d"},
         {"num_mel_bins", "d_model"},
     };
-    speech_sizes sizes;
+    whisper_sizes sizes;
     (void)state;
     assert_int_equal(sh_hf_parse_config(context, "c", good_config, strlen(good_config),
                                         &sizes),
@@ -185,23 +184,23 @@ static void names_are_mapped(void **state) {
 
 static void failed_allocations_are_reported(void **state) {
     const char *where = make_folder();
-    speech_file *model = parse_good(&made);
+    whisper_file *model = parse_good(&made);
     (void)state;
     make_hf_folder(context, model, where, false);
-    sh_speech_file_close(model);
+    sh_whisper_file_close(model);
     for (int64_t n = 0;; n++) {
         counted_memory memory = {.fail_at = -1};
         shoal_context *counted = counted_context(&memory, 1);
         int64_t live = memory.live;
-        speech_file *file = NULL, *other = NULL;
+        whisper_file *file = NULL, *other = NULL;
         memory.fail_at = memory.calls + n;
-        shoal_status status = sh_speech_file_open(counted, where, &file);
+        shoal_status status = sh_whisper_file_open(counted, where, &file);
         if (status == SHOAL_OK)
             status = sh_ggml_parse(counted, "bytes", made.bytes, made.size, &other);
         bool done = status == SHOAL_OK;
         assert_true(done || status == SHOAL_NO_MEMORY);
-        sh_speech_file_close(file);
-        sh_speech_file_close(other);
+        sh_whisper_file_close(file);
+        sh_whisper_file_close(other);
         assert_int_equal(memory.live, live);
         shoal_context_destroy(counted);
         if (done) {

@@ -135,7 +135,7 @@ static void test_beams_remember_their_past(void **state) {
                             {50258, 9, 400},
                             {50258, 9, 400}};
     float *logits = floats(5 * VOCABULARY), *alone = floats(12 * VOCABULARY);
-    sh_decoder_hear(d, encoded);
+    sh_decoder_set_audio(d, encoded);
     sh_decoder_begin(d, texts[0], 3);
     for (int step = 3; step < 10; step++) {
         int32_t next[5], parents[5], before[5][12];
@@ -151,7 +151,7 @@ static void test_beams_remember_their_past(void **state) {
         }
         sh_decoder_reorder(d, parents, live);
         sh_decoder_step(d, next, live);
-        assert_int_equal(sh_decoder_room(d), SMALL_TEXT - step - 1);
+        assert_int_equal(sh_decoder_room(d, 0), SMALL_TEXT - step - 1);
     }
     sh_decoder_logits(d, 0, 5, logits);
     for (int beam = 0; beam < 5; beam++) {
@@ -218,7 +218,7 @@ static void check_search(const opened *o, const float *encoded, search_task task
     int32_t sampled[SMALL_TEXT];
     task.beams = beams;
     task.temperature = temperature;
-    sh_decoder_hear(o->speech->decoder, encoded);
+    sh_decoder_set_audio(o->speech->decoder, encoded);
     sh_search_run(o->speech->search, &task, &result);
     assert_true(result.count <= task.longest);
     assert_true(result.no_speech > 0 && result.no_speech < 1);

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "data_model.h"
-#include "speech/ggml.h"
 #include "speech/mel.h"
+#include "speech/whisper_readers.h"
 #include "support.h"
 
 #include <cmocka.h>
@@ -27,8 +27,8 @@ static const char *inside(const char *name) {
     return path;
 }
 
-static speech_file *parse_good(const made_model *m) {
-    speech_file *file;
+static whisper_file *parse_good(const made_model *m) {
+    whisper_file *file;
     if (sh_ggml_parse(context, "bytes", m->bytes, m->size, &file) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     return file;
@@ -40,8 +40,8 @@ static void all_vocabularies_are_read(void **state) {
     (void)state;
     for (int32_t vocabulary = 51864; vocabulary <= 51866; vocabulary++) {
         made_model m = make_ggml(vocabulary);
-        speech_sizes expected = made_sizes(vocabulary);
-        speech_file *file = parse_good(&m);
+        whisper_sizes expected = made_sizes(vocabulary);
+        whisper_file *file = parse_good(&m);
         char text[32];
         assert_memory_equal(&file->sizes, &expected, sizeof expected);
         assert_int_equal(file->tokens.languages, vocabulary == 51866 ? 100 : 99);
@@ -50,44 +50,44 @@ static void all_vocabularies_are_read(void **state) {
                          (int32_t[]){'h', 'i', 300, file->tokens.start, '!'}, 5, text,
                          sizeof text);
         assert_string_equal(text, "hi t300!");
-        sh_speech_file_close(file);
+        sh_whisper_file_close(file);
         free(m.bytes);
     }
 }
 
 static void tensors_are_where_they_should_be(void **state) {
-    speech_file *file = parse_good(&made);
-    const file_tensor *t = sh_speech_file_tensor(file, "encoder.conv1.weight");
+    whisper_file *file = parse_good(&made);
+    const file_tensor *t = sh_whisper_file_tensor(file, "encoder.conv1.weight");
     float values[1500 * 4];
     (void)state;
     assert_true(t && t->rank == 3 && t->shape[0] == 4 && t->shape[1] == 80 &&
                 t->shape[2] == 3 && t->dtype == DTYPE_F16);
-    t = sh_speech_file_tensor(file, "encoder.conv%d.bias", 2);
+    t = sh_whisper_file_tensor(file, "encoder.conv%d.bias", 2);
     assert_true(t && t->rank == 1 && t->shape[0] == 4);
-    t = sh_speech_file_tensor(file, "%s.blocks.%d.mlp.0.weight", "decoder", 0);
+    t = sh_whisper_file_tensor(file, "%s.blocks.%d.mlp.0.weight", "decoder", 0);
     assert_true(t && t->shape[0] == 16 && t->shape[1] == 4);
-    t = sh_speech_file_tensor(file, "encoder.positional_embedding");
+    t = sh_whisper_file_tensor(file, "encoder.positional_embedding");
     assert_int_equal(sh_file_tensor_to_f32(context, t, values), SHOAL_OK);
     assert_true(values[0] == ((float)((int64_t)strlen(t->name) % 31) - 15) / 64.0f);
-    assert_null(sh_speech_file_tensor(file, "encoder.blocks.1.attn_ln.weight"));
-    assert_null(sh_speech_file_tensor(file, "%0100d", 1));
-    sh_speech_file_close(file);
+    assert_null(sh_whisper_file_tensor(file, "encoder.blocks.1.attn_ln.weight"));
+    assert_null(sh_whisper_file_tensor(file, "%0100d", 1));
+    sh_whisper_file_close(file);
 }
 
 /* ---- ggml, wrong ------------------------------------------------------------------ */
 
 /* Refuses, or gives something whole. */
 static bool accepted(const unsigned char *bytes, size_t size) {
-    speech_file *file;
+    whisper_file *file;
     shoal_status status = sh_ggml_parse(context, "bytes", bytes, size, &file);
     if (status == SHOAL_OK)
-        assert_non_null(sh_speech_file_tensor(file, "encoder.ln_post.weight"));
+        assert_non_null(sh_whisper_file_tensor(file, "encoder.ln_post.weight"));
     else {
         assert_int_equal(status, SHOAL_BAD_FILE);
         assert_non_null(strstr(shoal_context_message(context), "bytes: "));
         assert_null(file);
     }
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
     return status == SHOAL_OK;
 }
 
@@ -248,17 +248,18 @@ static void tensors_are_there_once_and_no_others(void **state) {
 }
 
 static void other_files_are_refused(void **state) {
-    speech_file *file;
+    whisper_file *file;
     (void)state;
     write_bytes_to(inside("text"), "just a text\n", 12);
     write_bytes_to(inside("empty"), "", 0);
-    assert_int_equal(sh_speech_file_open(context, inside("text"), &file), SHOAL_BAD_FILE);
-    assert_int_equal(sh_speech_file_open(context, inside("empty"), &file),
+    assert_int_equal(sh_whisper_file_open(context, inside("text"), &file),
                      SHOAL_BAD_FILE);
-    assert_int_equal(sh_speech_file_open(context, inside("absent"), &file), SHOAL_IO);
-    assert_int_equal(sh_speech_file_open(context, "/dev/zero", &file), SHOAL_BAD_FILE);
-    assert_int_equal(sh_speech_file_open(context, "/", &file), SHOAL_BAD_FILE);
-    assert_int_equal(sh_speech_file_open(context, inside("no/config.json"), &file),
+    assert_int_equal(sh_whisper_file_open(context, inside("empty"), &file),
+                     SHOAL_BAD_FILE);
+    assert_int_equal(sh_whisper_file_open(context, inside("absent"), &file), SHOAL_IO);
+    assert_int_equal(sh_whisper_file_open(context, "/dev/zero", &file), SHOAL_BAD_FILE);
+    assert_int_equal(sh_whisper_file_open(context, "/", &file), SHOAL_BAD_FILE);
+    assert_int_equal(sh_whisper_file_open(context, inside("no/config.json"), &file),
                      SHOAL_BAD_FILE);
 }
 
@@ -266,14 +267,14 @@ static void other_files_are_refused(void **state) {
 
 static void the_real_file_is_read(void **state) {
     const char *path = test_data("models/ggml-tiny.bin");
-    speech_file *file;
+    whisper_file *file;
     float *computed, worst = 0;
     (void)state;
     if (!path) {
         print_message("models/ggml-tiny.bin is not there: skipped\n");
         skip();
     }
-    if (sh_speech_file_open(context, path, &file) != SHOAL_OK)
+    if (sh_whisper_file_open(context, path, &file) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     assert_int_equal(file->sizes.audio_width, 384);
     assert_int_equal(file->tensor_count, 167);
@@ -287,7 +288,7 @@ static void the_real_file_is_read(void **state) {
     }
     assert_true(worst < 1e-7f);
     free(computed);
-    sh_speech_file_close(file);
+    sh_whisper_file_close(file);
 }
 
 static int begin(void **state) {

@@ -5,8 +5,8 @@
      transcribe | start_lm | previous | no_speech | no_timestamps | <|0.00|> .. <|30.00|>
 
    with end_of_text 50256 for English-only models (51864 ids) and 50257 for the others. */
-#ifndef SHOAL_SPEECH_TOKENIZER_H
-#define SHOAL_SPEECH_TOKENIZER_H
+#ifndef SHOAL_SPEECH_TOKENS_H
+#define SHOAL_SPEECH_TOKENS_H
 
 #include <stdbool.h>
 
@@ -61,16 +61,12 @@ int32_t sh_tokens_find(const tokens *t, const void *bytes, size_t size);
 int32_t sh_tokens_encode_piece(const tokens *t, const void *bytes, size_t size,
                                int32_t *ids, int32_t most);
 
-/* Text of ids; specials and timestamps give nothing. Always ends in 0 when size > 0, and
-   returns the length in full, as snprintf does. Bytes are as the tokens have them: a
-   character may be cut where the ids were cut. */
+/* Text of ids; specials and timestamps give nothing, and every byte that is not part of a
+   well-formed character becomes U+FFFD. Always ends in 0 when size > 0, and returns the
+   length in full, as snprintf does. */
 size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char *text,
                         size_t size);
 
-/* The same with every byte that is not part of a well-formed character replaced by
-   U+FFFD: for output files, which must be UTF-8. */
-size_t sh_tokens_decode_utf8(const tokens *t, const int32_t *ids, int64_t count,
-                             char *text, size_t size);
 /* Bytes at the end of `text` that are the beginning of a character (0 to 3). */
 size_t sh_utf8_unfinished(const char *text, size_t size);
 bool sh_utf8_valid(const char *text, size_t size);
@@ -81,9 +77,6 @@ const char *sh_language_name(int32_t index); /* "english" */
 /* By code or by English name, in any case; -1 when unknown. */
 int32_t sh_language_find(const char *text);
 
-static inline bool token_is_timestamp(const tokens *t, int32_t id) {
-    return id >= t->first_timestamp;
-}
 static inline bool token_is_text(const tokens *t, int32_t id) {
     return id >= 0 && id < t->end_of_text;
 }

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "speech/decode_rules.h"
-#include "speech/speech_segments.h"
+#include "speech/search.h"
+#include "speech/speech.h"
 
 #include <cmocka.h>
 

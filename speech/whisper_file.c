@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "speech/speech_file.h"
+#include "speech/whisper_file.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -9,10 +9,8 @@
 
 #include "base/memory.h"
 #include "models/files/shown.h"
-#include "speech/ggml.h"
-#include "speech/hf.h"
 #include "speech/mel.h"
-#include "speech/speech_parts.h"
+#include "speech/whisper_readers.h"
 
 /* ---- Sizes ------------------------------------------------------------------------ */
 
@@ -24,8 +22,8 @@ static bool heads_fit(int32_t width, int32_t heads) {
     return within(heads, 1, 256) && width % heads == 0;
 }
 
-shoal_status sh_speech_sizes_check(shoal_context *context, const char *label,
-                                   const speech_sizes *sizes) {
+shoal_status sh_whisper_sizes_check(shoal_context *context, const char *label,
+                                    const whisper_sizes *sizes) {
     enum { POSITIONS = MEL_FRAMES / 2, WIDEST = 8192, DEEPEST = 256, LONGEST = 4096 };
     const char *wrong = NULL;
     tokens ignored;
@@ -105,12 +103,12 @@ enum {
     ENCODER_BLOCK = DECODER_BLOCK - 9
 };
 
-int64_t sh_speech_tensor_count(const speech_sizes *sizes) {
+int64_t sh_whisper_tensor_count(const whisper_sizes *sizes) {
     return ONCE + (int64_t)sizes->audio_layers * ENCODER_BLOCK +
            (int64_t)sizes->text_layers * DECODER_BLOCK;
 }
 
-static int64_t dimension(const speech_sizes *sizes, char letter) {
+static int64_t dimension(const whisper_sizes *sizes, char letter) {
     switch (letter) {
     case 'E': return sizes->audio_width;
     case 'F': return 4 * (int64_t)sizes->audio_width;
@@ -125,7 +123,7 @@ static int64_t dimension(const speech_sizes *sizes, char letter) {
 typedef struct {
     shoal_context *context;
     const char *label;
-    const speech_sizes *sizes;
+    const whisper_sizes *sizes;
     const file_tensor *sorted;
     int64_t count;
 } weight_check;
@@ -157,7 +155,7 @@ static shoal_status check_blocks(const weight_check *check, const char *side, in
     shoal_status status = SHOAL_OK;
     for (int layer = 0; layer < layers; layer++) {
         for (int i = 0; i < rows && status == SHOAL_OK; i++) {
-            char name[SPEECH_NAME];
+            char name[WEIGHT_NAME];
             snprintf(name, sizeof name, "%s.blocks.%d.%s", side, layer, in_block[i].name);
             status = check_weight(check, name, in_block[i].shape);
         }
@@ -165,9 +163,9 @@ static shoal_status check_blocks(const weight_check *check, const char *side, in
     return status;
 }
 
-shoal_status sh_speech_tensors_check(shoal_context *context, const char *label,
-                                     const speech_sizes *sizes, const file_tensor *sorted,
-                                     int64_t count) {
+shoal_status sh_whisper_tensors_check(shoal_context *context, const char *label,
+                                      const whisper_sizes *sizes,
+                                      const file_tensor *sorted, int64_t count) {
     weight_check check = {context, label, sizes, sorted, count};
     shoal_status status = SHOAL_OK;
     for (int64_t i = 1; i < count; i++)
@@ -180,58 +178,56 @@ shoal_status sh_speech_tensors_check(shoal_context *context, const char *label,
         status = check_blocks(&check, "encoder", sizes->audio_layers, ENCODER_BLOCK);
     if (status == SHOAL_OK)
         status = check_blocks(&check, "decoder", sizes->text_layers, DECODER_BLOCK);
-    if (status == SHOAL_OK && count != sh_speech_tensor_count(sizes))
+    if (status == SHOAL_OK && count != sh_whisper_tensor_count(sizes))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has %lld tensors; a model of its sizes has %lld", label,
-                       (long long)count, (long long)sh_speech_tensor_count(sizes));
+                       (long long)count, (long long)sh_whisper_tensor_count(sizes));
     return status;
 }
 
 /* ---- The object ------------------------------------------------------------------- */
 
 typedef struct {
-    speech_file file;
-    struct speech_parts source;
-    struct speech_parts *placed_source;
+    whisper_file file; /* first, so that whoever frees it frees the block */
+    struct whisper_source source;
     size_t token_bytes;
-} file_memory;
+} file_block;
 
 static void place(void *argument, block_layout *block) {
-    file_memory *memory = argument;
-    struct speech_parts *source = &memory->source;
-    const speech_sizes *sizes = &memory->file.sizes;
-    const int64_t tensors = sh_speech_tensor_count(sizes);
-    sh_reserve(block, 1, sizeof memory->file);
-    memory->placed_source = sh_reserve(block, 1, sizeof *source);
+    file_block *made = argument;
+    struct whisper_source *source = &made->source;
+    const whisper_sizes *sizes = &made->file.sizes;
+    const int64_t tensors = sh_whisper_tensor_count(sizes);
+    sh_reserve(block, 1, sizeof *made);
     source->mel_filters =
         sh_reserve(block, (int64_t)sizes->mels * MEL_BINS, sizeof(float));
-    source->bytes = sh_reserve(block, (int64_t)memory->token_bytes, 1);
+    source->bytes = sh_reserve(block, (int64_t)made->token_bytes, 1);
     source->begin = sh_reserve(block, (int64_t)sizes->vocabulary + 1, sizeof(uint32_t));
-    source->by_bytes =
-        sh_reserve(block, memory->file.tokens.end_of_text, sizeof(int32_t));
+    source->by_bytes = sh_reserve(block, made->file.tokens.end_of_text, sizeof(int32_t));
     source->tensors = sh_reserve(block, tensors, sizeof(file_tensor));
-    source->names = sh_reserve(block, tensors, SPEECH_NAME);
+    source->names = sh_reserve(block, tensors, WEIGHT_NAME);
+    made->file.mel_filters = source->mel_filters;
+    made->file.tensors = source->tensors;
 }
 
-shoal_status sh_speech_file_allocate(shoal_context *context, const speech_sizes *sizes,
-                                     size_t token_bytes, speech_file **file) {
-    file_memory memory = {.file.sizes = *sizes,
-                          .source.context = context,
-                          .token_bytes = token_bytes};
-    sh_tokens_layout(sizes->vocabulary, &memory.file.tokens);
-    *file = sh_allocate_parts(context, place, &memory, NULL);
-    if (!*file)
+shoal_status sh_whisper_file_allocate(shoal_context *context, const whisper_sizes *sizes,
+                                      size_t token_bytes, whisper_file **file) {
+    file_block sized = {.file.sizes = *sizes,
+                        .source.context = context,
+                        .token_bytes = token_bytes};
+    sh_tokens_layout(sizes->vocabulary, &sized.file.tokens);
+    file_block *made = sh_allocate_parts(context, place, &sized, NULL);
+    *file = NULL;
+    if (!made)
         return SHOAL_NO_MEMORY;
-    *memory.placed_source = memory.source;
-    memory.file.mel_filters = memory.source.mel_filters;
-    memory.file.tensors = memory.source.tensors;
-    memory.file.source = memory.placed_source;
-    **file = memory.file;
+    *made = sized;
+    made->file.source = &made->source;
+    *file = &made->file;
     return SHOAL_OK;
 }
 
-void sh_speech_file_finish_tokens(speech_file *file) {
-    struct speech_parts *source = file->source;
+void sh_whisper_file_finish_tokens(whisper_file *file) {
+    struct whisper_source *source = file->source;
     file->tokens.bytes = source->bytes;
     file->tokens.begin = source->begin;
     sh_tokens_index(&file->tokens, source->by_bytes);
@@ -240,7 +236,7 @@ void sh_speech_file_finish_tokens(speech_file *file) {
 }
 
 static shoal_status open_beside_config(shoal_context *context, const char *path,
-                                       size_t folder_length, speech_file **file) {
+                                       size_t folder_length, whisper_file **file) {
     char folder[PATH_MAX];
     int length = snprintf(folder, sizeof folder, "%.*s.", (int)folder_length, path);
     if (length < 0 || (size_t)length >= sizeof folder)
@@ -248,8 +244,8 @@ static shoal_status open_beside_config(shoal_context *context, const char *path,
     return sh_hf_open(context, folder, file);
 }
 
-shoal_status sh_speech_file_open(shoal_context *context, const char *path,
-                                 speech_file **file) {
+shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
+                                  whisper_file **file) {
     struct stat information;
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     *file = NULL;
@@ -260,7 +256,7 @@ shoal_status sh_speech_file_open(shoal_context *context, const char *path,
     return sh_ggml_open(context, path, file);
 }
 
-void sh_speech_file_close(speech_file *file) {
+void sh_whisper_file_close(whisper_file *file) {
     if (!file)
         return;
     shoal_context *context = file->source->context;
@@ -269,9 +265,9 @@ void sh_speech_file_close(speech_file *file) {
     sh_release(context, file);
 }
 
-const file_tensor *sh_speech_file_tensor(const speech_file *file, const char *format,
-                                         ...) {
-    char name[SPEECH_NAME];
+const file_tensor *sh_whisper_file_tensor(const whisper_file *file, const char *format,
+                                          ...) {
+    char name[WEIGHT_NAME];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(name, sizeof name, format, arguments);

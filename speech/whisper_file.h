@@ -1,10 +1,10 @@
 /* A Whisper model as it lies on the disk, whatever wrote it: sizes, mel filters, tokens
-   and weights. Two readers fill the same description: ggml.h (one file, whisper.cpp's)
-   and hf.h (a Hugging Face folder). The model's code sees only this header.
+   and weights. Two readers fill the same description: ggml.c (one file, whisper.cpp's)
+   and hf.c (a Hugging Face folder). The model's code sees only this header.
 
-       speech_file *file;
-       shoal_status status = sh_speech_file_open(context, path, &file);
-       const file_tensor *w = sh_speech_file_tensor(file, "encoder.blocks.%d.attn.%s.weight",
+       whisper_file *file;
+       shoal_status status = sh_whisper_file_open(context, path, &file);
+       const file_tensor *w = sh_whisper_file_tensor(file, "encoder.blocks.%d.attn.%s.weight",
                                                  0, "query");
 
    NAMES. Weights have the names of the published model, which ggml files use as they are
@@ -28,11 +28,11 @@
      decoder.ln.{weight,bias} [T]
 
    An opened file has all of them, in these shapes, as F32, F16 or (Hugging Face) BF16. */
-#ifndef SHOAL_SPEECH_SPEECH_FILE_H
-#define SHOAL_SPEECH_SPEECH_FILE_H
+#ifndef SHOAL_SPEECH_WHISPER_FILE_H
+#define SHOAL_SPEECH_WHISPER_FILE_H
 
 #include "models/files/tensors.h"
-#include "speech/tokenizer.h"
+#include "speech/tokens.h"
 
 typedef struct {
     int32_t vocabulary;      /* 51864 (English only), 51865, 51866 (large-v3) */
@@ -41,27 +41,27 @@ typedef struct {
     int32_t text_positions;                      /* 448 */
     int32_t text_width, text_heads, text_layers; /* text_width = audio_width */
     int32_t mels;                                /* 80 or 128 */
-} speech_sizes;
+} whisper_sizes;
 
 typedef struct {
-    speech_sizes sizes;
+    whisper_sizes sizes;
     const float *mel_filters; /* [mels][MEL_BINS], for mel.h; aligned */
-    tokens tokens;            /* tokenizer.h */
+    tokens tokens;            /* tokens.h */
     int64_t tensor_count;
-    const file_tensor *tensors;  /* sorted by name */
-    struct speech_parts *source; /* the reader's own: mappings and memory */
-} speech_file;
+    const file_tensor *tensors;    /* sorted by name */
+    struct whisper_source *source; /* the reader's own: mappings and memory */
+} whisper_file;
 
 /* Opens a ggml file or a Hugging Face folder (or the config.json in one). On failure
    *file is NULL. */
-shoal_status sh_speech_file_open(shoal_context *context, const char *path,
-                                 speech_file **file);
-void sh_speech_file_close(
-    speech_file *file); /* NULL is legal; its context must be alive */
+shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
+                                  whisper_file **file);
+void sh_whisper_file_close(
+    whisper_file *file); /* NULL is legal; its context must be alive */
 
 /* A weight by its name, printf style; NULL when the file has none of that name, which
    cannot be for the names above. */
-const file_tensor *sh_speech_file_tensor(const speech_file *file, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+const file_tensor *sh_whisper_file_tensor(const whisper_file *file, const char *format,
+                                          ...) __attribute__((format(printf, 2, 3)));
 
 #endif

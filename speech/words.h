@@ -1,4 +1,4 @@
-/* Word error rate: what normalisation makes of a text, and the edit distance of words.
+/* Word errors (shoal_count_word_errors): the normal form of text, and edits between words.
 
    The normal form of English text, applied to both sides before they are compared:
    1. letters are lower case and without accents, curly quotes are straight;
@@ -15,29 +15,18 @@
       eighty four" 1984, "2.5 million" 2500000; "$20" is "20 dollars", "5%" "5 percent";
    9. one space between words; words of over 255 bytes are cut in pieces.
    Letters of other scripts pass through unchanged. */
-#ifndef SHOAL_SPEECH_WER_H
-#define SHOAL_SPEECH_WER_H
+#ifndef SHOAL_SPEECH_WORDS_H
+#define SHOAL_SPEECH_WORDS_H
 
 #include "base/context.h"
+#include "shoal_speech.h"
 
 /* Writes the normal form; always ends in 0 when size > 0, returns the length in full. */
-size_t sh_wer_normalise(const char *text, char *normal, size_t size);
-
-typedef struct {
-    int64_t words; /* of the reference */
-    int64_t substitutions, insertions, deletions;
-} word_errors;
+size_t sh_normalise_words(const char *text, char *normal, size_t size);
 
 /* Fewest edits that make the reference of the hypothesis, words separated by spaces; of
    equally short ways the one with the most substitutions. Adds to *errors. */
-shoal_status sh_wer_count(shoal_context *context, const char *reference,
-                          const char *hypothesis, word_errors *errors);
-
-/* Both steps on raw text. */
-shoal_status sh_wer_add(shoal_context *context, const char *reference,
-                        const char *hypothesis, word_errors *errors);
-
-/* Errors per reference word; 0 when there is neither, infinity when only errors. */
-double sh_wer_rate(const word_errors *errors);
+shoal_status sh_count_edits(shoal_context *context, const char *reference,
+                            const char *hypothesis, shoal_word_errors *errors);
 
 #endif

@@ -1,8 +1,7 @@
-/* Ids to text, and the tokens that decoding leaves out. Languages are in languages.c. */
-#include "speech/tokenizer.h"
+#include "speech/tokens.h"
 
-#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- Layout ----------------------------------------------------------------------- */
 
@@ -217,25 +216,6 @@ bool sh_tokens_set_suppressed(tokens *t, const int32_t *ids, int64_t count) {
 
 /* ---- Ids to text ------------------------------------------------------------------ */
 
-size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char *text,
-                        size_t size) {
-    size_t length = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (!token_is_text(t, ids[i]))
-            continue;
-        const unsigned char *bytes = t->bytes + t->begin[ids[i]];
-        size_t bytes_count = length_of(t, ids[i]);
-        if (length < size) {
-            size_t room = size - length;
-            memcpy(text + length, bytes, bytes_count < room ? bytes_count : room);
-        }
-        length += bytes_count;
-    }
-    if (size > 0)
-        text[length < size ? length : size - 1] = 0;
-    return length;
-}
-
 /* A character arrives byte by byte; what turns out to be none becomes U+FFFD. */
 typedef struct {
     char *text;
@@ -265,8 +245,8 @@ static void put_byte(utf8_writer *out, char byte) {
     }
 }
 
-size_t sh_tokens_decode_utf8(const tokens *t, const int32_t *ids, int64_t count,
-                             char *text, size_t size) {
+size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char *text,
+                        size_t size) {
     utf8_writer out = {.text = text, .size = size};
     for (int64_t i = 0; i < count; i++) {
         if (!token_is_text(t, ids[i]))
@@ -334,4 +314,62 @@ size_t sh_utf8_unfinished(const char *text, size_t size) {
             !whole)
             return back;
     return 0;
+}
+
+/* ---- Languages --------------------------------------------------------------------- */
+
+/* In the order of their tokens. */
+static const struct {
+    const char *code, *name;
+} languages[LANGUAGE_COUNT] = {
+    {"en", "english"},     {"zh", "chinese"},    {"de", "german"},
+    {"es", "spanish"},     {"ru", "russian"},    {"ko", "korean"},
+    {"fr", "french"},      {"ja", "japanese"},   {"pt", "portuguese"},
+    {"tr", "turkish"},     {"pl", "polish"},     {"ca", "catalan"},
+    {"nl", "dutch"},       {"ar", "arabic"},     {"sv", "swedish"},
+    {"it", "italian"},     {"id", "indonesian"}, {"hi", "hindi"},
+    {"fi", "finnish"},     {"vi", "vietnamese"}, {"he", "hebrew"},
+    {"uk", "ukrainian"},   {"el", "greek"},      {"ms", "malay"},
+    {"cs", "czech"},       {"ro", "romanian"},   {"da", "danish"},
+    {"hu", "hungarian"},   {"ta", "tamil"},      {"no", "norwegian"},
+    {"th", "thai"},        {"ur", "urdu"},       {"hr", "croatian"},
+    {"bg", "bulgarian"},   {"lt", "lithuanian"}, {"la", "latin"},
+    {"mi", "maori"},       {"ml", "malayalam"},  {"cy", "welsh"},
+    {"sk", "slovak"},      {"te", "telugu"},     {"fa", "persian"},
+    {"lv", "latvian"},     {"bn", "bengali"},    {"sr", "serbian"},
+    {"az", "azerbaijani"}, {"sl", "slovenian"},  {"kn", "kannada"},
+    {"et", "estonian"},    {"mk", "macedonian"}, {"br", "breton"},
+    {"eu", "basque"},      {"is", "icelandic"},  {"hy", "armenian"},
+    {"ne", "nepali"},      {"mn", "mongolian"},  {"bs", "bosnian"},
+    {"kk", "kazakh"},      {"sq", "albanian"},   {"sw", "swahili"},
+    {"gl", "galician"},    {"mr", "marathi"},    {"pa", "punjabi"},
+    {"si", "sinhala"},     {"km", "khmer"},      {"sn", "shona"},
+    {"yo", "yoruba"},      {"so", "somali"},     {"af", "afrikaans"},
+    {"oc", "occitan"},     {"ka", "georgian"},   {"be", "belarusian"},
+    {"tg", "tajik"},       {"sd", "sindhi"},     {"gu", "gujarati"},
+    {"am", "amharic"},     {"yi", "yiddish"},    {"lo", "lao"},
+    {"uz", "uzbek"},       {"fo", "faroese"},    {"ht", "haitian creole"},
+    {"ps", "pashto"},      {"tk", "turkmen"},    {"nn", "nynorsk"},
+    {"mt", "maltese"},     {"sa", "sanskrit"},   {"lb", "luxembourgish"},
+    {"my", "myanmar"},     {"bo", "tibetan"},    {"tl", "tagalog"},
+    {"mg", "malagasy"},    {"as", "assamese"},   {"tt", "tatar"},
+    {"haw", "hawaiian"},   {"ln", "lingala"},    {"ha", "hausa"},
+    {"ba", "bashkir"},     {"jw", "javanese"},   {"su", "sundanese"},
+    {"yue", "cantonese"},
+};
+
+const char *sh_language_code(int32_t index) {
+    return index >= 0 && index < LANGUAGE_COUNT ? languages[index].code : NULL;
+}
+
+const char *sh_language_name(int32_t index) {
+    return index >= 0 && index < LANGUAGE_COUNT ? languages[index].name : NULL;
+}
+
+int32_t sh_language_find(const char *text) {
+    for (int32_t i = 0; i < LANGUAGE_COUNT; i++)
+        if (strcasecmp(text, languages[i].code) == 0 ||
+            strcasecmp(text, languages[i].name) == 0)
+            return i;
+    return -1;
 }

@@ -1,10 +1,111 @@
-#include "speech/decode_search.h"
+#include "speech/search.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/random.h"
+
+/* ---- Rules ---------------------------------------------------------------------- */
+
+static void forbid(float *logits, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++)
+        logits[i] = -INFINITY;
+}
+
+static void forbid_listed(float *logits, int32_t vocabulary, const int32_t *listed,
+                          int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        if (listed[i] >= 0 && listed[i] < vocabulary)
+            logits[listed[i]] = -INFINITY;
+}
+
+int32_t sh_largest_logit(const float *logits, int count) {
+    int32_t best = 0;
+    float largest = -INFINITY;
+    for (int32_t i = 0; i < count; i++)
+        if (logits[i] > largest) {
+            largest = logits[i];
+            best = i;
+        }
+    return best;
+}
+
+double sh_log_sum_exp(const float *logits, int count) {
+    float sums[8] = {0}, largest = -INFINITY;
+    for (int i = 0; i < count; i++)
+        largest = logits[i] > largest ? logits[i] : largest;
+    if (isinf(largest))
+        return (double)largest;
+    double total = 0;
+    /* Blocks keep the float sums short; there are as many as the count alone says. */
+    for (int first = 0; first < count; first += 1024) {
+        const int end = first + 1024 < count ? first + 1024 : count;
+        for (int j = 0; j < 8; j++)
+            sums[j] = 0;
+        for (int i = first; i < end; i++)
+            if (logits[i] > largest - 40)
+                sums[i % 8] += expf(logits[i] - largest);
+        for (int j = 0; j < 8; j++)
+            total += (double)sums[j];
+    }
+    return (double)largest + log(total);
+}
+
+/* Times come in pairs, an end and the next beginning: after one that stands alone only
+   its partner or the end of the text may come, after two only words. */
+static void keep_pairs(const decode_rules *rules, const int32_t *sampled, int count,
+                       float *logits) {
+    const int32_t first = rules->first_timestamp;
+    const bool last_is_time = count >= 1 && sampled[count - 1] >= first;
+    const bool one_before_is_time = count < 2 || sampled[count - 2] >= first;
+    if (last_is_time && one_before_is_time)
+        forbid(logits, first, rules->vocabulary);
+    else if (last_is_time)
+        forbid(logits, 0, rules->end);
+    /* Time goes forward; only the partner of a lone time may repeat it. */
+    for (int i = count - 1; i >= 0; i--)
+        if (sampled[i] >= first) {
+            const bool partner = last_is_time && !one_before_is_time;
+            forbid(logits, first, (int64_t)sampled[i] + !partner);
+            break;
+        }
+}
+
+static void begin_with_a_time(const decode_rules *rules, float *logits) {
+    forbid(logits, 0, rules->first_timestamp);
+    if (rules->latest_beginning >= 0)
+        forbid(logits, (int64_t)rules->latest_beginning + 1, rules->vocabulary);
+}
+
+/* The softmax's normaliser is the same on both sides, so logits are compared as they
+   are. */
+static void prefer_likely_times(const decode_rules *rules, float *logits) {
+    const int32_t first = rules->first_timestamp;
+    const double times = sh_log_sum_exp(logits + first, rules->vocabulary - first);
+    float best_word = -INFINITY;
+    for (int32_t i = 0; i < first; i++)
+        best_word = logits[i] > best_word ? logits[i] : best_word;
+    if (times > (double)best_word)
+        forbid(logits, 0, first);
+}
+
+void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count,
+                    float *logits) {
+    if (count == 0)
+        forbid_listed(logits, rules->vocabulary, rules->not_first,
+                      rules->not_first_count);
+    forbid_listed(logits, rules->vocabulary, rules->never, rules->never_count);
+    if (!rules->timestamps)
+        return;
+    forbid(logits, rules->no_timestamps, (int64_t)rules->no_timestamps + 1);
+    keep_pairs(rules, sampled, count, logits);
+    if (count == 0)
+        begin_with_a_time(rules, logits);
+    prefer_likely_times(rules, logits);
+}
+
+/* ---- Memory --------------------------------------------------------------------- */
 
 /* B beams, T text positions, V vocabulary. */
 typedef struct {
@@ -53,10 +154,10 @@ static void place(void *argument, block_layout *block) {
 }
 
 shoal_status sh_search_create(shoal_context *context, decoder *network, search **made) {
-    const speech_sizes *sizes = sh_decoder_sizes(network);
+    const whisper_sizes *sizes = sh_decoder_sizes(network);
     search sized = {.context = context,
                     .network = network,
-                    .beams = sh_decoder_beams(network),
+                    .beams = sh_decoder_texts(network),
                     .positions = sizes->text_positions,
                     .vocabulary = sizes->vocabulary};
     search *s = sh_allocate_parts(context, place, &sized, NULL);
@@ -156,7 +257,7 @@ static const hypothesis *run_samples(search *s, const search_task *task, int bea
     for (int step = 0; step < task->longest; step++) {
         for (int beam = 0; beam < beams; beam++)
             extend(s, task, beam, (uint64_t)step);
-        if (!still_open(s->live, beams) || sh_decoder_room(s->network) == 0 ||
+        if (!still_open(s->live, beams) || sh_decoder_room(s->network, 0) == 0 ||
             step + 1 == task->longest)
             break;
         sh_decoder_step(s->network, s->chosen, beams);
@@ -256,7 +357,7 @@ static const hypothesis *run_beams(search *s, const search_task *task) {
     int live = 1, done = 0; /* all beams begin alike, so one stands for them */
     for (int step = 0; step < task->longest; step++) {
         live = advance(s, task, live, &done);
-        if (live == 0 || done == task->beams || sh_decoder_room(s->network) == 0 ||
+        if (live == 0 || done == task->beams || sh_decoder_room(s->network, 0) == 0 ||
             step + 1 == task->longest)
             break;
         sh_decoder_reorder(s->network, s->parents, live);

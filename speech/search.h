@@ -1,0 +1,73 @@
+/* From logits to a text: which tokens may come next, and greedy, beam search, or samples at
+   a temperature, each ranked as the published decoding of Whisper ranks them: by the mean
+   log-probability of a token. */
+#ifndef SHOAL_SPEECH_SEARCH_H
+#define SHOAL_SPEECH_SEARCH_H
+
+#include "speech/decoder.h"
+
+/* ---- Rules ---------------------------------------------------------------------- */
+
+/* Which tokens may come next: symbols that nobody speaks are left out, and timestamps come
+   in pairs, in order, and win when together they are likelier than any single word. Pure
+   functions on one row of logits. */
+typedef struct {
+    int32_t vocabulary;       /* logits of a row */
+    int32_t end;              /* ends a text; below it are the tokens of words */
+    int32_t no_timestamps;    /* never sampled */
+    int32_t first_timestamp;  /* 0.00 s; every token from here on is a time */
+    int32_t latest_beginning; /* times after it cannot be the first; -1: any may */
+    bool timestamps;          /* whether there are any */
+    const int32_t *never;     /* [never_count] */
+    const int32_t *not_first; /* [not_first_count] */
+    int32_t never_count, not_first_count;
+} decode_rules;
+
+/* Sets to -infinity what may not follow `sampled` [count], the tokens after the prompt.
+   */
+void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count,
+                    float *logits);
+
+/* log(sum of exp(logits)), without overflow; -infinity where every logit is that. */
+double sh_log_sum_exp(const float *logits, int count);
+
+/* The largest logit's index, the first of equals; NaN is never the largest. */
+int32_t sh_largest_logit(const float *logits, int count);
+
+/* ---- The search ----------------------------------------------------------------- */
+
+typedef struct {
+    const int32_t *prompt; /* [prompt_count]: what was said before, if anything, and the
+                              tokens that name language and task; at least one */
+    int prompt_count;
+    int start;         /* index of the start-of-transcript token in it */
+    int32_t no_speech; /* the token whose probability after `start` is that of silence */
+    decode_rules rules;
+    int longest;       /* tokens to sample at most */
+    int beams;         /* texts side by side: 1 is greedy, or one sample */
+    float temperature; /* 0: the likeliest; more: samples, the best of `beams` */
+    uint64_t seed;     /* of the samples */
+} search_task;
+
+typedef struct {
+    const int32_t *tokens; /* [count], without the end; valid until the next search */
+    int count;
+    double mean_logprob; /* of the tokens and the end */
+    double no_speech;    /* probability that nothing is said */
+} search_result;
+
+typedef struct search search;
+
+/* The decoder must outlive the search, which follows up to its number of texts. */
+shoal_status sh_search_create(shoal_context *context, decoder *network, search **made);
+void sh_search_destroy(search *s); /* NULL is legal */
+
+/* After sh_decoder_set_audio. */
+void sh_search_run(search *s, const search_task *task, search_result *result);
+
+/* The likeliest of `count` tokens right after the one given, and its probability among
+   them: how a language is detected. */
+int32_t sh_search_choice(search *s, int32_t after, const int32_t *among, int count,
+                         double *probability);
+
+#endif
