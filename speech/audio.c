@@ -92,8 +92,9 @@ static shoal_status open_descriptor(shoal_context *context, const char *path,
     return sh_file_open(context, path, descriptor, size);
 }
 
-/* libsndfile takes a cut WAV file for a shorter one. Its first 12 bytes tell, unless a
-   program that wrote to a pipe could not know the size. */
+/* libsndfile reads a WAV file that was cut as a shorter one, without an error. The size
+   in its first 12 bytes tells, unless it was written to a pipe by a program that could
+   not know the size. */
 static bool wav_was_cut(int descriptor, int64_t file_size) {
     const uint32_t unknown_from = 0x7ffff000;
     unsigned char head[12];
@@ -106,8 +107,8 @@ static bool wav_was_cut(int descriptor, int64_t file_size) {
     return size < unknown_from && file_size < (int64_t)size;
 }
 
-/* The decoder of MP3, which is also asked whether a file is one, writes its
-   findings to standard error. */
+/* The MP3 decoder writes to standard error, also when it only looks whether a file is
+   MP3. */
 static void open_quietly(void *argument) {
     audio_file *f = argument;
     f->file = sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
@@ -213,7 +214,7 @@ audio_information sh_audio_describe(const audio_file *f) {
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-/* The mean of the channels; false when one is no number or absurd. */
+/* The mean of the channels; false when a sample is not finite or far too large. */
 static bool mix(const float *frames, int64_t count, int channels, float *mono) {
     const float largest = 1e9f;
     for (int64_t i = 0; i < count; i++) {
@@ -281,7 +282,8 @@ static shoal_status read_block(audio_file *f) {
     return at_end ? at_file_end(f) : SHOAL_OK;
 }
 
-/* Room for BLOCK more samples behind what is held: drops what no legal call asks for. */
+/* Makes room for BLOCK more samples behind those held, by dropping the oldest that no
+   call may ask for any more. */
 static void make_room(audio_file *f, int64_t begin) {
     int64_t end = f->held_begin + f->held_count;
     int64_t keep_from = (begin < end ? begin : end) - AUDIO_WINDOW;

@@ -25,7 +25,7 @@ static shoal_status read_size(shoal_context *context, const char *label,
     return SHOAL_OK;
 }
 
-/* What would make the arithmetic another one. */
+/* Refuses settings that need other arithmetic than this code has. */
 static shoal_status check_variant(shoal_context *context, const char *label,
                                   const json_t *root, const whisper_sizes *sizes,
                                   const int32_t feed_forward[2]) {
