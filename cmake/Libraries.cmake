@@ -137,7 +137,10 @@ endif()
 
 # ---- exact/: every formula in double precision, for the tests and the laboratory ---------
 
-file(GLOB exact_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} exact/*.c)
-add_library(shoal_exact STATIC EXCLUDE_FROM_ALL ${exact_sources})
-target_include_directories(shoal_exact PUBLIC . include)
-target_link_libraries(shoal_exact PRIVATE shoal_flags PUBLIC m)
+if(SHOAL_BUILD_CLI OR SHOAL_BUILD_TESTS)
+    file(GLOB exact_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+        exact/*.c)
+    add_library(shoal_exact STATIC EXCLUDE_FROM_ALL ${exact_sources})
+    target_include_directories(shoal_exact PUBLIC . include)
+    target_link_libraries(shoal_exact PRIVATE shoal_flags PUBLIC m)
+endif()

@@ -172,7 +172,7 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(
             f"shoal: cannot load {path} ({error}); install the package with "
-            "`pip install ./python`, or set SHOAL_LIBRARY to a built libshoal"
+            "`pip install .`, or set SHOAL_LIBRARY to a built libshoal"
         ) from error
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)

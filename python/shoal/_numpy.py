@@ -28,7 +28,7 @@ def attention(
     q: FloatArray,
     k: FloatArray | None,
     v: FloatArray,
-    kind: str = "i-clustered-100",
+    kind: str = "auto",
     *,
     scale: float | None = None,
     seed: int | None = None,
@@ -51,7 +51,8 @@ def attention(
     than q, if their number divides q's. Any strides will do as long as the last axis is
     contiguous and none is negative; anything else is refused rather than copied.
 
-    kind           a spelling; ``shoal.kinds()`` lists them
+    kind           a spelling; ``shoal.kinds()`` lists them. auto is full attention where
+                   that is quicker, and shoal-C from some hundred positions on
     scale          of the scores; None is 1/sqrt(dim)
     seed           of the groups; None is the kind's own (kinds without chance ignore it)
     query_lengths, key_lengths
@@ -86,7 +87,7 @@ def attention_grad(
     k: FloatArray | None,
     v: FloatArray,
     dout: FloatArray,
-    kind: str = "i-clustered-100",
+    kind: str = "auto",
     *,
     scale: float | None = None,
     seed: int | None = None,
@@ -129,7 +130,7 @@ def attention_grad(
 def groups(
     q: FloatArray,
     k: FloatArray | None,
-    kind: str = "i-clustered-100",
+    kind: str = "shoal-100",
     *,
     scale: float | None = None,
     seed: int | None = None,

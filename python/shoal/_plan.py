@@ -95,7 +95,7 @@ class Plan:
         q: FloatArray,
         k: FloatArray | None,
         v: FloatArray,
-        kind: str = "i-clustered-100",
+        kind: str = "auto",
         *,
         scale: float | None = None,
         seed: int | None = None,

@@ -55,7 +55,7 @@ def attention(
     q: Tensor,
     k: Tensor | None,
     v: Tensor,
-    kind: str = "i-clustered-100",
+    kind: str = "auto",
     *,
     scale: float | None = None,
     query_lengths: Tensor | None = None,
@@ -136,12 +136,31 @@ def _(mask: Tensor) -> Tensor:
     return mask.new_empty(mask.shape[0], dtype=torch.int64)
 
 
+@torch.library.custom_op("shoal::zeros_kept", mutates_args=())
+def zeros_kept(mask: Tensor) -> Tensor:
+    """True where a mask of numbers has 0; what is not 0 must be as low as can be."""
+    keep = mask == 0
+    if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
+        raise ShoalError(
+            "the mask adds numbers other than 0 and -inf to the scores: Shoal takes "
+            "padding only, no biases"
+        )
+    return keep
+
+
+@zeros_kept.register_fake
+def _(mask: Tensor) -> Tensor:
+    return torch.empty_like(mask, dtype=torch.bool)
+
+
 def key_padding(mask: Tensor, batch: int, keys: int) -> Tensor:
     """A mask for PyTorch's attention as key lengths, where that is all that it says."""
+    if mask.is_floating_point():
+        mask = zeros_kept(mask)
     if mask.dtype is not torch.bool:
         raise ShoalError(
-            f"attn_mask is {mask.dtype}: Shoal takes boolean key padding only "
-            "(True for keep), no additive biases"
+            f"attn_mask is {mask.dtype}: it must be boolean (True for keep), or numbers "
+            "that are 0 or -inf"
         )
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
@@ -174,7 +193,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
-    kind: str = "i-clustered-100",
+    kind: str = "auto",
     query_lengths: Tensor | None = None,
 ) -> Tensor:
     """PyTorch's function, by a kind of attention; refuses what the kind cannot honour.
@@ -188,8 +207,8 @@ def scaled_dot_product_attention(
     >>> torch.allclose(out, exact, atol=1e-5)
     True
 
-    attn_mask must be boolean key padding on the right, [batch, 1, 1, keys] or what
-    broadcasts to it. Dropout, causal and other masks raise ShoalError.
+    attn_mask must be key padding on the right, [batch, 1, 1, keys] or what broadcasts
+    to it: True for keep, or 0 for keep and -inf (or the type's lowest number) for not. Dropout, causal and other masks raise ShoalError.
     """
     if is_causal:
         raise ShoalError("is_causal=True: Shoal has no causal attention")

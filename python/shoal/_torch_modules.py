@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import contextmanager
 from typing import Any, Iterator
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from ._native import ShoalError
 from ._torch_functions import parse_kind, prefix_lengths
-from ._torch_functions import scaled_dot_product_attention
+from ._torch_functions import scaled_dot_product_attention, zeros_kept
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -44,7 +45,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         device: Any = None,
         dtype: Any = None,
         *,
-        kind: str = "i-clustered-100",
+        kind: str = "auto",
     ) -> None:
         if add_bias_kv or add_zero_attn:
             raise ShoalError(
@@ -155,23 +156,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         return (out if self.batch_first else out.transpose(0, 1)), None
 
 
-@torch.library.custom_op("shoal::zeros_kept", mutates_args=())
-def zeros_kept(mask: Tensor) -> Tensor:
-    """True where a mask of numbers has 0; what is not 0 must be as low as can be."""
-    keep = mask == 0
-    if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
-        raise ShoalError(
-            "key_padding_mask adds numbers other than 0 and -inf to the scores: Shoal "
-            "takes padding only"
-        )
-    return keep
-
-
-@zeros_kept.register_fake
-def _(mask: Tensor) -> Tensor:
-    return torch.empty_like(mask, dtype=torch.bool)
-
-
 def _kept(key_padding_mask: Tensor) -> Tensor:
     """True for keep, from PyTorch's True for padding or from 0 and -inf."""
     if key_padding_mask.dtype is torch.bool:
@@ -183,7 +167,9 @@ def _kept(key_padding_mask: Tensor) -> Tensor:
 
 
 @contextmanager
-def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
+def use_kind(
+    model: nn.Module, kind: str, *, skip_dropout: bool = False
+) -> Iterator[nn.Module]:
     """Within the block, the model's attention is of that kind; afterwards what it was.
 
     >>> import torch, shoal.torch
@@ -195,14 +181,16 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
     True
 
     Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
-    transformers' models (also of a part of one, such as Whisper's encoder). For
-    inference: the model must be in eval mode. Not for several threads at once on one
-    model. PyTorch's fused encoder layer, which would go past the swap, is off within the
+    transformers' models (also of a part of one, such as Whisper's encoder). In training
+    the parameters are the model's own. Shoal has no dropout of attention weights: a model
+    in training mode that has some is refused, unless skip_dropout says to leave that one
+    dropout out (others stay); a warning names what was left out. Not for several threads
+    at once on one model. PyTorch's fused encoder layer, which would go past the swap, is off within the
     block.
     """
     parse_kind(kind)
     if model.training:
-        raise ShoalError("use_kind is for inference: call model.eval() first")
+        _check_dropout(model, skip_dropout)
     undo: list[tuple[Any, str, Any]] = []
     configs: dict[int, Any] = {}
     try:
@@ -210,6 +198,9 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
             if isinstance(parent, MultiheadAttention):
                 undo.append((parent.__dict__, "kind", parent.kind))
                 parent.kind = kind
+                if skip_dropout:
+                    undo.append((parent.__dict__, "dropout", parent.dropout))
+                    parent.dropout = 0.0
             for name, child in list(parent._modules.items()):
                 if isinstance(child, nn.MultiheadAttention) and not isinstance(
                     child, MultiheadAttention
@@ -220,12 +211,16 @@ def use_kind(model: nn.Module, kind: str) -> Iterator[nn.Module]:
                             "which a swap would lose"
                         )
                     undo.append((parent._modules, name, child))
-                    parent._modules[name] = MultiheadAttention.from_torch(child, kind)
+                    twin = MultiheadAttention.from_torch(child, kind)
+                    twin.dropout = 0.0 if skip_dropout else child.dropout
+                    parent._modules[name] = twin
             config = parent.__dict__.get("config")
             if hasattr(config, "_attn_implementation_internal"):
                 _refuse_own_attention(parent)
                 undo.append((parent.__dict__, "config", config))
-                parent.__dict__["config"] = _config_with(config, kind, configs)
+                parent.__dict__["config"] = _config_with(
+                    config, kind, skip_dropout, configs
+                )
         if not undo:
             raise ShoalError(
                 f"use_kind: no attention to swap in {type(model).__name__}; it swaps "
@@ -253,7 +248,35 @@ def _refuse_own_attention(model: nn.Module) -> None:
         )
 
 
-def _config_with(config: Any, kind: str, made: dict[int, Any]) -> Any:
+def _dropouts(model: nn.Module) -> list[float]:
+    """Rates of attention dropout, of PyTorch's modules and of transformers' models."""
+    names = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop")
+    rates = []
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            rates.append(float(module.dropout))
+        config = module.__dict__.get("config")
+        if hasattr(config, "_attn_implementation_internal"):
+            rates += [float(getattr(config, name, None) or 0.0) for name in names]
+    return [rate for rate in rates if rate > 0]
+
+
+def _check_dropout(model: nn.Module, skip: bool) -> None:
+    rates = _dropouts(model)
+    if not rates:
+        return
+    if not skip:
+        raise ShoalError(
+            f"use_kind: the model is in training mode and has attention dropout "
+            f"({max(rates):g}), which Shoal does not have: pass skip_dropout=True to "
+            "train without that dropout, or call model.eval()"
+        )
+    warnings.warn(
+        f"use_kind: attention dropout ({max(rates):g}) is left out", stacklevel=4
+    )
+
+
+def _config_with(config: Any, kind: str, skip_dropout: bool, made: dict[int, Any]) -> Any:
     """A copy of a transformers configuration with that attention; one copy for each."""
     if id(config) not in made:
         from .transformers import make_known
@@ -261,5 +284,6 @@ def _config_with(config: Any, kind: str, made: dict[int, Any]) -> Any:
         make_known(kind)
         twin = copy.copy(config)
         twin._attn_implementation_internal = kind
+        twin._shoal_skips_dropout = skip_dropout
         made[id(config)] = twin
     return made[id(config)]

@@ -64,10 +64,14 @@ class Choices(NamedTuple):
 
     leave_windows: bool  # layers with sliding windows go to PyTorch
     keep_padding: bool  # padding is made of queries like all others
+    skip_dropout: bool  # attention dropout is left out in training
 
 
 def register(
-    *spellings: str, sliding_window: str = "refuse", keep_padding: bool = False
+    *spellings: str,
+    sliding_window: str = "refuse",
+    keep_padding: bool = False,
+    skip_dropout: bool = False,
 ) -> list[str]:
     """Makes kinds of attention known to transformers; returns their names.
 
@@ -80,6 +84,8 @@ def register(
     keep_padding    what comes out at padded positions: False, 0; True, the attention of
                     what stands there, as PyTorch gives it. True makes groups coarser,
                     since the padding joins them, and slower
+    skip_dropout    what becomes of attention dropout in training, which Shoal does not
+                    have: False, it is refused; True, it is left out
 
     >>> import shoal.transformers
     >>> shoal.transformers.register("i-clustered-25:topk=64")
@@ -97,7 +103,7 @@ def register(
                 f"{name} takes the queries for keys: it cannot stand in for the "
                 "attention of a model that has keys of its own"
             )
-        choices = Choices(sliding_window == "sdpa", keep_padding)
+        choices = Choices(sliding_window == "sdpa", keep_padding, skip_dropout)
         AttentionInterface.register(name, partial(_attend, name, choices))
         AttentionMaskInterface.register(name, partial(_mask, name, choices))
         _known.add(name)
@@ -195,10 +201,11 @@ def _attend(
     for argument, what in REFUSED.items():
         if kwargs.get(argument) is not None:
             raise ShoalError(f"{name} cannot honour {what} ({argument})")
-    if dropout:
+    if dropout and not _skips_dropout(module, choices):
         raise ShoalError(
-            f"{name} has no dropout: call model.eval(), or set the "
-            "configuration's attention dropout to 0"
+            f"{name} has no dropout of attention weights: call model.eval(), set the "
+            "configuration's attention dropout to 0, or leave it out with "
+            "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
         )
     if kwargs.get("output_attentions"):
         raise ShoalError(
@@ -221,6 +228,12 @@ def _attend(
         query_lengths=key_lengths if skips_padding else None,
     )
     return out.transpose(1, 2), None
+
+
+def _skips_dropout(module: torch.nn.Module, choices: Choices) -> bool:
+    """As register() was told, or use_kind, which marks the configuration."""
+    config = getattr(module, "config", None)
+    return choices.skip_dropout or getattr(config, "_shoal_skips_dropout", False)
 
 
 def _key_lengths(name: str, mask: Tensor | None, batch: int, keys: int) -> Tensor | None:

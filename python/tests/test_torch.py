@@ -346,7 +346,8 @@ def test_refusals():
         (dict(attn_mask=keep.flip(0)), "right-pad"),
         (dict(attn_mask=keep | (torch.arange(50) == 40)), "right"),
         (dict(attn_mask=torch.ones(60, 50, dtype=torch.bool).tril()), "key padding only"),
-        (dict(attn_mask=torch.zeros(2, 1, 1, 50)), "additive"),
+        (dict(attn_mask=torch.full((2, 1, 1, 50), -1.0)), "no biases"),
+        (dict(attn_mask=torch.zeros(2, 1, 1, 50, dtype=torch.int32)), "boolean"),
         (dict(attn_mask=torch.ones(2, 4, 1, 50, dtype=torch.bool)), "key padding only"),
         (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "key padding only"),
         (dict(kind="nonsense"), "nonsense"),
@@ -363,6 +364,17 @@ def test_refusals():
         sdpa(q, k[:, :3], v[:, :3], enable_gqa=True)
     with pytest.raises(shoal.ShoalError, match="kind is a"):
         sdpa(q, k, v, kind=None)
+
+
+@pytest.mark.parametrize("low", [-torch.inf, torch.finfo(torch.float32).min])
+def test_float_masks_that_are_padding(low):
+    q, k, v = tensors()
+    keep = torch.arange(50) < torch.tensor([50, 20])[:, None, None, None]
+    mask = torch.zeros(2, 1, 1, 50).masked_fill(~keep, low)
+    exact = F.scaled_dot_product_attention(q, k, v, keep)
+    assert torch.allclose(sdpa(q, k, v, mask, kind="full"), exact, atol=1e-5)
+    with pytest.raises(shoal.ShoalError, match="right-pad"):
+        sdpa(q, k, v, mask.flip(-1), kind="full")
 
 
 def test_wrong_tensors():

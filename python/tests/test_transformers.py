@@ -326,11 +326,41 @@ def test_names_that_cannot_be(kind):
         shoal.transformers.register(kind)
 
 
-def test_use_kind_refuses_training_and_models_without_attention():
-    with pytest.raises(shoal.ShoalError, match="eval"):
-        with shoal.torch.use_kind(make("bert", "sdpa").train(), "full"):
+def test_use_kind_trains_and_leaves_dropout_out_only_when_told():
+    model = make("bert", "sdpa").train()  # its configuration has attention dropout
+    tokens = torch.randint(0, 99, (2, 40))
+    with pytest.raises(shoal.ShoalError, match="skip_dropout"):
+        with shoal.torch.use_kind(model, "full"):
             pass
-    with pytest.raises(shoal.ShoalError, match="no attention"):
+    with pytest.warns(UserWarning, match="left out"):
+        with shoal.torch.use_kind(model, "full", skip_dropout=True):
+            model(tokens).last_hidden_state.square().sum().backward()
+    assert all(p.grad is not None for p in model.encoder.parameters())
+    assert not hasattr(model.config, "_shoal_skips_dropout")
+
+
+def test_use_kind_trains_pytorch_layers():
+    layer = torch.nn.TransformerEncoderLayer(32, 4, dropout=0.3, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1).train()
+    x = torch.randn(2, 30, 32)
+    with pytest.raises(shoal.ShoalError, match="skip_dropout"):
+        with shoal.torch.use_kind(model, "full"):
+            pass
+    with pytest.warns(UserWarning, match="0.3"):
+        with shoal.torch.use_kind(model, "full", skip_dropout=True):
+            model(x).sum().backward()
+    assert model.layers[0].self_attn.dropout == 0.3
+    assert model.layers[0].self_attn.in_proj_weight.grad is not None
+
+
+def test_register_can_leave_dropout_out():
+    shoal.transformers.register("clustered-7", skip_dropout=True)
+    model = make("bert", "clustered-7").train()
+    model(torch.randint(0, 99, (1, 30))).last_hidden_state.sum().backward()
+
+
+def test_use_kind_refuses_models_without_attention():
+    with pytest.raises(shoal.ShoalError, match="no attention to swap"):
         with shoal.torch.use_kind(torch.nn.Linear(2, 2).eval(), "full"):
             pass
 
