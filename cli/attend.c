@@ -233,29 +233,44 @@ static int check_combination(const attend_job *job) {
     return refuse_same_outputs(job);
 }
 
+enum { NAMES = 200 };
+
+/* "clustered-C, shoal-C": the kinds that have a fact, an int at `offset` of their row. */
+static const char *kinds_with(size_t offset, char names[NAMES]) {
+    names[0] = 0;
+    for (int i = 0; shoal_kind_describe(i); i++) {
+        const shoal_kind_info *kind = shoal_kind_describe(i);
+        const size_t used = strlen(names);
+        if (*(const int *)(const void *)((const char *)kind + offset))
+            snprintf(names + used, NAMES - used, "%s%s", used ? ", " : "", kind->name);
+    }
+    return names;
+}
+
 /* Checks of the options that depend on the kind. */
 static int check_kind(attend_job *job) {
-    shoal_kind kind = job->attention.kind;
-    bool top_keys = kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
-    bool groups = kind == SHOAL_CLUSTERED || top_keys;
-    job->shared = kind == SHOAL_SHARED_FULL || kind == SHOAL_LSH;
+    const shoal_kind_info *kind = shoal_kind_describe((int)job->attention.kind);
+    char names[NAMES];
+    job->shared = kind->keys_are_queries;
     if (job->has_seed)
         job->attention.seed = job->seed;
-    if (!groups && (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
+    if (!kind->has_groups &&
+        (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
         return complain(EXIT_USAGE, "attend",
-                        "%s has no groups: --groups and --save-groups "
-                        "are for clustered-C, i-clustered-C and shoal-C",
-                        job->kind);
-    if (!top_keys && job->output_paths[OUTPUT_TOP])
-        return complain(EXIT_USAGE, "attend",
-                        "%s has no top keys: --save-top is for i-clustered-C and shoal-C",
-                        job->kind);
+                        "%s has no groups: --groups and --save-groups are for %s",
+                        job->kind,
+                        kinds_with(offsetof(shoal_kind_info, has_groups), names));
+    if (!kind->has_top_keys && job->output_paths[OUTPUT_TOP])
+        return complain(EXIT_USAGE, "attend", "%s has no top keys: --save-top is for %s",
+                        job->kind,
+                        kinds_with(offsetof(shoal_kind_info, has_top_keys), names));
     if (strcmp(job->input_paths[INPUT_K], "-") != 0)
         return EXIT_OK;
     if (!job->shared)
         return complain(EXIT_USAGE, "attend",
-                        "- for K.npy is for shared-full and lsh, whose "
-                        "keys are the queries; %s needs a file",
+                        "- for K.npy is for %s, whose keys are the queries; %s needs a "
+                        "file",
+                        kinds_with(offsetof(shoal_kind_info, keys_are_queries), names),
                         job->kind);
     job->input_paths[INPUT_K] = NULL;
     return EXIT_OK;

@@ -40,9 +40,11 @@ static int print_kinds_json(void) {
     json_t *kinds = json_array();
     for (int i = 0; shoal_kind_describe(i); i++) {
         const shoal_kind_info *kind = shoal_kind_describe(i);
+        char defaults[240];
+        shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
         json_array_append_new(kinds, json_pack("{s:s, s:s, s:s, s:s}", "name", kind->name,
-                                               "defaults", kind->defaults, "cost",
-                                               kind->cost, "summary", kind->summary));
+                                               "defaults", defaults, "cost", kind->cost,
+                                               "summary", kind->summary));
     }
     return print_json(json_pack("{s:o}", "kinds", kinds));
 }
@@ -50,8 +52,10 @@ static int print_kinds_json(void) {
 static int print_kinds(void) {
     for (int i = 0; shoal_kind_describe(i); i++) {
         const shoal_kind_info *kind = shoal_kind_describe(i);
+        char defaults[240];
+        shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
         printf("%s%-14s %s\n", i ? "\n" : "", kind->name, kind->summary);
-        printf("%-14s as in  %s\n", "", kind->defaults);
+        printf("%-14s as in  %s\n", "", defaults);
         printf("%-14s cost   %s\n", "", kind->cost);
     }
     return EXIT_OK;

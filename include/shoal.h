@@ -49,7 +49,7 @@
  * Memory.   A plan allocates when it is created and tells how much; running it
  *           allocates nothing, and fails only by refusing its arguments.
  * Limits.   Positions in one sequence: 2^31 - 1. dim, value_dim: 1 to 65536. clusters,
- *           topk: 1 to 65535 (topk of an oracle too). bits: 1 to 255. rounds: 1 to 255.
+ *           topk, window: 1 to 65535. bits: 1 to 255. rounds: 1 to 255.
  *           rank: 1 to 1024 (more than dim counts as dim). iterations: 1 to 1000.
  *           tolerance: 0.0001 to 10. Gradients have their arrays' strides: keys that
  *           sequences share by a stride of 0 may be read so, but not differentiated.
@@ -161,6 +161,7 @@ typedef struct {
     int32_t bits;     /* B: bits of a query's hash */
     int32_t iterations; /* L: Lloyd iterations */
     int32_t rounds;     /* R: hashing rounds of lsh */
+    int32_t window;     /* W: positions that a query looks around itself */
     int32_t rank;       /* directions that groups=keys looks at */
     int32_t groups;     /* a shoal_grouping */
     int32_t normaliser; /* a shoal_normaliser */
@@ -168,13 +169,25 @@ typedef struct {
     uint64_t seed;
 } shoal_attention;
 
-/* One row per kind, for help texts and tables; index counts from 0, NULL past the end. */
+/* What is to know about a kind. Facts are 1 or 0. */
 typedef struct {
-    const char *name;     /* "i-clustered-C" */
-    const char *defaults; /* the spelling with every default shown */
-    const char *cost;     /* operations for N queries, S keys */
+    const char *name; /* "i-clustered-C" */
+    const char *cost; /* operations for N queries, S keys */
     const char *summary;
+    const char *number; /* the field that the number in the spelling sets, "clusters";
+                           NULL: there is none */
+    shoal_attention defaults; /* of every field; the number is an example */
+    int exact;                /* every query weighs every key by its own score */
+    int keys_are_queries;     /* inputs.k is NULL, lengths and heads are the queries' */
+    int unit_keys;            /* and these keys are scaled to length 1 */
+    int has_groups;           /* of queries: shoal_plan_groups, inputs.groups */
+    int has_top_keys;         /* of each group: shoal_plan_top_keys */
+    int has_seed;             /* the result depends on random numbers */
+    int has_tolerance;
+    int picks; /* runs as another kind, which shoal_plan_picked tells */
 } shoal_kind_info;
+
+/* One row per kind, in the order of shoal_kind; NULL past the end. */
 SHOAL_API const shoal_kind_info *shoal_kind_describe(int index);
 
 /* Reads a spelling; the message names the part that was wrong. */
@@ -185,6 +198,9 @@ SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char 
    0 when size > 0. Returns the length it has in full, as snprintf does. */
 SHOAL_API size_t shoal_attention_print(const shoal_attention *attention, char *text,
                                        size_t size);
+/* The same with every option shown, defaults too. */
+SHOAL_API size_t shoal_attention_print_all(const shoal_attention *attention, char *text,
+                                           size_t size);
 
 /* ---- Problems and plans ----------------------------------------------------------- */
 
@@ -206,6 +222,12 @@ typedef struct {
 } shoal_problem;
 
 enum { SHOAL_WITH_BACKWARD = 1 }; /* plan for shoal_backward as well */
+
+/* Floating-point operations of one forward, or with SHOAL_WITH_BACKWARD of a forward and a
+   backward: those of its matrix products, a multiplication and an addition apart. For auto
+   they are full's. */
+SHOAL_API double shoal_attention_operations(const shoal_attention *attention,
+                                            const shoal_problem *problem, unsigned flags);
 
 typedef struct shoal_plan shoal_plan;
 

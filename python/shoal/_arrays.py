@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ._engine import CONTIGUOUS, Layout, parse
-from ._native import ShoalError
+from ._native import ShoalError, kind_rows
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 Lengths = Union[int, Sequence[int], npt.NDArray[np.integer[Any]], None]
 
 FLOAT32 = np.dtype(np.float32)
-KEYS_ARE_QUERIES = (1, 4)  # shared-full and lsh in shoal_kind
+KEYS_ARE_QUERIES = tuple(
+    kind for kind, row in enumerate(kind_rows()) if row.keys_are_queries
+)
 Shape = tuple[int, ...]
 
 

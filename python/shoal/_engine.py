@@ -203,6 +203,13 @@ def spell(attention: Attention) -> str:
     return text.value.decode()
 
 
+def spell_all(attention: Attention) -> str:
+    """The spelling with every option shown."""
+    text = ctypes.create_string_buffer(256)
+    lib.shoal_attention_print_all(ctypes.byref(attention), text, len(text))
+    return text.value.decode()
+
+
 class _Contexts(Dict[int, "Context"]):
     """A thread's contexts. Plans and contexts hold each other, and the collector does not
     see how much memory that is: when the thread ends, they are taken apart."""

@@ -44,6 +44,7 @@ class Attention(ctypes.Structure):
         ("bits", c_int32),
         ("iterations", c_int32),
         ("rounds", c_int32),
+        ("window", c_int32),
         ("rank", c_int32),
         ("groups", c_int32),
         ("normaliser", c_int32),
@@ -55,9 +56,18 @@ class Attention(ctypes.Structure):
 class KindRow(ctypes.Structure):
     _fields_ = [
         ("name", c_char_p),
-        ("defaults", c_char_p),
         ("cost", c_char_p),
         ("summary", c_char_p),
+        ("number", c_char_p),
+        ("defaults", Attention),
+        ("exact", c_int),
+        ("keys_are_queries", c_int),
+        ("unit_keys", c_int),
+        ("has_groups", c_int),
+        ("has_top_keys", c_int),
+        ("has_seed", c_int),
+        ("has_tolerance", c_int),
+        ("picks", c_int),
     ]
 
 
@@ -137,6 +147,7 @@ SIGNATURES = {
     "shoal_kind_describe": (POINTER(KindRow), [c_int]),
     "shoal_attention_parse": (c_int, [c_void_p, c_char_p, POINTER(Attention)]),
     "shoal_attention_print": (c_size_t, [POINTER(Attention), c_char_p, c_size_t]),
+    "shoal_attention_print_all": (c_size_t, [POINTER(Attention), c_char_p, c_size_t]),
     "shoal_plan_create": (
         c_int,
         [c_void_p, POINTER(Problem), POINTER(Attention), c_uint, POINTER(c_void_p)],
@@ -207,6 +218,14 @@ def _check_interface(library: ctypes.CDLL) -> str:
 
 lib = _load()
 version = _check_interface(lib)
+
+
+def kind_rows() -> list[KindRow]:
+    """What the library says about its kinds, in the order of shoal_kind."""
+    rows: list[KindRow] = []
+    while row := lib.shoal_kind_describe(len(rows)):
+        rows.append(row.contents)
+    return rows
 
 
 def raise_status(status: int, context: int | None) -> None:

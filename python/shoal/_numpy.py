@@ -11,7 +11,7 @@ from ._arrays import FLOAT32, FloatArray, IntArray, Lengths, address, check_outp
 from ._arrays import four_axes, overlaps_itself
 from ._call import key_for, make_call, shorten
 from ._engine import context_for
-from ._native import ShoalError, lib
+from ._native import ShoalError, kind_rows
 from ._plan import ErrorEstimate, Gradients, Plan
 
 
@@ -19,9 +19,13 @@ class Kind(NamedTuple):
     """One kind of attention."""
 
     name: str
-    defaults: str
+    defaults: str  # the spelling with every option shown
     cost: str
     summary: str
+    keys_are_queries: bool
+    has_groups: bool
+    has_top_keys: bool
+    has_seed: bool
 
 
 def attention(
@@ -218,12 +222,19 @@ def kinds() -> list[Kind]:
     >>> [kind.name for kind in shoal.kinds()][:2]
     ['full', 'shared-full']
     """
-    rows: list[Kind] = []
-    while row := lib.shoal_kind_describe(len(rows)):
-        rows.append(
-            Kind(*(getattr(row.contents, field).decode() for field in Kind._fields))
+    return [
+        Kind(
+            row.name.decode(),
+            _engine.spell_all(row.defaults),
+            row.cost.decode(),
+            row.summary.decode(),
+            bool(row.keys_are_queries),
+            bool(row.has_groups),
+            bool(row.has_top_keys),
+            bool(row.has_seed),
         )
-    return rows
+        for row in kind_rows()
+    ]
 
 
 def spelling(kind: str, seed: int | None = None) -> str:

@@ -20,6 +20,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, bidirectional_mask_function
 from transformers.masking_utils import sdpa_mask
 
+from ._arrays import KEYS_ARE_QUERIES
+from ._engine import parse
 from ._native import ShoalError
 from ._numpy import kinds, spelling
 from ._torch_functions import attention, prefix_lengths
@@ -50,8 +52,8 @@ def names() -> list[str]:
     found = []
     for kind in kinds():
         stem, _, number = kind.name.rpartition("-")
-        if kind.name in ("shared-full", "lsh-R"):
-            continue  # their keys are the queries
+        if kind.keys_are_queries:
+            continue
         if number == "C":
             found += [f"{stem}-{clusters}" for clusters in CLUSTERS]
         else:
@@ -98,7 +100,7 @@ def register(
     registered = list(spellings) or names()
     for name in registered:
         spelling(name)
-        if name.startswith(("shared-full", "lsh")):
+        if parse(name).kind in KEYS_ARE_QUERIES:
             raise ShoalError(
                 f"{name} takes the queries for keys: it cannot stand in for the "
                 "attention of a model that has keys of its own"

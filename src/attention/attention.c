@@ -1,13 +1,38 @@
-/* The main road. A plan is made here (checks, sizes, memory) and a call goes from here to
-   its kind. The table at the end has one row per kind. */
+/* The main road. A plan is made here (checks, sizes, memory); a call is checked here, once,
+   and goes from here to its kind. */
+#include "attention/attention.h"
+
 #include <math.h>
 #include <string.h>
 
-#include "attention/call.h"
-#include "attention/clustered.h"
-#include "attention/full.h"
-#include "attention/lsh.h"
-#include "attention/oracle.h"
+const attention_kind *sh_attention_kind_at(int kind) {
+    static const attention_kind *const kinds[] = {
+#define KIND_ROW(NAME, name) [SHOAL_##NAME] = &sh_##name##_kind,
+        SHOAL_KINDS(KIND_ROW)
+#undef KIND_ROW
+    };
+    const int count = (int)(sizeof kinds / sizeof *kinds);
+    return kind >= 0 && kind < count ? kinds[kind] : NULL;
+}
+
+const shoal_kind_info *shoal_kind_describe(int index) {
+    const attention_kind *kind = sh_attention_kind_at(index);
+    return kind ? &kind->info : NULL;
+}
+
+double shoal_attention_operations(const shoal_attention *attention,
+                                  const shoal_problem *problem, unsigned flags) {
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    if (!kind)
+        return 0;
+    /* Backward does five products where forward does two. */
+    const operation_count count = kind->operations(attention, problem);
+    const double passes = flags & SHOAL_WITH_BACKWARD ? 3.5 : 1;
+    return (double)(problem->batch * problem->heads) *
+           (count.once + passes * count.dense);
+}
+
+/* ---- Plans ------------------------------------------------------------------------ */
 
 static shoal_status check_sizes(shoal_context *context, const shoal_problem *problem) {
     const struct {
@@ -80,7 +105,7 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
         problem->kv_heads = problem->heads;
     if (problem->scale == 0)
         problem->scale = 1 / sqrtf((float)problem->dim);
-    if (kind->keys_are_queries &&
+    if (kind->info.keys_are_queries &&
         (problem->queries != problem->keys || problem->kv_heads != problem->heads))
         return sh_fail(
             context, SHOAL_INVALID,
@@ -172,13 +197,15 @@ size_t shoal_plan_state_size(const shoal_plan *plan) {
 }
 
 const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state) {
-    return plan->kind->groups ? plan->kind->groups(plan, state ? state : plan->state)
-                              : NULL;
+    return plan->kind->info.has_groups
+               ? plan->kind->groups(plan, state ? state : plan->state)
+               : NULL;
 }
 
 const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
-    return plan->kind->top_keys ? plan->kind->top_keys(plan, state ? state : plan->state)
-                                : NULL;
+    return plan->kind->info.has_top_keys
+               ? plan->kind->top_keys(plan, state ? state : plan->state)
+               : NULL;
 }
 
 shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
@@ -187,10 +214,214 @@ shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
         return sh_fail(plan ? plan->context : NULL, SHOAL_INVALID,
                        "shoal_plan_picked: an argument is NULL");
     *picked = plan->attention;
-    if (plan->kind->picked)
+    if (plan->kind->info.picks)
         *picked = plan->kind->picked(plan, state ? state : plan->state);
     return SHOAL_OK;
 }
+
+/* ---- One call: its arguments ---------------------------------------------------------- */
+
+static shoal_status check_lengths(const shoal_plan *plan, const char *name,
+                                  const int64_t *lengths, int64_t most) {
+    for (int64_t b = 0; lengths && b < plan->problem.batch; b++)
+        if (lengths[b] < 0 || lengths[b] > most)
+            return sh_fail(plan->context, SHOAL_INVALID,
+                           "%s[%lld] is %lld: it must be from 0 to %lld", name,
+                           (long long)b, (long long)lengths[b], (long long)most);
+    return SHOAL_OK;
+}
+
+/* The last position of an array that an int64_t reaches. */
+static int64_t last_position(const shoal_strides *strides) {
+    return INT64_MAX / 64 / (strides->position ? strides->position : 1);
+}
+
+static shoal_status check_offsets(const shoal_plan *plan, const char *name,
+                                  const int64_t *offsets, int64_t most, int64_t last) {
+    if (!offsets)
+        return sh_fail(plan->context, SHOAL_INVALID, "a packed problem needs inputs.%s",
+                       name);
+    for (int64_t b = 0; b <= plan->problem.batch; b++) {
+        if (offsets[b] < 0 || offsets[b] > last)
+            return sh_fail(plan->context, SHOAL_INVALID, "%s[%lld] is %lld: out of range",
+                           name, (long long)b, (long long)offsets[b]);
+        if (b > 0 && (offsets[b] < offsets[b - 1] || offsets[b] - offsets[b - 1] > most))
+            return sh_fail(
+                plan->context, SHOAL_INVALID,
+                "%s[%lld] .. [%lld] are %lld .. %lld: a sequence has 0 to %lld "
+                "positions",
+                name, (long long)b - 1, (long long)b, (long long)offsets[b - 1],
+                (long long)offsets[b], (long long)most);
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *inputs) {
+    const shoal_problem *problem = &plan->problem;
+    shoal_status status;
+    if (!problem->packed) {
+        if (inputs->query_offsets || inputs->key_offsets)
+            return sh_fail(plan->context, SHOAL_INVALID,
+                           "offsets are given, but the problem is not packed");
+        status =
+            check_lengths(plan, "query_lengths", inputs->query_lengths, problem->queries);
+        if (status != SHOAL_OK)
+            return status;
+        return check_lengths(plan, "key_lengths", inputs->key_lengths, problem->keys);
+    }
+    if (inputs->query_lengths || inputs->key_lengths)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "a packed problem takes offsets, not lengths");
+    const int64_t last_key = min(last_position(&problem->k), last_position(&problem->v));
+    int64_t last_query = min(last_position(&problem->q), last_position(&problem->out));
+    if (plan->kind->info.keys_are_queries)
+        last_query = min(last_query, last_key);
+    status = check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
+                           last_query);
+    if (status == SHOAL_OK && !plan->kind->info.keys_are_queries)
+        status = check_offsets(plan, "key_offsets", inputs->key_offsets, problem->keys,
+                               last_key);
+    return status;
+}
+
+static int64_t live_queries(const attention_call *call, int64_t b) {
+    const shoal_inputs *inputs = call->inputs;
+    if (call->plan->problem.packed)
+        return inputs->query_offsets[b + 1] - inputs->query_offsets[b];
+    return inputs->query_lengths ? inputs->query_lengths[b] : call->plan->problem.queries;
+}
+
+static int64_t live_keys(const attention_call *call, int64_t b) {
+    const shoal_inputs *inputs = call->inputs;
+    if (call->plan->kind->info.keys_are_queries)
+        return live_queries(call, b);
+    if (call->plan->problem.packed)
+        return inputs->key_offsets[b + 1] - inputs->key_offsets[b];
+    return inputs->key_lengths ? inputs->key_lengths[b] : call->plan->problem.keys;
+}
+
+static shoal_status check_groups(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    const int32_t *groups = call->inputs->groups;
+    if (!groups)
+        return SHOAL_OK;
+    if (!call->plan->kind->info.has_groups)
+        return sh_fail(call->plan->context, SHOAL_INVALID,
+                       "groups are given, but %s has none", call->plan->kind->info.name);
+    for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
+        int64_t live = live_queries(call, head / problem->heads);
+        for (int64_t i = 0; i < live; i++) {
+            int32_t group = groups[head * problem->queries + i];
+            if (group < 0 || group >= call->plan->attention.clusters)
+                return sh_fail(
+                    call->plan->context, SHOAL_INVALID,
+                    "groups[%lld][%lld][%lld] is %d: a live query's group must be "
+                    "from 0 to %d",
+                    (long long)(head / problem->heads),
+                    (long long)(head % problem->heads), (long long)i, (int)group,
+                    (int)call->plan->attention.clusters - 1);
+        }
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status check_keys_are_queries(const attention_call *call) {
+    const shoal_inputs *inputs = call->inputs;
+    const shoal_plan *plan = call->plan;
+    if (inputs->k && inputs->k != inputs->q)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "%s needs keys that are the queries: pass k = NULL (or q itself)",
+                       plan->kind->info.name);
+    for (int64_t b = 0; inputs->key_lengths && b < plan->problem.batch; b++)
+        if (inputs->key_lengths[b] != live_queries(call, b))
+            return sh_fail(
+                plan->context, SHOAL_INVALID,
+                "%s needs keys that are the queries: key_lengths[%lld] is %lld, the "
+                "queries' length is %lld",
+                plan->kind->info.name, (long long)b, (long long)inputs->key_lengths[b],
+                (long long)live_queries(call, b));
+    for (int64_t b = 0; inputs->key_offsets && b <= plan->problem.batch; b++)
+        if (inputs->key_offsets[b] != inputs->query_offsets[b])
+            return sh_fail(
+                plan->context, SHOAL_INVALID,
+                "%s needs keys that are the queries: key_offsets[%lld] is %lld, "
+                "query_offsets[%lld] is %lld; pass key_offsets = NULL",
+                plan->kind->info.name, (long long)b, (long long)inputs->key_offsets[b],
+                (long long)b, (long long)inputs->query_offsets[b]);
+    return SHOAL_OK;
+}
+
+shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
+                           attention_call *now) {
+    if (!plan)
+        return SHOAL_INVALID;
+    if (!inputs)
+        return sh_fail(plan->context, SHOAL_INVALID, "inputs is NULL");
+    const shoal_problem *problem = &plan->problem;
+    int64_t heads = problem->batch * problem->heads;
+    *now = (attention_call){.plan = plan, .inputs = inputs};
+    now->state = inputs->state ? inputs->state : plan->state;
+    if ((uintptr_t)now->state % CACHE_LINE)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "inputs.state is not aligned to %d bytes", CACHE_LINE);
+    if (heads * problem->queries > 0 && !inputs->q)
+        return sh_fail(plan->context, SHOAL_INVALID, "inputs.q is NULL");
+    if (heads * problem->keys > 0 &&
+        (!inputs->v || (!inputs->k && !plan->kind->info.keys_are_queries)))
+        return sh_fail(plan->context, SHOAL_INVALID, "inputs.k or inputs.v is NULL");
+    shoal_status status = check_positions(plan, inputs);
+    if (status == SHOAL_OK && plan->kind->info.keys_are_queries)
+        status = check_keys_are_queries(now);
+    if (status == SHOAL_OK)
+        status = check_groups(now);
+    return status;
+}
+
+/* ---- One call: its heads -------------------------------------------------------------- */
+
+static row_view rows_of(const float *array, const shoal_strides *strides,
+                        const int64_t *offsets, int64_t b, int64_t h) {
+    int64_t start = offsets ? offsets[b] * strides->position : b * strides->batch;
+    /* A NULL array (an empty problem's) must not be moved. */
+    return (row_view){array ? (float *)array + start + h * strides->head : NULL,
+                      strides->position};
+}
+
+row_view sh_query_rows(const attention_call *call, const float *array,
+                       const shoal_strides *strides, int64_t b, int64_t h) {
+    return rows_of(array, strides, call->inputs->query_offsets, b, h);
+}
+
+row_view sh_key_rows(const attention_call *call, const float *array,
+                     const shoal_strides *strides, int64_t b, int64_t kv_head) {
+    const shoal_inputs *inputs = call->inputs;
+    const int64_t *offsets = call->plan->kind->info.keys_are_queries
+                                 ? inputs->query_offsets
+                                 : inputs->key_offsets;
+    return rows_of(array, strides, offsets, b, kv_head);
+}
+
+head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
+    const shoal_problem *problem = &call->plan->problem;
+    const shoal_inputs *inputs = call->inputs;
+    int64_t kv_head = h / (problem->heads / problem->kv_heads);
+    head_view view = {.queries = live_queries(call, b),
+                      .keys = live_keys(call, b),
+                      .q = sh_query_rows(call, inputs->q, &problem->q, b, h),
+                      .v = sh_key_rows(call, inputs->v, &problem->v, b, kv_head),
+                      .head = b * problem->heads + h};
+    view.k = call->plan->kind->info.keys_are_queries
+                 ? view.q
+                 : sh_key_rows(call, inputs->k, &problem->k, b, kv_head);
+    return view;
+}
+
+void sh_clear_rows(row_view where, int64_t first, int64_t last, int64_t dim) {
+    for (int64_t i = first; where.data && i < last; i++)
+        memset(where.data + i * where.stride, 0, (size_t)dim * sizeof(float));
+}
+
+/* ---- Calls ------------------------------------------------------------------------ */
 
 shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out) {
     attention_call now;
@@ -236,21 +467,4 @@ shoal_status shoal_attend(shoal_context *context, const char *kind,
     status = shoal_forward(plan, inputs, out);
     shoal_plan_destroy(plan);
     return status;
-}
-
-extern const attention_kind sh_auto_kind; /* of the room above, judge */
-
-const attention_kind *sh_attention_kind_at(int index) {
-    static const attention_kind *const kinds[] = {
-        [SHOAL_FULL] = &sh_full_kind,
-        [SHOAL_SHARED_FULL] = &sh_shared_full_kind,
-        [SHOAL_CLUSTERED] = &sh_clustered_kind,
-        [SHOAL_I_CLUSTERED] = &sh_i_clustered_kind,
-        [SHOAL_LSH] = &sh_lsh_kind,
-        [SHOAL_ORACLE_TOP] = &sh_oracle_top_kind,
-        [SHOAL_SHOAL] = &sh_shoal_kind,
-        [SHOAL_AUTO] = &sh_auto_kind,
-    };
-    int count = (int)(sizeof kinds / sizeof *kinds);
-    return index >= 0 && index < count ? kinds[index] : NULL;
 }

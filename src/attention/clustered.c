@@ -15,7 +15,7 @@ enum { HASH_TASK = 16 * HASH_BLOCK }; /* queries hashed in one task */
 static void hash_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     clustered_thread *own = &head->work->threads[thread];
-    const rows q = head->view.q;
+    const row_view q = head->view.q;
     const int64_t last = min((task + 1) * HASH_TASK, head->view.queries);
     for (int64_t first = task * HASH_TASK; first < last; first += HASH_BLOCK)
         sh_hash_queries(head->keys.kernels, q.data + first * q.stride, q.stride,
@@ -35,7 +35,7 @@ void sh_clustered_find_groups(clustered_head *head, team workers) {
         for (int64_t i = 0; i < n; i++)
             groups[i] = (int32_t)i;
     } else if (head->work->by_keys) {
-        const rows q = head->view.q, k = head->view.k;
+        const row_view q = head->view.q, k = head->view.k;
         sh_metric_find(&head->slot->metric, head->keys.kernels, k.data, k.stride,
                        head->view.keys, q.data, q.stride, n);
         sh_lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
@@ -107,7 +107,7 @@ void sh_clustered_see(void *shared, const query_panel *panel, float *scores, int
 
 void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
                               const candidate_seer *seer) {
-    sh_dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
+    sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     for (int i = 0; i < panel->width && head->work->improved; i++) {
         seer->counts[i] = 0;
         /* Lanes that stand for no centroid collect nothing. */
@@ -174,7 +174,7 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
                        clustered_thread *own) {
     const clustered_work *work = head->work;
     const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
-    const rows v = head->view.v;
+    const row_view v = head->view.v;
     int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     float *shared = head->state.shared + j * Dv;
     uint64_t *list = own->candidates;
@@ -284,58 +284,74 @@ static void forward(const attention_call *call) {
                  forward_head, (void *)call);
 }
 
-const attention_kind sh_clustered_kind = {
-    .kind = SHOAL_CLUSTERED,
-    .prefix = "clustered-",
-    .number = NUMBER_CLUSTERS,
-    .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS |
-               OPTION_SEED,
-    .defaults = {.bits = 63, .rank = 16, .iterations = 10, .seed = 1},
-    .info = {"clustered-C",
-             "clustered-100:groups=hash,bits=63,rank=16,iterations=10,seed=1",
-             "N D B + N C L + C S (D + Dv)", "each group of queries attends once"},
-    .place = sh_clustered_place,
-    .forward = forward,
-    .backward = sh_clustered_backward,
-    .groups = sh_clustered_groups,
-};
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    const double N = (double)problem->queries, S = (double)problem->keys;
+    const double D = (double)problem->dim, both = D + (double)problem->value_dim;
+    const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
+    const int by_keys = attention->groups == SHOAL_GROUPS_KEYS;
+    return (operation_count){.once = 2 * N * D *
+                                     (by_keys ? attention->rank : attention->bits),
+                             .dense = 2 * (C * S + N * k) * both};
+}
 
-const attention_kind sh_i_clustered_kind = {
-    .kind = SHOAL_I_CLUSTERED,
-    .prefix = "i-clustered-",
-    .number = NUMBER_CLUSTERS,
-    .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
-               OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
-    .defaults = {.topk = 32, .bits = 63, .rank = 16, .iterations = 10, .seed = 1},
-    .info = {"i-clustered-C",
-             "i-clustered-100:topk=32,groups=hash,normaliser=cluster,bits=63,rank=16,"
-             "iterations=10,seed=1",
-             "N D B + N C L + (C S + N k) (D + Dv)",
-             "clustered, and each group's topk keys exactly for every query"},
-    .place = sh_clustered_place,
-    .forward = forward,
-    .backward = sh_clustered_backward,
-    .groups = sh_clustered_groups,
-    .top_keys = sh_clustered_top_keys,
-};
+/* What the kinds share; i-clustered has every option, the others fix some. */
+#define CLUSTERED_FUNCTIONS                                                              \
+    .operations = operations, .place = sh_clustered_place, .forward = forward,           \
+    .backward = sh_clustered_backward, .groups = sh_clustered_groups,                    \
+    .top_keys = sh_clustered_top_keys
 
-const attention_kind sh_shoal_kind = {
-    .kind = SHOAL_SHOAL,
-    .prefix = "shoal-",
-    .number = NUMBER_CLUSTERS,
-    .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_SEED,
-    .defaults = {.topk = 64,
-                 .groups = SHOAL_GROUPS_KEYS,
-                 .normaliser = SHOAL_NORMALISER_QUERY,
-                 .rank = 16,
-                 .iterations = 6,
-                 .seed = 1},
-    .info = {"shoal-C", "shoal-100:topk=64,rank=16,iterations=6,seed=1",
-             "N r (D + C) + (C S + N k) (D + Dv)",
-             "groups in the keys' metric, a normaliser per query: half the error"},
-    .place = sh_clustered_place,
-    .forward = forward,
-    .backward = sh_clustered_backward,
-    .groups = sh_clustered_groups,
-    .top_keys = sh_clustered_top_keys,
-};
+const attention_kind sh_clustered_kind =
+    {.info = {.name = "clustered-C",
+              .number = "clusters",
+              .cost = "N D B + N C L + C S (D + Dv)",
+              .summary = "each group of queries attends once",
+              .defaults = {.kind = SHOAL_CLUSTERED,
+                           .clusters = 100,
+                           .bits = 63,
+                           .rank = 16,
+                           .iterations = 10,
+                           .seed = 1},
+              .has_groups = 1,
+              .has_seed = 1},
+     .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS,
+     CLUSTERED_FUNCTIONS};
+
+const attention_kind sh_i_clustered_kind =
+    {.info = {.name = "i-clustered-C",
+              .number = "clusters",
+              .cost = "N D B + N C L + (C S + N k) (D + Dv)",
+              .summary = "clustered, and each group's topk keys exactly for every query",
+              .defaults = {.kind = SHOAL_I_CLUSTERED,
+                           .clusters = 100,
+                           .topk = 32,
+                           .bits = 63,
+                           .rank = 16,
+                           .iterations = 10,
+                           .seed = 1},
+              .has_groups = 1,
+              .has_top_keys = 1,
+              .has_seed = 1},
+     .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
+                OPTION_RANK | OPTION_ITERATIONS,
+     CLUSTERED_FUNCTIONS};
+
+const attention_kind sh_shoal_kind =
+    {.info = {.name = "shoal-C",
+              .number = "clusters",
+              .cost = "N r (D + C) + (C S + N k) (D + Dv)",
+              .summary = "groups in the keys' metric, a normaliser per query: half the "
+                         "error",
+              .defaults = {.kind = SHOAL_SHOAL,
+                           .clusters = 100,
+                           .topk = 64,
+                           .groups = SHOAL_GROUPS_KEYS,
+                           .normaliser = SHOAL_NORMALISER_QUERY,
+                           .rank = 16,
+                           .iterations = 6,
+                           .seed = 1},
+              .has_groups = 1,
+              .has_top_keys = 1,
+              .has_seed = 1},
+     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
+     CLUSTERED_FUNCTIONS};

@@ -15,8 +15,6 @@
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
 
-extern const attention_kind sh_clustered_kind, sh_i_clustered_kind, sh_shoal_kind;
-
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
     int32_t *groups;      /* [N] */
@@ -93,9 +91,9 @@ typedef struct {
     clustered_state state; /* of this head */
     head_view view;
     dense_keys keys;
-    rows out;
-    rows dout, dq; /* backward */
-    rows dk, dv;
+    row_view out;
+    row_view dout, dq; /* backward */
+    row_view dk, dv;
     int64_t chunk_keys;  /* keys of a chunk */
     int64_t task_panels; /* panels of centroids in one task */
 } clustered_head;
@@ -132,7 +130,7 @@ void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
 
 /* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
    returns how many. */
-int sh_clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to);
+int sh_clustered_gather(row_view from, const int32_t *keys, int k, int dim, float *to);
 
 /* The softmax over the top keys of group j begins with nothing, or, where each query has
    its own normaliser, with the group's other keys: how much weight they have. */

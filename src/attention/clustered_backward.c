@@ -24,7 +24,7 @@
 #include "attention/clustered.h"
 
 /* Members' rows one below the other, for products that run over members. */
-static void gather_members(rows from, const int32_t *order, int count, int dim,
+static void gather_members(row_view from, const int32_t *order, int count, int dim,
                            float *to) {
     for (int i = 0; i < count; i++)
         memcpy(to + (int64_t)i * dim, from.data + order[i] * from.stride,
@@ -112,7 +112,7 @@ static void add_scaled(float *restrict to, float factor, const float *restrict f
 }
 
 /* Row keys[l] of `to`, if there is one, gets row l of `from`. */
-static void scatter_rows(rows to, const int32_t *keys, int count, const float *from,
+static void scatter_rows(row_view to, const int32_t *keys, int count, const float *from,
                          int dim) {
     for (int l = 0; l < count && to.data; l++)
         add_scaled(to.data + keys[l] * to.stride, 1, from + (int64_t)l * dim, dim);
@@ -266,8 +266,8 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
     const int64_t sharing = problem->heads / problem->kv_heads;
-    rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++) {
         clustered_head head = sh_clustered_head_of(call, b, h, slot);
         const int64_t n = head.view.queries, S = head.view.keys;

@@ -216,7 +216,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
     return head;
 }
 
-int sh_clustered_gather(rows from, const int32_t *keys, int k, int dim, float *to) {
+int sh_clustered_gather(row_view from, const int32_t *keys, int k, int dim, float *to) {
     int count = 0;
     for (; count < k && keys[count] >= 0; count++)
         memcpy(to + (int64_t)count * dim, from.data + keys[count] * from.stride,

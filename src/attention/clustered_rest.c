@@ -61,7 +61,7 @@ void sh_clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thre
     query_panel *panel = &own->dense->panels[0];
     top_walk walk = walk_of(head, j, own);
     sh_dense_cut(own->dense, head->keys.kernels, j, j + 1);
-    sh_dense_start(&head->keys, panel, (rows){head->state.centroids, head->keys.dim});
+    sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     sh_dense_stream(&head->keys, 0, head->view.keys, panel, own->dense->scores, hide_top,
                     &walk);
     for (int d = 0; d < Dv; d++)

@@ -25,7 +25,7 @@ static void load_panels(sample_panel *samples) {
     const clustered_head *head = samples->head;
     const kernel_table *run = head->keys.kernels;
     const grouping *sorted = &head->slot->sorted;
-    const rows q = head->view.q;
+    const row_view q = head->view.q;
     const int dim = head->keys.dim;
     query_panel *panel = samples->own->dense->panels;
     for (int s = 0; s < samples->count; s++) {
@@ -49,7 +49,7 @@ static void load_panels(sample_panel *samples) {
 /* What moving the list's keys into the query's own part adds to their weights. */
 static void weigh_moves(const sample_panel *samples, int s, const uint64_t *list,
                         int32_t count) {
-    const rows q = samples->head->view.q, k = samples->head->view.k;
+    const row_view q = samples->head->view.q, k = samples->head->view.k;
     const float *query = q.data + samples->queries[s] * q.stride;
     const float top = samples->own->dense->panels[1].top[s];
     for (int32_t r = 0; r < count; r++) {

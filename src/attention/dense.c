@@ -55,7 +55,7 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t firs
     return panels;
 }
 
-void sh_dense_start(const dense_keys *keys, query_panel *panel, rows x) {
+void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x) {
     keys->kernels->pack(x.data + panel->first * x.stride, x.stride, NULL, panel->count,
                         panel->width, keys->dim, keys->scale, panel->queries);
     memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
@@ -83,7 +83,7 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
 
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const dense_forward_job *job, query_panel *panel) {
-    const rows out = job->out;
+    const row_view out = job->out;
     for (int i = 0; i < panel->count; i++)
         panel->sum[i] = 1 / panel->sum[i];
     job->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
@@ -133,7 +133,7 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
                            query_panel *panel, float *scores, float *slopes) {
     const dense_keys *keys = &job->keys;
     const kernel_table *run = keys->kernels;
-    const rows dk = job->dk, dv = job->dv, x = job->x, dout = job->dout;
+    const row_view dk = job->dk, dv = job->dv, x = job->x, dout = job->dout;
     const float *k = keys->k.data + first * keys->k.stride;
     const float *v = keys->v.data + first * keys->v.stride;
     const int width = panel->width;

@@ -3,7 +3,7 @@
 #ifndef SHOAL_ATTENTION_DENSE_H
 #define SHOAL_ATTENTION_DENSE_H
 
-#include "attention/plan.h"
+#include "attention/attention.h"
 
 enum { PANELS = 5 }; /* panels that pass over a block of keys before the next block */
 
@@ -30,7 +30,7 @@ typedef struct {
 /* Keys and values of one head as the dense part sees them. */
 typedef struct {
     const kernel_table *kernels;
-    rows k, v;
+    row_view k, v;
     int dim, value_dim;
     float scale;
 } dense_keys;
@@ -47,7 +47,7 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t firs
                  int64_t last);
 
 /* Packs rows of x, and begins a softmax that has seen nothing. */
-void sh_dense_start(const dense_keys *keys, query_panel *panel, rows x);
+void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x);
 
 /* Streams keys first .. last - 1 over one panel. seen, if given, gets every block of
    scores [count][width] before it becomes weights, and may change it. */
@@ -61,7 +61,7 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
 typedef struct {
     dense_keys keys;
     int64_t key_count;
-    rows x, out;
+    row_view x, out;
     float *top, *inverse; /* one for each row of x, or NULL */
     scores_seen *seen;    /* may be NULL */
     void *seer;
@@ -78,9 +78,9 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
 typedef struct {
     dense_keys keys;
     int64_t n, key_count;
-    rows x, dout;                       /* [n] */
+    row_view x, dout;                   /* [n] */
     const float *top, *inverse, *delta; /* [n] */
-    rows dq, dk, dv;
+    row_view dq, dk, dv;
     int onto;
     scores_seen *seen; /* what forward had, or NULL */
     void *seer;

@@ -1,8 +1,7 @@
-/* Forward: blocks of queries pass over all keys with a streaming softmax.
+/* full and shared-full: softmax(scale Q K') V, exactly, without an N x S matrix.
+ * Forward: blocks of queries pass over all keys with a streaming softmax.
  * Backward: chunks of keys stay in cache while all queries pass over them (dense.c).
  * State for backward, per query: the largest score and the inverse of the softmax's sum. */
-#include "attention/full.h"
-
 #include "attention/dense.h"
 
 /* A slot's memory for backward. */
@@ -38,7 +37,7 @@ static int64_t query_blocks(const shoal_plan *plan) {
 static void place_slot(full_slot *slot, const shoal_plan *plan, block_layout *work) {
     slot->turns = sh_reserve(work, query_blocks(plan), sizeof(atomic_int));
     slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
-    if (plan->kind->keys_are_queries)
+    if (plan->kind->info.keys_are_queries)
         slot->shared_dk =
             sh_reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
 }
@@ -68,7 +67,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t blocks = query_blocks(plan), block = sh_dense_block(plan->kernels);
     const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
     head_view view = sh_view_of(call, b, h);
-    rows out = sh_query_rows(call, call->out, &problem->out, b, h);
+    row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % blocks * block, last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first,
@@ -96,7 +95,7 @@ static void forward(const attention_call *call) {
 
 /* delta_i = dout_i . out_i, by blocks of queries. */
 typedef struct {
-    rows dout, out;
+    row_view dout, out;
     int64_t count, dim;
     float *delta;
 } delta_job;
@@ -119,7 +118,7 @@ static void delta_task(void *shared, int64_t task, int thread) {
 
 /* One query head: adds to dk and dv. */
 static void backward_head(const attention_call *call, const full_slot *slot, int64_t b,
-                          int64_t h, rows dk, rows dv, team workers) {
+                          int64_t h, row_view dk, row_view dv, team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const head_view view = sh_view_of(call, b, h);
@@ -146,7 +145,7 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
                   problem->packed ? view.queries : problem->queries, problem->dim);
     sh_team_run(workers, ceil_divide(view.queries, DELTA_TASK), delta_task, &products);
     sh_dense_backward(&job, workers);
-    if (!plan->kind->keys_are_queries || !job.dq.data)
+    if (!plan->kind->info.keys_are_queries || !job.dq.data)
         return;
     for (int64_t i = 0; i < view.queries; i++)
         for (int64_t d = 0; d < problem->dim; d++)
@@ -163,12 +162,12 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     const int64_t sharing = problem->heads / problem->kv_heads;
     const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
     const int64_t keys = problem->packed ? live : problem->keys;
-    rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
     sh_clear_rows(dk, 0, keys, problem->dim);
     sh_clear_rows(dv, 0, keys, problem->value_dim);
-    if (plan->kind->keys_are_queries) {
-        dk = (rows){slot->shared_dk, problem->dim};
+    if (plan->kind->info.keys_are_queries) {
+        dk = (row_view){slot->shared_dk, problem->dim};
         sh_clear_rows(dk, 0, live, problem->dim);
     }
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
@@ -181,20 +180,34 @@ static void backward(const attention_call *call) {
                  backward_unit, (void *)call);
 }
 
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    (void)attention;
+    return (operation_count){.dense = 2.0 * (double)problem->queries *
+                                      (double)problem->keys *
+                                      (double)(problem->dim + problem->value_dim)};
+}
+
 const attention_kind sh_full_kind = {
-    .kind = SHOAL_FULL,
-    .prefix = "full",
-    .info = {"full", "full", "N S (D + Dv)", "exact attention"},
+    .info = {.name = "full",
+             .cost = "N S (D + Dv)",
+             .summary = "exact attention",
+             .defaults = {.kind = SHOAL_FULL},
+             .exact = 1},
+    .operations = operations,
     .place = place,
     .forward = forward,
     .backward = backward,
 };
 
 const attention_kind sh_shared_full_kind = {
-    .kind = SHOAL_SHARED_FULL,
-    .prefix = "shared-full",
-    .info = {"shared-full", "shared-full", "N S (D + Dv)", "exact attention with K = Q"},
-    .keys_are_queries = 1,
+    .info = {.name = "shared-full",
+             .cost = "N S (D + Dv)",
+             .summary = "exact attention with K = Q",
+             .defaults = {.kind = SHOAL_SHARED_FULL},
+             .exact = 1,
+             .keys_are_queries = 1},
+    .operations = operations,
     .place = place,
     .forward = forward,
     .backward = backward,

@@ -218,7 +218,7 @@ lsh_chunk sh_lsh_chunk_at(const lsh_job *job, int64_t chunk) {
 
 void sh_lsh_gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
     const shoal_problem *problem = &job->call->plan->problem;
-    const rows v = job->view.v;
+    const row_view v = job->view.v;
     for (int r = 0; r < chunk->before + chunk->count; r++) {
         sh_lsh_unit_row(job, chunk->window[r], scratch->keys + r * problem->dim);
         memcpy(scratch->values + r * problem->value_dim,
@@ -346,15 +346,26 @@ static void forward(const attention_call *call) {
                  forward_unit, (void *)call);
 }
 
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    const double N = (double)problem->queries, D = (double)problem->dim;
+    const double R = attention->rounds;
+    return (operation_count){.once = 2 * R * N * D * N / LSH_WINDOW,
+                             .dense = 2 * N * fmin(N, R * LSH_WINDOW) *
+                                      (D + (double)problem->value_dim)};
+}
+
 const attention_kind sh_lsh_kind = {
-    .kind = SHOAL_LSH,
-    .prefix = "lsh-",
-    .number = NUMBER_ROUNDS,
-    .options = OPTION_SEED,
-    .defaults = {.seed = 1},
-    .info = {"lsh-R", "lsh-4:seed=1", "N min(64 R, N) (D + Dv) + R N N D / 64",
-             "Reformer: R rounds of hashing, each position sees two chunks of 32; K = Q"},
-    .keys_are_queries = 1,
+    .info = {.name = "lsh-R",
+             .number = "rounds",
+             .cost = "N min(64 R, N) (D + Dv) + R N N D / 64",
+             .summary = "Reformer: R rounds of hashing, each position sees two chunks of "
+                        "32; K = Q",
+             .defaults = {.kind = SHOAL_LSH, .rounds = 4, .seed = 1},
+             .keys_are_queries = 1,
+             .unit_keys = 1,
+             .has_seed = 1},
+    .operations = operations,
     .place = place,
     .forward = forward,
     .backward = sh_lsh_backward,

@@ -9,8 +9,6 @@
 
 enum { LSH_CHUNK = 32, LSH_WINDOW = 2 * LSH_CHUNK };
 
-extern const attention_kind sh_lsh_kind;
-
 /* n / 32, rounded up to an even number: a chunk's worth of positions for each bucket. */
 int64_t sh_lsh_bucket_count(int64_t n);
 
@@ -76,9 +74,9 @@ typedef struct {
     int64_t round;
     const int32_t *order; /* [n], of this round */
     float *top, *sum;     /* [n]; the sum's inverse after the last round */
-    rows out;
+    row_view out;
     /* Backward only: */
-    rows dout, dq, dv;
+    row_view dout, dq, dv;
     int64_t phase; /* 0: even chunks, 1: odd ones */
 } lsh_job;
 

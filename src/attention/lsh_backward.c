@@ -75,7 +75,7 @@ static void backward_panel(const lsh_job *job, const lsh_chunk *chunk,
 
 /* to[index[r]] += from[r]. */
 static void scatter_add(const float *from, int64_t dim, const int32_t *index, int count,
-                        rows to) {
+                        row_view to) {
     for (int r = 0; r < count; r++) {
         float *row = to.data + index[r] * to.stride;
         for (int64_t d = 0; d < dim; d++)
@@ -102,7 +102,7 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
                     job->dv);
     if (job->dq.data)
         scatter_add(scratch->grad_keys, problem->dim, chunk.window, window,
-                    (rows){job->slot->grad_keys, problem->dim});
+                    (row_view){job->slot->grad_keys, problem->dim});
 }
 
 /* ---- One head --------------------------------------------------------------------- */
@@ -159,7 +159,7 @@ static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
     const int64_t n = job->view.queries;
     sh_lsh_measure(job, workers);
     sh_team_run(workers, ceil_divide(n, ROW_TASK), delta_task, job);
-    sh_clear_rows((rows){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
+    sh_clear_rows((row_view){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
     (sh_lsh_counted(job) ? sh_lsh_count_backward : backward_rounds)(job, orders, workers);
     if (job->dq.data)
         sh_team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);

@@ -89,7 +89,7 @@ static void weigh(void *shared, const query_panel *panel, float *scores, int cou
 
 static dense_keys unit_keys(const lsh_job *job) {
     dense_keys keys = sh_dense_keys_of(job->call->plan, &job->view);
-    keys.k = (rows){job->slot->count.keys, job->call->plan->problem.dim};
+    keys.k = (row_view){job->slot->count.keys, job->call->plan->problem.dim};
     return keys;
 }
 

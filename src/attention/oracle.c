@@ -1,14 +1,14 @@
-/* A yardstick: plain rather than fast.
+/* oracle-top-k: a softmax over the k best keys of each query, found by exact search. A
+ * yardstick: plain rather than fast.
  * Forward: a panel of queries is scored against all keys; each lane keeps its best ones.
  *          Of equal scores the lowest key wins, and a NaN counts as the best of all, so
  *          that it reaches the output as it would in full attention.
  * Backward: from the chosen keys, in double precision, one key/value head per task.
  * State for backward: the chosen keys, best first, -1 where there are fewer. */
-#include "attention/oracle.h"
-
 #include <math.h>
 #include <string.h>
 
+#include "attention/attention.h"
 #include "cluster/topk.h"
 
 enum { FEATURES = 64 }; /* of an output row that are summed at a time */
@@ -155,8 +155,8 @@ static void softmax(double *scores, int32_t count) {
 }
 
 /* out[d] = sum over j of weights[j] * v[key j][d]. */
-static void mix_values(const uint64_t *list, const double *weights, int32_t count, rows v,
-                       int64_t value_dim, float *out) {
+static void mix_values(const uint64_t *list, const double *weights, int32_t count,
+                       row_view v, int64_t value_dim, float *out) {
     for (int64_t first = 0; first < value_dim; first += FEATURES) {
         const int64_t features = min(FEATURES, value_dim - first);
         double sums[FEATURES] = {0};
@@ -196,7 +196,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t panels = ceil_divide(problem->queries, width);
     const int64_t b = task / panels / problem->heads, h = task / panels % problem->heads;
     const head_view view = sh_view_of(call, b, h);
-    const rows out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % panels * width, last = first + width;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first,
@@ -258,7 +258,7 @@ static void add_scaled(float *row, double factor, const float *x, int64_t count)
 /* One query: writes its dq, adds to dk and dv. */
 static void backward_query(const shoal_plan *plan, const head_view *view,
                            const int32_t *chosen, const float *q, const float *dout,
-                           float *dq, rows dk, rows dv, oracle_scratch *scratch) {
+                           float *dq, row_view dk, row_view dv, oracle_scratch *scratch) {
     const int64_t dim = plan->problem.dim;
     const int32_t count = fill_slopes(plan, view, chosen, q, dout, scratch);
     memset(scratch->dq, 0, (size_t)dim * sizeof(double));
@@ -276,13 +276,13 @@ static void backward_query(const shoal_plan *plan, const head_view *view,
         dq[d] = (float)scratch->dq[d];
 }
 
-static void backward_head(const attention_call *call, int64_t b, int64_t h, rows dk,
-                          rows dv, oracle_scratch *scratch) {
+static void backward_head(const attention_call *call, int64_t b, int64_t h, row_view dk,
+                          row_view dv, oracle_scratch *scratch) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const head_view view = sh_view_of(call, b, h);
-    const rows dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
-    const rows dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
+    const row_view dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
+    const row_view dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
     const int64_t live = view.keys > 0 ? view.queries : 0;
     const int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
     chosen += view.head * problem->queries * kept_keys(plan);
@@ -303,8 +303,8 @@ static void backward_task(void *shared, int64_t task, int thread) {
     const int64_t sharing = problem->heads / problem->kv_heads;
     const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
     const int64_t keys = problem->packed ? live : problem->keys;
-    const rows dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    const rows dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
+    const row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
+    const row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
     sh_clear_rows(dk, 0, keys, problem->dim);
     sh_clear_rows(dv, 0, keys, problem->value_dim);
     for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
@@ -317,12 +317,21 @@ static void backward(const attention_call *call) {
                 backward_task, (void *)call);
 }
 
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    const double N = (double)problem->queries, S = (double)problem->keys;
+    return (operation_count){.dense = 2 * N * S * (double)problem->dim +
+                                      2 * N * fmin(attention->topk, S) *
+                                          (double)problem->value_dim};
+}
+
 const attention_kind sh_oracle_top_kind = {
-    .kind = SHOAL_ORACLE_TOP,
-    .prefix = "oracle-top-",
-    .number = NUMBER_TOPK,
-    .info = {"oracle-top-k", "oracle-top-32", "N S D + N k Dv",
-             "only the k best keys of each query, by exact search"},
+    .info = {.name = "oracle-top-k",
+             .number = "topk",
+             .cost = "N S D + N k Dv",
+             .summary = "only the k best keys of each query, by exact search",
+             .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32}},
+    .operations = operations,
     .place = place,
     .forward = forward,
     .backward = backward,

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "attention/clustered.h"
-#include "attention/full.h"
 
 /* What may be picked: full attention, and shoal-C with one or two numbers of groups. The
    plans of the choices lie over each other, since one of them runs at a time. */
@@ -64,11 +63,9 @@ static int32_t first_clusters(const shoal_plan *plan) {
 }
 
 static shoal_attention attention_of(const shoal_plan *plan, int choice) {
-    shoal_attention attention = sh_full_kind.defaults;
-    attention.kind = SHOAL_FULL;
+    shoal_attention attention = sh_full_kind.info.defaults;
     if (choice != FULL_CHOICE) {
-        attention = sh_shoal_kind.defaults;
-        attention.kind = SHOAL_SHOAL;
+        attention = sh_shoal_kind.info.defaults;
         attention.clusters = first_clusters(plan) * (choice == SECOND_SHOAL ? 2 : 1);
         if (plan->attention.tolerance > 0)
             attention.topk = topks[TOPKS - 1];
@@ -212,15 +209,22 @@ static shoal_attention picked(const shoal_plan *plan, const void *state) {
     return chosen;
 }
 
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    (void)attention;
+    return sh_full_kind.operations(&sh_full_kind.info.defaults, problem);
+}
+
 const attention_kind sh_auto_kind = {
-    .kind = SHOAL_AUTO,
-    .prefix = "auto",
-    .number = NUMBER_NONE,
-    .options = OPTION_TOLERANCE | OPTION_SEED,
-    .defaults = {.seed = 1},
-    .info =
-        {"auto", "auto:seed=1", "the lesser of full's and shoal-100's",
-         "full or shoal-C by size; with tolerance=E also by the error on some queries"},
+    .info = {.name = "auto",
+             .cost = "the lesser of full's and shoal-100's",
+             .summary = "full or shoal-C by size; with tolerance=E also by the error on "
+                        "some queries",
+             .defaults = {.kind = SHOAL_AUTO, .seed = 1},
+             .has_seed = 1,
+             .has_tolerance = 1,
+             .picks = 1},
+    .operations = operations,
     .place = place,
     .forward = forward,
     .backward = backward,

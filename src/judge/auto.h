@@ -3,9 +3,7 @@
 #ifndef SHOAL_JUDGE_AUTO_H
 #define SHOAL_JUDGE_AUTO_H
 
-#include "attention/plan.h"
-
-extern const attention_kind sh_auto_kind;
+#include "attention/attention.h"
 
 /* Multiplications of one head, in units that take full attention as long as any other
    kind's: the work beside the dense part weighs what the context's crossover says. */

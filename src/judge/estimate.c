@@ -11,7 +11,6 @@
 #include <float.h>
 #include <math.h>
 
-#include "attention/call.h"
 #include "base/random.h"
 #include "judge/guide.h"
 
@@ -38,11 +37,10 @@ static double dot(const float *a, const float *b, int64_t count) {
     return sum;
 }
 
-/* The keys of lsh have unit length. */
 static double exact_score(const shoal_plan *plan, const float *q, const float *k) {
     const int64_t dim = plan->problem.dim;
     double score = (double)plan->problem.scale * dot(q, k, dim), length = 1;
-    if (plan->attention.kind == SHOAL_LSH)
+    if (plan->kind->info.unit_keys)
         length = sqrt(dot(k, k, dim));
     return length == 0 ? 0 : score / length;
 }
@@ -92,7 +90,7 @@ static void sample_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &call->plan->problem;
     sample *at = &batch->samples[task];
     const head_view view = sh_view_of(call, at->b, at->h);
-    const rows out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
+    const row_view out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
     double exact[SLICE];
     (void)thread;
     for (int64_t first = 0; first < problem->value_dim; first += SLICE) {

@@ -8,9 +8,8 @@
    the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
-    shoal_attention used;
-    shoal_attention_parse(NULL, "shoal-100", &used);
-    shoal_attention full = {.kind = SHOAL_FULL}, seen;
+    shoal_attention used = sh_shoal_kind.info.defaults, seen;
+    const shoal_attention full = sh_full_kind.info.defaults;
     shoal_plan_picked(plan, call->state, &seen);
     if (seen.clusters > 0)
         used.clusters = seen.clusters;
@@ -21,16 +20,6 @@ static shoal_attention guide_attention(const attention_call *call) {
                    sh_auto_cost(&used, &plan->problem, crossover)
                ? full
                : used;
-}
-
-static int has_groups(const attention_call *call) {
-    switch (call->plan->attention.kind) {
-    case SHOAL_CLUSTERED:
-    case SHOAL_I_CLUSTERED:
-    case SHOAL_SHOAL:
-    case SHOAL_AUTO: return 1;
-    default: return 0;
-    }
 }
 
 /* One head at a time, into memory for one. Batch strides are not used; 1 keeps strides of
@@ -52,7 +41,7 @@ static shoal_status plan_head(const attention_call *call, shoal_plan **plan) {
 }
 
 /* Squared distance of each query's row from the guide's, or from 0 where there is none. */
-static double compare_head(const rows out, int64_t queries, int64_t dim,
+static double compare_head(const row_view out, int64_t queries, int64_t dim,
                            const float *guided, float *distances) {
     double total = 0;
     for (int64_t i = 0; i < queries; i++) {
@@ -76,7 +65,7 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         const int64_t b = head / problem->heads, h = head % problem->heads;
         const head_view view = sh_view_of(call, b, h);
-        const rows mine = sh_query_rows(call, out, &problem->out, b, h);
+        const row_view mine = sh_query_rows(call, out, &problem->out, b, h);
         made->out_squared +=
             compare_head(mine, view.queries, problem->value_dim, NULL, NULL);
         if (!plan)
@@ -117,7 +106,8 @@ shoal_status sh_guide_create(const attention_call *call, const float *out, int64
                            NULL, NULL};
     shoal_status status = SHOAL_OK;
     *made = (guide){0};
-    if (wanted && has_groups(call) && problem->keys > 0) {
+    const shoal_kind_info *info = &call->plan->kind->info;
+    if (wanted && (info->has_groups || info->picks) && problem->keys > 0) {
         status = plan_head(call, &plan);
         if (status == SHOAL_OK &&
             !sh_allocate_parts(call->plan->context, place, &arrays, NULL))

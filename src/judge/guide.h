@@ -3,7 +3,7 @@
 #ifndef SHOAL_JUDGE_GUIDE_H
 #define SHOAL_JUDGE_GUIDE_H
 
-#include "attention/plan.h"
+#include "attention/attention.h"
 
 typedef struct {
     double out_squared; /* squared length of the output, all live queries */

@@ -35,8 +35,9 @@ static shoal_attention parse(const char *text) {
 static bool same(const shoal_attention *a, const shoal_attention *b) {
     return a->kind == b->kind && a->clusters == b->clusters && a->topk == b->topk &&
            a->bits == b->bits && a->iterations == b->iterations &&
-           a->rounds == b->rounds && a->rank == b->rank && a->groups == b->groups &&
-           a->normaliser == b->normaliser && a->seed == b->seed;
+           a->rounds == b->rounds && a->window == b->window && a->rank == b->rank &&
+           a->groups == b->groups && a->normaliser == b->normaliser &&
+           a->tolerance == b->tolerance && a->seed == b->seed;
 }
 
 /* ---- Reading ------------------------------------------------------------------- */
@@ -46,9 +47,10 @@ static void check_parse(const char *text, shoal_attention expected) {
     if (!same(&got, &expected))
         fail_msg(
             "\"%s\": kind %d, clusters %d, topk %d, bits %d, iterations %d, rounds %d, "
-            "rank %d, groups %d, normaliser %d, seed %" PRIu64,
+            "window %d, rank %d, groups %d, normaliser %d, tolerance %g, seed %" PRIu64,
             text, (int)got.kind, got.clusters, got.topk, got.bits, got.iterations,
-            got.rounds, got.rank, got.groups, got.normaliser, got.seed);
+            got.rounds, got.window, got.rank, got.groups, got.normaliser,
+            (double)got.tolerance, got.seed);
 }
 
 static void known_spellings(void **state) {
@@ -126,26 +128,37 @@ static void known_spellings(void **state) {
     check_parse("oracle-top-32", (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 32});
 }
 
-/* Every kind describes itself, and what it says can be read. */
+/* Every kind describes itself: its defaults are what its name alone means, and written
+   with every option they are read back as they were. */
 static void descriptions(void **state) {
     (void)state;
     int kinds = 0;
     for (const shoal_kind_info *info; (info = shoal_kind_describe(kinds)); kinds++) {
         assert_true(info->name[0] && info->cost[0] && info->summary[0]);
-        assert_int_equal(parse(info->defaults).kind, kinds);
+        char text[256], all[256];
+        shoal_attention_print(&info->defaults, text, sizeof text);
+        size_t length = shoal_attention_print_all(&info->defaults, all, sizeof all);
+        assert_int_equal(length, strlen(all));
+        assert_int_equal(strncmp(text, all, strlen(text)), 0);
+        assert_null(strchr(text, ':'));
+        assert_int_equal(info->defaults.kind, kinds);
+        assert_int_equal(info->number != NULL, info->name[0] && strcmp(text, info->name));
+        check_parse(text, info->defaults);
+        check_parse(all, info->defaults);
     }
-    assert_true(kinds > SHOAL_SHOAL);
+    assert_true(kinds > SHOAL_AUTO);
     assert_null(shoal_kind_describe(-1));
 }
 
 /* ---- Writing ------------------------------------------------------------------- */
 
 static shoal_attention random_attention(uint64_t seed) {
-    const char *const kinds[] = {"full",          "shared-full",
-                                 "clustered-100", "i-clustered-100",
-                                 "lsh-4",         "oracle-top-32",
-                                 "shoal-100"};
-    shoal_attention attention = parse(kinds[test_pick(seed, 1, 0, COUNT_OF(kinds) - 1)]);
+    int kinds = 0;
+    while (shoal_kind_describe(kinds))
+        kinds++;
+    const shoal_kind_info *info =
+        shoal_kind_describe((int)test_pick(seed, 1, 0, kinds - 1));
+    shoal_attention attention = info->defaults;
     if (attention.clusters)
         attention.clusters = (int32_t)test_pick(seed, 2, 1, 65535);
     if (attention.topk && seed % 2)
@@ -162,7 +175,11 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
     if (attention.rounds)
         attention.rounds = (int32_t)test_pick(seed, 6, 1, 255);
-    if ((attention.clusters || attention.rounds) && seed % 7)
+    if (attention.window)
+        attention.window = (int32_t)test_pick(seed, 12, 1, 65535);
+    if (info->has_tolerance && seed % 3)
+        attention.tolerance = (float)test_pick(seed, 13, 1, 100000) / 10000;
+    if (info->has_seed && seed % 7)
         attention.seed = test_hash(seed, 7, 0) >> test_pick(seed, 8, 0, 63);
     return attention;
 }

@@ -116,7 +116,7 @@ check_itself() {
     expect bad models/nn/a.c '#include <models/training/train.h>'
     expect bad models/nn/a.c '#include "speech/mel.h"'
     expect bad models/nn/a.c '#include "shoal_speech.h"'
-    expect bad src/cluster/a.c '#include "../attention/plan.h"'
+    expect bad src/cluster/a.c '#include "../attention/attention.h"'
     expect bad src/cluster/a.c '#include NAME'
     expect bad src/attic/a.c '#include <stdio.h>'
     expect bad exact/a.c '#include "base/memory.h"'

@@ -1,0 +1,119 @@
+/* The list of kinds, what a plan holds, how a kind fits into it, and one head of one
+   sequence as rows. */
+#ifndef SHOAL_ATTENTION_ATTENTION_H
+#define SHOAL_ATTENTION_ATTENTION_H
+
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "base/parallel.h"
+#include "kernels/kernels.h"
+
+/* The one list of kinds: SHOAL_FULL is described by sh_full_kind, at the end of the file
+   that has the kind. */
+#define SHOAL_KINDS(KIND)                                                                \
+    KIND(FULL, full)                                                                     \
+    KIND(SHARED_FULL, shared_full)                                                       \
+    KIND(CLUSTERED, clustered)                                                           \
+    KIND(I_CLUSTERED, i_clustered)                                                       \
+    KIND(LSH, lsh)                                                                       \
+    KIND(ORACLE_TOP, oracle_top)                                                         \
+    KIND(SHOAL, shoal)                                                                   \
+    KIND(AUTO, auto)
+
+/* Options after the colon of a spelling, beside the seed and the tolerance. */
+enum option {
+    OPTION_TOPK = 1,
+    OPTION_BITS = 2,
+    OPTION_ITERATIONS = 4,
+    OPTION_RANK = 8,
+    OPTION_GROUPS = 16,
+    OPTION_NORMALISER = 32
+};
+
+/* One call: the plan, what the caller gave, and where the state lies. */
+typedef struct {
+    shoal_plan *plan;
+    const shoal_inputs *inputs;
+    float *out;                       /* forward only */
+    const shoal_gradients *gradients; /* backward only */
+    void *state;
+} attention_call;
+
+/* Rows of one head: element (i, d) is data[i * stride + d]. */
+typedef struct {
+    float *data;
+    int64_t stride;
+} row_view;
+
+/* One head of one sequence. Inputs are not const here only because gradients and outputs
+   are found by the same arithmetic; nothing writes to them. */
+typedef struct {
+    int64_t queries, keys; /* live positions */
+    row_view q, k, v;
+    int64_t head; /* batch index * heads + head: the index into the state */
+} head_view;
+
+/* Floating-point operations of one head's matrix products. */
+typedef struct {
+    double once;  /* what only forward does: hashing, finding groups */
+    double dense; /* products that backward does two and a half times again */
+} operation_count;
+
+/* Everything about a kind that is not in its functions. */
+typedef struct attention_kind {
+    shoal_kind_info info;
+    unsigned options; /* bits of enum option */
+    operation_count (*operations)(const shoal_attention *attention,
+                                  const shoal_problem *problem);
+    /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
+       plan->work points to the kind's own structure, which lies in `work` too. */
+    void (*place)(shoal_plan *plan, block_layout *work, block_layout *state);
+    void (*forward)(const attention_call *call);
+    void (*backward)(const attention_call *call);
+    /* Where groups and top keys lie in a state, for kinds that have them. */
+    const int32_t *(*groups)(const shoal_plan *plan, const void *state);
+    const int32_t *(*top_keys)(const shoal_plan *plan, const void *state);
+    /* What the last forward into a state really was, for kinds that pick another. */
+    shoal_attention (*picked)(const shoal_plan *plan, const void *state);
+} attention_kind;
+
+#define DECLARE_KIND(NAME, name) extern const attention_kind sh_##name##_kind;
+SHOAL_KINDS(DECLARE_KIND)
+#undef DECLARE_KIND
+
+struct shoal_plan {
+    shoal_context *context;
+    const kernel_table *kernels;
+    shoal_problem problem; /* kv_heads, scale and strides filled in */
+    shoal_attention attention;
+    const attention_kind *kind;
+    int with_backward, threads;
+    size_t work_size, state_size;
+    void *work;  /* the kind's structure */
+    void *state; /* the plan's own */
+    void *memory;
+};
+
+/* The kind's row; NULL for a number that is none. */
+const attention_kind *sh_attention_kind_at(int kind);
+
+/* Refuses fields that the header's limits exclude; the message names the field. Fields
+   that are no options of the kind get the values that the kind stands for. */
+shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention);
+
+/* Refuses arguments that cannot be honoured before anything is written; fills *now. */
+shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
+                           attention_call *now);
+
+/* One head of a call that was checked. */
+head_view sh_view_of(const attention_call *call, int64_t b, int64_t h);
+/* Rows of the caller's arrays shaped like queries (q, out) and like keys (k, v). */
+row_view sh_query_rows(const attention_call *call, const float *array,
+                       const shoal_strides *strides, int64_t b, int64_t h);
+row_view sh_key_rows(const attention_call *call, const float *array,
+                     const shoal_strides *strides, int64_t b, int64_t kv_head);
+
+/* Sets rows first .. last - 1 to 0. */
+void sh_clear_rows(row_view where, int64_t first, int64_t last, int64_t dim);
+
+#endif

@@ -1,0 +1,368 @@
+/* Reads and writes spellings such as "i-clustered-100:topk=32,seed=7". */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attention/attention.h"
+#include "base/plain.h"
+
+/* ---- A text that grows ------------------------------------------------------------ */
+
+typedef struct {
+    char text[240]; /* the longest spelling fits */
+    size_t length;  /* what it would be with room enough */
+    char separator; /* before the next option */
+} printed;
+
+static void append(printed *to, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void append(printed *to, const char *format, ...) {
+    const size_t used = to->length < sizeof to->text ? to->length : sizeof to->text - 1;
+    va_list arguments;
+    va_start(arguments, format);
+    to->length +=
+        (size_t)vsnprintf(to->text + used, sizeof to->text - used, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- Fields ----------------------------------------------------------------------- */
+
+/* A field of shoal_attention as it is spelled: an option after the colon, or the number
+   after the kind's name. One with names has those values instead of numbers. */
+typedef struct {
+    const char *name;
+    unsigned bit;  /* enum option; 0: a number after a name, and never an option */
+    size_t offset; /* of an int32_t in shoal_attention */
+    int32_t min, max;
+    const char *const *names;
+} field_row;
+
+static const char *const grouping_names[] = {"hash", "keys"};
+static const char *const normaliser_names[] = {"cluster", "query"};
+
+/* In the order in which options are printed. */
+#define FIELD(name, bit, min, max, names)                                                \
+    { #name, bit, offsetof(shoal_attention, name), min, max, names }
+static const field_row fields[] = {
+    FIELD(clusters, 0, 1, 65535, NULL),
+    FIELD(rounds, 0, 1, 255, NULL),
+    FIELD(window, 0, 1, 65535, NULL),
+    FIELD(topk, OPTION_TOPK, 1, 65535, NULL),
+    FIELD(groups, OPTION_GROUPS, 0, 1, grouping_names),
+    FIELD(normaliser, OPTION_NORMALISER, 0, 1, normaliser_names),
+    FIELD(bits, OPTION_BITS, 1, 255, NULL),
+    FIELD(rank, OPTION_RANK, 1, 1024, NULL),
+    FIELD(iterations, OPTION_ITERATIONS, 1, 1000, NULL),
+};
+#undef FIELD
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+static int32_t *field(shoal_attention *attention, const field_row *row) {
+    return (int32_t *)(void *)((char *)attention + row->offset);
+}
+
+static int32_t value_of(const shoal_attention *attention, const field_row *row) {
+    return *(const int32_t *)(const void *)((const char *)attention + row->offset);
+}
+
+/* The row of the number after the kind's name, or NULL. */
+static const field_row *number_of(const attention_kind *kind) {
+    for (int i = 0; kind->info.number && i < FIELDS; i++)
+        if (!strcmp(fields[i].name, kind->info.number))
+            return &fields[i];
+    return NULL;
+}
+
+/* Of the name without the letter that stands for the number: "lsh-" of "lsh-R". */
+static size_t prefix_length(const attention_kind *kind) {
+    return strlen(kind->info.name) - (kind->info.number != NULL);
+}
+
+/* ---- Reading ---------------------------------------------------------------------- */
+
+static int tolerance_is_legal(float tolerance) {
+    return tolerance >= 0.0001f && tolerance <= 10;
+}
+
+/* A run of decimal digits and nothing else, at most `most`. */
+static int read_number(const char *text, size_t length, uint64_t most, uint64_t *value) {
+    *value = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return 0;
+        uint64_t digit = (uint64_t)(text[i] - '0');
+        if (*value > (most - digit) / 10)
+            return 0;
+        *value = *value * 10 + digit;
+    }
+    return length > 0;
+}
+
+static shoal_status read_name(shoal_context *context, const char *whole,
+                              const field_row *row, const char *text, size_t length,
+                              shoal_attention *attention) {
+    for (int32_t value = row->min; value <= row->max; value++)
+        if (strlen(row->names[value]) == length &&
+            !memcmp(row->names[value], text, length)) {
+            *field(attention, row) = value;
+            return SHOAL_OK;
+        }
+    return sh_fail(context, SHOAL_INVALID,
+                   "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s", whole,
+                   row->name, (int)(length < 40 ? length : 40), text, row->names[0],
+                   row->names[1]);
+}
+
+static shoal_status read_field(shoal_context *context, const char *whole,
+                               const field_row *row, const char *text, size_t length,
+                               shoal_attention *attention) {
+    uint64_t value;
+    if (row->names)
+        return read_name(context, whole, row, text, length, attention);
+    if (!read_number(text, length, INT32_MAX, &value) || (int32_t)value < row->min ||
+        (int32_t)value > row->max)
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "attention \"%.80s\": %s is \"%.*s\", it must be a whole number from %d "
+            "to %d",
+            whole, row->name, (int)(length < 40 ? length : 40), text, (int)row->min,
+            (int)row->max);
+    *field(attention, row) = (int32_t)value;
+    return SHOAL_OK;
+}
+
+/* Digits with at most one point, so that no locale changes what it means. */
+static shoal_status read_tolerance(shoal_context *context, const char *whole,
+                                   const char *text, size_t length,
+                                   shoal_attention *attention) {
+    double value = 0, unit = 1;
+    int points = 0, digits = 0;
+    for (size_t i = 0; i < length && points < 2; i++) {
+        points += text[i] == '.' ? 1 : text[i] < '0' || text[i] > '9' ? 2 : 0;
+        if (text[i] == '.')
+            continue;
+        unit = points ? unit * 10 : 1;
+        value = points ? value + (text[i] - '0') / unit : value * 10 + (text[i] - '0');
+        digits++;
+    }
+    attention->tolerance = (float)value;
+    if (points < 2 && digits > 0 && tolerance_is_legal(attention->tolerance))
+        return SHOAL_OK;
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
+        whole);
+}
+
+static bool is_word(const char *text, size_t length, const char *word) {
+    return strlen(word) == length && !memcmp(text, word, length);
+}
+
+/* What has been read of a spelling. */
+typedef struct {
+    const char *whole;
+    const attention_kind *kind;
+    shoal_attention attention;
+    unsigned seen; /* bits of the options that were given */
+    bool seen_seed, seen_tolerance;
+} spelling;
+
+static shoal_status refuse_option(shoal_context *context, const spelling *read,
+                                  const char *text, size_t length) {
+    char options[sizeof(printed){0}.text];
+    shoal_attention_print_all(&read->kind->info.defaults, options, sizeof options);
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
+        "twice (the kind with its options: %s)",
+        read->whole, (int)(length < 40 ? length : 40), text, options);
+}
+
+/* One "name=value". */
+static shoal_status read_option(shoal_context *context, spelling *read, const char *text,
+                                size_t length) {
+    const char *equals = memchr(text, '=', length);
+    if (!equals)
+        return refuse_option(context, read, text, length);
+    const size_t name = (size_t)(equals - text), rest = length - name - 1;
+    const shoal_kind_info *info = &read->kind->info;
+    if (is_word(text, name, "seed") && info->has_seed && !read->seen_seed) {
+        read->seen_seed = true;
+        if (read_number(equals + 1, rest, UINT64_MAX, &read->attention.seed))
+            return SHOAL_OK;
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention \"%.80s\": seed must be a whole number below 2^64",
+                       read->whole);
+    }
+    if (is_word(text, name, "tolerance") && info->has_tolerance &&
+        !read->seen_tolerance) {
+        read->seen_tolerance = true;
+        return read_tolerance(context, read->whole, equals + 1, rest, &read->attention);
+    }
+    for (int i = 0; i < FIELDS; i++)
+        if (is_word(text, name, fields[i].name) &&
+            (read->kind->options & ~read->seen & fields[i].bit)) {
+            read->seen |= fields[i].bit;
+            return read_field(context, read->whole, &fields[i], equals + 1, rest,
+                              &read->attention);
+        }
+    return refuse_option(context, read, text, length);
+}
+
+static shoal_status refuse_kind(shoal_context *context, const char *text) {
+    printed names = {.length = 0};
+    for (int i = 0; sh_attention_kind_at(i); i++)
+        append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
+    return sh_fail(context, SHOAL_INVALID,
+                   "unknown attention \"%.80s\": the kinds are %ssuch as "
+                   "shoal-100:topk=64",
+                   text, names.text);
+}
+
+static shoal_status read_kind(shoal_context *context, size_t length, spelling *read) {
+    for (int i = 0; sh_attention_kind_at(i); i++) {
+        const attention_kind *kind = sh_attention_kind_at(i);
+        const size_t prefix = prefix_length(kind);
+        const field_row *number = number_of(kind);
+        if (length < prefix || memcmp(read->whole, kind->info.name, prefix) != 0 ||
+            (!number && length != prefix))
+            continue;
+        read->kind = kind;
+        read->attention = kind->info.defaults;
+        return number ? read_field(context, read->whole, number, read->whole + prefix,
+                                   length - prefix, &read->attention)
+                      : SHOAL_OK;
+    }
+    return refuse_kind(context, read->whole);
+}
+
+shoal_status shoal_attention_parse(shoal_context *context, const char *text,
+                                   shoal_attention *attention) {
+    if (context && !context->kernels)
+        return SHOAL_INVALID; /* the message says why the context was refused */
+    if (!text || !attention)
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention: the spelling or its place is NULL");
+    spelling read = {.whole = text};
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    shoal_status status = read_kind(context, length, &read);
+    if (status != SHOAL_OK)
+        return status;
+    for (const char *part = colon; part && status == SHOAL_OK;) {
+        const char *start = part + 1;
+        part = strchr(start, ',');
+        size_t size = part ? (size_t)(part - start) : strlen(start);
+        status = read_option(context, &read, start, size);
+    }
+    if (status == SHOAL_OK)
+        *attention = read.attention;
+    return status;
+}
+
+/* Hashes have bits and the keys' metric has a rank: the other one is not used. */
+static bool is_unused(const shoal_attention *attention, const field_row *row) {
+    return row->bit != 0 &&
+           row->bit ==
+               (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
+}
+
+static bool is_legal(const field_row *row, int32_t value) {
+    return value >= row->min && value <= row->max;
+}
+
+shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    if (!kind)
+        return sh_fail(context, SHOAL_INVALID, "attention.kind is %d: no such kind",
+                       (int)attention->kind);
+    const field_row *number = number_of(kind);
+    for (int i = 0; i < FIELDS; i++)
+        if (&fields[i] != number && fields[i].bit && !(kind->options & fields[i].bit))
+            *field(attention, &fields[i]) = value_of(&kind->info.defaults, &fields[i]);
+    for (int i = 0; i < FIELDS; i++) {
+        const int32_t value = value_of(attention, &fields[i]);
+        if ((&fields[i] == number || (kind->options & fields[i].bit)) &&
+            !is_unused(attention, &fields[i]) && !is_legal(&fields[i], value))
+            return sh_fail(context, SHOAL_INVALID,
+                           "attention.%s is %d: it must be %d to %d", fields[i].name,
+                           (int)value, (int)fields[i].min, (int)fields[i].max);
+    }
+    if (!kind->info.has_tolerance)
+        attention->tolerance = 0;
+    else if (attention->tolerance != 0 && !tolerance_is_legal(attention->tolerance))
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
+                       (double)attention->tolerance);
+    return SHOAL_OK;
+}
+
+/* ---- Printing --------------------------------------------------------------------- */
+
+static void append_option(printed *to, const char *name) {
+    append(to, "%c%s=", to->separator, name);
+    to->separator = ',';
+}
+
+/* The fewest decimals that read back as the same float. */
+static void append_tolerance(printed *to, float tolerance) {
+    char digits[40];
+    int decimals = 0;
+    shoal_attention back = {0};
+    do {
+        sh_print_c(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
+        read_tolerance(NULL, digits, digits, strlen(digits), &back);
+    } while (back.tolerance != tolerance && ++decimals < 20);
+    append_option(to, "tolerance");
+    append(to, "%s", digits);
+}
+
+/* An option that is not used is shown where it could be read back. */
+static void append_field(printed *to, const shoal_attention *attention,
+                         const field_row *row) {
+    const int32_t value = value_of(attention, row);
+    if (is_unused(attention, row) && !is_legal(row, value))
+        return;
+    append_option(to, row->name);
+    if (row->names && is_legal(row, value))
+        append(to, "%s", row->names[value]);
+    else
+        append(to, "%d", (int)value);
+}
+
+static size_t print(const shoal_attention *attention, bool all, char *text, size_t size) {
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    printed to = {.separator = ':'};
+    if (kind) {
+        const shoal_kind_info *info = &kind->info;
+        append(&to, "%.*s", (int)prefix_length(kind), info->name);
+        if (number_of(kind))
+            append(&to, "%d", (int)value_of(attention, number_of(kind)));
+        for (int i = 0; i < FIELDS; i++)
+            if ((kind->options & fields[i].bit) &&
+                (all || value_of(attention, &fields[i]) !=
+                            value_of(&info->defaults, &fields[i])))
+                append_field(&to, attention, &fields[i]);
+        if (info->has_tolerance && attention->tolerance > 0)
+            append_tolerance(&to, attention->tolerance);
+        if (info->has_seed && (all || attention->seed != info->defaults.seed)) {
+            append_option(&to, "seed");
+            append(&to, "%" PRIu64, attention->seed);
+        }
+    }
+    if (size > 0)
+        snprintf(text, size, "%s", to.text);
+    return to.length;
+}
+
+size_t shoal_attention_print(const shoal_attention *attention, char *text, size_t size) {
+    return print(attention, false, text, size);
+}
+
+size_t shoal_attention_print_all(const shoal_attention *attention, char *text,
+                                 size_t size) {
+    return print(attention, true, text, size);
+}
