@@ -10,7 +10,6 @@
 #include "common.h"
 #include "options.h"
 #include "train.h"
-#include <shoal_models.h>
 
 enum { MOST_KINDS = 32, NAME = 128, DEFAULT_BATCHES = 20 };
 
@@ -53,8 +52,8 @@ typedef struct {
     bool json;
 
     shoal_context *context;
-    shoal_trainer *trainer;
-    shoal_score scores[MOST_KINDS];
+    trainer trainer;
+    train_score scores[MOST_KINDS];
     char trained[NAME];
 } eval_job;
 
@@ -78,19 +77,21 @@ static bool take_option(void *shared, int option, const char *value) {
 static int open_checkpoint(eval_job *job, const char *path) {
     char inside[TRAIN_PATH];
     struct stat information;
-    shoal_train_config config;
+    train_config config;
+    train_reason reason;
     if (stat(path, &information) == 0 && S_ISDIR(information.st_mode)) {
         if (!train_path("eval", inside, path, TRAIN_CHECKPOINT))
             return EXIT_USAGE;
         path = inside;
     }
-    shoal_status status = shoal_train_read(job->context, path, &config);
-    if (status == SHOAL_OK)
-        status = shoal_trainer_create(job->context, &config, &job->trainer);
-    if (status == SHOAL_OK)
-        status = shoal_trainer_resume(job->trainer, path);
+    shoal_status status = train_read(job->context, path, &config, &reason);
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+        return train_complain(status, EXIT_BAD_INPUT, "eval", &reason);
+    status = trainer_begin(&job->trainer, job->context, &config);
+    if (status == SHOAL_OK)
+        status = trainer_resume(&job->trainer, path);
+    if (status != SHOAL_OK)
+        return train_complain(status, EXIT_BAD_INPUT, "eval", &job->trainer.reason);
     shoal_attention_print(&config.model.attention, job->trained, NAME);
     return EXIT_OK;
 }
@@ -98,10 +99,10 @@ static int open_checkpoint(eval_job *job, const char *path) {
 static int evaluate_one(eval_job *job, const shoal_attention *kind, int64_t batches,
                         int at) {
     const shoal_status status =
-        shoal_trainer_evaluate(job->trainer, kind, batches, &job->scores[at]);
+        trainer_evaluate(&job->trainer, kind, batches, &job->scores[at]);
     return status == SHOAL_OK
                ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "eval", job->context);
+               : train_complain(status, EXIT_BAD_INPUT, "eval", &job->trainer.reason);
 }
 
 /* Checks all kinds before the first is evaluated, and gives them their shortest spelling,
@@ -137,15 +138,15 @@ static int evaluate(eval_job *job) {
 }
 
 static void print_table(const eval_job *job) {
-    const shoal_train_config *config = shoal_trainer_config(job->trainer);
+    const train_config *config = &job->trainer.config;
     size_t width = 4;
     bool trained = false;
     for (int i = 0; i < job->kinds; i++)
         width = strlen(job->names[i]) > width ? strlen(job->names[i]) : width;
     printf("%s, trained with %s for %" PRId64 " steps; %" PRId64 " batches of %" PRId64
            "\n\n  %-*s %10s %9s %12s\n",
-           config->task, job->trained, shoal_trainer_progress(job->trainer).step,
-           job->batches, config->batch, (int)width, "kind", "loss", "right %", "of");
+           config->task, job->trained, job->trainer.state.step, job->batches,
+           config->batch, (int)width, "kind", "loss", "right %", "of");
     for (int i = 0; i < job->kinds; i++) {
         trained = trained || is_trained(job, i);
         printf("%c %-*s %10.6f %9.3f %12" PRId64 "\n", is_trained(job, i) ? '*' : ' ',
@@ -157,7 +158,7 @@ static void print_table(const eval_job *job) {
 }
 
 static int print_object(const eval_job *job) {
-    const shoal_train_config *config = shoal_trainer_config(job->trainer);
+    const train_config *config = &job->trainer.config;
     json_t *kinds = json_array();
     for (int i = 0; i < job->kinds; i++)
         json_array_append_new(kinds,
@@ -169,8 +170,8 @@ static int print_object(const eval_job *job) {
                                         (json_int_t)job->scores[i].counted));
     return print_json(json_pack("{s:s, s:s, s:I, s:I, s:o, s:o}", "task", config->task,
                                 "trained", job->trained, "steps",
-                                (json_int_t)shoal_trainer_progress(job->trainer).step,
-                                "batches", (json_int_t)job->batches, "config",
+                                (json_int_t)job->trainer.state.step, "batches",
+                                (json_int_t)job->batches, "config",
                                 train_config_json(config), "kinds", kinds));
 }
 
@@ -192,7 +193,7 @@ static int run(eval_job *job, int count, char **paths) {
         code = print_object(job);
     else if (code == EXIT_OK)
         print_table(job);
-    shoal_trainer_destroy(job->trainer);
+    trainer_end(&job->trainer);
     shoal_context_destroy(job->context);
     return code;
 }

@@ -1,7 +1,5 @@
 /* shoal train: the command line. */
 #define _GNU_SOURCE
-#include "train.h"
-
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +8,7 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
-#include <shoal_models.h>
+#include "train.h"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
 
@@ -139,7 +137,7 @@ static int take_twice(train_job *job, int count, char **arguments) {
 
 /* ---- Results --------------------------------------------------------------------- */
 
-static json_t *score_json(const shoal_score *score) {
+static json_t *score_json(const train_score *score) {
     return json_pack("{s:o, s:o, s:I, s:I}", "loss", json_number(score->loss), "accuracy",
                      json_number(score->accuracy), "correct", (json_int_t)score->correct,
                      "counted", (json_int_t)score->counted);
@@ -150,9 +148,9 @@ static int report_json(const train_job *job) {
     json_t *object =
         json_pack("{s:o, s:o, s:I, s:b, s:o, s:o}", "config",
                   train_config_json(&run->config), "folder", json_text(run->folder),
-                  "steps", (json_int_t)run->progress.step, "finished",
-                  run->progress.finished, "seconds", json_number(run->progress.seconds),
-                  "sequences_per_second", json_number(run->sequences_per_second));
+                  "steps", (json_int_t)run->state.step, "finished", run->finished,
+                  "seconds", json_number(run->state.seconds), "sequences_per_second",
+                  json_number(run->sequences_per_second));
     if (run->validated)
         json_object_set_new(object, "validation", score_json(&run->validation));
     if (run->tested)
@@ -165,7 +163,7 @@ static void report(const train_job *job) {
     char kind[TRAIN_VALUE];
     shoal_attention_print(&run->config.model.attention, kind, sizeof kind);
     printf("%s, %s: %" PRId64 " of %" PRId64 " steps, %s\n", run->config.task, kind,
-           run->progress.step, run->config.steps, seconds_text(run->progress.seconds));
+           run->state.step, run->config.steps, seconds_text(run->state.seconds));
     if (run->stepped)
         printf("last step    loss %.6f  right %.2f %%\n", run->last_step.score.loss,
                100 * run->last_step.score.accuracy);
@@ -201,7 +199,7 @@ static int interrupted(const train_job *job) {
     fprintf(stderr,
             "shoal train: interrupted after step %" PRId64
             "; the checkpoint is written. To go on:\n  shoal train %s --resume --out",
-            job->run.progress.step, job->run.config.task);
+            job->run.state.step, job->run.config.task);
     print_word(stderr, job->run.folder);
     fprintf(stderr, " --steps %" PRId64, job->run.config.steps);
     if (job->isa) /* another one rounds otherwise */
@@ -229,13 +227,13 @@ static int train(train_job *job, shoal_context *context) {
         code = report_json(job);
     else
         report(job);
-    return code == EXIT_OK && stop_signal() && !job->run.progress.finished
-               ? interrupted(job)
-               : code;
+    return code == EXIT_OK && stop_signal() && !job->run.finished ? interrupted(job)
+                                                                  : code;
 }
 
 static int with_task(train_job *job, int count, char **words) {
     shoal_context *context;
+    train_reason reason;
     if (count != 1)
         return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
                         count == 0 ? "no task was given" : "one task at a time",
@@ -243,11 +241,10 @@ static int with_task(train_job *job, int count, char **words) {
     int code = open_context("train", (int)job->threads, job->isa, &context);
     if (code != EXIT_OK)
         return code;
-    const shoal_status status = shoal_train_defaults(context, words[0], &job->run.config);
-    if (status != SHOAL_OK)
-        code = complain_status(status, EXIT_USAGE, "train", context);
-    else
+    if (train_defaults(words[0], &job->run.config, &reason))
         code = train_say(&job->settings, "task", words[0]);
+    else
+        code = complain(EXIT_USAGE, "train", "%s", reason.text);
     if (code == EXIT_OK)
         code = job->print_config ? print_config(job, context) : train(job, context);
     shoal_context_destroy(context);

@@ -1,6 +1,6 @@
-/* Training from the command line: settings as text (train_settings.c), the log
-   (train_log.c), one run from wherever it is to its end (train_run.c). `shoal train` is
-   one run, `shoal repro` is many. */
+/* Training from the command line: the masked copy task and its trainer (train_copy.c),
+   its configuration as text (train_config.c), one run in a folder with its log
+   (train_run.c). `shoal train` is one run, `shoal repro` is many. */
 #ifndef SHOAL_CLI_TRAIN_H
 #define SHOAL_CLI_TRAIN_H
 
@@ -8,12 +8,52 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "shoal.h"
-#include "shoal_models.h"
+#include <shoal_models.h>
 
 enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64 };
 
-/* ---- Settings (train_settings.c) ------------------------------------------------- */
+/* Why something was refused. */
+typedef struct {
+    char text[512];
+} train_reason;
+
+/* ---- The configuration (train_config.c) ------------------------------------------- */
+
+typedef enum { LOSS_MASKED, LOSS_ALL } train_loss;
+
+typedef struct {
+    char task[16];            /* "copy" */
+    int64_t length;           /* symbols of w in 0w0w */
+    int32_t loss;             /* a train_loss: over masked positions, or over all */
+    shoal_model_config model; /* vocabulary, outputs, max_length are the task's */
+    shoal_optimizer_config optimizer;
+    float learning_rate;
+    float clip;               /* of the gradient's norm; 0: none */
+    int64_t warmup;           /* steps until the learning rate is whole */
+    int64_t plateau_patience; /* so many validations in a row without a lower loss (by
+                                 a ten thousandth) are forgiven; the next multiplies
+                                 the rate by plateau_factor, down to a thousandth; 0:
+                                 never */
+    float plateau_factor;
+    int64_t batch, steps;
+    int64_t validate_every, validate_batches; /* fresh batches every so many steps */
+    int64_t stop_after; /* finished after so many validations in a row without a
+                                 mistake; 0: only after all steps */
+    uint64_t seed;
+} train_config;
+
+/* The paper's settings for a task; false: there is none of this name. */
+bool train_defaults(const char *task, train_config *config, train_reason *reason);
+
+/* Fields by name, as text: for flags, files and checkpoints. index counts from 0, NULL past
+   the end. set reads '-' as '_', as flags are written, and gives the reason where it
+   returns false. get prints as snprintf does; TRAIN_VALUE bytes are enough. */
+const char *train_field(int index);
+bool train_set(shoal_context *context, train_config *config, const char *name,
+               const char *text, train_reason *reason);
+size_t train_get(const train_config *config, int index, char *text, size_t size);
+/* All fields as one JSON object: numbers, booleans and strings. */
+json_t *train_config_json(const train_config *config);
 
 /* What the user said, in order; later ones win. Fields that nobody named keep the task's
    default, or the checkpoint's value when a run is resumed. */
@@ -33,38 +73,88 @@ int train_say_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" *
 /* A JSON object of fields; keys that are none are refused by name. */
 int train_say_file(train_settings *settings, const char *path);
 /* Says every field as the configuration has it, and nothing else. */
-int train_say_all(train_settings *settings, const shoal_train_config *config);
+int train_say_all(train_settings *settings, const train_config *config);
 /* Puts what was said into the configuration. */
 int train_apply(const train_settings *settings, shoal_context *context,
-                shoal_train_config *config);
+                train_config *config);
 
-/* All fields as one JSON object: numbers, booleans and strings. */
-json_t *train_config_json(const shoal_train_config *config);
+/* ---- The masked copy and its trainer (train_copy.c) -------------------------------- */
 
-/* ---- The log (train_log.c) ------------------------------------------------------- */
+/* Splits share no batch. */
+typedef enum { SPLIT_TRAIN, SPLIT_VALIDATE, SPLIT_TEST } copy_split;
 
-/* One JSON object per line: {"config": ...} first, then a line per step and one per
-   validation, each flushed as it is written. */
 typedef struct {
-    FILE *file;
-    char path[TRAIN_PATH];
-} train_log;
+    int64_t *offsets;        /* [batch + 1] */
+    int32_t *tokens;         /* [rows] */
+    int32_t *targets;        /* [rows]: what the loss wants there, or SHOAL_IGNORED */
+    int32_t *answers;        /* [rows]: what was masked there, or SHOAL_IGNORED */
+    int32_t *masked;         /* [masked_count]: the masked rows */
+    int32_t *masked_answers; /* [masked_count] */
+    int64_t masked_count;
+} copy_batch;
 
-/* Opens the log for appending, after cutting off what is later than the progress: a
-   resumed run writes those lines again. A new log begins with the configuration. */
-int train_log_open(train_log *log, const char *command, const char *path,
-                   const shoal_train_config *config,
-                   const shoal_train_progress *progress);
-bool train_log_step(train_log *log, int64_t number, const shoal_train_step *step,
-                    double seconds);
-bool train_log_validation(train_log *log, int64_t number, const shoal_score *score,
-                          double seconds);
-bool train_log_sync(train_log *log); /* on disk when it returns */
-void train_log_close(train_log *log);
-/* The last validation's line of the log at `path`, to be released; NULL: none. */
-json_t *train_log_last_validation(const char *path);
+int64_t copy_positions(int64_t length); /* of 0w0w */
+/* A pure function of its arguments: the position in the data is a number. */
+void copy_make(const train_config *config, copy_split split, int64_t number,
+               copy_batch *batch);
 
-/* ---- Runs (train_run.c) ---------------------------------------------------------- */
+typedef struct {
+    double loss;              /* mean over the positions of the loss */
+    double accuracy;          /* share of the masked positions that are right */
+    int64_t correct, counted; /* masked positions */
+} train_score;
+
+typedef struct {
+    train_score score;    /* of the batch, before the step */
+    double gradient_norm; /* before clipping */
+    double learning_rate;
+} train_step;
+
+typedef struct {
+    int64_t step;         /* done */
+    int64_t validations;  /* done, of those that decide something */
+    int64_t validated_at; /* step of the last one */
+    int64_t perfect;      /* latest validations in a row without a mistake */
+    double seconds;       /* spent in steps and validations, earlier runs included */
+} train_state;
+
+typedef struct {
+    shoal_context *context;
+    train_config config;
+    shoal_model *model;
+    shoal_optimizer *optimizer;
+    shoal_schedule schedule;
+    copy_batch batch;
+    train_state state;
+    train_reason reason; /* of the last call that failed */
+} trainer;
+
+/* Each call gives a status, and the trainer's reason where it is not SHOAL_OK. A trainer
+   that was begun, well or not, must be ended. Steps allocate nothing. */
+shoal_status trainer_begin(trainer *at, shoal_context *context,
+                           const train_config *config);
+void trainer_end(trainer *at);
+shoal_status trainer_save(trainer *at, const char *path);
+/* Goes on where the checkpoint was. One of another configuration is refused with the first
+   field that differs; `steps` alone may. */
+shoal_status trainer_resume(trainer *at, const char *path);
+/* The configuration that a checkpoint was made with. */
+shoal_status train_read(shoal_context *context, const char *path, train_config *config,
+                        train_reason *reason);
+
+shoal_status trainer_step(trainer *at, train_step *step);
+/* validate_batches fresh batches. After a multiple of validate_every steps the schedule
+   and the rule for stopping see the score. */
+shoal_status trainer_validate(trainer *at, train_score *score);
+/* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
+   batches that neither training nor validation sees; 0: only whether the weights can do
+   with it. Changes nothing. */
+shoal_status trainer_evaluate(trainer *at, const shoal_attention *attention,
+                              int64_t batches, train_score *score);
+bool trainer_must_validate(const trainer *at); /* before the next step */
+bool trainer_finished(const trainer *at);      /* all steps done, or stop_after reached */
+
+/* ---- Runs (train_run.c) ------------------------------------------------------------ */
 
 typedef struct {
     const char *command; /* for complaints */
@@ -73,13 +163,13 @@ typedef struct {
     double save_seconds; /* between checkpoints; 0: after every step */
     bool resume;         /* go on if there is a checkpoint */
     const train_settings *settings;
-    shoal_train_config config; /* defaults before, what was run after */
+    train_config config; /* defaults before, what was run after */
 
-    shoal_train_progress progress; /* at the end */
-    shoal_train_step last_step;    /* the last one of this run, if any */
-    shoal_score validation;        /* the last one of this run */
-    shoal_score test;              /* `test_batches` batches at the end, if finished */
-    bool validated, stepped, tested;
+    train_state state;      /* at the end */
+    train_step last_step;   /* the last one of this run, if any */
+    train_score validation; /* the last one of this run */
+    train_score test;       /* `test_batches` batches at the end, if finished */
+    bool finished, validated, stepped, tested;
     bool busy; /* somebody else is training in this folder: nothing was done */
     int64_t test_batches;
     double sequences_per_second; /* of this run; NAN: too short to say */
@@ -89,6 +179,9 @@ typedef struct {
    a signal ended it: stop_signal tells. */
 int train_go(train_run *run, shoal_context *context);
 
+/* complain, with the exit code that the status has. */
+int train_complain(shoal_status status, int otherwise, const char *command,
+                   const train_reason *reason);
 /* FOLDER/NAME; complains and returns false when it is too long. */
 bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
                 const char *name);
@@ -97,6 +190,8 @@ int train_make_folder(const char *command, const char *path);
 /* A descriptor that keeps others out of the folder until it is closed, or -1 with errno:
    EWOULDBLOCK where somebody is in there and `wait` is not set. */
 int train_lock_folder(const char *path, bool wait);
+/* The last validation's line of the log at `path`, to be released; NULL: none. */
+json_t *train_log_last_validation(const char *path);
 
 #define TRAIN_CHECKPOINT "checkpoint.safetensors"
 #define TRAIN_LOG "log.jsonl"

@@ -1,7 +1,6 @@
-/* One run: from its checkpoint, if there is one, to its end or to an interrupt. */
+/* One run in its folder: from its checkpoint, if there is one, to its end or to an
+   interrupt, with a log of JSON lines. */
 #define _GNU_SOURCE
-#include "train.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +14,13 @@
 #include <unistd.h>
 
 #include "common.h"
-#include <shoal_models.h>
+#include "train.h"
+
+int train_complain(shoal_status status, int otherwise, const char *command,
+                   const train_reason *reason) {
+    return complain(status == SHOAL_NO_MEMORY ? EXIT_RESOURCES : otherwise, command, "%s",
+                    reason->text);
+}
 
 /* ---- Paths ----------------------------------------------------------------------- */
 
@@ -75,26 +80,196 @@ static void remove_leftovers(const char *path) {
         closedir(folder);
 }
 
+/* ---- The log ---------------------------------------------------------------------- */
+
+/* One JSON object per line: {"config": ...} first, then a line per step and one per
+   validation, each flushed as it is written. */
+typedef struct {
+    FILE *file;
+    char path[TRAIN_PATH];
+} train_log;
+
+/* The shortest decimal that reads back to the same number; NaN has none. */
+static const char *real_text(char text[32], double value, bool is_float) {
+    if (!isfinite(value))
+        return "null";
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
+static bool log_config(train_log *log, const train_config *config) {
+    json_t *line = json_pack("{s:s, s:o}", "shoal", shoal_version(), "config",
+                             train_config_json(config));
+    const bool written = line &&
+                         json_dumpf(line, log->file, JSON_REAL_PRECISION(9)) == 0 &&
+                         fputc('\n', log->file) != EOF && fflush(log->file) == 0;
+    json_decref(line);
+    return written;
+}
+
+/* Whether a line stays when the trainer goes on from its checkpoint: it is whole and of a
+   step that the checkpoint has done, and not of a validation that it has still to do.
+   *step is the line's, if it has one. */
+static bool line_stays(const char *line, size_t size, const trainer *at, int64_t *step) {
+    if (size == 0 || line[size - 1] != '\n')
+        return false;
+    json_t *object = json_loadb(line, size, 0, NULL);
+    const json_t *number = json_object_get(object, "step");
+    const bool of_validation = json_object_get(object, "validation_loss") != NULL;
+    const int64_t found = json_integer_value(number), done = at->state.step;
+    const bool stays = object &&
+                       (!number || found < done ||
+                        (found == done && !(of_validation && trainer_must_validate(at))));
+    if (stays && number)
+        *step = found;
+    json_decref(object);
+    return stays;
+}
+
+/* The lines before the first that does not stay. */
+typedef struct {
+    off_t bytes;
+    int64_t lines, step; /* step: the last one's */
+} kept_lines;
+
+static kept_lines read_kept(FILE *file, const trainer *at) {
+    char *line = NULL;
+    size_t capacity = 0;
+    kept_lines kept = {0};
+    ssize_t size;
+    rewind(file);
+    while ((size = getline(&line, &capacity, file)) > 0 &&
+           line_stays(line, (size_t)size, at, &kept.step)) {
+        kept.bytes += size;
+        kept.lines++;
+    }
+    free(line);
+    return kept;
+}
+
+/* A checkpoint is saved after its log. So a log whose good lines end before the
+   checkpoint's step was damaged later, and must not be cut there: what follows the damaged
+   line may be worth saving. An empty log is no damaged one; somebody has made a new one. */
+static bool is_damaged(FILE *file, const kept_lines *kept, const trainer *at) {
+    return kept->step < at->state.step &&
+           (fseeko(file, 0, SEEK_END) != 0 || ftello(file) != 0);
+}
+
+/* Cuts off what the run will write again; a new log begins with the configuration. All
+   writes go to the end, wherever reading has left the position. */
+static bool cut_log(train_log *log, off_t kept, const train_config *config) {
+    return ftruncate(fileno(log->file), kept) == 0 &&
+           fseeko(log->file, 0, SEEK_END) == 0 && (kept > 0 || log_config(log, config));
+}
+
+static void log_close(train_log *log) {
+    if (log->file)
+        fclose(log->file);
+    log->file = NULL;
+}
+
+static int cannot_write(const char *command, const char *path) {
+    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                    strerror(errno));
+}
+
+/* Opens the log for appending, after cutting off what is later than the trainer. */
+static int log_open(train_log *log, const char *command, const trainer *at) {
+    log->file = fopen(log->path, "a+");
+    if (!log->file)
+        return cannot_write(command, log->path);
+    const kept_lines kept = at->state.step > 0 ? read_kept(log->file, at)
+                                               : (kept_lines){0};
+    int code = EXIT_OK;
+    if (is_damaged(log->file, &kept, at))
+        code = complain(EXIT_BAD_INPUT, command,
+                        "%s: line %" PRId64 " is damaged or missing, and the checkpoint "
+                        "is of step %" PRId64 "; mend the log, or move it away to begin "
+                        "another one there",
+                        log->path, kept.lines + 1, at->state.step);
+    else if (!cut_log(log, kept.bytes, &at->config)) {
+        code = cannot_write(command, log->path);
+        if (kept.bytes == 0)
+            unlink(log->path); /* an empty one would pass for a training */
+    }
+    if (code != EXIT_OK)
+        log_close(log);
+    return code;
+}
+
+static bool log_step(train_log *log, const train_state *state, const train_step *step) {
+    char loss[32], accuracy[32], norm[32], rate[32];
+    return fprintf(log->file,
+                   "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
+                   "\"gradient_norm\": %s, \"learning_rate\": %s, \"seconds\": %.3f}\n",
+                   state->step, real_text(loss, step->score.loss, false),
+                   real_text(accuracy, step->score.accuracy, false),
+                   real_text(norm, step->gradient_norm, false),
+                   real_text(rate, step->learning_rate, true), state->seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+static bool log_validation(train_log *log, const train_state *state,
+                           const train_score *score) {
+    char loss[32], accuracy[32];
+    return fprintf(log->file,
+                   "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
+                   "\"validation_accuracy\": %s, \"correct\": %" PRId64
+                   ", \"counted\": %" PRId64 ", \"seconds\": %.3f}\n",
+                   state->step, real_text(loss, score->loss, false),
+                   real_text(accuracy, score->accuracy, false), score->correct,
+                   score->counted, state->seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+/* On disk when it returns, as far as the file system has one. */
+static bool log_sync(train_log *log) {
+    return fflush(log->file) == 0 &&
+           (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EROFS);
+}
+
+json_t *train_log_last_validation(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    json_t *last = NULL;
+    while (file && getline(&text, &capacity, file) > 0) {
+        json_t *line = strstr(text, "validation_loss") ? json_loads(text, 0, NULL) : NULL;
+        if (!line)
+            continue;
+        json_decref(last);
+        last = line;
+    }
+    free(text);
+    if (file)
+        fclose(file);
+    return last;
+}
+
 /* ---- Where to begin -------------------------------------------------------------- */
 
 typedef struct {
     train_run *run;
     shoal_context *context;
-    shoal_trainer *trainer;
+    trainer trainer;
     train_log log;
     char checkpoint[TRAIN_PATH];
     double begun, saved_at;
     int64_t first_step; /* of this run */
-} session;
+} running;
 
 static bool exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
 /* A training that is there is neither overwritten nor continued without being asked. */
-static int check_folder(const session *at, const char *log_path) {
+static int check_folder(const running *at) {
     const train_run *run = at->run;
-    if (run->resume || (!exists(at->checkpoint) && !exists(log_path)))
+    if (run->resume || (!exists(at->checkpoint) && !exists(at->log.path)))
         return EXIT_OK;
     return complain(EXIT_USAGE, run->command,
                     "%s already holds a training; add --resume to go on with it, or "
@@ -104,46 +279,45 @@ static int check_folder(const session *at, const char *log_path) {
 
 /* The checkpoint's configuration with what was said, which must be the same but for the
    number of steps. */
-static int begin_training(session *at) {
+static int begin_training(running *at) {
     train_run *run = at->run;
+    train_reason reason;
     const bool there = run->resume && exists(at->checkpoint);
     shoal_status status =
-        there ? shoal_train_read(at->context, at->checkpoint, &run->config) : SHOAL_OK;
+        there ? train_read(at->context, at->checkpoint, &run->config, &reason) : SHOAL_OK;
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, run->command, at->context);
+        return train_complain(status, EXIT_BAD_INPUT, run->command, &reason);
     const int code = train_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
-    status = shoal_trainer_create(at->context, &run->config, &at->trainer);
+    status = trainer_begin(&at->trainer, at->context, &run->config);
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, run->command, at->context);
+        return train_complain(status, EXIT_USAGE, run->command, &at->trainer.reason);
     if (there)
-        status = shoal_trainer_resume(at->trainer, at->checkpoint);
+        status = trainer_resume(&at->trainer, at->checkpoint);
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, run->command, at->context);
-    run->config = *shoal_trainer_config(at->trainer);
+        return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
     return EXIT_OK;
 }
 
 /* ---- The loop -------------------------------------------------------------------- */
 
-static int save(session *at) {
-    if (!train_log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
-        return complain(EXIT_RESOURCES, at->run->command, "%s cannot be written: %s",
-                        at->log.path, strerror(errno));
-    const shoal_status status = shoal_trainer_save(at->trainer, at->checkpoint);
+static int save(running *at) {
+    if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
+        return cannot_write(at->run->command, at->log.path);
+    const shoal_status status = trainer_save(&at->trainer, at->checkpoint);
     at->saved_at = seconds_now();
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status, EXIT_RESOURCES, at->run->command, at->context);
+    return status == SHOAL_OK ? EXIT_OK
+                              : train_complain(status, EXIT_RESOURCES, at->run->command,
+                                               &at->trainer.reason);
 }
 
-static void show(const session *at, const shoal_train_progress *progress) {
+static void show(const running *at) {
     const train_run *run = at->run;
     const double elapsed = seconds_now() - at->begun;
-    const int64_t done = progress->step - at->first_step;
+    const int64_t step = at->trainer.state.step, done = step - at->first_step;
     const double per_step = done > 0 ? elapsed / (double)done : NAN;
-    const double left = per_step * (double)(run->config.steps - progress->step);
+    const double left = per_step * (double)(run->config.steps - step);
     char time_left[32] = "?";
     if (isfinite(left))
         snprintf(time_left, sizeof time_left,
@@ -155,53 +329,47 @@ static void show(const session *at, const shoal_train_progress *progress) {
                                : left / 3600);
     progress_say("%sstep %" PRId64 "/%" PRId64
                  "  loss %.4f  right %.1f %%  %.0f seq/s  at most %s left",
-                 run->label, progress->step, run->config.steps, run->last_step.score.loss,
+                 run->label, step, run->config.steps, run->last_step.score.loss,
                  100 * run->last_step.score.accuracy,
                  (double)run->config.batch / per_step, time_left);
 }
 
 /* One step or one validation, and its line in the log. */
-static int advance(session *at, bool validate) {
+static int advance(running *at) {
     train_run *run = at->run;
-    const shoal_status status =
-        validate ? shoal_trainer_validate(at->trainer, &run->validation)
-                 : shoal_trainer_step(at->trainer, &run->last_step);
+    const bool validate = trainer_must_validate(&at->trainer);
+    const shoal_status status = validate
+                                    ? trainer_validate(&at->trainer, &run->validation)
+                                    : trainer_step(&at->trainer, &run->last_step);
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, run->command, at->context);
-    const shoal_train_progress progress = shoal_trainer_progress(at->trainer);
-    const bool logged =
-        validate
-            ? train_log_validation(&at->log, progress.step, &run->validation,
-                                   progress.seconds)
-            : train_log_step(&at->log, progress.step, &run->last_step, progress.seconds);
+        return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
+    const train_state *state = &at->trainer.state;
+    const bool logged = validate ? log_validation(&at->log, state, &run->validation)
+                                 : log_step(&at->log, state, &run->last_step);
     run->validated = run->validated || validate;
     run->stepped = run->stepped || !validate;
-    show(at, &progress);
-    return logged ? EXIT_OK
-                  : complain(EXIT_RESOURCES, run->command, "%s cannot be written: %s",
-                             at->log.path, strerror(errno));
+    show(at);
+    return logged ? EXIT_OK : cannot_write(run->command, at->log.path);
 }
 
-static int loop(session *at) {
+static int loop(running *at) {
     train_run *run = at->run;
     int code = EXIT_OK;
     bool saved = false;
     at->begun = at->saved_at = seconds_now();
-    at->first_step = shoal_trainer_progress(at->trainer).step;
+    at->first_step = at->trainer.state.step;
     progress_begin(1);
-    for (;;) {
-        const shoal_train_progress progress = shoal_trainer_progress(at->trainer);
-        if (code != EXIT_OK || progress.finished || stop_signal())
-            break;
-        code = advance(at, progress.validate != 0);
+    while (code == EXIT_OK && !trainer_finished(&at->trainer) && !stop_signal()) {
+        code = advance(at);
         saved = false;
         if (code == EXIT_OK && seconds_now() - at->saved_at >= run->save_seconds) {
             code = save(at);
             saved = true;
         }
     }
-    run->progress = shoal_trainer_progress(at->trainer);
-    const int64_t done = run->progress.step - at->first_step;
+    run->state = at->trainer.state;
+    run->finished = trainer_finished(&at->trainer);
+    const int64_t done = run->state.step - at->first_step;
     run->sequences_per_second =
         done > 0 ? (double)(done * run->config.batch) / (seconds_now() - at->begun) : NAN;
     if (code == EXIT_OK && !saved)
@@ -211,44 +379,42 @@ static int loop(session *at) {
 }
 
 /* The test's batches are the same for every kind and every run of a seed. */
-static int test(session *at) {
+static int test(running *at) {
     train_run *run = at->run;
-    if (run->test_batches == 0 || !run->progress.finished)
+    if (run->test_batches == 0 || !run->finished)
         return EXIT_OK;
     const shoal_status status =
-        shoal_trainer_evaluate(at->trainer, NULL, run->test_batches, &run->test);
+        trainer_evaluate(&at->trainer, NULL, run->test_batches, &run->test);
     run->tested = status == SHOAL_OK;
-    return run->tested
-               ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, run->command, at->context);
+    return run->tested ? EXIT_OK
+                       : train_complain(status, EXIT_BAD_INPUT, run->command,
+                                        &at->trainer.reason);
 }
 
-static int go_locked(session *at) {
+static int go_locked(running *at) {
     train_run *run = at->run;
-    char log_path[TRAIN_PATH];
     if (!train_path(run->command, at->checkpoint, run->folder, TRAIN_CHECKPOINT) ||
-        !train_path(run->command, log_path, run->folder, TRAIN_LOG))
+        !train_path(run->command, at->log.path, run->folder, TRAIN_LOG))
         return EXIT_USAGE;
-    int code = check_folder(at, log_path);
+    int code = check_folder(at);
     if (code == EXIT_OK)
         code = begin_training(at);
-    const shoal_train_progress progress = shoal_trainer_progress(at->trainer);
     if (code == EXIT_OK)
-        code = train_log_open(&at->log, run->command, log_path, &run->config, &progress);
+        code = log_open(&at->log, run->command, &at->trainer);
     if (code == EXIT_OK)
         code = loop(at);
     if (code == EXIT_OK)
         code = test(at);
-    train_log_close(&at->log);
-    shoal_trainer_destroy(at->trainer);
+    log_close(&at->log);
+    trainer_end(&at->trainer);
     return code;
 }
 
 int train_go(train_run *run, shoal_context *context) {
-    static session at;
-    at = (session){.run = run, .context = context};
+    static running at;
+    at = (running){.run = run, .context = context};
     const bool was_there = exists(run->folder);
-    shoal_train_config tried = run->config;
+    train_config tried = run->config;
     int code = train_apply(run->settings, context, &tried); /* before a folder is made */
     if (code == EXIT_OK)
         code = train_make_folder(run->command, run->folder);

@@ -1,4 +1,69 @@
-/* Shoal's models: transformers with any kind of attention, and their training. */
+/* Shoal's models: transformers with any kind of attention, and the parts of their training.
+ *
+ * A model gives logits and takes gradients; losses, clipping, an optimizer, a schedule of
+ * the learning rate and files are parts beside it. The data and the loop are yours.
+ *
+ * A COMPLETE PROGRAM
+ *
+ *     #include <shoal_models.h>
+ *     #include <stdio.h>
+ *
+ *     enum { BATCH = 8, LENGTH = 32, ROWS = BATCH * LENGTH, SYMBOLS = 10 };
+ *     static int32_t tokens[ROWS], targets[ROWS];
+ *     static int64_t offsets[BATCH + 1];                  // 0, LENGTH, 2 LENGTH, ...
+ *
+ *     int main(void) {
+ *         shoal_context *context;
+ *         shoal_model *model;
+ *         shoal_optimizer *optimizer;
+ *         shoal_model_config config = {.vocabulary = SYMBOLS, .outputs = SYMBOLS,
+ *                                      .max_length = LENGTH, .layers = 2, .heads = 4,
+ *                                      .head_dim = 16, .feed_forward = 128};
+ *         if (shoal_context_create(NULL, &context) != SHOAL_OK ||
+ *             shoal_attention_parse(context, "i-clustered-100", &config.attention) ||
+ *             shoal_model_create(context, &config, 1, BATCH, ROWS, SHOAL_WITH_BACKWARD,
+ *                                &model) ||
+ *             shoal_optimizer_create(model, NULL, &optimizer))
+ *             return 1;                       // shoal_context_message(context) says why
+ *         for (int step = 0; step < 1000; step++) {
+ *             // ... fill tokens, targets and offsets with the next batch
+ *             shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets,
+ *                                          .tokens = tokens};
+ *             float *out;                     // logits, then their gradient
+ *             shoal_loss loss;
+ *             if (shoal_model_forward(model, &inputs, &out) ||
+ *                 shoal_cross_entropy(context, ROWS, SYMBOLS, out, targets, out, &loss) ||
+ *                 shoal_model_backward(model, &inputs, out, NULL) ||
+ *                 shoal_gradients_clip(model, 10, NULL) ||
+ *                 shoal_optimizer_step(optimizer, 0.001))
+ *                 return 1;
+ *             printf("%d %f\n", step, loss.mean);
+ *         }
+ *         shoal_model_save(model, "model.safetensors");
+ *         shoal_optimizer_destroy(optimizer);
+ *         shoal_model_destroy(model);
+ *         shoal_context_destroy(context);
+ *     }
+ *
+ * THE RULES, ONCE (those of shoal.h hold too)
+ *
+ * Layout.   Sequences are packed: the rows of all lie one after another, and offsets
+ *           [batch + 1] say where each begins, so padding does not exist. Arrays are
+ *           contiguous, float32 or int32.
+ * Owners.   What a function creates is yours to destroy; destroying NULL is legal. A model
+ *           belongs to its context, a view and an optimizer to their model: destroy them
+ *           first. Arrays that a call is given are only read or written during it.
+ * Errors.   A function that returns a status refuses NULL where nothing says that it may
+ *           be, with SHOAL_INVALID, and changes nothing then.
+ * Memory.   What is created allocates then, and says how much (_workspace). Forward,
+ *           backward, losses, clipping and steps allocate nothing.
+ * Bits.     Every result is a function of the arguments and of the machine's instruction
+ *           set and BLAS: the same bits on any number of threads. First weights and dropout
+ *           follow from the model's seed; a batch made from its number alone
+ *           (shoal_random) needs no state. So a training that goes on from a checkpoint is
+ *           the one that was never interrupted, to the last bit.
+ * Threads.  As in shoal.h: one context per thread, with all that belongs to it.
+ */
 #ifndef SHOAL_MODELS_H
 #define SHOAL_MODELS_H
 
@@ -8,11 +73,249 @@
 extern "C" {
 #endif
 
-/* ---- Arrays in files (.npy) ------------------------------------------------------- */
+enum { SHOAL_MAX_RANK = 8 }; /* of arrays and parameters */
+
+/* ---- Models ----------------------------------------------------------------------- */
+
+typedef enum { SHOAL_NORM_PRE, SHOAL_NORM_POST } shoal_norm;
+typedef enum { SHOAL_GELU, SHOAL_RELU } shoal_activation;
+typedef enum { SHOAL_SINUSOIDAL, SHOAL_LEARNED, SHOAL_NO_POSITIONS } shoal_positions;
+typedef enum { SHOAL_EVERY_ROW, SHOAL_MEAN_ROW, SHOAL_FIRST_ROW } shoal_pooling;
+
+/* A stack of encoder layers. In front of it an embedding of tokens, or a product that takes
+   features, and positions; behind it a product that gives logits. With vocabulary, features
+   and outputs 0 there are the layers alone: rows [model] go in and come out. */
+typedef struct {
+    int64_t vocabulary;              /* tokens are 0 .. vocabulary - 1; 0: no tokens */
+    int64_t features;                /* of an input row, where there are no tokens */
+    int64_t outputs;                 /* logits of a row; 0: layers alone */
+    int64_t max_length;              /* of one sequence */
+    int64_t layers, heads, head_dim; /* model, the features of a row: heads x head_dim */
+    int64_t feed_forward;            /* features inside a feed-forward */
+    shoal_attention attention;       /* all 0: full */
+    int32_t shared_qk;  /* one projection for queries and keys; lsh and shared-full have
+                             one in any case */
+    int32_t norm;       /* a shoal_norm: before each block, or after its sum */
+    int32_t activation; /* a shoal_activation */
+    int32_t positions;  /* a shoal_positions; layers alone have none */
+    int32_t pooling; /* a shoal_pooling: logits for every row, or for every sequence from
+                             the mean of its rows or from its first */
+    float dropout;   /* share that training sets to 0: of the input's features, of
+                             blocks' outputs and inside the feed-forward */
+} shoal_model_config;
+
+typedef struct shoal_model shoal_model;
+
+/* First weights are drawn from the seed. Calls may have up to max_batch sequences of
+   max_rows rows in all; flags: 0 or SHOAL_WITH_BACKWARD. */
+SHOAL_API shoal_status shoal_model_create(shoal_context *context,
+                                          const shoal_model_config *config, uint64_t seed,
+                                          int64_t max_batch, int64_t max_rows,
+                                          unsigned flags, shoal_model **model);
+/* The same weights, not a copy of them, under another kind of attention (NULL: the same)
+   and other limits; without gradients. Refused where the kind takes the queries as keys and
+   the weights have projections for both. */
+SHOAL_API shoal_status shoal_model_view(shoal_model *model,
+                                        const shoal_attention *attention,
+                                        int64_t max_batch, int64_t max_rows,
+                                        shoal_model **view);
+SHOAL_API void shoal_model_destroy(shoal_model *model);
+SHOAL_API const shoal_model_config *shoal_model_settings(const shoal_model *model);
+SHOAL_API size_t shoal_model_workspace(const shoal_model *model); /* bytes, all told */
+
+typedef struct {
+    int64_t batch;          /* sequences */
+    const int64_t *offsets; /* [batch + 1]: sequence b is rows offsets[b] ..
+                               offsets[b + 1] - 1; offsets[0] is 0 */
+    const int32_t *tokens;  /* [rows], where the model has a vocabulary */
+    const float *features;  /* [rows][features], or of layers alone [rows][model] */
+    const int32_t *wanted; /* [wanted_count], increasing: rows whose output is wanted; the
+                               last layer leaves out work for the others. NULL: all. Not
+                               with pooling, nor while training with dropout */
+    int64_t wanted_count;
+    int32_t training;   /* nonzero: with dropout, drawn for `step` */
+    int32_t accumulate; /* nonzero: backward adds to the gradients that are there */
+    int64_t step;
+} shoal_model_inputs;
+
+/* *out: [rows][outputs] or, of layers alone, [rows][model], where `rows` are the batch's,
+   the wanted ones, or with pooling the sequences. It lies in the model until its next call,
+   and you may write over it. */
+SHOAL_API shoal_status shoal_model_forward(shoal_model *model,
+                                           const shoal_model_inputs *inputs, float **out);
+/* After forward with the same inputs. dout: gradient of the loss by *out, in its shape; it
+   may be *out itself. Sets the parameters' gradients. dfeatures [rows][model]: of layers
+   alone; may be NULL. */
+SHOAL_API shoal_status shoal_model_backward(shoal_model *model,
+                                            const shoal_model_inputs *inputs,
+                                            const float *dout, float *dfeatures);
+
+/* Values and gradients lie in the model and may be read and written between calls;
+   gradients is NULL without SHOAL_WITH_BACKWARD. */
+typedef struct {
+    const char *name; /* "encoder.layers.0.attention.output.weight" */
+    int rank;
+    int64_t shape[SHOAL_MAX_RANK];
+    float *values, *gradients;
+} shoal_parameter;
+/* Index counts from 0; returns 0 past the last. */
+SHOAL_API int shoal_model_parameter(shoal_model *model, int index,
+                                    shoal_parameter *parameter);
+/* All parameters as one vector, for sums over machines or an optimizer of your own: returns
+   its length. Gaps between parameters are 0. values and gradients may be NULL. */
+SHOAL_API int64_t shoal_model_vectors(shoal_model *model, float **values,
+                                      float **gradients);
+
+/* ---- Losses ------------------------------------------------------------------------ */
+
+/* What every loss gives. */
+typedef struct {
+    double mean;     /* over what counts; 0 where nothing does */
+    int64_t counted; /* how much does */
+    int64_t correct; /* of that, right */
+} shoal_loss;
+
+enum { SHOAL_IGNORED = -1 }; /* a target that does not count */
+
+/* Cross-entropy, -log softmax(logits)[target]. logits [rows][classes]; targets [rows], each
+   0 .. classes - 1 or SHOAL_IGNORED. gradient [rows][classes]: of the mean; it may be the
+   logits, or NULL. Correct is a row whose largest logit (the first of equals) is the
+   target's. */
+SHOAL_API shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows,
+                                           int64_t classes, const float *logits,
+                                           const int32_t *targets, float *gradient,
+                                           shoal_loss *loss);
+
+/* ---- Gradient and optimizer -------------------------------------------------------- */
+
+/* Scales the gradients so that their norm over all parameters is at most `limit` (0: no
+   limit). *norm, which may be NULL, is that from before. One that is not finite is refused:
+   the training has diverged, and a step would spoil the weights. */
+SHOAL_API shoal_status shoal_gradients_clip(shoal_model *model, double limit,
+                                            double *norm);
+
+typedef enum {
+    SHOAL_RADAM,
+    SHOAL_ADAM, /* both with decoupled weight decay, beside the gradient */
+    SHOAL_RADAM_L2,
+    SHOAL_ADAM_L2 /* weight decay as a part of the gradient */
+} shoal_optimizer_kind;
+
+/* Step t from 1, gradient g, rate a:
+       m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g g,  m^ = m / (1 - beta1^t)
+       Adam:    p -= a m^ / (sqrt(v / (1 - beta2^t)) + epsilon)
+       R-Adam:  rho_inf = 2 / (1 - beta2) - 1,  rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
+           rho > rectify_above: Adam's, times
+               sqrt((rho - 4)(rho - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho))
+           else:                p -= a m^
+   Weight decay: p -= a weight_decay p, or for L2 weight_decay p as a part of g. Every
+   parameter decays. */
+typedef struct {
+    int32_t kind; /* a shoal_optimizer_kind */
+    float beta1, beta2, epsilon, weight_decay;
+    float rectify_above; /* R-Adam: 4 as published (Liu et al. 2020); PyTorch has 5 */
+    float average;       /* decay of an exponential average of the weights; 0: none */
+} shoal_optimizer_config;
+
+/* R-Adam with 0.9, 0.999, 1e-8, a decay of 0.01 and no average. */
+SHOAL_API shoal_optimizer_config shoal_optimizer_defaults(void);
+
+typedef struct shoal_optimizer shoal_optimizer;
+
+/* For a model with gradients. config NULL: the defaults. */
+SHOAL_API shoal_status shoal_optimizer_create(shoal_model *model,
+                                              const shoal_optimizer_config *config,
+                                              shoal_optimizer **optimizer);
+SHOAL_API void shoal_optimizer_destroy(shoal_optimizer *optimizer);
+SHOAL_API size_t shoal_optimizer_workspace(const shoal_optimizer *optimizer);
+/* From the model's gradients to its next weights. */
+SHOAL_API shoal_status shoal_optimizer_step(shoal_optimizer *optimizer,
+                                            double learning_rate);
+SHOAL_API int64_t shoal_optimizer_steps(const shoal_optimizer *optimizer); /* taken */
+/* While `use` is nonzero the model and its views have the averaged weights, to be validated
+   or saved; steps and checkpoints are refused. Without an average nothing changes. */
+SHOAL_API shoal_status shoal_optimizer_use_average(shoal_optimizer *optimizer, int use);
+
+/* ---- Schedule of the learning rate -------------------------------------------------- */
+
+/* A linear warm-up, and a drop whenever the validation loss stops falling. Fill in what you
+   want after shoal_schedule_start. */
+typedef struct {
+    double rate;      /* after the warm-up and before any drop */
+    int64_t warmup;   /* step s of so many, from 1, has rate * s / warmup */
+    double factor;    /* a drop multiplies by it; 0 or 1: never drops */
+    int64_t patience; /* observations without progress that are forgiven */
+    double threshold; /* progress: a loss < best (1 - threshold) */
+    double minimum;   /* drops end at this rate */
+    double best;      /* state: the smallest loss; infinity before any */
+    int64_t waiting;  /* state: observations since then */
+    double scale;     /* state: product of the drops */
+} shoal_schedule;
+
+/* A constant rate: no warm-up, no drops, threshold 1e-4. */
+SHOAL_API shoal_schedule shoal_schedule_start(double rate);
+/* The rate of a step, counted from 1. */
+SHOAL_API double shoal_schedule_rate(const shoal_schedule *schedule, int64_t step);
+/* After a validation; nonzero when the rate was dropped. NaN is no progress. */
+SHOAL_API int shoal_schedule_observe(shoal_schedule *schedule, double loss);
+
+/* ---- Files -------------------------------------------------------------------------- */
+
+/* A model, its configuration and weights, as one safetensors file, on disk when the call
+   returns; a failure leaves what was at the path. */
+SHOAL_API shoal_status shoal_model_save(const shoal_model *model, const char *path);
+/* The same with the limits and flags of shoal_model_create. Checkpoints are models too. */
+SHOAL_API shoal_status shoal_model_load(shoal_context *context, const char *path,
+                                        int64_t max_batch, int64_t max_rows,
+                                        unsigned flags, shoal_model **model);
+
+/* Text that a file carries for you: settings, counters, the position in the data. */
+typedef struct {
+    const char *key, *value; /* UTF-8; a key has 1 to 63 bytes and does not begin with
+                                "shoal." */
+} shoal_note;
+
+/* A model with its optimizer, schedule and your notes, likewise. optimizer and schedule may
+   be NULL, and notes if note_count is 0. */
+SHOAL_API shoal_status shoal_checkpoint_save(const char *path, const shoal_model *model,
+                                             const shoal_optimizer *optimizer,
+                                             const shoal_schedule *schedule,
+                                             const shoal_note *notes, int64_t note_count);
+
+typedef struct shoal_checkpoint shoal_checkpoint;
+
+/* Opens a model or checkpoint, to look at it and to load from it. */
+SHOAL_API shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
+                                             shoal_checkpoint **checkpoint);
+SHOAL_API void shoal_checkpoint_close(shoal_checkpoint *checkpoint);
+/* The value of a note, valid until the close; NULL where there is none. */
+SHOAL_API const char *shoal_checkpoint_note(const shoal_checkpoint *checkpoint,
+                                            const char *key);
+/* The model's configuration, and the seed that it was created with. */
+SHOAL_API shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
+                                               shoal_model_config *config,
+                                               uint64_t *seed);
+/* Weights into the model, and moments, averages and counts into the optimizer, and the
+   schedule's state; optimizer and schedule may be NULL. Settings stay as they are: only the
+   names and shapes of the parameters must fit. Everything is checked before anything
+   changes. */
+SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
+                                             shoal_model *model,
+                                             shoal_optimizer *optimizer,
+                                             shoal_schedule *schedule);
+
+/* ---- Random numbers ------------------------------------------------------------------ */
+
+/* Bits that are a pure function of (seed, stream, counter): no state to carry, the same on
+   every machine. Streams keep the uses of one seed apart; yours never meet the library's. */
+SHOAL_API uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter);
+/* Uniform in 0 .. bound - 1; 0 if the bound is 0. */
+SHOAL_API uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
+                                      uint64_t bound);
+
+/* ---- Arrays in files (.npy) ----------------------------------------------------------- */
 
 typedef enum { SHOAL_FLOAT32, SHOAL_INT32 } shoal_dtype;
-
-enum { SHOAL_MAX_RANK = 8 };
 
 typedef struct {
     shoal_dtype dtype;
@@ -35,186 +338,6 @@ SHOAL_API void shoal_array_release(shoal_array *array); /* an all-zero array is 
    whatever was there before. */
 SHOAL_API shoal_status shoal_array_write(shoal_context *context, const char *path,
                                          const shoal_array *array);
-
-/* ---- Models and training ---------------------------------------------------------- */
-
-/* In builds with OpenBLAS, jansson and the libraries of speech; other builds have nothing
-   from here on.
-
-   A model is a stack of encoder layers over packed sequences: the rows of all sequences
-   lie one after another, so padding does not exist. In front of the layers stands an
-   embedding of tokens with positions, behind them a product that gives logits. With
-   vocabulary and outputs 0 there are the layers alone: features [rows][model] go in and
-   come out. */
-typedef enum { SHOAL_NORM_PRE, SHOAL_NORM_POST } shoal_norm;
-typedef enum { SHOAL_GELU, SHOAL_RELU } shoal_activation;
-typedef enum { SHOAL_SINUSOIDAL, SHOAL_LEARNED, SHOAL_NO_POSITIONS } shoal_positions;
-
-typedef struct {
-    int64_t vocabulary;              /* tokens are 0 .. vocabulary - 1; 0: layers alone */
-    int64_t outputs;                 /* logits of a row; 0: layers alone */
-    int64_t max_length;              /* of one sequence */
-    int64_t layers, heads, head_dim; /* model, the features of a row: heads x head_dim */
-    int64_t feed_forward;            /* features inside a feed-forward */
-    shoal_attention attention;
-    int32_t shared_qk;  /* one projection for queries and keys; lsh and shared-full have
-                             one in any case */
-    int32_t norm;       /* a shoal_norm: before each block, or after its sum */
-    int32_t activation; /* a shoal_activation */
-    int32_t positions;  /* a shoal_positions; without tokens there are none */
-    float dropout;      /* share that training sets to 0: of the input's features, of
-                             blocks' outputs and inside the feed-forward */
-} shoal_model_config;
-
-typedef struct shoal_model shoal_model;
-
-/* Weights are drawn from the seed. Calls may have up to max_batch sequences of max_rows
-   rows in all; flags: SHOAL_WITH_BACKWARD. */
-SHOAL_API shoal_status shoal_model_create(shoal_context *context,
-                                          const shoal_model_config *config, uint64_t seed,
-                                          int64_t max_batch, int64_t max_rows,
-                                          unsigned flags, shoal_model **model);
-SHOAL_API void shoal_model_destroy(shoal_model *model); /* NULL is legal */
-/* Bytes that the model holds, all told. */
-SHOAL_API size_t shoal_model_workspace(const shoal_model *model);
-
-typedef struct {
-    int64_t batch;          /* sequences */
-    const int64_t *offsets; /* [batch + 1]: sequence b is rows offsets[b] ..
-                               offsets[b + 1] - 1; offsets[0] is 0 */
-    const int32_t *tokens;  /* [rows], where the model has a vocabulary */
-    const float *features;  /* [rows][model], where it has none */
-    int32_t training;       /* nonzero: with dropout, drawn for `step` */
-    int64_t step;
-} shoal_model_inputs;
-
-/* *out is the model's own until the next call: [rows][outputs] or [rows][model]. */
-SHOAL_API shoal_status shoal_model_forward(shoal_model *model,
-                                           const shoal_model_inputs *inputs,
-                                           const float **out);
-/* After forward with the same inputs. dout has the shape of out and may be changed.
-   Parameters' gradients are overwritten; dfeatures [rows][model] may be NULL. */
-SHOAL_API shoal_status shoal_model_backward(shoal_model *model,
-                                            const shoal_model_inputs *inputs, float *dout,
-                                            float *dfeatures);
-
-/* Values and gradients lie in the model and may be read and written between calls;
-   gradients is NULL without SHOAL_WITH_BACKWARD. Returns 0 past the last index. */
-typedef struct {
-    const char *name; /* "encoder.layers.0.attention.output.weight" */
-    int rank;
-    int64_t shape[SHOAL_MAX_RANK];
-    float *values, *gradients;
-} shoal_parameter;
-SHOAL_API int shoal_model_parameter(shoal_model *model, int index,
-                                    shoal_parameter *parameter);
-
-/* A trainer has a task, which makes batches and says what is right, a model and an
-   optimizer. Everything it does is a function of the configuration and the machine (its
-   instruction set, its BLAS): the same curve to the last bit on any number of threads,
-   and after any number of resumptions. */
-typedef enum {
-    SHOAL_RADAM,
-    SHOAL_ADAM, /* both with decoupled weight decay, beside the gradient */
-    SHOAL_RADAM_L2,
-    SHOAL_ADAM_L2 /* weight decay as a part of the gradient */
-} shoal_optimizer;
-typedef enum { SHOAL_LOSS_MASKED, SHOAL_LOSS_ALL } shoal_loss;
-
-typedef struct {
-    char task[16];            /* "copy" */
-    int64_t length;           /* copy: symbols of w in 0w0w */
-    int32_t loss;             /* a shoal_loss: over masked positions, or over all */
-    shoal_model_config model; /* vocabulary, outputs, max_length are the task's */
-    int32_t optimizer;        /* a shoal_optimizer */
-    float learning_rate, beta1, beta2, epsilon;
-    float weight_decay;       /* per step and learning rate */
-    float clip;               /* of the gradient's norm over all parameters; 0: none */
-    int64_t warmup;           /* steps until the learning rate is whole */
-    int64_t plateau_patience; /* so many validations in a row without a lower loss (by
-                                 a ten thousandth) are forgiven; the next multiplies
-                                 the rate by plateau_factor, down to a thousandth; 0:
-                                 never */
-    float plateau_factor;
-    float average; /* decay of the averaged weights, which are then what is
-                                 validated; 0: none */
-    int64_t batch, steps;
-    int64_t validate_every, validate_batches; /* fresh batches every so many steps */
-    int64_t stop_after; /* finished after so many validations in a row without a
-                                 mistake; 0: only after all steps */
-    uint64_t seed;
-} shoal_train_config;
-
-/* The paper's settings for a task. */
-SHOAL_API shoal_status shoal_train_defaults(shoal_context *context, const char *task,
-                                            shoal_train_config *config);
-
-/* Fields by name, as text: for flags, files and tables. index counts from 0, NULL past
-   the end; set names what was wrong; get prints as snprintf does. */
-typedef struct {
-    const char *name, *summary;
-} shoal_train_field;
-SHOAL_API const shoal_train_field *shoal_train_describe(int index);
-SHOAL_API shoal_status shoal_train_set(shoal_context *context, shoal_train_config *config,
-                                       const char *name, const char *text);
-SHOAL_API size_t shoal_train_get(const shoal_train_config *config, int index, char *text,
-                                 size_t size);
-
-/* The configuration that a checkpoint was made with. */
-SHOAL_API shoal_status shoal_train_read(shoal_context *context, const char *path,
-                                        shoal_train_config *config);
-
-typedef struct shoal_trainer shoal_trainer;
-
-SHOAL_API shoal_status shoal_trainer_create(shoal_context *context,
-                                            const shoal_train_config *config,
-                                            shoal_trainer **trainer);
-SHOAL_API void shoal_trainer_destroy(shoal_trainer *trainer); /* NULL is legal */
-
-/* Weights, optimizer, averages, schedule and position in the data as one safetensors
-   file, on disk when the call returns; a failure leaves what was at the path. */
-SHOAL_API shoal_status shoal_trainer_save(shoal_trainer *trainer, const char *path);
-/* Goes on where the checkpoint was. One of another configuration is refused with the
-   first field that differs; `steps` alone may. */
-SHOAL_API shoal_status shoal_trainer_resume(shoal_trainer *trainer, const char *path);
-
-typedef struct {
-    double loss;              /* mean over the positions of the loss */
-    double accuracy;          /* share of the masked positions that are right */
-    int64_t correct, counted; /* masked positions */
-} shoal_score;
-
-typedef struct {
-    shoal_score score;    /* of the batch, before the step */
-    double gradient_norm; /* before clipping */
-    double learning_rate;
-} shoal_train_step;
-
-/* One batch: forward, backward, optimizer. Allocates nothing. */
-SHOAL_API shoal_status shoal_trainer_step(shoal_trainer *trainer, shoal_train_step *step);
-/* validate_batches fresh batches. After a multiple of validate_every steps the schedule
-   and the rule for stopping see the score; a closing one decides nothing. */
-SHOAL_API shoal_status shoal_trainer_validate(shoal_trainer *trainer, shoal_score *score);
-/* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
-   batches that neither training nor validation sees; 0: only whether the weights can do
-   with it. Changes nothing. */
-SHOAL_API shoal_status shoal_trainer_evaluate(shoal_trainer *trainer,
-                                              const shoal_attention *attention,
-                                              int64_t batches, shoal_score *score);
-
-typedef struct {
-    int64_t step;        /* done */
-    int64_t validations; /* done, those that decide something */
-    int64_t perfect;     /* latest validations in a row without a mistake */
-    int32_t validate;    /* nonzero: validate before the next step */
-    int32_t finished;    /* nonzero: all steps done, or stop_after reached */
-    double seconds;      /* spent in steps and validations, earlier runs included */
-} shoal_train_progress;
-SHOAL_API shoal_train_progress shoal_trainer_progress(const shoal_trainer *trainer);
-SHOAL_API const shoal_train_config *shoal_trainer_config(const shoal_trainer *trainer);
-SHOAL_API shoal_model *shoal_trainer_model(shoal_trainer *trainer);
-/* Bytes that the trainer holds, model and optimizer included. */
-SHOAL_API size_t shoal_trainer_workspace(const shoal_trainer *trainer);
 
 #ifdef __cplusplus
 }

@@ -174,10 +174,8 @@ static int report(repro_job *job) {
 }
 
 static int check_settings(const repro_job *job) {
-    shoal_train_config config;
-    const shoal_status status = shoal_train_defaults(job->context, "copy", &config);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, "repro", job->context);
+    train_config config;
+    train_defaults("copy", &config, NULL);
     return train_apply(&job->settings, job->context, &config);
 }
 

@@ -48,7 +48,6 @@ int repro_load(repro_job *job);
 /* Trains what is not there yet, the shortest sequences first. */
 int repro_train(repro_job *job);
 repro_cell repro_cell_of(const repro_job *job, const char *kind, int64_t length);
-int64_t repro_positions(int64_t length); /* of 0w0w */
 
 /* ---- Tables and pictures --------------------------------------------------------- */
 

@@ -18,10 +18,6 @@ enum { TEST_BATCHES = 20 };
 /* After so many validations in a row without a mistake a cell has shown everything. */
 #define STOP_AFTER "3"
 
-int64_t repro_positions(int64_t length) {
-    return 2 * (length + 1);
-}
-
 /* ---- The file -------------------------------------------------------------------- */
 
 static bool cell_is_whole(const json_t *cell) {
@@ -171,22 +167,21 @@ static int say_cell(const repro_job *job, const char *kind, int64_t length,
 }
 
 static json_t *result_of(const train_run *run, const char *kind) {
-    const shoal_train_config *config = &run->config;
+    const train_config *config = &run->config;
     return json_pack("{s:s, s:I, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:b, s:o}",
                      "kind", kind, "length", (json_int_t)config->length, "positions",
-                     (json_int_t)repro_positions(config->length), "accuracy",
+                     (json_int_t)copy_positions(config->length), "accuracy",
                      run->test.accuracy, "loss",
                      isfinite(run->test.loss) ? json_real(run->test.loss) : json_null(),
                      "correct", (json_int_t)run->test.correct, "counted",
-                     (json_int_t)run->test.counted, "steps",
-                     (json_int_t)run->progress.step, "steps_limit",
-                     (json_int_t)config->steps, "seconds", run->progress.seconds,
-                     "stopped_early", run->progress.step < config->steps, "config",
-                     train_config_json(config));
+                     (json_int_t)run->test.counted, "steps", (json_int_t)run->state.step,
+                     "steps_limit", (json_int_t)config->steps, "seconds",
+                     run->state.seconds, "stopped_early", run->state.step < config->steps,
+                     "config", train_config_json(config));
 }
 
 static int train_cell(repro_job *job, const char *kind, int64_t length, int number,
-                      const train_settings *settings, const shoal_train_config *config) {
+                      const train_settings *settings, const train_config *config) {
     static train_run run;
     char folder[TRAIN_PATH], key[REPRO_NAME + 32], label[64];
     snprintf(label, sizeof label, "%d/%d %.30s L=%" PRId64 "  ", number,
@@ -210,7 +205,7 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
         job->failed++;
         return EXIT_OK;
     }
-    if (code != EXIT_OK || !run.progress.finished)
+    if (code != EXIT_OK || !run.finished)
         return code;
     name_cell(key, kind, length);
     return add_result(job, key, result_of(&run, kind));
@@ -218,7 +213,7 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
 
 /* Whether a finished cell is what is asked for now; *go_on when it lacks steps. */
 static int check_done(const repro_job *job, const char *kind, int64_t length,
-                      const shoal_train_config *config, bool *go_on) {
+                      const train_config *config, bool *go_on) {
     const repro_cell cell = repro_cell_of(job, kind, length);
     json_t *wanted = train_config_json(config);
     const json_t *had = json_object_get(find_cell(job, kind, length), "config"), *value;
@@ -245,11 +240,9 @@ static int check_done(const repro_job *job, const char *kind, int64_t length,
 
 static int do_cell(repro_job *job, const char *kind, int64_t length, int number) {
     static train_settings settings;
-    shoal_train_config config;
+    train_config config;
     bool go_on = true;
-    shoal_status status = shoal_train_defaults(job->context, "copy", &config);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, "repro", job->context);
+    train_defaults("copy", &config, NULL);
     int code = say_cell(job, kind, length, &settings);
     if (code == EXIT_OK)
         code = train_apply(&settings, job->context, &config);

@@ -42,7 +42,7 @@ void repro_print(const repro_job *job) {
             const repro_cell cell = repro_cell_of(job, job->kinds[k], job->lengths[l]);
             char right[16], time[16];
             printf("%-*s %6" PRId64 " %6" PRId64, width, job->kinds[k], job->lengths[l],
-                   repro_positions(job->lengths[l]));
+                   copy_positions(job->lengths[l]));
             missing += !cell.done;
             if (!cell.done && !cell.begun) {
                 printf(" %9s %8s %10s  not begun\n", "-", "-", "-");
@@ -66,7 +66,7 @@ void repro_print(const repro_job *job) {
 void repro_print_markdown(const repro_job *job) {
     printf("| kind |");
     for (int l = 0; l < job->length_count; l++)
-        printf(" N = %" PRId64 " |", repro_positions(job->lengths[l]));
+        printf(" N = %" PRId64 " |", copy_positions(job->lengths[l]));
     printf("\n|---|");
     for (int l = 0; l < job->length_count; l++)
         printf("---|");
@@ -98,7 +98,7 @@ int repro_print_json(const repro_job *job) {
             const repro_cell cell = repro_cell_of(job, job->kinds[k], job->lengths[l]);
             json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "kind", job->kinds[k],
                                     "length", (json_int_t)job->lengths[l], "positions",
-                                    (json_int_t)repro_positions(job->lengths[l]),
+                                    (json_int_t)copy_positions(job->lengths[l]),
                                     "finished", cell.done);
             if (cell.done || cell.begun) {
                 json_object_set_new(row, cell.done ? "accuracy" : "validation_accuracy",

@@ -149,8 +149,7 @@ static int compare_places(const void *left, const void *right) {
 }
 
 static int compare_keys(const void *left, const void *right) {
-    return strcmp(((const safetensors_note *)left)->key,
-                  ((const safetensors_note *)right)->key);
+    return strcmp(((const shoal_note *)left)->key, ((const shoal_note *)right)->key);
 }
 
 /* Sorted by place, each tensor begins where the one before it ended. */
@@ -174,7 +173,7 @@ static shoal_status check_coverage(const data_buffer *buffer, safetensors *file)
 }
 
 static void read_notes(json_t *metadata, safetensors *file, char **text) {
-    safetensors_note *next = file->notes;
+    shoal_note *next = file->notes;
     for (void *i = json_object_iter(metadata); i;
          i = json_object_iter_next(metadata, i)) {
         next->key = copy_text(text, json_object_iter_key(i));
@@ -212,7 +211,7 @@ static shoal_status read_root(const data_buffer *buffer, json_t *root,
     }
     sh_file_tensors_sort((*file)->tensors, count);
     if ((*file)->note_count > 0)
-        qsort((*file)->notes, (size_t)(*file)->note_count, sizeof(safetensors_note),
+        qsort((*file)->notes, (size_t)(*file)->note_count, sizeof(shoal_note),
               compare_keys);
     return SHOAL_OK;
 }
@@ -315,7 +314,7 @@ int64_t sh_safetensors_note_count(const safetensors *file) {
     return file->note_count;
 }
 
-safetensors_note sh_safetensors_note_at(const safetensors *file, int64_t index) {
+shoal_note sh_safetensors_note_at(const safetensors *file, int64_t index) {
     return file->notes[index];
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/export.h"
 #include "models/files/tensors.h"
+#include "shoal_models.h"
 
 typedef struct safetensors safetensors;
 
@@ -44,12 +45,8 @@ shoal_status sh_safetensors_require(shoal_context *context, const safetensors *f
                                     const int64_t *shape, const file_tensor **tensor);
 
 /* __metadata__: strings by key. In the keys' order, strcmp. */
-typedef struct {
-    const char *key, *value;
-} safetensors_note;
-
 int64_t sh_safetensors_note_count(const safetensors *file);
-safetensors_note sh_safetensors_note_at(const safetensors *file, int64_t index);
+shoal_note sh_safetensors_note_at(const safetensors *file, int64_t index);
 const char *sh_safetensors_note_of(const safetensors *file,
                                    const char *key); /* or NULL */
 
@@ -61,7 +58,7 @@ const char *sh_safetensors_note_of(const safetensors *file,
 enum { SAFETENSORS_DURABLE = 1 };
 shoal_status sh_safetensors_write(shoal_context *context, const char *path,
                                   const file_tensor *tensors, int64_t count,
-                                  const safetensors_note *notes, int64_t note_count,
+                                  const shoal_note *notes, int64_t note_count,
                                   unsigned flags);
 
 #endif

@@ -16,7 +16,7 @@ struct safetensors {
     const char *label;    /* the file's name, for messages */
     file_tensor *tensors; /* [count], sorted by name */
     int64_t count;
-    safetensors_note *notes; /* [note_count], sorted by key */
+    shoal_note *notes; /* [note_count], sorted by key */
     int64_t note_count;
     file_map map;         /* of a file of its own */
     safetensors **shards; /* [shard_count]: the tensors are theirs */

@@ -75,7 +75,7 @@ static shoal_status describe_tensors(const writing *out, json_t *root) {
 }
 
 static shoal_status describe_notes(const writing *out, json_t *root,
-                                   const safetensors_note *notes, int64_t count) {
+                                   const shoal_note *notes, int64_t count) {
     shoal_status status = SHOAL_OK;
     if (count == 0)
         return SHOAL_OK;
@@ -128,7 +128,7 @@ static shoal_status write_file(const writing *out, const json_t *root, unsigned 
     return status;
 }
 
-static shoal_status describe_and_write(const writing *out, const safetensors_note *notes,
+static shoal_status describe_and_write(const writing *out, const shoal_note *notes,
                                        int64_t note_count, unsigned flags) {
     json_t *root = json_object();
     if (!root)
@@ -150,7 +150,7 @@ static void place(void *argument, block_layout *block) {
 
 shoal_status sh_safetensors_write(shoal_context *context, const char *path,
                                   const file_tensor *tensors, int64_t count,
-                                  const safetensors_note *notes, int64_t note_count,
+                                  const shoal_note *notes, int64_t note_count,
                                   unsigned flags) {
     if (count < 0 || count > INT_MAX - 2 || note_count < 0)
         return sh_fail(context, SHOAL_INVALID, "%s: cannot write %lld tensors", path,

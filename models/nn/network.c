@@ -1,10 +1,12 @@
 #include "models/nn/network.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "models/nn/dropout.h"
 #include "models/nn/linear.h"
+#include "models/nn/rows.h"
 
 struct network {
     shoal_context *context;
@@ -24,12 +26,7 @@ struct network {
     float *x;              /* [R][M], what the encoder is given */
     float *pooled;         /* [batch][M], heads of sequences */
     float *pooled_gradient;
-    float *logits;     /* [logit rows][outputs] */
-    float *row_losses; /* [logit rows] */
-    int32_t *asked;    /* [asked_count]: rows that have logits, of a head of positions */
-    int32_t *targets;  /* [asked_count], theirs */
-    int64_t asked_count;
-    bool some;            /* of the rows have logits: those that are asked for */
+    float *logits;        /* [logit rows][outputs] */
     float *gradient;      /* [R][M], training only */
     const float *encoded; /* [R][M], what the encoder gave */
 };
@@ -113,11 +110,6 @@ static void place(void *argument, block_layout *block) {
     net->x = sh_reserve(block, sh_mul_checked(rows, model), sizeof(float));
     net->logits =
         sh_reserve(block, sh_mul_checked(logit_rows, net->shape.outputs), sizeof(float));
-    net->row_losses = sh_reserve(block, logit_rows, sizeof(float));
-    if (!pool) {
-        net->asked = sh_reserve(block, rows, sizeof(int32_t));
-        net->targets = sh_reserve(block, rows, sizeof(int32_t));
-    }
     if (net->shape.positions == POSITIONS_SINUSOIDAL)
         net->positions =
             sh_reserve(block, sh_mul_checked(net->limits.length, model), sizeof(float));
@@ -217,6 +209,59 @@ const encoder *sh_network_encoder(const network *net) {
     return net->stack;
 }
 
+/* ---- Heads of sequences ------------------------------------------------------------- */
+
+typedef struct {
+    const crew *by;
+    network_head how;
+    const packing *sequences;
+    int64_t size;
+    const float *from;
+    float *to;
+} pool_call;
+
+static void pool_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const pool_call *c = shared;
+    int64_t first = c->sequences->offsets[task];
+    int64_t length = c->sequences->offsets[task + 1] - first;
+    const float *x = c->from + first * c->size;
+    float *out = c->to + task * c->size;
+    memset(out, 0, sizeof(float) * (size_t)c->size);
+    if (length == 0)
+        return;
+    c->by->rows->column_sums(c->how == HEAD_FIRST ? 1 : length, c->size, x, c->size, out);
+    if (c->how == HEAD_MEAN)
+        c->by->rows->scale(c->size, 1.0f / (float)length, out);
+}
+
+static void pool_forward(const crew *by, network_head how, const packing *sequences,
+                         int64_t size, const float *x, float *out) {
+    pool_call c = {by, how, sequences, size, x, out};
+    sh_team_run(by->workers, sequences->batch, pool_task, &c);
+}
+
+static void pool_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const pool_call *c = shared;
+    int64_t first = c->sequences->offsets[task];
+    int64_t length = c->sequences->offsets[task + 1] - first;
+    const float share = c->how == HEAD_MEAN ? 1.0f / (float)length : 1;
+    const float *dout = c->from + task * c->size;
+    for (int64_t row = 0; row < length; row++) {
+        float *dx = c->to + (first + row) * c->size;
+        bool touched = c->how == HEAD_MEAN || row == 0;
+        for (int64_t i = 0; i < c->size; i++)
+            dx[i] = touched ? share * dout[i] : 0;
+    }
+}
+
+static void pool_backward(const crew *by, network_head how, const packing *sequences,
+                          int64_t size, const float *dout, float *dx) {
+    pool_call c = {by, how, sequences, size, dout, dx};
+    sh_team_run(by->workers, sequences->batch, pool_back_task, &c);
+}
+
 /* ---- Forward ----------------------------------------------------------------------- */
 
 static shoal_status check_batch(const network *net, const network_batch *batch) {
@@ -287,33 +332,12 @@ static void take_input(network *net, const network_batch *batch) {
 
 int64_t sh_network_logit_rows(const network *net, const network_batch *batch) {
     return has_pool(&net->shape) ? batch->sequences.batch
-           : net->some           ? net->asked_count
+           : batch->wanted       ? batch->wanted_count
                                  : packing_rows(&batch->sequences);
 }
 
-const float *sh_network_logits(const network *net) {
+float *sh_network_logits(const network *net) {
     return net->logits;
-}
-
-float *sh_network_logit_gradient(network *net) {
-    return net->logits;
-}
-
-static pooling pooling_of(const network *net) {
-    return net->shape.head == HEAD_MEAN ? POOL_MEAN : POOL_FIRST;
-}
-
-/* Which rows have a target; tells the encoder. */
-static void ask_rows(network *net, const network_batch *batch) {
-    const int64_t rows = packing_rows(&batch->sequences);
-    net->some = batch->targets && !has_pool(&net->shape) &&
-                net->shape.encoder.layers > 0 &&
-                input_dropout(net, &batch->moment).rate == 0;
-    net->asked_count = 0;
-    for (int64_t row = 0; net->some && row < rows; row++)
-        if (batch->targets[row] != IGNORED_TARGET)
-            net->asked[net->asked_count++] = (int32_t)row;
-    sh_encoder_ask(net->stack, net->some ? net->asked : NULL, net->asked_count);
 }
 
 shoal_status sh_network_forward(network *net, const network_batch *batch) {
@@ -323,42 +347,20 @@ shoal_status sh_network_forward(network *net, const network_batch *batch) {
     if (status != SHOAL_OK)
         return status;
     take_input(net, batch);
-    ask_rows(net, batch);
+    sh_encoder_ask(net->stack, batch->wanted, batch->wanted_count);
     status = sh_encoder_forward(net->stack, &net->weights, &batch->sequences,
                                 batch->moment, net->x, &net->encoded);
     if (status != SHOAL_OK)
         return status;
     const float *rows = net->encoded;
     if (has_pool(&net->shape)) {
-        sh_pool_forward(&net->by, pooling_of(net), &batch->sequences, net->model, rows,
-                        net->pooled);
+        pool_forward(&net->by, net->shape.head, &batch->sequences, net->model, rows,
+                     net->pooled);
         rows = net->pooled;
     }
     sh_linear_forward(&net->by, &net->output, sh_network_logit_rows(net, batch),
                       (const_matrix){rows, net->model},
                       (matrix){net->logits, net->shape.outputs}, NULL);
-    return SHOAL_OK;
-}
-
-shoal_status sh_network_loss(network *net, const network_batch *batch,
-                             const int32_t *targets, bool only_look,
-                             loss_result *result) {
-    const int64_t count = sh_network_logit_rows(net, batch), classes = net->shape.outputs;
-    const int64_t rows = net->some ? packing_rows(&batch->sequences) : count;
-    for (int64_t row = 0; row < rows; row++)
-        if (targets[row] != IGNORED_TARGET &&
-            (targets[row] < 0 || targets[row] >= classes))
-            return sh_fail(
-                net->context, SHOAL_INVALID,
-                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
-                (int)targets[row], (long long)row, (long long)classes - 1,
-                IGNORED_TARGET);
-    for (int64_t i = 0; net->some && i < count; i++)
-        net->targets[i] = targets[net->asked[i]];
-    bool with_gradient = net->limits.training && !only_look;
-    *result = sh_cross_entropy(&net->by, count, classes, net->logits,
-                               net->some ? net->targets : targets,
-                               with_gradient ? net->logits : NULL, net->row_losses);
     return SHOAL_OK;
 }
 
@@ -396,8 +398,8 @@ shoal_status sh_network_backward(network *net, const network_batch *batch) {
                        (const_matrix){net->logits, net->shape.outputs},
                        (matrix){pool ? net->pooled_gradient : net->gradient, model});
     if (pool)
-        sh_pool_backward(&net->by, pooling_of(net), &batch->sequences, model,
-                         net->pooled_gradient, net->gradient);
+        pool_backward(&net->by, net->shape.head, &batch->sequences, model,
+                      net->pooled_gradient, net->gradient);
     status = sh_encoder_backward(net->stack, &net->weights, &batch->sequences,
                                  batch->moment, net->x, net->gradient);
     if (status == SHOAL_OK)

@@ -1,4 +1,4 @@
-/* A whole model: tokens or features in, positions, encoder, output head, loss. Parameters
+/* A whole model: tokens or features in, positions, encoder, output head. Parameters
  * are an arena beside it, so that one model can be run by several networks (another kind
  * of attention, another batch size, with or without training).
  *
@@ -8,15 +8,13 @@
  *     each step:
  *         sh_parameters_clear_gradients(...);
  *         sh_network_forward(net, &batch);
- *         sh_network_loss(net, &batch, targets, false, &result); // and its gradient
- *         sh_network_backward(net, &batch);                     // adds to the gradients
- *         sh_gradients_clip(...); sh_optimizer_step(...);          // nn/optimizer.h
+ *         // sh_network_logits(net) become the loss's gradient, in place
+ *         sh_network_backward(net, &batch);       // adds to the gradients
  */
 #ifndef SHOAL_MODELS_NN_NETWORK_H
 #define SHOAL_MODELS_NN_NETWORK_H
 
 #include "models/nn/encoder.h"
-#include "models/nn/loss.h"
 
 typedef enum {
     INPUT_TOKENS,  /* "embedding.weight" [vocabulary][M] */
@@ -67,33 +65,25 @@ size_t sh_network_memory(const network *net);
 
 typedef struct {
     packing sequences;
-    const int32_t *tokens;  /* [rows] */
-    const float *features;  /* [rows][features] */
-    const int32_t *targets; /* [rows], or NULL. Where it is IGNORED_TARGET nobody looks at
-                               the logits of the row, and in a head of positions without
-                               dropout they are not computed */
+    const int32_t *tokens; /* [rows] */
+    const float *features; /* [rows][features] */
+    const int32_t
+        *wanted; /* [wanted_count], increasing: rows that have logits. NULL: all.
+                               A head of positions without dropout can leave out rows */
+    int64_t wanted_count;
     encoder_moment moment;
 } network_batch;
 
 /* Refuses tokens and lengths that are out of range before anything is computed. */
 shoal_status sh_network_forward(network *net, const network_batch *batch);
 
-/* Rows of logits of the last forward: rows of the batch, those among them that have a
-   target, or its sequences. logits [count][outputs], valid until network_loss with
-   gradient, which overwrites them. */
+/* Rows of logits: those of the batch, the wanted ones, or its sequences. logits
+   [count][outputs]: what the last forward gave; the caller puts the gradient of the loss in
+   their place before backward. */
 int64_t sh_network_logit_rows(const network *net, const network_batch *batch);
-const float *sh_network_logits(const network *net);
+float *sh_network_logits(const network *net);
 
-/* targets: one per row of the batch, or per sequence. In a training network the gradient is left for backward
-   unless only_look is set, which keeps the logits. */
-shoal_status sh_network_loss(network *net, const network_batch *batch,
-                             const int32_t *targets, bool only_look, loss_result *result);
-
-/* Instead of network_loss, for losses of the caller's own: gradient [logit
-   rows][outputs], to be filled before backward. It is where the logits lie. */
-float *sh_network_logit_gradient(network *net);
-
-/* After forward and loss. Adds to the arena's gradients. */
+/* After forward of the same. Adds to the arena's gradients. */
 shoal_status sh_network_backward(network *net, const network_batch *batch);
 
 const encoder *sh_network_encoder(const network *net);

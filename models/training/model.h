@@ -1,27 +1,36 @@
-/* A model: a configuration, its parameters and the network (or the bare layers) that runs
-   them. */
+/* The inside of models and optimizers. */
 #ifndef SHOAL_MODELS_TRAINING_MODEL_H
 #define SHOAL_MODELS_TRAINING_MODEL_H
 
 #include "models/nn/network.h"
 #include "shoal_models.h"
 
+/* A configuration, its parameters and the network (or the bare layers) that runs them. */
 struct shoal_model {
     shoal_context *context;
-    network_shape shape; /* of bare layers only the encoder's part */
-    encoder_limits limits;
+    shoal_model_config config;
     uint64_t seed; /* of the first values and of dropout */
+    encoder_limits limits;
+    const shoal_model *owner; /* of the parameters; NULL: they are the model's own */
     parameters *arena;
-    network *net;            /* NULL: bare layers */
+    network *net;            /* NULL: layers alone */
     encoder *stack;          /* NULL: network */
-    encoder_weights weights; /* of bare layers; its list lies behind this structure */
-    int64_t rows;            /* of the last forward; -1: there was none, or it failed */
-    size_t own_bytes;
+    encoder_weights weights; /* of layers alone; its list lies behind this structure */
+    float *out;              /* what the last forward gave */
+    int64_t out_rows;        /* how many of them; -1: there was none, or it failed */
+    size_t bytes;            /* of this structure and the list */
 };
 
-/* The layers' shape with another kind of attention, for weights that were made for this
-   one: refused where the kind has no use for the projections that there are. */
-shoal_status sh_model_other_kind(const shoal_model *model,
-                                 const shoal_attention *attention, network_shape *shape);
+struct shoal_optimizer {
+    shoal_model *model;
+    shoal_optimizer_config config;
+    float *first, *second; /* [arena size]: means of the gradient and of its square */
+    float *averaged;  /* [arena size]: the averaged weights, or the others while those
+                              are in use; NULL: none wanted */
+    int64_t steps;    /* taken */
+    int64_t averages; /* sets of weights in the average */
+    bool using_average;
+    size_t bytes;
+};
 
 #endif

@@ -15,7 +15,7 @@ enum random_stream {
     STREAM_SAMPLES,     /* queries that the error estimate looks at */
     STREAM_WEIGHTS,     /* a model's first parameters */
     STREAM_DROPOUT,     /* what dropout leaves out */
-    STREAM_COPY = 1000, /* sequences of the masked copy */
+    STREAM_CALLER = 1000 /* and on: shoal_random's, for data */
 };
 
 SHOAL_PRIVATE uint64_t sh_random_bits(uint64_t seed, enum random_stream stream,

@@ -23,7 +23,7 @@ static void check(const safetensors *file, const unsigned char *bytes, size_t si
     }
     require(covered <= size - 8, "tensors do not overlap");
     for (int64_t i = 0; i < sh_safetensors_note_count(file); i++) {
-        safetensors_note note = sh_safetensors_note_at(file, i);
+        shoal_note note = sh_safetensors_note_at(file, i);
         const char *value = sh_safetensors_note_of(file, note.key);
         require(value && strcmp(value, note.value) == 0, "a note is found by its key");
     }

@@ -51,6 +51,8 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
     const int64_t most = rows > batch ? rows : batch;
     setup->tokens = calloc((size_t)rows + 1, sizeof *setup->tokens);
     setup->targets = calloc((size_t)most + 1, sizeof *setup->targets);
+    setup->wanted = calloc((size_t)rows + 1, sizeof *setup->wanted);
+    setup->wanted_targets = calloc((size_t)rows + 1, sizeof *setup->wanted_targets);
     setup->features = calloc((size_t)(rows * TEST_FEATURES) + 1, sizeof(float));
     for (int64_t r = 0; r < rows; r++)
         setup->tokens[r] = (int32_t)(test_hash(seed, 2, (uint64_t)r) % TEST_VOCABULARY);
@@ -97,19 +99,41 @@ void setup_destroy(model_setup *setup) {
     free(setup->offsets);
     free(setup->tokens);
     free(setup->targets);
+    free(setup->wanted);
+    free(setup->wanted_targets);
     free(setup->features);
 }
 
-loss_result setup_step(shoal_context *context, model_setup *setup) {
-    loss_result result;
+void setup_want(model_setup *setup, bool all) {
+    network_batch *batch = &setup->batch;
+    batch->wanted = all ? NULL : setup->wanted;
+    batch->wanted_count = 0;
+    for (int64_t row = 0; row < setup->rows; row++)
+        if (setup->targets[row] != SHOAL_IGNORED) {
+            setup->wanted[batch->wanted_count] = (int32_t)row;
+            setup->wanted_targets[batch->wanted_count++] = setup->targets[row];
+        }
+}
+
+shoal_loss setup_step(shoal_context *context, model_setup *setup) {
+    shoal_loss loss;
     crew by = sh_crew_of(context);
     sh_parameters_clear_gradients(&by, setup->arena);
     assert_int_equal(sh_network_forward(setup->net, &setup->batch), SHOAL_OK);
-    assert_int_equal(sh_network_loss(setup->net, &setup->batch, setup->targets, false,
-                                     &result),
+    float *logits = sh_network_logits(setup->net);
+    assert_int_equal(shoal_cross_entropy(context,
+                                         sh_network_logit_rows(setup->net, &setup->batch),
+                                         TEST_OUTPUTS, logits,
+                                         setup->batch.wanted ? setup->wanted_targets
+                                                             : setup->targets,
+                                         logits, &loss),
                      SHOAL_OK);
     assert_int_equal(sh_network_backward(setup->net, &setup->batch), SHOAL_OK);
-    return result;
+    return loss;
+}
+
+shoal_model setup_model(shoal_context *context, const model_setup *setup) {
+    return (shoal_model){.context = context, .arena = setup->arena};
 }
 
 double *setup_values(const model_setup *setup) {

@@ -3,8 +3,7 @@
 #ifndef SHOAL_TESTS_NN_SUPPORT_H
 #define SHOAL_TESTS_NN_SUPPORT_H
 
-#include "models/nn/network.h"
-#include "models/nn/optimizer.h"
+#include "models/training/model.h"
 
 typedef struct {
     const char *name;
@@ -23,6 +22,7 @@ typedef struct {
     int64_t rows, longest;
     int64_t *offsets;
     int32_t *tokens, *targets;
+    int32_t *wanted, *wanted_targets; /* rows whose target counts, and those */
     float *features;
     parameters *arena;
     network *net;
@@ -36,8 +36,12 @@ network_shape shape_of(const model_case *c);
 model_setup setup_create(shoal_context *context, const model_case *c, bool training,
                          uint64_t seed);
 void setup_destroy(model_setup *setup);
+/* Whether the batch wants the logits of all rows, or only of those whose target counts. */
+void setup_want(model_setup *setup, bool all);
 /* Clear, forward, loss, backward. */
-loss_result setup_step(shoal_context *context, model_setup *setup);
+shoal_loss setup_step(shoal_context *context, model_setup *setup);
+/* The setup's parameters as a model, for an optimizer. */
+shoal_model setup_model(shoal_context *context, const model_setup *setup);
 /* Values as doubles, [arena->size]. The caller frees them. */
 double *setup_values(const model_setup *setup);
 /* The loss with other values, [arena->size], in exact arithmetic by the plainest loops;

@@ -23,7 +23,7 @@ static void write_array(shoal_context *context, const char *folder, const char *
 static void write_case(shoal_context *context, const char *folder, const model_case *c) {
     char inner[900];
     model_setup setup = setup_create(context, c, true, 21);
-    float loss = (float)setup_step(context, &setup).loss;
+    float loss = (float)setup_step(context, &setup).mean;
     int32_t settings[] = {(int32_t)c->layers, (int32_t)c->heads, c->post_norm,    c->relu,
                           c->learned,         c->shared_qk,      (int32_t)c->head};
     int32_t lengths[4];

@@ -83,11 +83,11 @@ static void compare_parameter(const model_case *c, const model_setup *setup,
 
 static void check_case(shoal_context *context, const model_case *c) {
     model_setup setup = setup_create(context, c, true, 11);
-    loss_result result = setup_step(context, &setup);
+    shoal_loss result = setup_step(context, &setup);
     double *values = setup_values(&setup);
     double loss = setup_exact_loss(&setup, values, NULL);
-    if (!(fabs(result.loss - loss) <= 2e-6 * (1 + fabs(loss))))
-        fail_msg("%s: loss is %.9g, should be %.9g", c->name, result.loss, loss);
+    if (!(fabs(result.mean - loss) <= 2e-6 * (1 + fabs(loss))))
+        fail_msg("%s: loss is %.9g, should be %.9g", c->name, result.mean, loss);
     double whole = 0;
     for (int64_t i = 0; i < setup.arena->size; i++)
         whole = fmax(whole, fabs((double)setup.arena->gradients[i]));

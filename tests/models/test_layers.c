@@ -1,5 +1,5 @@
 /* Layers one by one: activations, half precision, products, norms, dropout,
-   cross-entropy, with both tables of row functions. */
+   with both tables of row functions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,6 @@
 #include "models/nn/dropout.h"
 #include "models/nn/half.h"
 #include "models/nn/linear.h"
-#include "models/nn/loss.h"
 #include "models/nn/norm.h"
 #include "models/nn/rows.h"
 
@@ -295,60 +294,6 @@ static void dropout_keeps_the_share_it_should(void **state) {
     close_to((double)same_as_next_step / all, 0.625, 0.008, "agreement between steps");
 }
 
-/* ---- Cross-entropy ----------------------------------------------------------------- */
-
-enum { ENTROPY_ROWS = 70, CLASSES = 300 };
-
-static int first_largest(const float *row) {
-    int best = 0;
-    for (int j = 1; j < CLASSES; j++)
-        if (row[j] > row[best])
-            best = j;
-    return best;
-}
-
-static void check_entropy(shoal_context *context) {
-    crew by = sh_crew_of(context);
-    float *logits = random_floats(ENTROPY_ROWS * CLASSES, 1), row_losses[ENTROPY_ROWS];
-    float *copy = random_floats(ENTROPY_ROWS * CLASSES, 1);
-    int32_t targets[ENTROPY_ROWS];
-    int64_t counted = 0, correct = 0;
-    for (int r = 0; r < ENTROPY_ROWS; r++) {
-        targets[r] = r % 5 == 0 ? IGNORED_TARGET : (r * 37) % CLASSES;
-        if (r % 4 == 1 && r % 5)
-            copy[r * CLASSES + targets[r]] += 200;
-        counted += targets[r] >= 0;
-    }
-    memcpy(logits, copy, sizeof(float) * ENTROPY_ROWS * CLASSES);
-    loss_result result =
-        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, logits, targets, logits, row_losses);
-    double *exact = doubles(copy, ENTROPY_ROWS * CLASSES);
-    double *slopes = doubles(copy, ENTROPY_ROWS * CLASSES);
-    double loss = exact_cross_entropy(ENTROPY_ROWS, CLASSES, exact, targets, slopes);
-    all_close_to(logits, slopes, ENTROPY_ROWS * CLASSES, 1e-7, "slope of the loss");
-    for (int r = 0; r < ENTROPY_ROWS; r++)
-        correct += first_largest(copy + r * CLASSES) == targets[r];
-    assert_int_equal(result.counted, counted);
-    assert_int_equal(result.correct, correct);
-    close_to(result.loss, loss, 2e-6, "loss");
-    for (int r = 0; r < ENTROPY_ROWS; r++)
-        targets[r] = IGNORED_TARGET;
-    result =
-        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, copy, targets, NULL, row_losses);
-    assert_true(result.loss == 0 && result.counted == 0);
-    targets[3] = 1;
-    copy[3 * CLASSES + 2] = NAN; /* does not go unnoticed */
-    result =
-        sh_cross_entropy(&by, ENTROPY_ROWS, CLASSES, copy, targets, NULL, row_losses);
-    assert_true(isnan(result.loss) != 0);
-    free(logits), free(copy), free(exact), free(slopes);
-}
-
-static void cross_entropy_is_right(void **state) {
-    (void)state;
-    with_both(check_entropy);
-}
-
 /* ---- The exact layer itself -------------------------------------------------------- */
 
 enum { LAYER_MODEL = 5, LAYER_WIDE = 7, LAYER_WEIGHTS = LAYER_MODEL * LAYER_WIDE };
@@ -435,7 +380,6 @@ int main(void) {
         cmocka_unit_test(gradients_of_products_are_added),
         cmocka_unit_test(norms_are_right),
         cmocka_unit_test(dropout_keeps_the_share_it_should),
-        cmocka_unit_test(cross_entropy_is_right),
         cmocka_unit_test(exact_layer_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

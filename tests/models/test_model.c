@@ -44,22 +44,19 @@ static training train(const char *kind, int threads, bool post_norm) {
     model_case c = big_case(kind);
     c.post_norm = post_norm;
     model_setup setup = setup_create(context, &c, true, 4);
-    crew by = sh_crew_of(context);
+    shoal_model model = setup_model(context, &setup);
+    shoal_optimizer *optimizer;
+    assert_int_equal(shoal_optimizer_create(&model, NULL, &optimizer), SHOAL_OK);
     const size_t bytes = sizeof(float) * (size_t)setup.arena->size;
-    optimizer_state state = {.first = calloc(1, bytes), .second = calloc(1, bytes)};
-    optimizer_settings settings = {.beta1 = 0.9,
-                                   .beta2 = 0.999,
-                                   .epsilon = 1e-8,
-                                   .weight_decay = 0.01};
     training run = {.values = malloc(bytes), .size = setup.arena->size};
     for (int step = 0; step < 3; step++) {
         setup.batch.moment.step = (uint64_t)step;
-        run.losses[step] = setup_step(context, &setup).loss;
-        run.norms[step] = sh_gradients_clip(&by, setup.arena, 0.5);
-        sh_optimizer_step(&by, &settings, 0.01, setup.arena, &state);
+        run.losses[step] = setup_step(context, &setup).mean;
+        assert_int_equal(shoal_gradients_clip(&model, 0.5, &run.norms[step]), SHOAL_OK);
+        assert_int_equal(shoal_optimizer_step(optimizer, 0.01), SHOAL_OK);
     }
     memcpy(run.values, setup.arena->values, bytes);
-    free(state.first), free(state.second);
+    shoal_optimizer_destroy(optimizer);
     setup_destroy(&setup);
     shoal_context_destroy(context);
     return run;
@@ -136,19 +133,21 @@ static void a_network_takes_smaller_batches_too(void **state) {
     setup_step(context, &setup);
     /* The same network, then one sequence of it; and a network for that one alone. */
     setup.batch.sequences.batch = 1;
-    double loss = setup_step(context, &setup).loss;
+    double loss = setup_step(context, &setup).mean;
     model_case small = c;
     small.lengths[1] = -1;
     model_setup other = setup_create(context, &small, true, 9);
     memcpy(other.targets, setup.targets, sizeof(int32_t) * (size_t)other.rows);
     memcpy(other.tokens, setup.tokens, sizeof(int32_t) * (size_t)other.rows);
-    double fresh = setup_step(context, &other).loss;
+    double fresh = setup_step(context, &other).mean;
     assert_true(loss == fresh);
     setup.batch.sequences.batch = 0; /* nothing at all */
-    loss_result nothing = setup_step(context, &setup);
-    assert_true(nothing.loss == 0 && nothing.counted == 0);
-    crew by = sh_crew_of(context);
-    assert_true(sh_gradients_norm(&by, setup.arena) == 0);
+    shoal_loss nothing = setup_step(context, &setup);
+    assert_true(nothing.mean == 0 && nothing.counted == 0);
+    shoal_model model = setup_model(context, &setup);
+    double norm;
+    assert_int_equal(shoal_gradients_clip(&model, 0, &norm), SHOAL_OK);
+    assert_true(norm == 0);
     setup_destroy(&other);
     setup_destroy(&setup);
     shoal_context_destroy(context);
@@ -331,11 +330,6 @@ static void what_cannot_be_is_refused(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "row 17"));
     setup.tokens[17] = 0;
     assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
-    setup.targets[3] = TEST_OUTPUTS;
-    loss_result result;
-    assert_int_equal(sh_network_loss(setup.net, &setup.batch, setup.targets, true,
-                                     &result),
-                     SHOAL_INVALID);
     network_shape shape = setup.shape;
     network *net;
     encoder_limits limits = {.batch = 1, .rows = 4, .length = 4};

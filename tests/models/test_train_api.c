@@ -1,6 +1,6 @@
 /* Models through the public interface: gradients against differences of the loss,
-   sequences that do not see each other, layers alone, refusals, memory that grows as the
-   rows do. */
+   sequences that do not see each other, layers alone, wanted rows, views, refusals, memory
+   that grows as the rows do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,13 +51,13 @@ static void fill(float *values, int64_t count, uint64_t stream) {
 
 /* ---- Gradients ------------------------------------------------------------------- */
 
-/* The loss of the tests: a fixed random vector times the output. */
+/* The loss of the tests: a fixed random vector times the output's `size` numbers. */
 static double loss_of(shoal_model *model, const shoal_model_inputs *inputs,
                       const float *direction, int64_t size) {
-    const float *out;
+    float *out;
     double sum = 0;
     assert_int_equal(shoal_model_forward(model, inputs, &out), SHOAL_OK);
-    for (int64_t i = 0; i < ROWS * size; i++)
+    for (int64_t i = 0; i < size; i++)
         sum += (double)direction[i] * (double)out[i];
     return sum;
 }
@@ -87,6 +87,29 @@ static void check_slope(shoal_model *model, const shoal_model_inputs *inputs,
     }
 }
 
+/* Every parameter, for an output of `size` numbers; its gradient may lie in its place. */
+static void check_slopes(shoal_model *model, const shoal_model_inputs *inputs,
+                         int64_t size, bool in_place) {
+    float direction[ROWS * MODEL], *out;
+    shoal_parameter one;
+    int count = 0;
+    fill(direction, size, 1);
+    assert_int_equal(shoal_model_forward(model, inputs, &out), SHOAL_OK);
+    if (in_place)
+        memcpy(out, direction, sizeof(float) * (size_t)size);
+    assert_int_equal(shoal_model_backward(model, inputs, in_place ? out : direction,
+                                          NULL),
+                     SHOAL_OK);
+    for (; shoal_model_parameter(model, count, &one); count++) {
+        int64_t elements = 1;
+        for (int r = 0; r < one.rank; r++)
+            elements *= one.shape[r];
+        check_slope(model, inputs, direction, size, one.values, one.gradients, elements,
+                    one.name);
+    }
+    assert_true(count > 20);
+}
+
 static void gradients_are_slopes(void **state) {
     (void)state;
     for (int variant = 0; variant < 8; variant++) {
@@ -98,26 +121,41 @@ static void gradients_are_slopes(void **state) {
         config.shared_qk = variant == 7;
         shoal_model *model = make_model(context, &config);
         int32_t tokens[ROWS];
-        float direction[ROWS * OUTPUTS], dout[ROWS * OUTPUTS];
-        const float *out;
         fill_tokens(tokens);
-        fill(direction, ROWS * OUTPUTS, 1);
         const shoal_model_inputs inputs = {.batch = BATCH,
                                            .offsets = offsets,
                                            .tokens = tokens};
-        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
-        memcpy(dout, direction, sizeof dout);
-        assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_OK);
-        shoal_parameter one;
-        int count = 0;
-        for (; shoal_model_parameter(model, count, &one); count++) {
-            int64_t elements = 1;
-            for (int r = 0; r < one.rank; r++)
-                elements *= one.shape[r];
-            check_slope(model, &inputs, direction, OUTPUTS, one.values, one.gradients,
-                        elements, one.name);
-        }
-        assert_true(count > 20);
+        check_slopes(model, &inputs, ROWS * OUTPUTS, variant % 3 == 0);
+        shoal_model_destroy(model);
+        shoal_context_destroy(context);
+    }
+}
+
+/* Features go in, and sequences have one row of logits. */
+static void features_and_pooling_have_slopes(void **state) {
+    enum { FEATURES = 3 };
+    float features[ROWS * FEATURES];
+    (void)state;
+    fill(features, ROWS * FEATURES, 7);
+    for (int32_t pooling = SHOAL_EVERY_ROW; pooling <= SHOAL_FIRST_ROW; pooling++) {
+        shoal_context *context = test_context(NULL, 2);
+        shoal_model_config config = config_of("full", false);
+        config.vocabulary = 0;
+        config.features = FEATURES;
+        config.pooling = pooling;
+        shoal_model *model = make_model(context, &config);
+        const shoal_model_inputs inputs = {.batch = BATCH,
+                                           .offsets = offsets,
+                                           .features = features};
+        check_slopes(model, &inputs,
+                     (pooling == SHOAL_EVERY_ROW ? ROWS : BATCH) * OUTPUTS,
+                     pooling == SHOAL_MEAN_ROW);
+        shoal_model_inputs some = inputs;
+        some.wanted = (int32_t[]){1};
+        some.wanted_count = 1;
+        float *out;
+        assert_int_equal(shoal_model_forward(model, &some, &out),
+                         pooling == SHOAL_EVERY_ROW ? SHOAL_OK : SHOAL_INVALID);
         shoal_model_destroy(model);
         shoal_context_destroy(context);
     }
@@ -131,7 +169,7 @@ static void layers_alone(void **state) {
     shoal_model *model = make_model(context, &config);
     float features[ROWS * MODEL], direction[ROWS * MODEL], dout[ROWS * MODEL],
         dfeatures[ROWS * MODEL];
-    const float *out;
+    float *out;
     (void)state;
     fill(features, ROWS * MODEL, 4);
     fill(direction, ROWS * MODEL, 5);
@@ -141,8 +179,8 @@ static void layers_alone(void **state) {
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     memcpy(dout, direction, sizeof dout);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, dfeatures), SHOAL_OK);
-    check_slope(model, &inputs, direction, MODEL, features, dfeatures, ROWS * MODEL,
-                "features");
+    check_slope(model, &inputs, direction, ROWS * MODEL, features, dfeatures,
+                ROWS * MODEL, "features");
     /* Gradients are overwritten, not added to. */
     shoal_parameter one;
     assert_true(shoal_model_parameter(model, 0, &one));
@@ -151,6 +189,13 @@ static void layers_alone(void **state) {
     memcpy(dout, direction, sizeof dout);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_OK);
     assert_true(one.gradients[0] == before);
+    assert_memory_equal(dout, direction, sizeof dout); /* and only read */
+    /* Unless that is what is wanted. */
+    shoal_model_inputs more = inputs;
+    more.accumulate = 1;
+    assert_int_equal(shoal_model_forward(model, &more, &out), SHOAL_OK);
+    assert_int_equal(shoal_model_backward(model, &more, dout, NULL), SHOAL_OK);
+    assert_true(fabsf(one.gradients[0] - 2 * before) <= 1e-5f * fabsf(before));
     shoal_model_destroy(model);
     shoal_context_destroy(context);
 }
@@ -167,7 +212,7 @@ static void sequences_do_not_see_each_other(void **state) {
         shoal_model *model = make_model(context, &config);
         int32_t tokens[ROWS];
         float whole[ROWS * OUTPUTS];
-        const float *out;
+        float *out;
         fill_tokens(tokens);
         const shoal_model_inputs inputs = {.batch = BATCH,
                                            .offsets = offsets,
@@ -190,6 +235,165 @@ static void sequences_do_not_see_each_other(void **state) {
     }
 }
 
+/* ---- Wanted rows ----------------------------------------------------------------- */
+
+static const int32_t wanted[] = {0, 4, 5, 11};
+enum { WANTED = 4 };
+
+/* Fewer rows come out, and gradients are those of the whole with 0 elsewhere. */
+static void wanted_rows_are_those_of_the_whole(void **state) {
+    (void)state;
+    for (int bare = 0; bare < 2; bare++) {
+        shoal_context *context = test_context(NULL, 2);
+        shoal_model_config config = config_of("full", bare);
+        config.dropout = 0.1f; /* only while training */
+        shoal_model *model = make_model(context, &config);
+        const int64_t width = bare ? MODEL : OUTPUTS;
+        int32_t tokens[ROWS];
+        float features[ROWS * MODEL], whole[ROWS * MODEL],
+            slopes[ROWS * MODEL] = {0}, dwhole[ROWS * MODEL], dsome[ROWS * MODEL], *out,
+                          *gradients;
+        fill_tokens(tokens);
+        fill(features, ROWS * MODEL, 4);
+        shoal_model_inputs inputs = {.batch = BATCH,
+                                     .offsets = offsets,
+                                     .tokens = tokens,
+                                     .features = features};
+        const int64_t size = shoal_model_vectors(model, NULL, &gradients);
+        float *expected = test_memory(size, sizeof *expected), some[WANTED * MODEL];
+        fill(some, WANTED * width, 8);
+        for (int64_t i = 0; i < WANTED; i++)
+            memcpy(slopes + wanted[i] * width, some + i * width,
+                   sizeof(float) * (size_t)width);
+        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
+        memcpy(whole, out, sizeof(float) * (size_t)(ROWS * width));
+        assert_int_equal(shoal_model_backward(model, &inputs, slopes,
+                                              bare ? dwhole : NULL),
+                         SHOAL_OK);
+        memcpy(expected, gradients, sizeof(float) * (size_t)size);
+        inputs.wanted = wanted;
+        inputs.wanted_count = WANTED;
+        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
+        for (int64_t i = 0; i < WANTED * width; i++)
+            assert_float_equal(out[i], whole[wanted[i / width] * width + i % width],
+                               2e-5);
+        assert_int_equal(shoal_model_backward(model, &inputs, some, bare ? dsome : NULL),
+                         SHOAL_OK);
+        for (int64_t i = 0; i < size; i++)
+            assert_float_equal(gradients[i], expected[i], 2e-4);
+        for (int64_t i = 0; bare && i < ROWS * MODEL; i++)
+            assert_float_equal(dsome[i], dwhole[i], 2e-4);
+        inputs.training = 1;
+        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
+        free(expected);
+        shoal_model_destroy(model);
+        shoal_context_destroy(context);
+    }
+}
+
+static void wrong_wanted_rows_are_refused(void **state) {
+    static const int32_t wrong[][2] = {{4, 4}, {5, 4}, {-1, 4}, {4, ROWS}};
+    shoal_context *context = test_context(NULL, 1);
+    const shoal_model_config config = config_of("full", false);
+    shoal_model *model = make_model(context, &config);
+    int32_t tokens[ROWS] = {0};
+    float *out;
+    (void)state;
+    shoal_model_inputs inputs = {.batch = BATCH,
+                                 .offsets = offsets,
+                                 .tokens = tokens,
+                                 .wanted_count = 2};
+    for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
+        inputs.wanted = wrong[i];
+        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
+        assert_non_null(strstr(shoal_context_message(context), "wanted row"));
+    }
+    inputs.wanted = wanted;
+    inputs.wanted_count = -1;
+    assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
+    inputs.wanted_count = 0; /* none is legal */
+    assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
+    assert_int_equal(shoal_model_backward(model, &inputs, out, NULL), SHOAL_OK);
+    inputs.wanted_count = 2; /* not those of the forward */
+    assert_int_equal(shoal_model_backward(model, &inputs, out, NULL), SHOAL_INVALID);
+    shoal_model_destroy(model);
+    shoal_context_destroy(context);
+}
+
+/* ---- Views ----------------------------------------------------------------------- */
+
+static void views_share_the_weights(void **state) {
+    shoal_context *context = test_context(NULL, 2);
+    const shoal_model_config config = config_of("full", false);
+    shoal_model *model = make_model(context, &config), *view, *other;
+    int32_t tokens[ROWS];
+    float whole[ROWS * OUTPUTS], *out, *values, *theirs, *gradients;
+    (void)state;
+    fill_tokens(tokens);
+    const shoal_model_inputs inputs = {.batch = BATCH,
+                                       .offsets = offsets,
+                                       .tokens = tokens};
+    assert_int_equal(shoal_model_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
+    const int64_t size = shoal_model_vectors(model, &values, NULL);
+    assert_int_equal(shoal_model_vectors(view, &theirs, &gradients), size);
+    assert_ptr_equal(values, theirs);
+    assert_null(gradients);
+    shoal_parameter one;
+    assert_true(shoal_model_parameter(view, 0, &one) && !one.gradients);
+    assert_true(shoal_model_workspace(view) < shoal_model_workspace(model));
+    values[0] += 1; /* seen by both */
+    assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
+    memcpy(whole, out, sizeof whole);
+    assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
+    assert_memory_equal(out, whole, sizeof whole);
+    assert_int_equal(shoal_model_backward(view, &inputs, out, NULL), SHOAL_INVALID);
+    const shoal_attention clustered = spelled("clustered-2"), lsh = spelled("lsh-1");
+    assert_int_equal(shoal_model_view(view, &clustered, 1, 8, &other), SHOAL_OK);
+    assert_int_equal(shoal_model_settings(other)->attention.kind, SHOAL_CLUSTERED);
+    assert_int_equal(shoal_model_forward(other, &inputs, &out), SHOAL_INVALID);
+    const shoal_model_inputs last = {.batch = 1,
+                                     .offsets = (int64_t[]){0, 7},
+                                     .tokens = tokens + 6};
+    assert_int_equal(shoal_model_forward(other, &last, &out), SHOAL_OK);
+    assert_true(fabsf(out[0] - whole[6 * OUTPUTS]) > 1e-6f);
+    shoal_model_destroy(other);
+    assert_int_equal(shoal_model_view(model, &lsh, 1, 8, &other), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "shared_qk"));
+    assert_null(other);
+    assert_int_equal(shoal_model_view(model, NULL, -1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_view(NULL, NULL, 1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_view(model, NULL, 1, 8, NULL), SHOAL_INVALID);
+    shoal_model_destroy(view);
+    shoal_model_destroy(model);
+    shoal_context_destroy(context);
+}
+
+/* One projection is enough for kinds that could have two. */
+static void views_of_shared_projections(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    const shoal_model_config config = config_of("lsh-1", true);
+    const shoal_attention kinds[] = {spelled("shared-full"), spelled("full")};
+    shoal_model *model = make_model(context, &config);
+    float features[ROWS * MODEL], outs[2][ROWS * MODEL], *out;
+    (void)state;
+    fill(features, ROWS * MODEL, 4);
+    const shoal_model_inputs inputs = {.batch = BATCH,
+                                       .offsets = offsets,
+                                       .features = features};
+    for (int i = 0; i < 2; i++) {
+        shoal_model *view;
+        assert_int_equal(shoal_model_view(model, &kinds[i], BATCH, ROWS, &view),
+                         SHOAL_OK);
+        assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
+        memcpy(outs[i], out, sizeof outs[i]);
+        shoal_model_destroy(view);
+    }
+    for (int i = 0; i < ROWS * MODEL; i++)
+        assert_float_equal(outs[0][i], outs[1][i], 1e-5);
+    shoal_model_destroy(model);
+    shoal_context_destroy(context);
+}
+
 /* ---- Refusals -------------------------------------------------------------------- */
 
 static void wrong_inputs_are_refused(void **state) {
@@ -197,7 +401,7 @@ static void wrong_inputs_are_refused(void **state) {
     shoal_model_config config = config_of("full", false);
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS + 10] = {0};
-    const float *out;
+    float *out;
     (void)state;
     shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .tokens = tokens};
     float none[ROWS * OUTPUTS] = {0};
@@ -234,6 +438,9 @@ static void wrong_inputs_are_refused(void **state) {
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(NULL, &inputs, &out), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(model, NULL, &out), SHOAL_INVALID);
+    assert_int_equal(shoal_model_forward(model, &inputs, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_model_backward(NULL, &inputs, none, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_model_backward(model, &inputs, NULL, NULL), SHOAL_INVALID);
     shoal_model_destroy(model);
 
     assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, &model), SHOAL_OK);
@@ -256,8 +463,8 @@ static void wrong_configurations_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model;
     (void)state;
-    for (int field = 0; field < 9; field++) {
-        shoal_model_config config = config_of("full", false);
+    for (int field = 0; field < 13; field++) {
+        shoal_model_config config = config_of("full", field == 11);
         switch (field) {
         case 0: config.layers = 0; break;
         case 1: config.heads = -1; break;
@@ -268,6 +475,10 @@ static void wrong_configurations_are_refused(void **state) {
         case 6: config.positions = -1; break;
         case 7: config.dropout = 1.5f; break;
         case 8: config.max_length = -1; break;
+        case 9: config.features = 3; break; /* beside tokens */
+        case 10: config.pooling = 3; break;
+        case 11: config.pooling = SHOAL_MEAN_ROW; break; /* of layers alone */
+        case 12: config.activation = -1; break;
         }
         if (shoal_model_create(context, &config, 1, 1, 8, 0, &model) != SHOAL_INVALID)
             fail_msg("field %d was taken", field);
@@ -278,7 +489,18 @@ static void wrong_configurations_are_refused(void **state) {
                      SHOAL_INVALID);
     assert_int_equal(shoal_model_create(context, NULL, 1, 1, 8, 0, &model),
                      SHOAL_INVALID);
+    assert_int_equal(shoal_model_create(NULL, &config, 1, 1, 8, 0, &model),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, NULL),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_model_create(context, &config, 1, -1, 8, 0, &model),
+                     SHOAL_INVALID);
     shoal_model_destroy(NULL);
+    assert_null(shoal_model_settings(NULL));
+    assert_int_equal(shoal_model_vectors(NULL, NULL, NULL), 0);
+    assert_int_equal(shoal_model_workspace(NULL), 0);
+    shoal_parameter one;
+    assert_false(shoal_model_parameter(NULL, 0, &one));
     shoal_context_destroy(context);
 }
 
@@ -310,8 +532,13 @@ static void memory_grows_as_the_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_slopes),
+        cmocka_unit_test(features_and_pooling_have_slopes),
         cmocka_unit_test(layers_alone),
         cmocka_unit_test(sequences_do_not_see_each_other),
+        cmocka_unit_test(wanted_rows_are_those_of_the_whole),
+        cmocka_unit_test(wrong_wanted_rows_are_refused),
+        cmocka_unit_test(views_share_the_weights),
+        cmocka_unit_test(views_of_shared_projections),
         cmocka_unit_test(wrong_inputs_are_refused),
         cmocka_unit_test(wrong_configurations_are_refused),
         cmocka_unit_test(memory_grows_as_the_rows),

@@ -58,7 +58,7 @@ static const file_tensor written[] = {
     {"empty", DTYPE_F64, 2, {0, 5}, NULL, 0},
 };
 
-static const safetensors_note notes[] = {{"format", "pt"},
+static const shoal_note notes[] = {{"format", "pt"},
                                          {"config", "{\"a\": \"\xe2\x99\xaa\"}\n"},
                                          {"", ""}};
 

@@ -1,0 +1,369 @@
+/* The configuration of a training as text: one table of fields, through which flags, files
+   and checkpoints read and write it, and what the user said about them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+#include "options.h"
+#include "train.h"
+
+/* ---- The fields ------------------------------------------------------------------- */
+
+typedef enum { WHOLE, REAL, CHOICE, SEED, TASK, ATTENTION } field_type;
+
+typedef struct {
+    const char *name;
+    field_type type;
+    size_t offset;              /* in train_config */
+    double min, max;            /* WHOLE and REAL */
+    const char *const *choices; /* CHOICE: an int32_t counts through them; NULL ends */
+} field_row;
+
+static const char *const losses[] = {"masked", "all", NULL};
+static const char *const truths[] = {"false", "true", NULL};
+static const char *const norms[] = {"pre", "post", NULL};
+static const char *const activations[] = {"gelu", "relu", NULL};
+static const char *const positions[] = {"sinusoidal", "learned", "none", NULL};
+static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2", NULL};
+
+#define PLACE(member) offsetof(train_config, member)
+#define WHOLE_ROW(name, member, min, max)                                                \
+    { name, WHOLE, PLACE(member), min, max, NULL }
+#define REAL_ROW(name, member, min, max)                                                 \
+    { name, REAL, PLACE(member), min, max, NULL }
+#define CHOICE_ROW(name, member, choices)                                                \
+    { name, CHOICE, PLACE(member), 0, 0, choices }
+#define OTHER_ROW(name, type, member)                                                    \
+    { name, type, PLACE(member), 0, 0, NULL }
+
+static const field_row rows[] = {
+    OTHER_ROW("task", TASK, task),
+    WHOLE_ROW("length", length, 1, 1 << 24),
+    CHOICE_ROW("loss", loss, losses),
+    OTHER_ROW("attention", ATTENTION, model.attention),
+    CHOICE_ROW("shared_qk", model.shared_qk, truths),
+    WHOLE_ROW("layers", model.layers, 1, 1024),
+    WHOLE_ROW("heads", model.heads, 1, 1024),
+    WHOLE_ROW("head_dim", model.head_dim, 1, 4096),
+    WHOLE_ROW("feed_forward", model.feed_forward, 1, 1 << 20),
+    CHOICE_ROW("norm", model.norm, norms),
+    CHOICE_ROW("activation", model.activation, activations),
+    CHOICE_ROW("positions", model.positions, positions),
+    REAL_ROW("dropout", model.dropout, 0, 0.99),
+    CHOICE_ROW("optimizer", optimizer.kind, optimizers),
+    REAL_ROW("learning_rate", learning_rate, 1e-12, 10),
+    REAL_ROW("beta1", optimizer.beta1, 0, 0.999999),
+    REAL_ROW("beta2", optimizer.beta2, 0, 0.9999999),
+    REAL_ROW("epsilon", optimizer.epsilon, 1e-30, 1),
+    REAL_ROW("weight_decay", optimizer.weight_decay, 0, 10),
+    REAL_ROW("clip", clip, 0, 1e30),
+    WHOLE_ROW("warmup", warmup, 0, 1e15),
+    WHOLE_ROW("plateau_patience", plateau_patience, 0, 1e9),
+    REAL_ROW("plateau_factor", plateau_factor, 1e-6, 1),
+    REAL_ROW("average", optimizer.average, 0, 0.999999),
+    WHOLE_ROW("batch", batch, 1, 1 << 20),
+    WHOLE_ROW("steps", steps, 0, 1e15),
+    WHOLE_ROW("validate_every", validate_every, 1, 1e15),
+    WHOLE_ROW("validate_batches", validate_batches, 1, 1 << 20),
+    WHOLE_ROW("stop_after", stop_after, 0, 1e9),
+    OTHER_ROW("seed", SEED, seed),
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+const char *train_field(int index) {
+    return index >= 0 && index < ROWS ? rows[index].name : NULL;
+}
+
+/* Flags are written with '-' where files have '_'. */
+static bool same_name(const char *name, const char *written) {
+    for (; *name; name++, written++)
+        if (*name != (*written == '-' ? '_' : *written))
+            return false;
+    return !*written;
+}
+
+static const field_row *find_row(const char *written) {
+    for (int i = 0; i < ROWS; i++)
+        if (same_name(rows[i].name, written))
+            return &rows[i];
+    return NULL;
+}
+
+static bool refuse(train_reason *reason, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static bool refuse(train_reason *reason, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason->text, sizeof reason->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static bool check_task(const char *name, train_reason *reason) {
+    return strcmp(name, "copy") == 0 ||
+           refuse(reason, "there is no task \"%.40s\"; tasks: copy", name);
+}
+
+bool train_defaults(const char *task, train_config *config, train_reason *reason) {
+    *config = (train_config){.task = "copy",
+                             .length = 31,
+                             .loss = LOSS_MASKED,
+                             .model = {.layers = 4,
+                                       .heads = 6,
+                                       .head_dim = 32,
+                                       .feed_forward = 768,
+                                       .norm = SHOAL_NORM_PRE,
+                                       .activation = SHOAL_GELU,
+                                       .positions = SHOAL_SINUSOIDAL},
+                             .optimizer = shoal_optimizer_defaults(),
+                             .learning_rate = 2e-4f,
+                             .clip = 10,
+                             .plateau_patience = 30,
+                             .plateau_factor = 0.5f,
+                             .batch = 32,
+                             .steps = 5000,
+                             .validate_every = 100,
+                             .validate_batches = 5,
+                             .seed = 1};
+    return check_task(task, reason);
+}
+
+/* ---- From text -------------------------------------------------------------------- */
+
+/* The ends of a real's range are floats, as its values are. */
+static bool in_range(const field_row *row, double value) {
+    const bool real = row->type == REAL;
+    return value >= (real ? (double)(float)row->min : row->min) &&
+           value <= (real ? (double)(float)row->max : row->max);
+}
+
+static bool set_whole(const field_row *row, void *place, const char *text,
+                      train_reason *reason) {
+    char *rest;
+    errno = 0;
+    const long long value = strtoll(text, &rest, 10);
+    if (rest == text || *rest || errno || !in_range(row, (double)value))
+        return refuse(reason, "%s is \"%s\"; it must be a whole number from %.0f to %.0f",
+                      row->name, text, row->min, row->max);
+    memcpy(place, &(int64_t){value}, sizeof(int64_t));
+    return true;
+}
+
+static bool set_real(const field_row *row, void *place, const char *text,
+                     train_reason *reason) {
+    char *rest;
+    const float value = (float)strtod(text, &rest);
+    if (rest == text || *rest || !in_range(row, (double)value))
+        return refuse(reason, "%s is \"%s\"; it must be a number from %.9g to %.9g",
+                      row->name, text, row->min, row->max);
+    memcpy(place, &value, sizeof value);
+    return true;
+}
+
+static bool set_choice(const field_row *row, void *place, const char *text,
+                       train_reason *reason) {
+    char names[TRAIN_VALUE] = "";
+    for (int32_t i = 0; row->choices[i]; i++) {
+        if (strcmp(row->choices[i], text) == 0) {
+            memcpy(place, &i, sizeof i);
+            return true;
+        }
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                 row->choices[i]);
+    }
+    return refuse(reason, "%s is \"%s\"; it must be one of %s", row->name, text, names);
+}
+
+static bool set_seed(const field_row *row, void *place, const char *text,
+                     train_reason *reason) {
+    char *rest;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &rest, 10);
+    if (text[0] < '0' || text[0] > '9' || *rest || errno)
+        return refuse(reason,
+                      "%s is \"%s\"; it must be a whole number from 0 to %" PRIu64,
+                      row->name, text, UINT64_MAX);
+    memcpy(place, &(uint64_t){value}, sizeof(uint64_t));
+    return true;
+}
+
+bool train_set(shoal_context *context, train_config *config, const char *name,
+               const char *text, train_reason *reason) {
+    const field_row *row = find_row(name);
+    if (!row)
+        return refuse(reason, "there is no field \"%s\"", name);
+    void *place = (char *)config + row->offset;
+    switch (row->type) {
+    case WHOLE: return set_whole(row, place, text, reason);
+    case REAL: return set_real(row, place, text, reason);
+    case CHOICE: return set_choice(row, place, text, reason);
+    case SEED: return set_seed(row, place, text, reason);
+    case TASK: return check_task(text, reason);
+    case ATTENTION: break;
+    }
+    return shoal_attention_parse(context, text, place) == SHOAL_OK ||
+           refuse(reason, "%s", shoal_context_message(context));
+}
+
+/* ---- To text ---------------------------------------------------------------------- */
+
+/* The shortest decimal that reads back to the same float. */
+static int print_real(char *text, size_t size, float value) {
+    char found[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(found, sizeof found, "%.*g", digits, (double)value);
+        if ((float)strtod(found, NULL) == value)
+            break;
+    }
+    return snprintf(text, size, "%s", found);
+}
+
+size_t train_get(const train_config *config, int index, char *text, size_t size) {
+    const field_row *row = &rows[index];
+    const void *place = (const char *)config + row->offset;
+    switch (row->type) {
+    case WHOLE: return (size_t)snprintf(text, size, "%" PRId64, *(const int64_t *)place);
+    case REAL: return (size_t)print_real(text, size, *(const float *)place);
+    case CHOICE:
+        return (size_t)snprintf(text, size, "%s", row->choices[*(const int32_t *)place]);
+    case SEED: return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
+    case TASK: return (size_t)snprintf(text, size, "%s", (const char *)place);
+    case ATTENTION: break;
+    }
+    return shoal_attention_print(place, text, size);
+}
+
+/* Texts that are numbers or booleans in JSON become those. */
+static json_t *json_of_text(const char *text) {
+    char *rest;
+    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
+        return json_boolean(text[0] == 't');
+    const long long whole = strtoll(text, &rest, 10);
+    if (rest != text && !*rest && (text[0] != '-' || whole < 0) && strlen(text) < 19)
+        return json_integer(whole);
+    const double real = strtod(text, &rest);
+    if (rest != text && !*rest && strlen(text) < 19)
+        return json_real(real);
+    return json_string(text);
+}
+
+json_t *train_config_json(const train_config *config) {
+    json_t *object = json_object();
+    char text[TRAIN_VALUE];
+    for (int i = 0; i < ROWS; i++) {
+        train_get(config, i, text, sizeof text);
+        json_object_set_new(object, rows[i].name, json_of_text(text));
+    }
+    return object;
+}
+
+/* ---- What the user says ------------------------------------------------------------ */
+
+static int refuse_field(const train_settings *settings, const char *name) {
+    const char *near = closest_name(name, &rows[0].name, ROWS, sizeof *rows);
+    return complain(settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
+                    near ? "%s%sthere is no field \"%s\"; did you mean %s?"
+                         : "%s%sthere is no field \"%s\"; %s --print-config shows all",
+                    settings->file ? settings->file : "", settings->file ? ": " : "",
+                    name, near ? near : "shoal train copy");
+}
+
+int train_say(train_settings *settings, const char *name, const char *text) {
+    if (!find_row(name))
+        return refuse_field(settings, name);
+    if (settings->count == TRAIN_SETTINGS)
+        return complain(EXIT_USAGE, settings->command, "more than %d settings",
+                        TRAIN_SETTINGS);
+    if (strlen(text) >= TRAIN_VALUE)
+        return complain(EXIT_USAGE, settings->command, "%s: \"%.40s...\" is too long",
+                        name, text);
+    const int at = settings->count++;
+    snprintf(settings->said[at].name, sizeof settings->said[at].name, "%s", name);
+    snprintf(settings->said[at].text, sizeof settings->said[at].text, "%s", text);
+    settings->said[at].file = settings->file;
+    return EXIT_OK;
+}
+
+int train_say_all(train_settings *settings, const train_config *config) {
+    char text[TRAIN_VALUE];
+    int code = EXIT_OK;
+    settings->count = 0;
+    for (int i = 0; i < ROWS && code == EXIT_OK; i++) {
+        train_get(config, i, text, sizeof text);
+        code = train_say(settings, rows[i].name, text);
+    }
+    return code;
+}
+
+int train_say_pair(train_settings *settings, const char *pair) {
+    char name[64];
+    const size_t length = strcspn(pair, "=");
+    if (!pair[length] || length == 0 || length >= sizeof name)
+        return complain(EXIT_USAGE, settings->command,
+                        "--set is \"%s\"; it must be KEY=VALUE", pair);
+    snprintf(name, sizeof name, "%.*s", (int)length, pair);
+    return train_say(settings, name, pair + length + 1);
+}
+
+/* A number, boolean or string as the text that a flag would have. */
+static bool value_text(const json_t *value, char *text, size_t size) {
+    if (json_is_string(value))
+        return (size_t)snprintf(text, size, "%s", json_string_value(value)) < size;
+    if (json_is_integer(value))
+        snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, size, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value))
+        snprintf(text, size, "%s", json_is_true(value) ? "true" : "false");
+    else
+        return false;
+    return true;
+}
+
+int train_say_file(train_settings *settings, const char *path) {
+    json_t *object = load_json(settings->command, path);
+    const char *key;
+    json_t *value;
+    int code = EXIT_OK;
+    if (!object)
+        return EXIT_BAD_INPUT;
+    settings->file = path;
+    if (!json_is_object(object))
+        code = complain(EXIT_BAD_INPUT, settings->command,
+                        "%s: it must be one object of fields", path);
+    json_object_foreach(object, key, value) {
+        char text[TRAIN_VALUE];
+        if (!value_text(value, text, sizeof text))
+            code = complain(EXIT_BAD_INPUT, settings->command,
+                            "%s: %s must be a number, a truth or a short string", path,
+                            key);
+        else
+            code = train_say(settings, key, text);
+        if (code != EXIT_OK)
+            break;
+    }
+    settings->file = NULL;
+    json_decref(object);
+    return code;
+}
+
+int train_apply(const train_settings *settings, shoal_context *context,
+                train_config *config) {
+    for (int i = 0; i < settings->count; i++) {
+        train_reason reason;
+        if (train_set(context, config, settings->said[i].name, settings->said[i].text,
+                      &reason))
+            continue;
+        const char *file = settings->said[i].file;
+        return complain(file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command, "%s%s%s",
+                        file ? file : "", file ? ": " : "", reason.text);
+    }
+    return EXIT_OK;
+}

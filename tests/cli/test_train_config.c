@@ -1,0 +1,342 @@
+/* The copy task against its description, configurations as text, and what a checkpoint
+   says about both. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+#include "train_support.h"
+
+enum { ROWS = 64 };
+
+/* Values that are nobody's default. */
+static train_config some_config(shoal_context *context, const char *kind) {
+    train_config config;
+    assert_true(train_defaults("copy", &config, NULL));
+    say(context, &config, "attention", kind);
+    config.batch = 3;
+    config.model.dropout = 0.1f;
+    config.model.norm = SHOAL_NORM_POST;
+    config.optimizer.average = 0.987654321f;
+    config.learning_rate = 1.0f / 3;
+    config.seed = UINT64_MAX;
+    return config;
+}
+
+/* ---- The copy task --------------------------------------------------------------- */
+
+typedef struct {
+    int64_t offsets[9];
+    int32_t tokens[8 * ROWS], targets[8 * ROWS], answers[8 * ROWS], masked[8 * ROWS],
+        masked_answers[8 * ROWS];
+    copy_batch batch;
+} batch_memory;
+
+static const copy_batch *make(batch_memory *memory, const train_config *config,
+                              copy_split split, int64_t number) {
+    memset(memory, 0, sizeof *memory);
+    memory->batch = (copy_batch){.offsets = memory->offsets,
+                                 .tokens = memory->tokens,
+                                 .targets = memory->targets,
+                                 .answers = memory->answers,
+                                 .masked = memory->masked,
+                                 .masked_answers = memory->masked_answers};
+    copy_make(config, split, number, &memory->batch);
+    return &memory->batch;
+}
+
+/* One row of 0w0w: its masked symbols are counted, and can be read in the other half. */
+static int64_t check_row(const int32_t *tokens, const int32_t *targets,
+                         const int32_t *answers, int64_t length, bool all) {
+    int64_t masked = 0;
+    assert_int_equal(tokens[0], 0);
+    assert_int_equal(tokens[length + 1], 0);
+    assert_int_equal(targets[0], all ? 0 : -1);
+    for (int64_t i = 1; i <= length; i++) {
+        const int64_t places[] = {i, i + length + 1};
+        const int32_t first = tokens[places[0]], second = tokens[places[1]];
+        assert_false(first == 11 && second == 11);
+        assert_true(first == 11 || second == 11 || first == second);
+        for (int which = 0; which < 2; which++) {
+            const int64_t place = places[which];
+            const int32_t symbol = tokens[places[1 - which]];
+            const bool hidden = tokens[place] == 11;
+            masked += hidden;
+            assert_true(hidden || (tokens[place] >= 1 && tokens[place] <= 10));
+            assert_int_equal(answers[place], hidden ? symbol : -1);
+            assert_int_equal(targets[place], hidden ? symbol : all ? tokens[place] : -1);
+        }
+    }
+    return masked;
+}
+
+static void copy_is_as_described(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    train_config config = some_config(context, "full");
+    static batch_memory memory;
+    (void)state;
+    for (int all = 0; all < 2; all++)
+        for (int64_t length = 1; length <= 31; length += length < 4 ? 1 : 9) {
+            int64_t first_copy = 0, masked = 0;
+            config.length = length;
+            config.loss = all ? LOSS_ALL : LOSS_MASKED;
+            config.batch = 8;
+            const int64_t rows = copy_positions(length);
+            assert_int_equal(rows, 2 * length + 2);
+            const copy_batch *batch = make(&memory, &config, SPLIT_TRAIN, 3);
+            for (int64_t b = 0; b < 8; b++) {
+                assert_int_equal(batch->offsets[b], b * rows);
+                const int32_t *tokens = batch->tokens + b * rows;
+                const int64_t here = check_row(tokens, batch->targets + b * rows,
+                                               batch->answers + b * rows, length,
+                                               all != 0);
+                const int64_t fifth = (int64_t)floor(0.2 * 2 * (double)length + 0.5);
+                assert_int_equal(here, fifth > 0 ? fifth : 1);
+                for (int64_t i = 1; i <= length; i++)
+                    first_copy += tokens[i] == 11;
+            }
+            assert_int_equal(batch->offsets[8], 8 * rows);
+            if (length == 31) { /* 96 coins */
+                assert_true(first_copy > 24);
+                assert_true(first_copy < 72);
+            }
+            for (int64_t row = 0; row < 8 * rows; row++)
+                if (batch->tokens[row] == 11) {
+                    assert_int_equal(batch->masked[masked], row);
+                    assert_int_equal(batch->masked_answers[masked++],
+                                     batch->answers[row]);
+                }
+            assert_int_equal(batch->masked_count, masked);
+        }
+    shoal_context_destroy(context);
+}
+
+static void batches_are_functions_of_their_number(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    train_config config = some_config(context, "full");
+    static batch_memory a, b;
+    (void)state;
+    config.length = 31;
+    make(&a, &config, SPLIT_TRAIN, 7);
+    make(&b, &config, SPLIT_TRAIN, 8);
+    assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
+    make(&b, &config, SPLIT_VALIDATE, 7);
+    assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
+    make(&b, &config, SPLIT_TRAIN, 7);
+    assert_memory_equal(a.tokens, b.tokens, sizeof a.tokens);
+    config.seed++;
+    make(&b, &config, SPLIT_TRAIN, 7);
+    assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
+    assert_memory_not_equal(a.tokens, a.tokens + ROWS, 64 * sizeof *a.tokens);
+    shoal_context_destroy(context);
+}
+
+/* ---- Configurations -------------------------------------------------------------- */
+
+static void fields_are_read_and_written(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    train_config config = some_config(context, "i-clustered-9:topk=3"), copy;
+    (void)state;
+    assert_true(train_defaults("copy", &copy, NULL));
+    int fields = 0;
+    for (; train_field(fields); fields++) {
+        char text[TRAIN_VALUE];
+        const size_t length = train_get(&config, fields, text, sizeof text);
+        assert_int_equal(length, strlen(text));
+        say(context, &copy, train_field(fields), text);
+        assert_int_equal(train_get(&config, fields, NULL, 0), strlen(text));
+    }
+    assert_true(fields > 25);
+    assert_null(train_field(-1));
+    assert_memory_equal(&config, &copy, sizeof config);
+    say(context, &copy, "feed-forward", "99");
+    assert_int_equal(copy.model.feed_forward, 99);
+    shoal_context_destroy(context);
+}
+
+static void wrong_fields_are_named(void **state) {
+    static const char *const wrong[][3] = {{"layer", "4", "layer"},
+                                           {"layers", "0", "layers"},
+                                           {"layers", "4.5", "layers"},
+                                           {"layers", "", "layers"},
+                                           {"norm", "middle", "pre, post"},
+                                           {"dropout", "1", "dropout"},
+                                           {"dropout", "nan", "dropout"},
+                                           {"learning_rate", "-1", "learning_rate"},
+                                           {"seed", "-1", "seed"},
+                                           {"attention", "fool", "fool"},
+                                           {"task", "fly", "tasks: copy"},
+                                           {"steps", "1e3", "steps"},
+                                           {"shared_qk", "yes", "shared_qk"},
+                                           {"batch", "99999999999999999999", "batch"},
+                                           {"beta2", "1", "0.9999999"}};
+    shoal_context *context = test_context(NULL, 1);
+    train_config config = some_config(context, "full");
+    const train_config before = config;
+    train_reason reason;
+    (void)state;
+    for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_false(train_set(context, &config, wrong[i][0], wrong[i][1], &reason));
+        assert_non_null(strstr(reason.text, wrong[i][2]));
+        assert_memory_equal(&config, &before, sizeof config);
+    }
+    assert_false(train_defaults("fly", &config, &reason));
+    assert_non_null(strstr(reason.text, "there is no task \"fly\""));
+    /* The ends of a range are floats: this one is inside. */
+    config = before;
+    say(context, &config, "beta2", "0.9999999");
+    trainer at = trainer_of(context, &config);
+    trainer_end(&at);
+    shoal_context_destroy(context);
+}
+
+/* ---- Checkpoints ----------------------------------------------------------------- */
+
+static void temporary_path(char path[256]) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, 256, "%s/shoal-config-%ld.safetensors", folder ? folder : "/tmp",
+             (long)getpid());
+}
+
+/* Every number of the state another one than at the beginning. */
+static void the_state_comes_back(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    const train_config config = small_config(context, "full");
+    trainer at = trainer_of(context, &config), fresh = trainer_of(context, &config);
+    train_config read;
+    train_reason reason;
+    char path[256];
+    (void)state;
+    temporary_path(path);
+    at.state = (train_state){.step = 2,
+                             .validations = 5,
+                             .validated_at = 1,
+                             .perfect = 3,
+                             .seconds = 0.1};
+    at.schedule.best = 0.1;
+    at.schedule.waiting = 4;
+    at.schedule.scale = 0.3;
+    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
+    assert_int_equal(trainer_resume(&fresh, path), SHOAL_OK);
+    assert_memory_equal(&fresh.state, &at.state, sizeof at.state);
+    assert_memory_equal(&fresh.schedule, &at.schedule, sizeof at.schedule);
+    assert_int_equal(train_read(context, path, &read, &reason), SHOAL_OK);
+    assert_int_equal(read.length, 7);
+    assert_int_equal(read.seed, 5);
+    remove(path);
+    trainer_end(&fresh);
+    trainer_end(&at);
+    shoal_context_destroy(context);
+}
+
+/* Whatever field differs, it is named; the number of steps may. */
+static void other_fields_are_named(void **state) {
+    static const char *const others[][2] =
+        {{"length", "6"},       {"layers", "1"},       {"heads", "4"},
+         {"head_dim", "4"},     {"norm", "post"},      {"attention", "clustered-3"},
+         {"shared_qk", "true"}, {"average", "0"},      {"average", "0.99"},
+         {"seed", "4"},         {"loss", "all"},       {"learning_rate", "0.0003"},
+         {"clip", "1"},         {"optimizer", "adam"}, {"positions", "learned"}};
+    static const char *const longer[][2] = {{"steps", "400"}};
+    shoal_context *context = test_context(NULL, 1);
+    trainer at = trainer_with(context, 0, NULL);
+    train_step step;
+    char path[256];
+    (void)state;
+    temporary_path(path);
+    assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
+    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
+    trainer_end(&at);
+    for (int64_t i = 0; i < COUNT_OF(others); i++) {
+        char reason[64];
+        trainer other = trainer_with(context, 1, &others[i]);
+        snprintf(reason, sizeof reason, "the checkpoint has %s = ", others[i][0]);
+        assert_int_equal(trainer_resume(&other, path), SHOAL_INVALID);
+        assert_non_null(strstr(other.reason.text, reason));
+        assert_int_equal(other.state.step, 0);
+        trainer_end(&other);
+    }
+    at = trainer_with(context, 1, longer);
+    assert_int_equal(trainer_resume(&at, path), SHOAL_OK);
+    assert_int_equal(at.state.step, 1);
+    trainer_end(&at);
+    remove(path);
+    shoal_context_destroy(context);
+}
+
+/* The trainer's notes with one changed or left out, under a trainer that then resumes. */
+static void resume_with(shoal_context *context, const char *key, const char *value,
+                        shoal_status wanted, const char *reason) {
+    trainer at = trainer_with(context, 0, NULL);
+    shoal_checkpoint *file;
+    shoal_note notes[64];
+    int64_t count = 0, kept = 0;
+    static const char *const counts[] = {"state.step", "state.validations",
+                                         "state.validated_at", "state.perfect",
+                                         "state.seconds"};
+    char path[256], keys[64][48];
+    temporary_path(path);
+    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
+    assert_int_equal(shoal_checkpoint_open(context, path, &file), SHOAL_OK);
+    for (int i = 0; train_field(i); i++, count++)
+        snprintf(keys[count], sizeof keys[count], "config.%s", train_field(i));
+    for (int64_t i = 0; i < COUNT_OF(counts); i++, count++)
+        snprintf(keys[count], sizeof keys[count], "%s", counts[i]);
+    for (int64_t i = 0; i < count; i++) {
+        const bool changed = strcmp(keys[i], key) == 0;
+        notes[kept] =
+            (shoal_note){keys[i], changed ? value : shoal_checkpoint_note(file, keys[i])};
+        kept += notes[kept].value != NULL;
+    }
+    assert_int_equal(shoal_checkpoint_save(path, at.model, at.optimizer, &at.schedule,
+                                           notes, kept),
+                     SHOAL_OK);
+    shoal_checkpoint_close(file);
+    assert_int_equal(trainer_resume(&at, path), wanted);
+    if (wanted != SHOAL_OK && !strstr(at.reason.text, reason))
+        fail_msg("\"%s\" does not say \"%s\"", at.reason.text, reason);
+    trainer_end(&at);
+    remove(path);
+}
+
+static void wrong_notes_are_named(void **state) {
+    static const char *const wrong[][3] =
+        {{"config.layers", NULL, "no config.layers"},
+         {"config.layers", "two", "layers"},
+         {"config.task", "fly", "tasks: copy"},
+         {"config.norm", "\033[31mpre", "\"?[31mpre\""},
+         {"state.step", "-3", "state.step"},
+         {"state.step", "9223372036854775807", "state.step"},
+         {"state.step", "\033[31m", "state.step is ?[31m"},
+         {"state.perfect", NULL, "state.perfect is missing"},
+         {"state.seconds", "nan", "state.seconds"}};
+    shoal_context *context = test_context(NULL, 1);
+    (void)state;
+    resume_with(context, "", NULL, SHOAL_OK, "");
+    /* The same, spelled otherwise. */
+    resume_with(context, "config.learning_rate", "1.0e-2", SHOAL_OK, "");
+    for (int64_t i = 0; i < COUNT_OF(wrong); i++)
+        resume_with(context, wrong[i][0], wrong[i][1], SHOAL_BAD_FILE, wrong[i][2]);
+    shoal_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copy_is_as_described),
+        cmocka_unit_test(batches_are_functions_of_their_number),
+        cmocka_unit_test(fields_are_read_and_written),
+        cmocka_unit_test(wrong_fields_are_named),
+        cmocka_unit_test(the_state_comes_back),
+        cmocka_unit_test(other_fields_are_named),
+        cmocka_unit_test(wrong_notes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
