@@ -135,7 +135,7 @@ typedef struct {
     shoal_model *model;                    /* one layer, post-norm as in the paper */
     shoal_parameter parts[EXACT_PARTS][2]; /* weight and bias; the key's have no values
                                               where the keys are the queries */
-    const float *out; /* [B N][M], of the last call; the model's own */
+    float *out; /* [B N][M], of the last call; the model's own */
 } bench_layer;
 
 shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,

@@ -1,0 +1,25 @@
+# The programs of examples/: only public headers, linked as a user's own would be. Each is
+# run by a test that looks at what it prints.
+set(shared_data ${CMAKE_CURRENT_SOURCE_DIR}/../shared/data)
+
+# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...])
+function(shoal_example name library pattern)
+    if(NOT TARGET ${library})
+        return()
+    endif()
+    add_executable(example_${name} examples/${name}.c)
+    target_link_libraries(example_${name} PRIVATE ${library} shoal_flags)
+    set_target_properties(example_${name} PROPERTIES
+        OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY examples)
+    if(COMMAND shoal_test)
+        shoal_test(example_${name} COMMAND bash
+            ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree/example.sh ${pattern}
+            $<TARGET_FILE:example_${name}> ${ARGN})
+    endif()
+endfunction()
+
+shoal_example(attention shoal "attends to theme 5 by 7[0-9] %")
+shoal_example(train shoal_models "^loaded +loss 0\\.[0-4].* right +(9[0-9]|100) %")
+shoal_example(transcribe shoal_speech "he is rather difficult to get hold of"
+    FILE:${shared_data}/models/ggml-tiny.bin
+    FILE:${shared_data}/speech/1088-134315-0020.flac)
