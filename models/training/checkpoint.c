@@ -506,7 +506,7 @@ shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t 
                               int64_t max_rows, unsigned flags, shoal_model **model) {
     shoal_checkpoint *checkpoint;
     shoal_model_config config;
-    uint64_t seed;
+    uint64_t seed = 0;
     if (model)
         *model = NULL;
     if (!model)
