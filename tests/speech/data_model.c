@@ -1,5 +1,3 @@
-#define _GNU_SOURCE
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,56 +12,6 @@
 #include "speech/mel.h"
 
 #include <cmocka.h>
-
-/* ---- Files, folders, memory ----------------------------------------------------- */
-
-void write_bytes_to(const char *path, const void *bytes, size_t size) {
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
-
-const char *make_folder(void) {
-    char *path = strdup("/tmp/shoal-data-XXXXXX");
-    assert_non_null(mkdtemp(path));
-    return path;
-}
-
-static int remove_entry(const char *path, const struct stat *information, int type,
-                        struct FTW *place) {
-    (void)information, (void)type, (void)place;
-    return remove(path);
-}
-
-void remove_folder(const char *folder) {
-    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-    free((void *)(uintptr_t)folder);
-}
-
-static void *counted_allocate(void *user, size_t bytes) {
-    counted_memory *memory = user;
-    if (memory->calls++ == memory->fail_at)
-        return NULL;
-    memory->live++;
-    return malloc(bytes);
-}
-
-static void counted_release(void *user, void *block) {
-    counted_memory *memory = user;
-    memory->live--;
-    free(block);
-}
-
-shoal_context *counted_context(counted_memory *memory, int threads) {
-    shoal_options options = {.threads = threads,
-                             .allocate = counted_allocate,
-                             .release = counted_release,
-                             .user = memory};
-    shoal_context *context;
-    assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
-    return context;
-}
 
 /* ---- ggml ------------------------------------------------------------------------- */
 

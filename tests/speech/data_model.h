@@ -3,6 +3,7 @@
 #ifndef SHOAL_TESTS_DATA_MODEL_H
 #define SHOAL_TESTS_DATA_MODEL_H
 
+#include "folders.h"
 #include "speech/whisper_file.h"
 
 typedef struct {
@@ -20,17 +21,5 @@ made_model make_ggml(int32_t vocabulary);
    files) into an existing folder. */
 void make_hf_folder(shoal_context *context, const whisper_file *model, const char *folder,
                     bool shards);
-
-/* A whole small file; fails the test when it cannot be written. */
-void write_bytes_to(const char *path, const void *bytes, size_t size);
-/* A new folder under /tmp; the text is valid for the program's life. */
-const char *make_folder(void);
-void remove_folder(const char *folder); /* and the files in it, and one level below */
-
-/* An allocator that refuses the call number `fail_at` (from 0; -1: none). */
-typedef struct {
-    int64_t calls, live, fail_at;
-} counted_memory;
-shoal_context *counted_context(counted_memory *memory, int threads);
 
 #endif

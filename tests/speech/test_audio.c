@@ -334,11 +334,13 @@ static void failed_allocations_are_reported(void **state) {
     (void)state;
     write_sine(inside("m.wav"), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 8000, 1, 100);
     for (int64_t n = 0; n <= 2; n++) {
-        counted_memory memory = {.fail_at = -1};
-        shoal_context *counted = counted_context(&memory, 1);
+        counting_allocator memory = {0};
+        const shoal_options options = counting_options(&memory);
+        shoal_context *counted;
+        assert_int_equal(shoal_context_create(&options, &counted), SHOAL_OK);
         int64_t live = memory.live;
         audio_file *recording;
-        memory.fail_at = memory.calls + n;
+        memory.fail_at = memory.calls + n + 1;
         assert_int_equal(sh_audio_open(counted, inside("m.wav"), &recording),
                          n < 2 ? SHOAL_NO_MEMORY : SHOAL_OK);
         sh_audio_close(recording);

@@ -12,6 +12,7 @@
 #include "data_model.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
+#include "support.h"
 
 #include <cmocka.h>
 
@@ -189,11 +190,13 @@ static void failed_allocations_are_reported(void **state) {
     make_hf_folder(context, model, where, false);
     sh_whisper_file_close(model);
     for (int64_t n = 0;; n++) {
-        counted_memory memory = {.fail_at = -1};
-        shoal_context *counted = counted_context(&memory, 1);
+        counting_allocator memory = {0};
+        const shoal_options options = counting_options(&memory);
+        shoal_context *counted;
+        assert_int_equal(shoal_context_create(&options, &counted), SHOAL_OK);
         int64_t live = memory.live;
         whisper_file *file = NULL, *other = NULL;
-        memory.fail_at = memory.calls + n;
+        memory.fail_at = memory.calls + n + 1;
         shoal_status status = sh_whisper_file_open(counted, where, &file);
         if (status == SHOAL_OK)
             status = sh_ggml_parse(counted, "bytes", made.bytes, made.size, &other);

@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data_model.h"
+#include "folders.h"
 #include "models/files/safetensors.h"
+#include "support.h"
 
 #include <cmocka.h>
 
@@ -366,11 +367,13 @@ static void failed_allocations_are_reported(void **state) {
     (void)state;
     write_text("i.json", "{\"weight_map\": {\"weights\": \"one\", \"step\": \"two\"}}");
     for (int64_t n = 0;; n++) {
-        counted_memory memory = {.fail_at = -1};
-        shoal_context *counted = counted_context(&memory, 1);
+        counting_allocator memory = {0};
+        const shoal_options options = counting_options(&memory);
+        shoal_context *counted;
+        assert_int_equal(shoal_context_create(&options, &counted), SHOAL_OK);
         int64_t live = memory.live;
         safetensors *file = NULL;
-        memory.fail_at = memory.calls + n;
+        memory.fail_at = memory.calls + n + 1;
         shoal_status status =
             sh_safetensors_write(counted, inside("one"), &written[1], 1, NULL, 0, 0);
         if (status == SHOAL_OK)
