@@ -27,7 +27,8 @@ demo:
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm speech plots counts commas
+	@tools/install-deps program tests --optional clang arm speech plots counts commas \
+		format
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:
@@ -41,7 +42,7 @@ bench:
 	@cmake --build $(BUILD) --target bench
 
 fuzz:
-	@tools/install-deps program clang
+	@tools/install-deps program speech clang
 	@tools/install-deps fuzz
 	@cmake -S . -B $(BUILD)/fuzz -DCMAKE_C_COMPILER=clang -DSHOAL_FUZZ=ON \
 		-DSHOAL_FUZZ_SECONDS=$(FUZZ_SECONDS)
@@ -52,7 +53,8 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 format:
-	@find include src models speech exact cli lab examples tests bench -name '*.[ch]' | xargs clang-format -i
+	@find include src models speech exact cli lab examples tests bench -name '*.[ch]' | \
+		xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD)

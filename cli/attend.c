@@ -1,10 +1,10 @@
-/* shoal attend: arrays are read and compared before any work begins, and written after all
-   of it has succeeded.
+/* shoal attend: arrays are read and compared before any work begins, and written after
+   all of it has succeeded.
 
    A problem that fits comfortably in memory is one slice. A larger one is cut into one
-   slice per sequence and key/value head, which one plan does one after the other: a head's
-   result does not depend on the others, and the pages of inputs that are finished go back
-   to the system. */
+   slice per sequence and key/value head, which one plan does one after the other: a
+   head's result does not depend on the others, and the pages of inputs that are finished
+   go back to the system. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <inttypes.h>

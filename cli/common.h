@@ -23,8 +23,8 @@ extern const char exit_codes_help[];
 int complain(int exit_code, const char *command, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same with the context's message. EXIT_RESOURCES where memory ran out, `otherwise` for
-   any other status. */
+/* The same with the context's message. EXIT_RESOURCES where memory ran out, `otherwise`
+   for any other status. */
 int complain_status(shoal_status status, int otherwise, const char *command,
                     const shoal_context *context);
 
@@ -67,8 +67,8 @@ void handle_signals(void);
 void writing_begin(void);
 void writing_end(void);
 
-/* For work that ends well when it is interrupted: from here on a signal is only noted, and
-   a second one ends the program (after the file that is being written). */
+/* For work that ends well when it is interrupted: from here on a signal is only noted,
+   and a second one ends the program (after the file that is being written). */
 void watch_stop(void);
 int stop_signal(void); /* the one that came, or 0 */
 
@@ -77,12 +77,12 @@ void catch_signals(void (*handler)(int number));
 
 /* ---- Files ------------------------------------------------------------------------ */
 
-/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so that a
-   long run does not fail at its end. EXIT_OK, or complains. */
+/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so
+   that a long run does not fail at its end. EXIT_OK, or complains. */
 int check_destination(const char *command, const char *path);
 
-/* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file that
-   the program opens would get its number otherwise. */
+/* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file
+   that the program opens would get its number otherwise. */
 void open_standard_files(void);
 
 /* A file that is written whole or not at all: under another name in the same folder, and

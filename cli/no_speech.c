@@ -1,4 +1,4 @@
-/* In place of the commands that need libshoal-speech, in a program that is built without. */
+/* In place of the commands that need libshoal-speech, where it is not built. */
 #include "commands.h"
 #include "common.h"
 

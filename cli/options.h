@@ -32,8 +32,9 @@ enum { OPTIONS_END = -1, OPTIONS_WRONG = -2 };
 int next_option(const command_help *help, int count, char **arguments,
                 const char **value);
 
-/* Takes all options through `take`, which returns false after a complaint. Returns the exit
-   code when that is the end (--help, a mistake), or -1: go on with the words at optind. */
+/* Takes all options through `take`, which returns false after a complaint. Returns the
+   exit code when that is the end (--help, a mistake), or -1: go on with the words at
+   optind. */
 typedef bool option_function(void *job, int option, const char *value);
 int take_options(const command_help *help, int count, char **arguments,
                  option_function *take, void *job);
@@ -64,9 +65,9 @@ bool parse_seed(const char *command, const char *option, const char *text,
                 uint64_t *value);
 bool parse_scale(const char *command, const char *option, const char *text, float *value);
 
-/* Splits the value of an option into `most` kinds at the most, each name `size` bytes from
-   the one before: a piece such as "topk=32" belongs to the kind before it. Returns how
-   many, or 0 after a complaint. */
+/* Splits the value of an option into `most` kinds at the most, each name `size` bytes
+   from the one before: a piece such as "topk=32" belongs to the kind before it. Returns
+   how many, or 0 after a complaint. */
 int read_kinds(const char *command, const char *option, const char *text, char *names,
                size_t size, int most);
 

@@ -2,8 +2,8 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-# Looks for a C library by its header; makes the target NAME, or leaves it undefined. What a
-# linker calls it is kept, for users of the archives.
+# Looks for a C library by its header; makes the target NAME, or leaves it undefined. What
+# a linker calls it is kept, for users of the archives.
 function(shoal_find name header library)
     if(TARGET ${name})
         return()

@@ -5,8 +5,8 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
 file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
     ${CMAKE_INSTALL_PREFIX})
 
-# One library with its header, its .pc file and its part of the CMake package. NAME is that
-# of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the one below it.
+# One library with its header, its .pc file and its part of the CMake package. NAME is
+# that of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the one below it.
 function(shoal_install target name pc_name pc_on pc_description)
     install(TARGETS ${target} ${target}_static EXPORT ${name}Targets)
     install(EXPORT ${name}Targets NAMESPACE shoal:: DESTINATION ${package_dir})
@@ -20,7 +20,8 @@ endfunction()
 
 shoal_install(shoal shoal shoal "" "Attention whose cost is linear in the sequence")
 if(TARGET shoal_models)
-    shoal_install(shoal_models models shoal-models shoal "Transformers and their training")
+    shoal_install(shoal_models models shoal-models shoal
+        "Transformers and their training")
 endif()
 if(TARGET shoal_speech)
     shoal_install(shoal_speech speech shoal-speech shoal-models "Recordings become text")

@@ -1,7 +1,7 @@
-# The libraries. Each is one set of objects, from which a shared library and an archive are
-# made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
-# interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to nobody
-# else (docs/ARCHITECTURE.md, "Three libraries").
+# The libraries. Each is one set of objects, from which a shared library and an archive
+# are made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
+# interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to
+# nobody else (docs/ARCHITECTURE.md, "Three libraries").
 
 include(CheckLinkerFlag)
 check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/check.map"
@@ -96,13 +96,13 @@ function(shoal_find_parts what found_name)
     set(${found_name} ${found} PARENT_SCOPE)
 endfunction()
 
-# ---- libshoal: attention. A C library, its mathematics and threads, nothing else ---------
+# ---- libshoal: attention. A C library, its mathematics and threads, nothing else -------
 
 file(GLOB core_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} src/*/*.c)
 shoal_choose_kernels(core_sources kernel_macros)
 shoal_library(shoal SOURCES ${core_sources} DEFINITIONS ${kernel_macros})
 
-# ---- libshoal-models: layers, files of tensors, training ---------------------------------
+# ---- libshoal-models: layers, files of tensors, training -------------------------------
 
 set(models_needs "")
 if(SHOAL_MODELS AND NOT CMAKE_CROSSCOMPILING)
@@ -118,7 +118,7 @@ if(models_needs)
         DEFINITIONS ${models_macros})
 endif()
 
-# ---- libshoal-speech: recordings become text ---------------------------------------------
+# ---- libshoal-speech: recordings become text -------------------------------------------
 
 set(speech_needs "")
 if(SHOAL_SPEECH AND TARGET shoal_models)
@@ -135,7 +135,7 @@ if(speech_needs)
         NEEDS ${speech_needs} ${models_needs})
 endif()
 
-# ---- exact/: every formula in double precision, for the tests and the laboratory ---------
+# ---- exact/: every formula in double precision, for the tests and the laboratory -------
 
 if(SHOAL_BUILD_CLI OR SHOAL_BUILD_TESTS)
     file(GLOB exact_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}

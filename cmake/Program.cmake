@@ -1,5 +1,5 @@
-# The program `shoal`: the commands of cli/ and of lab/. It links the shared libraries, so it
-# can use nothing that their headers do not export.
+# The program `shoal`: the commands of cli/ and of lab/. It links the shared libraries, so
+# it can use nothing that their headers do not export.
 file(GLOB program_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
     cli/*.c lab/*.c)
 shoal_find(cairo cairo.h cairo)

@@ -1,6 +1,6 @@
-# tests/ROOM/test_X.c is one program of cmocka cases and the CTest test ROOM_X; it is linked
-# with the room's library and those below. Every other .c file there that is not a fuzz
-# target is a helper, for the tests of that room and of the rooms above.
+# tests/ROOM/test_X.c is one program of cmocka cases and the CTest test ROOM_X; it is
+# linked with the room's library and those below. Every other .c file there that is not a
+# fuzz target is a helper, for the tests of that room and of the rooms above.
 enable_testing()
 set(test_environment UBSAN_OPTIONS=print_stacktrace=1)
 function(shoal_test name)
@@ -108,7 +108,8 @@ endif()
 # enough.
 if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     set(tree ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree)
-    set(places ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    set(places ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR}
+        ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_includes COMMAND bash ${tree}/includes.sh
         ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_links COMMAND bash ${tree}/links.sh ${CMAKE_CURRENT_SOURCE_DIR})

@@ -23,5 +23,6 @@ check() {
     shift
     "$@" >"$work/check.log" 2>&1
     code=$?
-    report "$name" "$([ $code = 0 ] || { echo "exit code $code"; cat "$work/check.log"; })"
+    [ $code = 0 ] || echo "exit code $code" >>"$work/check.log"
+    report "$name" "$([ $code = 0 ] || tail -n 20 "$work/check.log")"
 }

@@ -23,7 +23,9 @@ for compiler in "$cc c c11" "clang c c11" "c++ c++ c++17" "clang++ c++ c++17"; d
     done
 done
 
-readme_example() { sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d; /^```$/,$d'; }
+readme_example() {
+    sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d; /^```$/,$d'
+}
 header_example() { # the program in the comment at the head of shoal.h
     sed -n '/A COMPLETE PROGRAM/,/^ \* [A-Z]/p' "$source/include/shoal.h" |
         sed -n 's/^ \*     //p'

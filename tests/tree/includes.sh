@@ -2,9 +2,9 @@
 # Rooms may look one way only (docs/ARCHITECTURE.md):
 #     base <- kernels <- cluster <- attention <- judge
 #     attention <- models/nn, models/files <- models/training    models <- speech
-# exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/ may
-# use exact/ and what cli/ offers. A public header uses the standard library and the public
-# headers below it.
+# exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
+# may use exact/ and what cli/ offers. A public header uses the standard library and the
+# public headers below it.
 #     includes.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 shopt -s nullglob
@@ -42,8 +42,8 @@ contains() { [[ " $1 " == *" $2 "* ]]; }
 
 includes() { # "line target" for every #include of file $1; the quotes or brackets stay on
     local start='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
-    sed -nE "s/$start([\"<][^\">]*[\">]|[A-Za-z_].*).*/\1/; t found; d; :found; =; p" "$1" |
-        paste -d ' ' - -
+    local target='(["<][^">]*[">]|[A-Za-z_].*)'
+    sed -nE "s/$start$target.*/\1/; t found; d; :found; =; p" "$1" | paste -d ' ' - -
 }
 
 room_of() { # the room of an included file $1, or nothing
@@ -66,7 +66,8 @@ allowed() { # may a file that lies in folder $1, of room $2, include $3?
     if [ -n "$room" ]; then
         contains "$(may_use "$2")" "$room"
     else
-        [[ $quoted == \<* ]] || { [[ $target != */* ]] && found_beside "$1" "$2" "$target"; }
+        [[ $quoted == \<* ]] ||
+            { [[ $target != */* ]] && found_beside "$1" "$2" "$target"; }
     fi
 }
 
@@ -80,7 +81,7 @@ check_file() { # $1 the file, $2 its room; prints what is wrong
 
 check_tree() { # $1 the root; prints what is wrong
     local file room folder
-    for folder in "$1"/src/*/ "$1"/models/*/ "$1"/speech/ "$1"/exact/ "$1"/cli/ "$1"/lab/; do
+    for folder in "$1"/{src/*,models/*,speech,exact,cli,lab}/; do
         [ -d "$folder" ] || continue
         room=${folder#"$1"/} room=${room#src/} room=${room%/}
         contains "$rooms" "$room" || echo "$folder: no such room"

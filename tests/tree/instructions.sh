@@ -1,7 +1,7 @@
 #!/bin/bash
 # Counts the instructions of a few small fixed problems (tests/tree/instructions.c) under
-# callgrind and compares them with tests/tree/instructions.txt: a change that makes the library
-# do much more work is seen without timing anything.
+# callgrind and compares them with tests/tree/instructions.txt: a change that makes the
+# library do much more work is seen without timing anything.
 #     instructions.sh PROGRAM             compares; more than the margin is a failure
 #     instructions.sh --record PROGRAM    writes the file anew, after a change that
 #                                              is meant to change the work

@@ -4,9 +4,10 @@
 # so only its links are checked.
 #     links.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
-folders="bench cli cmake docs exact examples include lab models python speech src tests tools"
+folders="bench cli cmake docs exact examples include lab models python"
+folders+=" speech src tests tools"
 
-pages() { # the pages of the tree $1; what was built or belongs to an editor is not its own
+pages() { # the pages of the tree $1, without what was built or belongs to an editor
     find "$1" \( -name 'build*' -o -name '.?*' \) -prune -o -name '*.md' -print
 }
 
@@ -50,8 +51,8 @@ expect() { # $1 good or bad, $2 page, $3 its text: beside src/a.c it must be jud
 }
 
 check_itself() {
-    expect good A.md '[one](src/a.c) and [two](https://nowhere.example/b.c) and [3](#here)'
-    expect good docs/A.md '![a](../src/a.c#L3), `src/a.c`, src/table_NAME.c, other/src/b.c'
+    expect good A.md '[one](src/a.c), [two](https://nowhere.example/b.c), [3](#here)'
+    expect good docs/A.md '![a](../src/a.c#L3), `src/a.c`, src/a_NAME.c, other/src/b.c'
     expect good docs/notebook/A.md 'src/b.c was there then'
     expect good build/A.md '[one](src/b.c)'
     expect bad A.md 'text [one](src/b.c)'

@@ -2,8 +2,8 @@
 # Reads the symbols of the three libraries (docs/ARCHITECTURE.md, "Three libraries"):
 #     symbols.sh CC BUILD SOURCE
 # Every global symbol begins with shoal_ or sh_. A shared library exports what its header
-# declares, and of its internals what a library above it uses. The program uses the headers
-# alone, and libshoal needs a C library, its mathematics.
+# declares, and of its internals what a library above it uses. The program uses the
+# headers alone, and libshoal needs a C library, its mathematics.
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/declared.sh"
 cc=$1 build=$2 include=$3/include
@@ -17,7 +17,9 @@ exported() {
     nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sed 's/@@*/ /' | sort
 }
 names() { exported "$1" | awk '{ print $1 }'; }
-used() { nm -D --undefined-only "$@" | awk 'NF == 2 { print $2 }' | sed 's/@.*//' | sort -u; }
+used() { # what the given ones take from elsewhere
+    nm -D --undefined-only "$@" | awk 'NF == 2 { print $2 }' | sed 's/@.*//' | sort -u
+}
 
 off_header() { # HEADER LIBRARY: where they differ
     diff <(declared "$cc" "$1") <(names "$2" | grep '^shoal_')
@@ -92,12 +94,14 @@ for name in shoal-speech shoal-models shoal; do
     library=$build/lib$name.so
     [ -e "$library" ] || { skip "lib$name" "it is not built"; continue; }
     report "lib$name.a: prefixes" "$(foreign "$build/lib$name.a")"
-    report "lib$name exports its header" "$(off_header "$include/${name/-/_}.h" "$library")"
+    report "lib$name exports its header" \
+        "$(off_header "$include/${name/-/_}.h" "$library")"
     report "lib$name: versions" "$(misversioned "$library")"
     if [ ${#above[@]} = 0 ] && [ $name != shoal-speech ]; then
         skip "lib$name: internals" "what would use them is not built"
     else
-        report "lib$name exports internals that are used" "$(unused "$library" "${above[@]}")"
+        report "lib$name exports internals that are used" \
+            "$(unused "$library" "${above[@]}")"
     fi
     above+=("$library")
 done

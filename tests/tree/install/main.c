@@ -38,7 +38,8 @@ int main(void) {
     shoal_context *context;
     if (shoal_context_create(NULL, &context) != SHOAL_OK)
         return 1;
-    int good = whole_header() > 0 && attend(context, "full") && attend(context, "i-clustered-10:topk=8");
+    int good = whole_header() > 0 && attend(context, "full") &&
+               attend(context, "i-clustered-10:topk=8");
     shoal_context_destroy(context);
     return good ? 0 : 1;
 }

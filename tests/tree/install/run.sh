@@ -32,7 +32,7 @@ needs() { # PROGRAM: the libraries of Shoal that it is linked with
     readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[lib(shoal[a-z-]*)\.so.*/\1/p' | sort
 }
 
-runs() { # PROGRAM [shared]: it does, and finds Shoal's libraries in the prefix, or in itself
+runs() { # PROGRAM [shared]: it does, with Shoal's libraries in the prefix, or in itself
     if [ -n "${2:-}" ]; then
         [ -n "$(needs "$1")" ] || { echo "it needs no library of Shoal"; return 1; }
         LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libshoal.so)") "$1"
