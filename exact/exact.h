@@ -4,6 +4,7 @@
 
    attention.c  one head of any kind: a query's row of weights, its output, its gradients
    layers.c     products, norms, activations, losses, and a layer around its attention
+   whisper.c    a speech model whole: convolutions, encoder, decoder
 
    A new kind of attention is one function and one row of the table in attention.c. */
 #ifndef SHOAL_EXACT_H
@@ -180,5 +181,28 @@ const double *exact_layer_row(exact_layer *layer, const double *x,
    adds to the gradients of the parts behind the attention. */
 void exact_layer_row_gradient(exact_layer *layer, const double *x, const double *attended,
                               const double *dout, double *dx, double *dattended);
+
+/* ---- Whisper (whisper.c) ------------------------------------------------------------ */
+
+typedef struct {
+    const char *name; /* as published: "encoder.blocks.0.attn.query.weight" */
+    const double *values;
+} exact_weight;
+
+typedef struct {
+    int64_t mels, positions, vocabulary; /* positions of the audio: frames / 2 */
+    int64_t width;                       /* of encoder and decoder */
+    int64_t heads, layers, text_heads, text_layers;
+    const exact_weight *weights; /* [weight_count], in any order */
+    int64_t weight_count;
+} exact_whisper;
+
+/* features: [mels][2 positions]; out: [positions][width]. Both functions are false when
+   memory ran out or a weight is missing. */
+bool exact_whisper_encode(const exact_whisper *model, const double *features,
+                          double *out);
+/* encoded: [positions][width]; logits: [count][vocabulary], after each token. */
+bool exact_whisper_logits(const exact_whisper *model, const double *encoded,
+                          const int32_t *tokens, int64_t count, double *logits);
 
 #endif

@@ -44,8 +44,8 @@ def parse():
     add("--gap", type=float, default=0.5, help="seconds between them (default: 0.5)")
     add("--threads", type=int, default=2, help="(default: %(default)s)")
     add("--repeats", type=int, default=20, help="timed runs (default: %(default)s)")
-    add("--library", type=Path, default=ROOT / "build" / "libshoal.so",
-        help="(default: build/libshoal.so)")
+    add("--library", type=Path, default=ROOT / "build" / "libshoal-speech.so",
+        help="(default: build/libshoal-speech.so)")
     add("--environment", type=Path, default=ROOT / "build" / "peers-whisper",
         help="folder of the virtual environment (default: build/peers-whisper)")
     add("--json", metavar="F", help="write everything there too")

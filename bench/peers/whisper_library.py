@@ -1,4 +1,4 @@
-"""The speech part of libshoal through ctypes; structures as in include/shoal.h."""
+"""libshoal-speech through ctypes; structures as in include/shoal_speech.h."""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint64, c_void_p

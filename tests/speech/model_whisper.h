@@ -1,5 +1,4 @@
-/* Small Whisper models with random weights that tests write themselves, and the whole
-   model in double precision, written from its definition. */
+/* Small Whisper models with random weights that tests write themselves. */
 #ifndef SHOAL_TESTS_MODEL_WHISPER_H
 #define SHOAL_TESTS_MODEL_WHISPER_H
 
@@ -29,15 +28,6 @@ opened open_small(const small_whisper *model, const char *kind, int threads);
 void close_small(opened *o);
 
 float *floats(int64_t count); /* malloc's */
-
-/* features: [mels][3000]; out: [1500][width]. */
-void reference_encode(const whisper_file *file, const float *features, double *out);
-/* encoded: [1500][width]; logits: [count][vocabulary]. */
-void reference_logits(const whisper_file *file, const double *encoded,
-                      const int32_t *text, int count, double *logits);
-
-/* |a - b| / |b| as long vectors. */
-double relative_difference(const float *a, const double *b, int64_t count);
 
 /* `count` samples of a voice-like noise, a pure function of its arguments. */
 void make_samples(uint64_t seed, int64_t count, float *samples);

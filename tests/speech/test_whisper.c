@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exact/exact.h"
 #include "model_whisper.h"
 #include "speech/speech.h"
 #include "support.h"
@@ -41,29 +42,79 @@ static float *encode(const opened *o, const float *features) {
 
 /* ---- Numbers -------------------------------------------------------------------- */
 
+static double *doubles_of(const float *values, int64_t count) {
+    double *made = malloc((size_t)count * sizeof *made);
+    assert_non_null(made);
+    for (int64_t i = 0; i < count; i++)
+        made[i] = (double)values[i];
+    return made;
+}
+
+/* The file's weights in double precision; exact_drop frees them. */
+static exact_whisper exact_of(const whisper_file *file) {
+    const whisper_sizes *s = &file->sizes;
+    exact_weight *weights = malloc((size_t)file->tensor_count * sizeof *weights);
+    assert_non_null(weights);
+    for (int64_t i = 0; i < file->tensor_count; i++) {
+        const file_tensor *from = &file->tensors[i];
+        const int64_t count = sh_file_tensor_elements(from);
+        float *values = floats(count);
+        assert_int_equal(sh_file_tensor_to_f32(NULL, from, values), SHOAL_OK);
+        weights[i] = (exact_weight){from->name, doubles_of(values, count)};
+        free(values);
+    }
+    return (exact_whisper){.mels = s->mels,
+                           .positions = s->audio_positions,
+                           .vocabulary = s->vocabulary,
+                           .width = s->audio_width,
+                           .heads = s->audio_heads,
+                           .layers = s->audio_layers,
+                           .text_heads = s->text_heads,
+                           .text_layers = s->text_layers,
+                           .weights = weights,
+                           .weight_count = file->tensor_count};
+}
+
+static void exact_drop(exact_whisper *model) {
+    for (int64_t i = 0; i < model->weight_count; i++)
+        free((void *)(uintptr_t)model->weights[i].values);
+    free((void *)(uintptr_t)model->weights);
+}
+
+/* |a - b| / |b| as long vectors. */
+static double relative_difference(const float *a, const double *b, int64_t count) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}
+
 static void check_numbers(const small_whisper *model) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
     enum { COUNT = sizeof text / sizeof *text };
     opened o = open_small(model, NULL, 2);
+    exact_whisper definition = exact_of(o.speech->model->file);
     float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
+    double *inputs = doubles_of(features, 80 * 3000);
     double *exact = malloc(POSITIONS * SMALL_WIDTH * sizeof *exact);
-    reference_encode(o.speech->model->file, features, exact);
+    assert_true(exact_whisper_encode(&definition, inputs, exact));
     assert_true(relative_difference(encoded, exact, POSITIONS * SMALL_WIDTH) < 1e-5);
 
     float *logits = floats(COUNT * VOCABULARY);
     double *exact_logits = malloc((size_t)COUNT * VOCABULARY * sizeof *exact_logits);
     assert_int_equal(shoal_speech_logits(o.speech, encoded, text, COUNT, logits),
                      SHOAL_OK);
-    reference_logits(o.speech->model->file, exact, text, COUNT, exact_logits);
+    assert_true(exact_whisper_logits(&definition, exact, text, COUNT, exact_logits));
     for (int row = 0; row < COUNT; row++)
         assert_true(relative_difference(logits + row * VOCABULARY,
                                         exact_logits + row * VOCABULARY,
                                         VOCABULARY) < 1e-5);
-    free(features);
-    free(encoded);
-    free(exact);
-    free(logits);
-    free(exact_logits);
+    void *const all[] = {features, encoded, inputs, exact, logits, exact_logits};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    exact_drop(&definition);
     close_small(&o);
 }
 
