@@ -121,8 +121,7 @@ static shoal_status check_samples(const shoal_plan *plan, const bench_data *data
                                   const shoal_attention *attention, uint64_t seed,
                                   bench_row *row) {
     const bool groups = shoal_plan_groups(plan, NULL) != NULL;
-    const bool all_keys = attention->kind == SHOAL_FULL ||
-                          attention->kind == SHOAL_SHARED_FULL;
+    const bool all_keys = kind_facts(attention)->exact;
     int64_t queries[EXACT_SAMPLES];
     squares sums = {0};
     double regret = 0;

@@ -215,13 +215,9 @@ shoal_problem bench_problem(const bench_data *data) {
                            .value_dim = data->value_dim};
 }
 
-static bool keys_are_queries(const shoal_attention *attention) {
-    return attention->kind == SHOAL_SHARED_FULL || attention->kind == SHOAL_LSH;
-}
-
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention) {
     return (shoal_inputs){.q = data->q,
-                          .k = keys_are_queries(attention) ? NULL : data->k,
+                          .k = kind_facts(attention)->keys_are_queries ? NULL : data->k,
                           .v = data->v};
 }
 
@@ -239,29 +235,22 @@ shoal_gradients bench_gradients(const bench_data *data) {
    gradient of what goes in, and for that of the weights. */
 static double layer_operations(const bench_job *job, int kind, double rows) {
     const double model = (double)(job->heads * job->dim);
-    const double matrices = keys_are_queries(&job->attention[kind]) ? 3 : 4;
+    const double matrices = kind_facts(&job->attention[kind])->keys_are_queries ? 3 : 4;
     const double forward = 2 * rows * model *
                            (matrices * model + 2 * (double)job->feed_forward);
     return (job->train ? 3 : 1) * forward;
 }
 
-/* Forward and backward together do 7 products of the size of which forward does 2. */
 double bench_operations(const bench_job *job, int kind, int64_t length) {
-    const shoal_attention *a = &job->attention[kind];
-    const double n = (double)length, d = (double)job->dim, dv = (double)job->value_dim;
-    const double clusters = fmin(n, a->clusters), rounds = a->rounds;
-    double once = 0, dense = 2 * n * n * (d + dv);
-    if (a->kind == SHOAL_LSH) {
-        once = 2 * rounds * n * d * n / 64;
-        dense = 2 * n * fmin(n, rounds * 64) * (d + dv);
-    } else if (a->kind == SHOAL_ORACLE_TOP) {
-        dense = 2 * n * n * d + 2 * n * a->topk * dv;
-    } else if (a->clusters > 0) {
-        once = 2 * n * d * (a->groups == SHOAL_GROUPS_KEYS ? a->rank : a->bits);
-        dense = 2 * clusters * n * (d + dv) + 2 * n * a->topk * (d + dv);
-    }
-    return (double)(job->batch * job->heads) * (once + (job->train ? 3.5 : 1) * dense) +
-           (job->layer ? layer_operations(job, kind, (double)job->batch * n) : 0);
+    const shoal_problem problem = {.batch = job->batch,
+                                   .heads = job->heads,
+                                   .queries = length,
+                                   .keys = length,
+                                   .dim = job->dim,
+                                   .value_dim = job->value_dim};
+    return shoal_attention_operations(&job->attention[kind], &problem,
+                                      job->train ? SHOAL_WITH_BACKWARD : 0) +
+           (job->layer ? layer_operations(job, kind, (double)(job->batch * length)) : 0);
 }
 
 static double estimate(const bench_job *job, int kind, int at) {
@@ -279,7 +268,7 @@ static double estimate(const bench_job *job, int kind, int at) {
 /* Making, calling and checking a kind once. */
 static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
-    const bool lsh = job->attention[kind].kind == SHOAL_LSH;
+    const bool lsh = job->attention[kind].rounds > 0; /* is verified once more, small */
     const double again = job->layer ? (job->train ? 3.5 : 1) : (job->train ? 0.6 : 0);
     return estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }

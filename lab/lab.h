@@ -6,6 +6,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "shoal.h"
+
+static inline const shoal_kind_info *kind_facts(const shoal_attention *attention) {
+    return shoal_kind_describe((int)attention->kind);
+}
+
 /* Folds the bits of an array into a digest; any change of any of them changes it. */
 static inline uint64_t fold_floats(uint64_t digest, const float *array, int64_t count) {
     for (int64_t i = 0; i < count; i++) {

@@ -40,9 +40,8 @@ static shoal_inputs inputs_of(const folder_run *run) {
 }
 
 static shoal_status call(const folder_run *run, int kind, float *out, double *seconds) {
-    const shoal_kind name = run->folder->attention[kind].kind;
     shoal_inputs inputs = inputs_of(run);
-    if (name == SHOAL_SHARED_FULL || name == SHOAL_LSH)
+    if (kind_facts(&run->folder->attention[kind])->keys_are_queries)
         inputs.k = NULL;
     const double begun = seconds_now();
     const shoal_status status = shoal_forward(run->plans[kind], &inputs, out);

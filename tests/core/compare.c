@@ -185,7 +185,7 @@ static void check_groups_of_head(const attention_case *c, const int32_t *groups,
 
 void check_groups(const attention_case *c, shoal_plan *plan) {
     const int32_t *groups = shoal_plan_groups(plan, NULL);
-    if (!test_has_groups(c->spec.attention.kind)) {
+    if (!facts_of(c->spec.attention.kind)->has_groups) {
         assert_null(groups);
         return;
     }
@@ -235,7 +235,7 @@ static void check_top_of_group(exact_head *head, int32_t group) {
 }
 
 void check_top_keys(const attention_case *c, shoal_plan *plan) {
-    if (!test_has_top_keys(c->spec.attention.kind)) {
+    if (!facts_of(c->spec.attention.kind)->has_top_keys) {
         assert_null(shoal_plan_top_keys(plan, NULL));
         return;
     }

@@ -242,7 +242,7 @@ static void describe_problem(attention_case *c) {
         c->problem.out = c->out.strides;
     }
     bool lengths = s->ragged && !packed;
-    bool shared = test_keys_are_queries(s->attention.kind);
+    bool shared = facts_of(s->attention.kind)->keys_are_queries;
     c->inputs = (shoal_inputs){.q = c->q.data,
                                .k = shared ? NULL : c->k.data,
                                .v = c->v.data,
@@ -256,7 +256,7 @@ static void describe_problem(attention_case *c) {
 attention_case case_create(const case_spec *spec) {
     attention_case c = {.spec = *spec};
     bool packed = spec->layout == LAYOUT_PACKED || spec->layout == LAYOUT_PACKED_GAPS;
-    bool shared = test_keys_are_queries(spec->attention.kind);
+    bool shared = facts_of(spec->attention.kind)->keys_are_queries;
     if (shared) {
         c.spec.keys = spec->queries;
         c.spec.kv_heads = 0;

@@ -121,10 +121,17 @@ void check_everything(const attention_case *c, shoal_plan *plan);
 /* ---- Kinds --------------------------------------------------------------------- */
 
 shoal_attention spelled(const char *text);
-bool test_keys_are_queries(shoal_kind kind);
-/* Whether queries attend in groups; and whether groups have top keys. */
-bool test_has_groups(shoal_kind kind);
-bool test_has_top_keys(shoal_kind kind);
+
+/* What the library says about a kind. */
+static inline const shoal_kind_info *facts_of(shoal_kind kind) {
+    return shoal_kind_describe((int)kind);
+}
+
+enum { TEST_KINDS = 32 };
+
+/* Spells every kind of the library's list, and what options make of it, with the numbers
+   that are given where the kind has them. The list ends with NULL. */
+void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]);
 
 /* ---- Contexts ------------------------------------------------------------------ */
 

@@ -61,7 +61,7 @@ shoal_plan *case_run(shoal_context *context, attention_case *c) {
 /* dk belongs to nobody where the keys are the queries: it is 0 from end to end. */
 void case_check_surroundings(const attention_case *c) {
     int64_t *none = test_memory(c->spec.batch, sizeof *none);
-    bool shared = test_keys_are_queries(c->spec.attention.kind);
+    bool shared = facts_of(c->spec.attention.kind)->keys_are_queries;
     check_surroundings(&c->out, c->query_lengths, "out");
     check_surroundings(&c->dq, c->query_lengths, "dq");
     check_surroundings(&c->dk, shared ? none : c->key_lengths, "dk");
@@ -111,16 +111,50 @@ shoal_attention spelled(const char *text) {
     return attention;
 }
 
-bool test_keys_are_queries(shoal_kind kind) {
-    return kind == SHOAL_SHARED_FULL || kind == SHOAL_LSH;
+static void set_number(int32_t *field, int32_t number) {
+    if (*field > 0 && number > 0)
+        *field = number;
 }
 
-bool test_has_groups(shoal_kind kind) {
-    return kind == SHOAL_CLUSTERED || test_has_top_keys(kind);
+/* The spelling with an option behind it; false where the kind has no such option, or has
+   it anyway. */
+static bool spell_kind(const shoal_attention *kind, const char *option, char text[160]) {
+    shoal_context *context = test_context("scalar", 1);
+    shoal_attention parsed;
+    char plain[96], printed[160];
+    shoal_attention_print(kind, plain, sizeof plain);
+    snprintf(text, 160, "%s%s%s", plain,
+             !*option             ? ""
+             : strchr(plain, ':') ? ","
+                                  : ":",
+             option);
+    bool taken = shoal_attention_parse(context, text, &parsed) == SHOAL_OK;
+    if (taken)
+        shoal_attention_print(&parsed, printed, sizeof printed);
+    shoal_context_destroy(context);
+    return taken && (!*option || strcmp(printed, plain) != 0);
 }
 
-bool test_has_top_keys(shoal_kind kind) {
-    return kind == SHOAL_I_CLUSTERED || kind == SHOAL_SHOAL;
+void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]) {
+    static const char *const options[] = {"", "groups=keys", "normaliser=query"};
+    static char texts[TEST_KINDS][160];
+    int count = 0;
+    for (int k = 0; shoal_kind_describe(k); k++) {
+        shoal_attention kind = shoal_kind_describe(k)->defaults;
+        set_number(&kind.clusters, numbers.clusters);
+        set_number(&kind.topk, numbers.topk);
+        set_number(&kind.rounds, numbers.rounds);
+        set_number(&kind.window, numbers.window);
+        if (kind.seed > 0 && numbers.seed > 0)
+            kind.seed = numbers.seed;
+        for (int64_t i = 0; i < COUNT_OF(options) && count < TEST_KINDS; i++)
+            if (spell_kind(&kind, options[i], texts[count])) {
+                list[count] = texts[count];
+                count++;
+            }
+    }
+    assert_true(count < TEST_KINDS);
+    list[count] = NULL;
 }
 
 const char *test_data(const char *name) {

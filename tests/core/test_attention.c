@@ -24,29 +24,36 @@ static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
 /* A random entry of a list. */
 #define CHOOSE(list, seed, stream) (list)[test_pick(seed, stream, 0, COUNT_OF(list) - 1)]
 
+static void choose_number(int32_t *field, int32_t number) {
+    if (*field > 0)
+        *field = number;
+}
+
+/* Random values of the fields that the kind has. */
 static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
-    shoal_attention attention = {.kind = kind, .seed = test_hash(seed, 20, 0)};
-    if (test_has_groups(kind)) {
-        attention.clusters = CHOOSE(CLUSTERS, seed, 21);
-        attention.iterations = (int32_t)test_pick(seed, 24, 1, 10);
-        attention.rank = CHOOSE(RANKS, seed, 28);
-    }
-    if (kind == SHOAL_CLUSTERED || kind == SHOAL_I_CLUSTERED) {
-        attention.bits = seed % 2 ? 63 : CHOOSE(BITS, seed, 23);
-        attention.groups = test_pick(seed, 26, 0, 2) == 0 ? SHOAL_GROUPS_KEYS
-                                                          : SHOAL_GROUPS_HASH;
-    }
-    if (kind == SHOAL_I_CLUSTERED && test_pick(seed, 27, 0, 2) == 0)
+    const shoal_kind_info *facts = facts_of(kind);
+    shoal_attention attention = facts->defaults;
+    if (attention.bits > 0 && test_pick(seed, 26, 0, 2) == 0)
+        attention.groups = SHOAL_GROUPS_KEYS;
+    if (facts->has_top_keys && test_pick(seed, 27, 0, 2) == 0)
         attention.normaliser = SHOAL_NORMALISER_QUERY;
-    if (test_has_top_keys(kind) || kind == SHOAL_ORACLE_TOP)
-        attention.topk = CHOOSE(TOPKS, seed, 22);
-    if (kind == SHOAL_LSH)
-        attention.rounds = (int32_t)test_pick(seed, 25, 1, 4);
+    if (facts->has_groups)
+        attention.rank = CHOOSE(RANKS, seed, 28);
+    choose_number(&attention.clusters, CHOOSE(CLUSTERS, seed, 21));
+    choose_number(&attention.topk, CHOOSE(TOPKS, seed, 22));
+    choose_number(&attention.bits, seed % 2 ? 63 : CHOOSE(BITS, seed, 23));
+    choose_number(&attention.iterations, (int32_t)test_pick(seed, 24, 1, 10));
+    choose_number(&attention.rounds, (int32_t)test_pick(seed, 25, 1, 4));
+    choose_number(&attention.window, CHOOSE(TOPKS, seed, 29));
+    if (facts->has_tolerance && seed % 3 == 0)
+        attention.tolerance = 0.3f;
+    if (facts->has_seed)
+        attention.seed = test_hash(seed, 20, 0);
     return attention;
 }
 
 static int64_t work_of(const case_spec *s) {
-    int64_t keys = test_keys_are_queries(s->attention.kind) ? s->queries : s->keys;
+    int64_t keys = facts_of(s->attention.kind)->keys_are_queries ? s->queries : s->keys;
     return s->batch * s->heads * s->queries * (s->queries + keys) *
            (s->dim + s->value_dim);
 }
@@ -71,7 +78,7 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
         .value_dim = CHOOSE(SIZES, seed, 4),
         .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
         .ragged = test_pick(seed, 6, 0, 2) == 0,
-        .own_groups = test_has_groups(kind) && test_pick(seed, 7, 0, 3) == 0,
+        .own_groups = facts_of(kind)->has_groups && test_pick(seed, 7, 0, 3) == 0,
     };
     spec.scale = random_scale(&spec, seed);
     uint64_t attempt = 0;
@@ -83,59 +90,43 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
     return spec;
 }
 
+/* A kind that picks another gives its bits, and those are checked. */
+static void check_picked(shoal_context *context, const attention_case *c,
+                         const shoal_plan *plan) {
+    case_spec spec = c->spec;
+    assert_int_equal(shoal_plan_picked(plan, NULL, &spec.attention), SHOAL_OK);
+    attention_case picked = case_create(&spec);
+    shoal_plan *picked_plan = case_run(context, &picked);
+    check_everything(&picked, picked_plan);
+    case_check_identical(c, &picked);
+    case_check_surroundings(c);
+    shoal_plan_destroy(picked_plan);
+    case_destroy(&picked);
+}
+
 static void check_case(const case_spec *spec) {
     for (int i = 0; test_isa(i); i++) {
         shoal_context *context = test_context(test_isa(i), 2);
         attention_case c = case_create(spec);
         case_calm(&c);
         shoal_plan *plan = case_run(context, &c);
-        check_everything(&c, plan);
+        if (facts_of(spec->attention.kind)->picks)
+            check_picked(context, &c, plan);
+        else
+            check_everything(&c, plan);
         shoal_plan_destroy(plan);
         case_destroy(&c);
         shoal_context_destroy(context);
     }
 }
 
-static void check_kind(shoal_kind kind) {
+/* The state is the kind's facts. */
+static void check_kind(void **state) {
+    shoal_kind kind = ((const shoal_kind_info *)*state)->defaults.kind;
     for (uint64_t problem = 1; problem <= PROBLEMS_PER_KIND; problem++) {
         case_spec spec = random_spec(kind, 100 * (uint64_t)kind + problem);
         check_case(&spec);
     }
-}
-
-static void full(void **state) {
-    (void)state;
-    check_kind(SHOAL_FULL);
-}
-
-static void shared_full(void **state) {
-    (void)state;
-    check_kind(SHOAL_SHARED_FULL);
-}
-
-static void clustered(void **state) {
-    (void)state;
-    check_kind(SHOAL_CLUSTERED);
-}
-
-static void i_clustered(void **state) {
-    (void)state;
-    check_kind(SHOAL_I_CLUSTERED);
-}
-
-static void shoal(void **state) {
-    (void)state;
-    check_kind(SHOAL_SHOAL);
-}
-
-static void lsh(void **state) {
-    (void)state;
-    check_kind(SHOAL_LSH);
-}
-
-static void oracle(void **state) {
-    (void)state;
-    check_kind(SHOAL_ORACLE_TOP);
 }
 
 /* Longer sequences, where blocks of keys and of queries begin and end inside. */
@@ -148,11 +139,9 @@ static void several_blocks(void **state) {
                               .dim = 9,
                               .value_dim = 6,
                               .seed = 77};
-    const char *const kinds[] = {"full",           "clustered-30",
-                                 "i-clustered-30", "i-clustered-30:normaliser=query",
-                                 "shoal-30",       "lsh-3",
-                                 "oracle-top-32"};
-    for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
+    const char *kinds[TEST_KINDS + 1];
+    test_kinds((shoal_attention){.clusters = 30, .rounds = 3}, kinds);
+    for (int64_t i = 0; kinds[i]; i++) {
         case_spec spec = common;
         spec.attention = spelled(kinds[i]);
         check_case(&spec);
@@ -284,7 +273,7 @@ static void sharp_groups(void **state) {
 /* Without the backward flag, forward gives the same bits, and backward is refused. */
 static void forward_only(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++) {
+    for (int kind = 0; shoal_kind_describe(kind); kind++) {
         case_spec spec = random_spec((shoal_kind)kind, 4242);
         spec.queries = spec.keys = 24;
         attention_case both = case_create(&spec), only = case_create(&spec);
@@ -310,7 +299,7 @@ static void forward_only(void **state) {
 /* Any subset of the gradients may be asked for. */
 static void some_gradients(void **state) {
     (void)state;
-    for (int kind = SHOAL_FULL; kind <= SHOAL_SHOAL; kind++)
+    for (int kind = 0; shoal_kind_describe(kind); kind++)
         for (int wanted = 0; wanted < 8; wanted++) {
             case_spec spec = random_spec((shoal_kind)kind, 777);
             spec.queries = spec.keys = 17;
@@ -338,20 +327,16 @@ static void some_gradients(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full),
-        cmocka_unit_test(shared_full),
-        cmocka_unit_test(clustered),
-        cmocka_unit_test(i_clustered),
-        cmocka_unit_test(shoal),
-        cmocka_unit_test(oracle),
-        cmocka_unit_test(lsh),
-        cmocka_unit_test(several_blocks),
-        cmocka_unit_test(large_scores),
-        cmocka_unit_test(climbing_scores),
-        cmocka_unit_test(sharp_groups),
-        cmocka_unit_test(forward_only),
-        cmocka_unit_test(some_gradients),
+    struct CMUnitTest tests[TEST_KINDS] = {
+        cmocka_unit_test(several_blocks),  cmocka_unit_test(large_scores),
+        cmocka_unit_test(climbing_scores), cmocka_unit_test(sharp_groups),
+        cmocka_unit_test(forward_only),    cmocka_unit_test(some_gradients),
     };
+    const int others = 6; /* the kinds come behind them */
+    for (int kind = 0; shoal_kind_describe(kind); kind++)
+        tests[others + kind] =
+            (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
+                                .test_func = check_kind,
+                                .initial_state = (void *)shoal_kind_describe(kind)};
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

@@ -9,18 +9,7 @@
 
 #include "support.h"
 
-static const char *const KINDS[] = {
-    "full",
-    "shared-full",
-    "clustered-5:seed=2",
-    "clustered-5:groups=keys,seed=2",
-    "i-clustered-5:topk=9,seed=2",
-    "i-clustered-5:topk=9,groups=keys,rank=4,seed=2",
-    "i-clustered-5:topk=9,normaliser=query,seed=2",
-    "shoal-5:topk=9,seed=2",
-    "lsh-2:seed=2",
-    "oracle-top-9",
-};
+static const char *KINDS[TEST_KINDS + 1];
 
 static case_spec corner_spec(const char *kind) {
     return (case_spec){.attention = spelled(kind),
@@ -54,7 +43,7 @@ static void padding_goes_nowhere(void **state) {
     (void)state;
     const float poisons[] = {INFINITY, -INFINITY, 0, 3e38f};
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        for (int64_t kind = 0; KINDS[kind]; kind++)
             for (int64_t p = 0; p < COUNT_OF(poisons); p++) {
                 case_spec spec = corner_spec(KINDS[kind]);
                 attention_case nan = case_create(&spec), other = case_create(&spec);
@@ -125,7 +114,7 @@ static void nan_stays_in_its_head(void **state) {
     const float values[] = {NAN, INFINITY, -INFINITY};
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 2);
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        for (int64_t kind = 0; KINDS[kind]; kind++)
             for (int what = 0; what < SPOIL_COUNT; what++)
                 for (int64_t i = 0; i < COUNT_OF(values); i++) {
                     case_spec spec = corner_spec(KINDS[kind]);
@@ -167,10 +156,10 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
 static void nan_reaches_what_depends_on_it(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
-            shoal_kind which = spelled(KINDS[kind]).kind;
+        for (int64_t kind = 0; KINDS[kind]; kind++) {
+            const shoal_kind_info *facts = facts_of(spelled(KINDS[kind]).kind);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_Q);
-            if (test_keys_are_queries(which) || which == SHOAL_ORACLE_TOP)
+            if (facts->keys_are_queries || !(facts->exact || facts->has_groups))
                 continue;
             check_reach(test_isa(isa), KINDS[kind], SPOIL_K);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_V);
@@ -249,7 +238,7 @@ static void lowest_scores_weigh_nothing(void **state) {
 
 static void no_queries_keys_or_batch(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec no_queries = corner_spec(KINDS[kind]), no_keys = no_queries;
         case_spec no_batch = no_queries, neither = no_queries;
         no_queries.queries = 0;
@@ -259,7 +248,7 @@ static void no_queries_keys_or_batch(void **state) {
         check_nothing(no_queries);
         check_nothing(no_batch);
         check_nothing(neither);
-        if (!test_keys_are_queries(neither.attention.kind))
+        if (!facts_of(neither.attention.kind)->keys_are_queries)
             check_nothing(no_keys);
     }
 }
@@ -267,11 +256,11 @@ static void no_queries_keys_or_batch(void **state) {
 /* Lengths of 0 in a problem that has room for more. */
 static void zero_lengths(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+    for (int64_t kind = 0; KINDS[kind]; kind++)
         for (int which = 0; which < 3; which++) {
             case_spec spec = corner_spec(KINDS[kind]);
             attention_case c = case_create(&spec);
-            bool shared = test_keys_are_queries(spec.attention.kind);
+            bool shared = facts_of(spec.attention.kind)->keys_are_queries;
             for (int64_t b = 0; b < spec.batch; b++) {
                 if (which != 1 || shared)
                     c.query_lengths[b] = 0;
@@ -291,6 +280,8 @@ static void zero_lengths(void **state) {
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 5, .topk = 9, .rounds = 2, .seed = 2},
+               KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(padding_goes_nowhere),
         cmocka_unit_test(nan_stays_in_its_head),

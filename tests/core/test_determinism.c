@@ -12,27 +12,17 @@
 
 static const int THREADS[] = {2, 3, 7};
 
-static const char *const KINDS[] = {
-    "full",
-    "shared-full",
-    "clustered-50:seed=4",
-    "clustered-50:groups=keys,seed=4",
-    "i-clustered-50:seed=4",
-    "i-clustered-50:normaliser=query,seed=4",
-    "shoal-50:topk=32,seed=4",
-    "lsh-2:seed=4",
-    "oracle-top-16",
-};
+static const char *KINDS[TEST_KINDS + 1];
 
 /* Quadratic kinds get shorter sequences: several blocks still, in bearable time. */
-static int64_t long_length(shoal_kind kind) {
-    bool linear = test_has_groups(kind) || kind == SHOAL_LSH;
+static int64_t long_length(const shoal_attention *attention) {
+    bool linear = facts_of(attention->kind)->has_groups || attention->rounds > 0;
     return linear ? 5003 : 901;
 }
 
 static case_spec long_spec(const char *kind) {
     const shoal_attention attention = spelled(kind);
-    int64_t length = long_length(attention.kind);
+    int64_t length = long_length(&attention);
     return (case_spec){.attention = attention,
                        .batch = 1,
                        .heads = 1,
@@ -101,7 +91,7 @@ static void compare_threads(const char *isa, const case_spec *spec) {
 static void threads_do_not_matter(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        for (int64_t kind = 0; KINDS[kind]; kind++) {
             case_spec spec = short_spec(KINDS[kind]);
             compare_threads(test_isa(isa), &spec);
         }
@@ -110,7 +100,7 @@ static void threads_do_not_matter(void **state) {
 static void threads_do_not_matter_in_one_long_head(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        for (int64_t kind = 0; KINDS[kind]; kind++) {
             case_spec spec = long_spec(KINDS[kind]);
             compare_threads(test_isa(isa), &spec);
         }
@@ -174,7 +164,7 @@ static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
 /* A plan keeps nothing from one call to the next, not even of infinities. */
 static void plans_can_be_used_again(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = short_spec(KINDS[kind]);
         attention_case first = case_create(&spec), again = case_create(&spec);
         attention_case between = case_create(&spec);
@@ -218,6 +208,8 @@ static void seeds_matter(void **state) {
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 50, .topk = 32, .rounds = 2, .seed = 4},
+               KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_do_not_matter),
         cmocka_unit_test(threads_do_not_matter_in_one_long_head),

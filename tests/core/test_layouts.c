@@ -9,18 +9,7 @@
 
 #include "support.h"
 
-static const char *const KINDS[] = {
-    "full",
-    "shared-full",
-    "clustered-6:seed=9",
-    "clustered-6:groups=keys,rank=5,seed=9",
-    "i-clustered-6:topk=11,seed=9",
-    "i-clustered-6:topk=11,groups=keys,seed=9",
-    "i-clustered-6:topk=11,normaliser=query,seed=9",
-    "shoal-6:topk=11,seed=9",
-    "lsh-3:seed=9",
-    "oracle-top-11",
-};
+static const char *KINDS[TEST_KINDS + 1];
 
 static case_spec layout_spec(const char *kind, memory_layout layout, bool ragged) {
     return (case_spec){.attention = spelled(kind),
@@ -73,7 +62,7 @@ static void compare_layouts(const char *isa, const char *kind, bool ragged) {
 static void layouts_do_not_matter(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+        for (int64_t kind = 0; KINDS[kind]; kind++) {
             compare_layouts(test_isa(isa), KINDS[kind], false);
             compare_layouts(test_isa(isa), KINDS[kind], true);
         }
@@ -111,7 +100,7 @@ static void check_head_alone(shoal_context *context, const attention_case *c,
 static void heads_are_alone(void **state) {
     (void)state;
     for (int isa = 0; test_isa(isa); isa++)
-        for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+        for (int64_t kind = 0; KINDS[kind]; kind++)
             for (int64_t kv_heads = 2; kv_heads <= 4; kv_heads += 2) {
                 shoal_context *context = test_context(test_isa(isa), 2);
                 case_spec spec = layout_spec(KINDS[kind], LAYOUT_GAPS, true);
@@ -130,7 +119,7 @@ static void heads_are_alone(void **state) {
 /* q, k and v may be one and the same array. */
 static void inputs_may_overlap(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         spec.keys = spec.queries;
         spec.kv_heads = spec.heads;
@@ -154,7 +143,7 @@ static void inputs_may_overlap(void **state) {
 /* One set of keys and values for the whole batch, by a batch stride of 0. */
 static void a_stride_of_zero_shares(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         attention_case copied = case_create(&spec), shared = case_create(&spec);
         for (int64_t b = 1; b < spec.batch; b++) {
@@ -181,6 +170,8 @@ static void a_stride_of_zero_shares(void **state) {
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 6, .topk = 11, .rounds = 3, .seed = 9},
+               KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_do_not_matter),
         cmocka_unit_test(heads_are_alone),

@@ -9,18 +9,7 @@
 
 #include "support.h"
 
-static const char *const KINDS[] = {
-    "full",
-    "shared-full",
-    "clustered-4",
-    "clustered-4:groups=keys",
-    "i-clustered-4:topk=7",
-    "i-clustered-4:topk=7,groups=keys",
-    "i-clustered-4:topk=7,normaliser=query",
-    "shoal-4:topk=7",
-    "lsh-2",
-    "oracle-top-7",
-};
+static const char *KINDS[TEST_KINDS + 1];
 
 static case_spec memory_spec(const char *kind) {
     return (case_spec){.attention = spelled(kind),
@@ -80,7 +69,7 @@ static void check_failures(shoal_status (*road)(const shoal_options *, attention
 
 static void allocations_may_fail(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
         check_failures(whole_road, &c, 2);
@@ -117,7 +106,7 @@ static shoal_status attend_road(const shoal_options *options, attention_case *c)
 
 static void attend_may_fail(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
         check_failures(attend_road, &c, 2);
@@ -169,7 +158,7 @@ static void too_large_to_hold(void **state) {
         "lsh-255",
         "oracle-top-65535",
     };
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+    for (int64_t kind = 0; KINDS[kind]; kind++)
         check_too_large(KINDS[kind], 1 << 26, 1 << 10, 1 << 20);
     for (int64_t kind = 0; kind < COUNT_OF(extremes); kind++) {
         check_too_large(extremes[kind], 1 << 26, 1 << 10, 1 << 20);
@@ -185,7 +174,7 @@ static void too_large_to_hold(void **state) {
 
 static void running_allocates_nothing(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++) {
+    for (int64_t kind = 0; KINDS[kind]; kind++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
         shoal_context *context = NULL;
@@ -311,11 +300,12 @@ static void check_two_layers(const char *kind) {
 
 static void one_plan_two_layers(void **state) {
     (void)state;
-    for (int64_t kind = 0; kind < COUNT_OF(KINDS); kind++)
+    for (int64_t kind = 0; KINDS[kind]; kind++)
         check_two_layers(KINDS[kind]);
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 4, .topk = 7, .rounds = 2}, KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_may_fail),
         cmocka_unit_test(attend_may_fail),

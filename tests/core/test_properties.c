@@ -42,7 +42,7 @@ static void check_equals_full(attention_case *c) {
 static case_spec clustered_spec(const char *kind, int32_t clusters, int32_t topk) {
     shoal_attention attention = spelled(kind);
     attention.clusters = clusters;
-    attention.topk = test_has_top_keys(attention.kind) ? topk : 0;
+    attention.topk = facts_of(attention.kind)->has_top_keys ? topk : 0;
     return (case_spec){.attention = attention,
                        .batch = 2,
                        .heads = 4,
@@ -147,15 +147,14 @@ static void identical_queries(void **state) {
 /* Turns a head into the exact attention that its kind approximates: of lsh, full over
    unit-length queries. */
 static void approximate_nothing(exact_head *head) {
-    bool unit = head->attention.kind == SHOAL_LSH;
-    bool shared = test_keys_are_queries(head->attention.kind);
-    for (int64_t l = 0; l < head->keys && shared; l++) {
+    const shoal_kind_info *facts = facts_of(head->attention.kind);
+    for (int64_t l = 0; l < head->keys && facts->keys_are_queries; l++) {
         double *key = head->k + l * head->dim, square = 0;
         for (int64_t d = 0; d < head->dim; d++) {
             key[d] = head->q[l * head->dim + d];
             square += key[d] * key[d];
         }
-        for (int64_t d = 0; d < head->dim && unit; d++)
+        for (int64_t d = 0; d < head->dim && facts->unit_keys; d++)
             key[d] /= sqrt(square);
     }
     head->attention.kind = SHOAL_FULL;
@@ -220,12 +219,10 @@ static void check_estimate(const case_spec *spec) {
 
 static void estimate_of_everything_is_the_error(void **state) {
     (void)state;
-    const char *const kinds[] = {"full",           "shared-full",
-                                 "clustered-5",    "i-clustered-5:topk=6",
-                                 "shoal-5:topk=6", "i-clustered-5:normaliser=query",
-                                 "lsh-2",          "oracle-top-6"};
+    const char *kinds[TEST_KINDS + 1];
+    test_kinds((shoal_attention){.clusters = 5, .topk = 6, .rounds = 2}, kinds);
     for (int layout = 0; layout < LAYOUT_COUNT; layout++)
-        for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        for (int64_t kind = 0; kinds[kind]; kind++) {
             case_spec spec = clustered_spec("clustered-5", 5, 0);
             spec.attention = spelled(kinds[kind]);
             spec.layout = (memory_layout)layout;

@@ -196,12 +196,14 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
     const void *state = sh_encoder_state(stack, layer);
     const int32_t *groups = shoal_plan_groups(sh_encoder_plan(stack), state);
     const int32_t *top_keys = shoal_plan_top_keys(sh_encoder_plan(stack), state);
-    const int64_t tops = shape->attention.clusters * shape->attention.topk;
+    shoal_attention used;
+    assert_int_equal(shoal_plan_picked(sh_encoder_plan(stack), state, &used), SHOAL_OK);
+    const int64_t tops = used.clusters * used.topk;
     for (int64_t at = 0; at < setup->batch.sequences.batch * shape->heads; at++) {
         const int64_t *bounds = setup->offsets + at / shape->heads;
         int64_t first = bounds[0] * size + at % shape->heads * dim;
         int64_t length = bounds[1] - bounds[0];
-        exact_head *head = exact_create(&shape->attention, length, length, dim, dim);
+        exact_head *head = exact_create(&used, length, length, dim, dim);
         assert_non_null(head);
         double *const to[3] = {head->q, head->k, head->v};
         for (int64_t i = 0; i < 3 * length; i++)

@@ -13,8 +13,7 @@
 
 #include "support.h"
 
-static const char *const KINDS[] = {"full",  "shared-full", "i-clustered-5:topk=8",
-                                    "lsh-2", "clustered-5", "oracle-top-9"};
+static const char *KINDS[TEST_KINDS + 1];
 
 static model_case small_case(const char *kind, bool post_norm) {
     return (model_case){.name = kind,
@@ -80,7 +79,7 @@ static void compare_steps(const char *kind, bool post_norm, int64_t every, int t
 
 static void fewer_rows_give_the_same_step(void **state) {
     (void)state;
-    for (int64_t k = 0; k < COUNT_OF(KINDS); k++)
+    for (int64_t k = 0; KINDS[k]; k++)
         for (int post_norm = 0; post_norm < 2; post_norm++) {
             compare_steps(KINDS[k], post_norm, 5, 1 + (int)k % 3);
             compare_steps(KINDS[k], post_norm, 1, 2);
@@ -113,6 +112,7 @@ static void inference_gives_the_rows_that_are_asked_for(void **state) {
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 5, .topk = 8, .rounds = 2}, KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_rows_give_the_same_step),
         cmocka_unit_test(inference_gives_the_rows_that_are_asked_for),

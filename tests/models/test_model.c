@@ -14,10 +14,7 @@
 
 #include "support.h"
 
-static const char *const KINDS[] = {"full",           "shared-full",
-                                    "clustered-5",    "i-clustered-5:topk=8",
-                                    "shoal-5:topk=8", "lsh-2",
-                                    "oracle-top-9"};
+static const char *KINDS[TEST_KINDS + 1];
 
 static model_case big_case(const char *kind) {
     return (model_case){.name = kind,
@@ -64,7 +61,7 @@ static training train(const char *kind, int threads, bool post_norm) {
 
 static void threads_change_no_bit(void **state) {
     (void)state;
-    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+    for (int64_t k = 0; KINDS[k]; k++) {
         training one = train(KINDS[k], 1, k % 2);
         for (int threads = 2; threads <= 5; threads += 3) {
             training more = train(KINDS[k], threads, k % 2);
@@ -105,7 +102,7 @@ static void run_alone(shoal_context *context, const model_setup *setup, int64_t 
 static void a_batch_gives_what_its_sequences_give_alone(void **state) {
     (void)state;
     shoal_context *context = test_context(NULL, 2);
-    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+    for (int64_t k = 0; KINDS[k]; k++) {
         model_case c = big_case(KINDS[k]);
         c.dropout = 0;
         c.layers = 1; /* groups must not be on the edge of another choice */
@@ -158,7 +155,7 @@ static void a_network_takes_smaller_batches_too(void **state) {
 static void inference_gives_what_training_gives(void **state) {
     (void)state;
     shoal_context *context = test_context(NULL, 2);
-    for (int64_t k = 0; k < 2 * COUNT_OF(KINDS); k++) {
+    for (int64_t k = 0; KINDS[k / 2]; k++) {
         model_case c = big_case(KINDS[k / 2]);
         c.post_norm = k % 2;
         model_setup learning = setup_create(context, &c, true, 2);
@@ -255,7 +252,7 @@ static void weights_may_be_halves_and_anywhere(void **state) {
 
 static void a_step_allocates_nothing(void **state) {
     (void)state;
-    for (int64_t k = 0; k < COUNT_OF(KINDS); k++) {
+    for (int64_t k = 0; KINDS[k]; k++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
         options.threads = 2;
@@ -351,6 +348,7 @@ static void what_cannot_be_is_refused(void **state) {
 }
 
 int main(void) {
+    test_kinds((shoal_attention){.clusters = 5, .topk = 8, .rounds = 2}, KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(a_batch_gives_what_its_sequences_give_alone),

@@ -114,7 +114,8 @@ int shim_run_group(const char *group, const struct CMUnitTest *tests, size_t cou
         return 1;
     }
     for (size_t i = 0; i < count; i++)
-        outcomes[run_and_print(&tests[i], state)]++;
+        if (tests[i].name) /* cmocka leaves out the others too */
+            outcomes[run_and_print(&tests[i], state)]++;
     if (teardown && teardown(&state) != 0)
         outcomes[FAILED]++;
     print_message("[==========] %zu test(s) run.\n[  PASSED  ] %zu test(s).\n", count,
