@@ -178,7 +178,9 @@ static const formula formulas[] = {
 };
 
 static const formula *formula_of(const exact_head *head) {
-    return &formulas[head->attention.kind];
+    static const formula none = {0};
+    const size_t kind = (size_t)head->attention.kind;
+    return kind < sizeof formulas / sizeof *formulas ? &formulas[kind] : &none;
 }
 
 bool exact_is_known(const exact_head *head) {
@@ -466,7 +468,8 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     array q, k, v;
     if (plan && used.kind == SHOAL_AUTO)
         shoal_plan_picked(plan, NULL, &used);
-    describe(problem, inputs, formulas[used.kind].keys == KEYS, &q, &k, &v);
+    const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
+    describe(problem, inputs, own_keys, &q, &k, &v);
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
                                     q.features, v.features);
     if (!head)
