@@ -182,7 +182,7 @@ const double *exact_layer_row(exact_layer *layer, const double *x,
 void exact_layer_row_gradient(exact_layer *layer, const double *x, const double *attended,
                               const double *dout, double *dx, double *dattended);
 
-/* ---- Whisper (whisper.c) ------------------------------------------------------------ */
+/* ---- Whisper (whisper.c) ----------------------------------------------------------- */
 
 typedef struct {
     const char *name; /* as published: "encoder.blocks.0.attn.query.weight" */

@@ -1,4 +1,58 @@
-/* Shoal's speech: recordings become text. */
+/* Shoal's speech: recordings become text.
+ *
+ * Whisper, whole: features, encoder, decoder, and the published way of decoding. Any kind
+ * of attention runs the encoder, which attends over 1500 positions in every window of
+ * 30 s; the decoder's attention is exact. Models are read as others have published them.
+ *
+ * A COMPLETE PROGRAM
+ *
+ *     #include <shoal_speech.h>
+ *     #include <stdio.h>
+ *
+ *     static int print_segment(void *user, const shoal_segment *segment) {
+ *         (void)user;
+ *         printf("%7.2f %7.2f %s\n", segment->begin, segment->end, segment->text);
+ *         return 0;                           // go on
+ *     }
+ *
+ *     int main(void) {
+ *         const char *path = "talk.flac";
+ *         shoal_recording talk = {.paths = &path, .files = 1};
+ *         shoal_speech_options options = {.attention = "shoal-100"};
+ *         shoal_context *context;
+ *         shoal_speech *speech;
+ *         if (shoal_context_create(NULL, &context) != SHOAL_OK ||
+ *             shoal_speech_open(context, "ggml-tiny.bin", &options, &speech) ||
+ *             shoal_speech_transcribe(speech, &talk, NULL, print_segment, NULL, NULL))
+ *             return 1;                       // shoal_context_message(context) says why
+ *         shoal_speech_close(speech);
+ *         shoal_context_destroy(context);
+ *     }
+ *
+ * THE RULES, ONCE (those of shoal.h hold too)
+ *
+ * Models.   A ggml file as whisper.cpp reads it (f32 or f16; quantised ones are refused),
+ *           or a Hugging Face folder: config.json, model.safetensors or its shards, and
+ *           vocab.json or tokenizer.json. All sizes of Whisper, English-only ones too.
+ * Sound.    WAV, FLAC, OGG, MP3 and what else libsndfile reads, of any rate and number of
+ *           channels: mixed to one and resampled to 16 kHz. Or samples in memory, mono at
+ *           16 kHz. NaN and samples beyond 1e9 are refused.
+ * Owners.   A speech belongs to its context: close it first. What a recording points to
+ *           must live during the call. What a segment points to lives until its callback
+ *           returns.
+ * Errors.   A file that is missing is SHOAL_IO, one that is damaged SHOAL_BAD_FILE.
+ *           Files are read as they are needed, so shoal_speech_transcribe may fail when
+ *           it has handed over segments; the summary is of what was done till then.
+ * Memory.   Opening allocates what one window needs and tells how much. Transcribing
+ *           takes buffers for the sound, which do not grow with its length. The libraries
+ *           that read and resample sound use malloc, whatever the context's allocator is.
+ *           The model's files stay mapped until the speech is closed: do not write to
+ *           them meanwhile.
+ * Threads.  As in shoal.h: one context per thread, with all that belongs to it. Callbacks
+ *           come in the caller's thread, and must not use the speech they come from.
+ * Bits.     The same model, sound, options and seed give the same text on any number of
+ *           threads.
+ */
 #ifndef SHOAL_SPEECH_H
 #define SHOAL_SPEECH_H
 
@@ -8,27 +62,18 @@
 extern "C" {
 #endif
 
-/* ---- Speech ------------------------------------------------------------------------ */
+/* ---- Models ----------------------------------------------------------------------- */
 
-/* Whisper, whole: recordings become text, and any kind of attention runs the encoder. In
-   builds without the models' libraries these functions are absent.
-
-       shoal_speech *speech;
-       const char *path = "talk.flac";
-       shoal_recording talk = {.paths = &path, .files = 1};
-       shoal_speech_open(context, "ggml-tiny.bin", NULL, &speech);
-       shoal_speech_transcribe(speech, &talk, NULL, print_segment, NULL, NULL);
-       shoal_speech_close(speech); */
 typedef struct shoal_speech shoal_speech;
 
 typedef struct {
-    const char *attention; /* of the encoder; NULL: full */
-    int beams;             /* most texts that a search follows side by side, 1 to 64;
+    const char
+        *attention; /* of the encoder, as shoal_attention_parse takes it; NULL: full */
+    int beams;      /* most texts that a search follows side by side, 1 to 64;
                               0: 5, which the samples of a fallback need */
 } shoal_speech_options;
 
-/* Opens a model: a ggml file as whisper.cpp reads it (f32 or f16), or a Hugging Face
-   folder. options may be NULL. The context must outlive it. */
+/* Opens a model: a file, a folder, or the config.json in one. options may be NULL. */
 SHOAL_API shoal_status shoal_speech_open(shoal_context *context, const char *path,
                                          const shoal_speech_options *options,
                                          shoal_speech **speech);
@@ -48,34 +93,21 @@ typedef struct {
 } shoal_speech_info;
 SHOAL_API shoal_speech_info shoal_speech_describe(const shoal_speech *speech);
 
-/* What is listened to: files (WAV, FLAC, OGG, MP3 ..., any rate and channels), one after
-   another with `gap` seconds of silence between; or samples in memory. Files are read
-   as they are needed: memory does not grow with their length. */
+/* ---- Transcribing ----------------------------------------------------------------- */
+
+/* What is listened to: files one after another with `gap` seconds of silence between, or
+   samples. */
 typedef struct {
     const char *const *paths; /* [files] */
     int files;                /* 0: the samples below */
-    double gap;
-    const float *samples; /* [sample_count], mono, 16 kHz */
+    double gap;               /* 0 to 3600 */
+    const float *samples;     /* [sample_count] */
     int64_t sample_count;
 } shoal_recording;
 
-/* The steps one by one. Features of the 30 s from `begin` seconds on, padded with silence
-   (features: [mels][frames]; *seconds: how much of it is recording, may be NULL); the
-   encoder (encoded: [positions][width]); and the decoder's logits after each token of a
-   text (logits: [count][vocabulary], 1 <= count <= text_positions). */
-SHOAL_API shoal_status shoal_speech_features(shoal_speech *speech,
-                                             const shoal_recording *recording,
-                                             double begin, float *features,
-                                             double *seconds);
-SHOAL_API shoal_status shoal_speech_encode(shoal_speech *speech, const float *features,
-                                           float *encoded);
-SHOAL_API shoal_status shoal_speech_logits(shoal_speech *speech, const float *encoded,
-                                           const int32_t *tokens, int64_t count,
-                                           float *logits);
-
 /* All zero is the published decoding: language detected, greedy with timestamps, other
-   temperatures where the text repeats itself or is unlikely, silence left out, each window
-   told what was said before. */
+   temperatures where the text repeats itself or is unlikely, silence left out, each
+   window told what was said before. */
 typedef struct {
     const char *language; /* "en", "english" ...; NULL: detected in the first window */
     int translate;        /* nonzero: into English */
@@ -84,8 +116,8 @@ typedef struct {
     int no_context;       /* nonzero: every window begins afresh */
     int no_fallback;      /* nonzero: temperature 0 only, and nothing taken for silence */
     uint64_t seed;        /* of the samples at temperatures above 0 */
-    /* Called after each window with the seconds done and those that the file names; may be
-       NULL. */
+    /* Called after each window with the seconds done and those of the recording, as far
+       as its files' headers tell; may be NULL. */
     void (*progress)(void *user, double done, double all);
 } shoal_transcribe_options;
 
@@ -94,14 +126,14 @@ typedef struct {
     const char *text;      /* UTF-8 as the model wrote it, a leading space included */
     const int32_t *tokens; /* [token_count], timestamps included */
     int64_t token_count;
-    double temperature, mean_logprob, no_speech; /* of the window it comes from */
-    double
-        compression; /* bytes of the window's text over those of zlib; a high value is a
-                           text that repeats itself */
+    /* Of the window it comes from: */
+    double temperature, mean_logprob;
+    double no_speech;   /* probability that nothing is said */
+    double compression; /* bytes of the text over those that zlib makes of it: high where
+                           it repeats itself */
 } shoal_segment;
 
-/* Called for every segment in order; what it points to lives until it returns. Not 0: stop
-   here, which is no error. */
+/* Called for every segment in order. Not 0: stop here, which is no error. */
 typedef int shoal_segment_function(void *user, const shoal_segment *segment);
 
 typedef struct {
@@ -110,7 +142,7 @@ typedef struct {
     double seconds;                          /* of the recording that were gone through */
     double encoder_seconds, decoder_seconds; /* time they took */
     int64_t windows, fallbacks, silent;      /* windows; decoded again; left out */
-    int64_t tokens;                          /* sampled in the end */
+    int64_t tokens;                          /* of the texts that were taken */
 } shoal_transcription;
 
 /* options, segment and summary may be NULL; user goes to both callbacks. */
@@ -120,14 +152,35 @@ SHOAL_API shoal_status shoal_speech_transcribe(shoal_speech *speech,
                                                shoal_segment_function *segment,
                                                void *user, shoal_transcription *summary);
 
+/* ---- The steps one by one --------------------------------------------------------- */
+
+/* Log-mel features of the 30 s from `begin` seconds on, padded with silence; features:
+   [mels][frames]. *seconds: how much of it is recording; may be NULL. */
+SHOAL_API shoal_status shoal_speech_features(shoal_speech *speech,
+                                             const shoal_recording *recording,
+                                             double begin, float *features,
+                                             double *seconds);
+
+/* The encoder: features [mels][frames] to encoded [positions][width]. */
+SHOAL_API shoal_status shoal_speech_encode(shoal_speech *speech, const float *features,
+                                           float *encoded);
+
+/* The decoder: logits [count][vocabulary] after each of the tokens [count] of a text,
+   1 <= count <= text_positions. */
+SHOAL_API shoal_status shoal_speech_logits(shoal_speech *speech, const float *encoded,
+                                           const int32_t *tokens, int64_t count,
+                                           float *logits);
+
+/* ---- Word errors ------------------------------------------------------------------ */
+
 typedef struct {
     int64_t words; /* of the reference */
     int64_t substitutions, insertions, deletions;
 } shoal_word_errors;
 
-/* Adds the word errors of a text to *errors, after the usual normalisation of English on
-   both sides: lower case, no punctuation, numbers as digits, contractions and titles
-   spelled out, American spelling. */
+/* Adds the word errors of a text to *errors: the fewest edits, after the usual
+   normalisation of English on both sides: lower case, no punctuation, numbers as digits,
+   contractions and titles spelled out, American spelling. */
 SHOAL_API shoal_status shoal_count_word_errors(shoal_context *context,
                                                const char *reference, const char *text,
                                                shoal_word_errors *errors);

@@ -1,5 +1,5 @@
-/* shoal wer: word error rates of a Whisper model with each kind of attention, and what the
-   encoder costs with it. */
+/* shoal wer: word error rates of a Whisper model with each kind of attention, and what
+   the encoder costs with it. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -188,8 +188,8 @@ static bool take_option(void *shared, int option, const char *value) {
 
 /* ---- A folder of recordings ----------------------------------------------------- */
 
-/* transcripts.txt, or LibriSpeech's *.trans.txt in any folder below; each line is the name
-   of a recording beside it, without its ending, and the text. */
+/* transcripts.txt, or LibriSpeech's *.trans.txt in any folder below; each line is the
+   name of a recording beside it, without its ending, and the text. */
 enum { DEEPEST = 6, WINDOW_SECONDS = 30 };
 
 static bool find_audio(const char *folder, const char *name, char *path, size_t size) {
@@ -398,9 +398,9 @@ static void release(wer_job *job) {
 
 /* ---- One kind on one window ----------------------------------------------------- */
 
-/* A window at a time, on which the kinds take turns, so that whatever else the machine does
-   falls on all of them. A kind's encoder runs twice on a window: for the text, and then,
-   warm, on the clock. */
+/* A window at a time, on which the kinds take turns, so that whatever else the machine
+   does falls on all of them. A kind's encoder runs on a window for the text, and then
+   twice more: to warm up, and on the clock. */
 typedef struct {
     wer_job *job;
     wer_window *window;

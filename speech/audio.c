@@ -40,7 +40,7 @@ struct audio_file {
     bool file_ended, ended;
 };
 
-/* ---- Libraries that write to standard error, which is not theirs to use ------------- */
+/* ---- Libraries that write to standard error ---------------------------------------- */
 
 typedef struct {
     void (*run)(void *argument);
@@ -343,13 +343,13 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
     return SHOAL_OK;
 }
 
-/* ---- Recordings: files one after another, or samples ---------------------------------- */
+/* ---- Recordings: files one after another, or samples ------------------------------- */
 
 struct recording_stream {
     shoal_context *context;
     const shoal_recording *recording;
-    audio_file *file;     /* of part `part`, when it is a file that was opened */
-    int part;             /* which file comes next, or the one that is open */
+    audio_file *file;     /* the one that is open; NULL: none */
+    int part;             /* number of the open file, or of the next one */
     int64_t at;           /* samples taken of it */
     int64_t silence;      /* samples of the gap that are still to come */
     double seconds;       /* of the files opened so far, with their gaps */
@@ -493,7 +493,7 @@ shoal_status sh_recording_window(recording_stream *s, int64_t begin,
         s->begin += s->count;
         s->count = 0;
     }
-    while (s->begin < begin && !s->ended) { /* what nobody asked for goes by */
+    while (s->begin < begin && !s->ended) { /* skipped */
         const int64_t left = begin - s->begin;
         int64_t passed = 0;
         const shoal_status status =

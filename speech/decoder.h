@@ -1,9 +1,9 @@
 /* The text decoder's network: exact causal attention with a cache of keys and values,
-   attention over the encoder's output, whose keys and values are made once per window, and
-   logits by the token embedding.
+   attention over the encoder's output, whose keys and values are made once per window,
+   and logits by the token embedding.
 
-   Texts grow side by side, numbered 0 .. texts - 1, each with a length of its own. One run
-   of the network takes rows, and a row is a token of some text at some position: the
+   Texts grow side by side, numbered 0 .. texts - 1, each with a length of its own. One
+   run of the network takes rows, and a row is a token of some text at some position: the
    tokens of a prompt, or one token more for each text.
 
    Cache. A row of keys and values is written once, at (position, text), and stays. Which
@@ -32,7 +32,8 @@ void sh_decoder_set_audio(decoder *d, const float *encoded);
    this past. */
 void sh_decoder_begin(decoder *d, const int32_t *prompt, int count);
 
-/* One token more for each of the texts 0 .. texts - 1: next [texts]. There must be room. */
+/* One token more for each of the texts 0 .. texts - 1: next [texts]. Each must have
+   room. */
 void sh_decoder_step(decoder *d, const int32_t *next, int texts);
 int sh_decoder_room(const decoder *d, int text); /* positions that are left */
 

@@ -382,10 +382,10 @@ enum {
 typedef struct {
     shoal_context *context;
     const char *path;
-    char name[PATH_MAX]; /* of the file that was last spoken of */
+    char name[PATH_MAX]; /* path of the file that is being read */
 } folder;
 
-/* The path of a file in the folder; is it there? */
+/* Makes f->name the path of a file in the folder; true when it is there. */
 static bool there(folder *f, const char *name) {
     int length = snprintf(f->name, sizeof f->name, "%s/%s", f->path, name);
     return length > 0 && (size_t)length < sizeof f->name && access(f->name, F_OK) == 0;
@@ -434,8 +434,7 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file
     return status;
 }
 
-/* The vocabulary's text bounds its tokens' bytes, so it is mapped before the block is
-   allocated. */
+/* Tokens have no more bytes than the vocabulary's text: its size is that of their room. */
 static shoal_status read_folder(folder *f, const whisper_sizes *sizes,
                                 const file_map *map, whisper_file **file) {
     shoal_status status = sh_whisper_file_allocate(f->context, sizes, map->size, file);

@@ -9,7 +9,7 @@
 
 enum {
     HALF = MEL_FFT / 2,
-    TASK_FRAMES = 100, /* of 3000: the tasks' bounds are the same on any machine */
+    TASK_FRAMES = 100, /* of 3000, for any number of threads */
     TASKS = MEL_FRAMES / TASK_FRAMES
 };
 
@@ -193,7 +193,7 @@ static void frames_task(void *shared, int64_t task, int thread) {
     float largest = -10.0f;
     for (int64_t i = task * TASK_FRAMES; i < (task + 1) * TASK_FRAMES; i++) {
         int64_t begin = i * MEL_HOP - HALF;
-        if (begin >= w->count) { /* what is reflected lies after `begin` too */
+        if (begin >= w->count) { /* zeros only, also where the end is reflected */
             silent_frame(w, i);
             continue;
         }

@@ -38,7 +38,7 @@ double sh_log_sum_exp(const float *logits, int count) {
     if (isinf(largest))
         return (double)largest;
     double total = 0;
-    /* Blocks keep the float sums short; there are as many as the count alone says. */
+    /* A float sum of at most 1024 numbers loses little; the blocks are added as doubles. */
     for (int first = 0; first < count; first += 1024) {
         const int end = first + 1024 < count ? first + 1024 : count;
         for (int j = 0; j < 8; j++)
@@ -222,7 +222,7 @@ static int32_t draw(const float *logits, int count, const search_task *task,
 static void extend(search *s, const search_task *task, int beam, uint64_t step) {
     hypothesis *h = &s->live[beam];
     float *logits = logits_of(s, beam);
-    if (h->ended) { /* its beam runs on, unread */
+    if (h->ended) { /* the others go on; what this one is given is not read */
         s->chosen[beam] = task->rules.end;
         return;
     }
@@ -285,7 +285,8 @@ static int insert(candidate *list, int count, int most, candidate one) {
     return count;
 }
 
-/* The best beams + 1 continuations of one beam go into the list of all of them. */
+/* Adds the best beams + 1 continuations of one beam to the candidates; returns their new
+   count. */
 static int propose(search *s, const search_task *task, int beam, int count) {
     const hypothesis *h = &s->live[beam];
     float *logits = logits_of(s, beam);
@@ -354,7 +355,7 @@ static int advance(search *s, const search_task *task, int live, int *done) {
 }
 
 static const hypothesis *run_beams(search *s, const search_task *task) {
-    int live = 1, done = 0; /* all beams begin alike, so one stands for them */
+    int live = 1, done = 0; /* all beams begin with the same text */
     for (int step = 0; step < task->longest; step++) {
         live = advance(s, task, live, &done);
         if (live == 0 || done == task->beams || sh_decoder_room(s->network, 0) == 0 ||
@@ -364,7 +365,7 @@ static const hypothesis *run_beams(search *s, const search_task *task) {
         sh_decoder_step(s->network, s->chosen, live);
         sh_decoder_logits(s->network, 0, live, s->logits);
     }
-    /* Too few ended by themselves: the likeliest of the others, which come sorted. */
+    /* Where too few have ended, the likeliest of the others, which are sorted. */
     for (int beam = 0; beam < live && done < task->beams; beam++)
         copy_hypothesis(&s->done[done++], &s->live[beam]);
     if (done == 0) {

@@ -1,6 +1,6 @@
-/* From logits to a text: which tokens may come next, and greedy, beam search, or samples at
-   a temperature, each ranked as the published decoding of Whisper ranks them: by the mean
-   log-probability of a token. */
+/* From logits to a text: which tokens may come next, and greedy, beam search, or samples
+   at a temperature, each ranked as the published decoding of Whisper ranks them: by the
+   mean log-probability of a token. */
 #ifndef SHOAL_SPEECH_SEARCH_H
 #define SHOAL_SPEECH_SEARCH_H
 
@@ -8,9 +8,9 @@
 
 /* ---- Rules ---------------------------------------------------------------------- */
 
-/* Which tokens may come next: symbols that nobody speaks are left out, and timestamps come
-   in pairs, in order, and win when together they are likelier than any single word. Pure
-   functions on one row of logits. */
+/* Which tokens may come next: symbols that nobody speaks are left out, and timestamps
+   come in pairs, in order, and win when together they are likelier than any single word.
+   Pure functions on one row of logits. */
 typedef struct {
     int32_t vocabulary;       /* logits of a row */
     int32_t end;              /* ends a text; below it are the tokens of words */

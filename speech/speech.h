@@ -42,9 +42,10 @@ struct shoal_speech {
     unsigned char *packed; /* [sh_compression_room(SPEECH_TEXT)] */
 };
 
-/* Where a window's tokens are cut into segments, as the published transcription cuts them.
-   sampled: [count]; frames: how many of the window are recording. cuts: room for count +
-   1. Returns how many there are; *advance: frames to the next window, at least 1. */
+/* Where a window's tokens are cut into segments, as the published transcription cuts
+   them. sampled: [count]; frames: how many of the window are recording. cuts: room for
+   count + 1. Returns how many there are; *advance: frames to the next window, at least 1.
+   */
 int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
                     int64_t frames, segment_cut *cuts, int64_t *advance);
 

@@ -53,7 +53,7 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
                     int64_t frames, segment_cut *cuts, int64_t *advance) {
     const window_tokens w = {sampled, count, first_timestamp};
     int made = 0, last = 0;
-    /* Between an end and the beginning that follows it. */
+    /* A cut lies between the time that ends a segment and the one that begins the next. */
     for (int at = 1; at < count; at++)
         if (is_time(&w, at - 1) && is_time(&w, at)) {
             cuts[made++] = cut_between(&w, last, at);
@@ -75,7 +75,7 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
 
 /* ---- Text of a window ----------------------------------------------------------- */
 
-/* One window's text, as the search that counted gave it. */
+/* One window's text, as the last search of it gave it. */
 typedef struct {
     const int32_t *sampled; /* [count], valid until the next search */
     int count;
@@ -110,7 +110,8 @@ double sh_compression_ratio(const char *text, unsigned long size, unsigned char 
 static const float temperatures[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1};
 enum { TEMPERATURES = sizeof temperatures / sizeof *temperatures };
 
-/* previous, its text, start, language, task, no timestamps: all but start as needed. */
+/* The prompt: <previous> and what was said before, <start>, language and task, <no
+   timestamps>; all but <start> only where they apply. */
 static void write_prompt(const shoal_speech *speech, const window_task *task,
                          search_task *search_for) {
     const tokens *t = &speech->model->file->tokens;
@@ -182,8 +183,8 @@ static bool is_believable(const window_text *result) {
     return result->compression <= REPEATS_ABOVE && result->mean_logprob >= UNLIKELY_BELOW;
 }
 
-/* After sh_decoder_set_audio: decodes at rising temperatures until the text is believable.
-   Returns how many attempts there were. */
+/* After sh_decoder_set_audio: decodes at rising temperatures until the text is
+   believable. Returns how many attempts there were. */
 static int decode_window(shoal_speech *speech, const window_task *task,
                          window_text *result) {
     const tokens *t = &speech->model->file->tokens;

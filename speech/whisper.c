@@ -12,7 +12,7 @@ typedef struct {
     whisper_model *model;
     block_layout *memory;
     shoal_status status; /* of the first weight that could not be read */
-    bool placing;        /* the memory is there: copy */
+    bool placing;        /* the memory is allocated: copy the weights */
 } loader;
 
 static const file_tensor *find(const loader *load, const char *block, const char *name) {
@@ -79,7 +79,7 @@ static const file_tensor *part_tensor(const loader *load, const char *block,
     return find(load, block, name);
 }
 
-/* Halves stay halves when all parts are. */
+/* Joined halves stay halves; if one part is floats, all become floats. */
 static bool all_half(const loader *load, const char *block, const joined *parts) {
     for (int i = 0; i < joined_count(parts); i++) {
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
@@ -150,8 +150,7 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
     const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
     char bias[32];
     snprintf(bias, sizeof bias, "%s.bias", name);
-    /* The file's order is another: it is widened beside its final place, then arranged.
-       */
+    /* In the file the taps are innermost, so its weights are widened into a copy first. */
     float *arranged = sh_reserve(load->memory, count, sizeof *arranged);
     float *as_in_file = sh_reserve(load->memory, count, sizeof *as_in_file);
     if (load->placing) {
@@ -426,25 +425,25 @@ typedef struct {
     const float *features; /* [mels][F] */
     float *frames;         /* [F][mels] */
     int64_t mels;
-} turning;
+} transposition;
 
-static void turn_block(void *shared, int64_t task, int thread) {
-    const turning *turn = shared;
+static void transpose_block(void *shared, int64_t task, int thread) {
+    const transposition *t = shared;
     const int64_t first = task * FRAME_BLOCK;
     const int64_t end = min(first + FRAME_BLOCK, MEL_FRAMES);
     (void)thread;
-    for (int64_t band = 0; band < turn->mels; band++)
+    for (int64_t band = 0; band < t->mels; band++)
         for (int64_t frame = first; frame < end; frame++)
-            turn->frames[frame * turn->mels + band] =
-                turn->features[band * MEL_FRAMES + frame];
+            t->frames[frame * t->mels + band] = t->features[band * MEL_FRAMES + frame];
 }
 
 shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
                                const float **encoded) {
     const whisper_sizes *sizes = sizes_of(e->model);
     const packing sequence = {.batch = 1, .offsets = e->offsets};
-    turning turn = {features, e->frames, sizes->mels};
-    sh_team_run(e->crew.workers, ceil_divide(MEL_FRAMES, FRAME_BLOCK), turn_block, &turn);
+    transposition t = {features, e->frames, sizes->mels};
+    sh_team_run(e->crew.workers, ceil_divide(MEL_FRAMES, FRAME_BLOCK), transpose_block,
+                &t);
     sh_conv_forward(&e->crew, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
                     e->narrow);
     sh_conv_forward(&e->crew, &e->model->second_conv, MEL_FRAMES, e->narrow, NULL,

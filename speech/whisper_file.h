@@ -4,8 +4,8 @@
 
        whisper_file *file;
        shoal_status status = sh_whisper_file_open(context, path, &file);
-       const file_tensor *w = sh_whisper_file_tensor(file, "encoder.blocks.%d.attn.%s.weight",
-                                                 0, "query");
+       const file_tensor *w = sh_whisper_file_tensor(
+           file, "encoder.blocks.%d.attn.%s.weight", 0, "query");
 
    NAMES. Weights have the names of the published model, which ggml files use as they are
    and which Hugging Face's names are mapped to. E, T: widths of encoder and decoder:
@@ -56,8 +56,7 @@ typedef struct {
    *file is NULL. */
 shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
                                   whisper_file **file);
-void sh_whisper_file_close(
-    whisper_file *file); /* NULL is legal; its context must be alive */
+void sh_whisper_file_close(whisper_file *file); /* NULL is legal */
 
 /* A weight by its name, printf style; NULL when the file has none of that name, which
    cannot be for the names above. */

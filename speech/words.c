@@ -26,7 +26,7 @@ typedef enum {
 
 typedef struct {
     char *text;
-    size_t size, length; /* length counts on where the room has ended */
+    size_t size, length; /* length is that of the whole text, written or not */
     /* The number that is being put together: total + group. */
     number_kind last;
     uint64_t total, group, scale; /* scale: the last one used, 0 before any */
@@ -568,7 +568,7 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     return out.length;
 }
 
-/* ---- Edits between two texts -------------------------------------------------------- */
+/* ---- Edits between two texts ------------------------------------------------------- */
 
 typedef struct {
     const char *begin;

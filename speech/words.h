@@ -1,4 +1,4 @@
-/* Word errors (shoal_count_word_errors): the normal form of text, and edits between words.
+/* Word errors, shoal_count_word_errors: the normal form of text, edits between words.
 
    The normal form of English text, applied to both sides before they are compared:
    1. letters are lower case and without accents, curly quotes are straight;

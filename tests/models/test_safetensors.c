@@ -60,8 +60,8 @@ static const file_tensor written[] = {
 };
 
 static const shoal_note notes[] = {{"format", "pt"},
-                                         {"config", "{\"a\": \"\xe2\x99\xaa\"}\n"},
-                                         {"", ""}};
+                                   {"config", "{\"a\": \"\xe2\x99\xaa\"}\n"},
+                                   {"", ""}};
 
 static void check_contents(const safetensors *file) {
     float values[6];
