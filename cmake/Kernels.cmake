@@ -1,11 +1,11 @@
-# The kernels' one body is compiled once per instruction set, and so is that of the
-# layers' row functions. A file whose name ends in an instruction set gets that set's
-# flags, and is left out on processors of another family. The macros SHOAL_HAVE_* tell the
-# dispatcher which tables exist; whether the machine can run them is asked at run time.
+# The kernels' one body is compiled once per instruction set. A file whose name ends in an
+# instruction set gets that set's flags, and is left out on processors of another family.
+# The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether the machine can
+# run them is asked at run time.
 set(x86_64_sets avx2 avx512)
 set(aarch64_sets neon)
 set(avx2_flags -mavx2 -mfma -mf16c) # every processor with AVX2 has F16C
-set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
     -mprefer-vector-width=512)
 set(neon_flags "")
 

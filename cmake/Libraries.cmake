@@ -113,9 +113,7 @@ endif()
 if(models_needs)
     file(GLOB models_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
         models/*/*.c)
-    shoal_choose_kernels(models_sources models_macros)
-    shoal_library(models ON shoal SOURCES ${models_sources} NEEDS ${models_needs}
-        DEFINITIONS ${models_macros})
+    shoal_library(models ON shoal SOURCES ${models_sources} NEEDS ${models_needs})
 endif()
 
 # ---- libshoal-speech: recordings become text -------------------------------------------

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "kernels/half.h"
 #include "kernels/kernels.h"
 
 /* Where a row of one run stands. */
@@ -14,7 +15,6 @@ typedef struct {
 /* B texts, P text positions, R rows of one run at most, T width, A audio positions. */
 struct decoder {
     const whisper_model *model;
-    crew crew;
     size_t bytes;
     int64_t texts, positions, longest;   /* B, P, R */
     int64_t heads, dim, width;           /* T = heads * dim */
@@ -73,7 +73,8 @@ static void place(void *argument, block_layout *block) {
     d->normed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->normed);
     d->wide = sh_reserve(block, sh_mul_checked(rows, 4 * width), sizeof *d->wide);
     d->mixed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->mixed);
-    d->weights = sh_reserve(block, sh_mul_checked(d->crew.workers.threads, d->positions),
+    d->weights = sh_reserve(block,
+                            sh_mul_checked(d->model->context->threads, d->positions),
                             sizeof *d->weights);
     d->widened = sh_reserve(block, scratch_of(d), sizeof *d->widened);
 }
@@ -102,7 +103,6 @@ shoal_status sh_decoder_create(shoal_context *context, const whisper_model *mode
                                int texts, decoder **made) {
     const whisper_sizes *sizes = sizes_of(model);
     decoder sized = {.model = model,
-                     .crew = sh_crew_of(context),
                      .texts = texts,
                      .positions = sizes->text_positions,
                      .longest = max(sizes->text_positions, texts),
@@ -110,6 +110,7 @@ shoal_status sh_decoder_create(shoal_context *context, const whisper_model *mode
                      .dim = sizes->text_width / sizes->text_heads,
                      .width = sizes->text_width};
     *made = NULL;
+    sh_blas_use_one_thread();
     decoder *d = sh_allocate_parts(context, place, &sized, &sized.bytes);
     if (!d)
         return SHOAL_NO_MEMORY;
@@ -215,7 +216,7 @@ static void attend_one(void *shared, int64_t task, int thread) {
 static void attend_to_past(decoder *d, int64_t layer, int64_t rows) {
     attending job = {d, layer};
     keep_rows(d, layer, rows);
-    sh_team_run(d->crew.workers, rows * d->heads, attend_one, &job);
+    sh_team_run(sh_team_of(d->model->context), rows * d->heads, attend_one, &job);
 }
 
 /* ---- Attention over the audio --------------------------------------------------- */
@@ -228,7 +229,7 @@ void sh_decoder_set_audio(decoder *d, const float *encoded) {
     const whisper_sizes *sizes = sizes_of(d->model);
     const const_matrix from = {encoded, sizes->audio_width};
     for (int64_t layer = 0; layer < sizes->text_layers; layer++)
-        sh_linear_forward(&d->crew, &d->model->decoder[layer].cross_in,
+        sh_linear_forward(d->model->context, &d->model->decoder[layer].cross_in,
                           sizes->audio_positions, from,
                           (matrix){audio_of(d, layer), 2 * d->width}, d->widened);
 }
@@ -256,7 +257,7 @@ static void embed(decoder *d, row_place at, int64_t row, int32_t token) {
     if (table.half) {
         const uint16_t *halves = (const uint16_t *)table.data + token * width;
         for (int64_t i = 0; i < width; i++)
-            x[i] = sh_half_to_float(halves[i]) + position[i];
+            x[i] = half_to_float(halves[i]) + position[i];
     } else {
         const float *values = (const float *)table.data + token * width;
         for (int64_t i = 0; i < width; i++)
@@ -267,7 +268,7 @@ static void embed(decoder *d, row_place at, int64_t row, int32_t token) {
 /* y [rows][outputs] = layer(x [rows][inputs]), both without gaps. */
 static void project(decoder *d, const linear *layer, int64_t rows, const float *x,
                     float *y) {
-    sh_linear_forward(&d->crew, layer, rows, (const_matrix){x, layer->inputs},
+    sh_linear_forward(d->model->context, layer, rows, (const_matrix){x, layer->inputs},
                       (matrix){y, layer->outputs}, d->widened);
 }
 
@@ -279,21 +280,22 @@ static void add_to(float *x, const float *more, int64_t count) {
 static void run_layer(decoder *d, int64_t index, int64_t rows, shoal_plan *plan) {
     const decoder_layer *layer = &d->model->decoder[index];
     const int64_t width = d->width;
-    sh_norm_forward(&d->crew, &layer->self_norm, rows, d->x, d->normed, NULL);
+    sh_norm_forward(d->model->context, &layer->self_norm, rows, d->x, d->normed, NULL);
     project(d, &layer->self_in, rows, d->normed, d->wide);
     attend_to_past(d, index, rows);
     project(d, &layer->self_out, rows, d->mixed, d->normed);
     add_to(d->x, d->normed, rows * width);
 
-    sh_norm_forward(&d->crew, &layer->cross_norm, rows, d->x, d->normed, NULL);
+    sh_norm_forward(d->model->context, &layer->cross_norm, rows, d->x, d->normed, NULL);
     project(d, &layer->cross_query, rows, d->normed, d->wide);
     attend_to_audio(d, index, rows, plan);
     project(d, &layer->cross_out, rows, d->mixed, d->normed);
     add_to(d->x, d->normed, rows * width);
 
-    sh_norm_forward(&d->crew, &layer->forward_norm, rows, d->x, d->normed, NULL);
+    sh_norm_forward(d->model->context, &layer->forward_norm, rows, d->x, d->normed, NULL);
     project(d, &layer->widen, rows, d->normed, d->wide);
-    sh_activation_forward(&d->crew, ACTIVATION_GELU, rows * 4 * width, d->wide, d->wide);
+    sh_activation_forward(d->model->context, ACTIVATION_GELU, rows * 4 * width, d->wide,
+                          d->wide);
     project(d, &layer->narrow, rows, d->wide, d->normed);
     add_to(d->x, d->normed, rows * width);
 }
@@ -302,7 +304,7 @@ static void run_layer(decoder *d, int64_t index, int64_t rows, shoal_plan *plan)
 static void run(decoder *d, int64_t rows, shoal_plan *plan) {
     for (int64_t layer = 0; layer < sizes_of(d->model)->text_layers; layer++)
         run_layer(d, layer, rows, plan);
-    sh_norm_forward(&d->crew, &d->model->last_norm, rows, d->x, d->normed, NULL);
+    sh_norm_forward(d->model->context, &d->model->last_norm, rows, d->x, d->normed, NULL);
 }
 
 /* The prompt is written by text 0, and is every text's past. */
@@ -347,7 +349,7 @@ void sh_decoder_logits(decoder *d, int first, int count, float *logits) {
     const int64_t width = table->inputs, vocabulary = table->outputs;
     for (int row = 0; row < count; row += FEW_ROWS) {
         const int64_t rows = min(count - row, FEW_ROWS);
-        sh_matmul_few(&d->crew, rows, width, vocabulary,
+        sh_matmul_few(d->model->context, rows, width, vocabulary,
                       (const_matrix){d->normed + (first + row) * width, width},
                       table->weight.data, table->weight.half, NULL,
                       (matrix){logits + row * vocabulary, vocabulary});

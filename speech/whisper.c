@@ -351,7 +351,6 @@ void sh_whisper_close(whisper_model *model) {
 /* E width, P positions, F = 2 P frames. */
 struct whisper_encoder {
     const whisper_model *model;
-    crew crew;
     encoder *stack;
     size_t bytes;
     int64_t offsets[2]; /* one sequence of P rows */
@@ -391,7 +390,6 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                        const shoal_attention *attention,
                                        whisper_encoder **made) {
     whisper_encoder sized = {.model = model,
-                             .crew = sh_crew_of(model->context),
                              .offsets = {0, sizes_of(model)->audio_positions}};
     *made = NULL;
     whisper_encoder *e =
@@ -442,14 +440,14 @@ shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
     const whisper_sizes *sizes = sizes_of(e->model);
     const packing sequence = {.batch = 1, .offsets = e->offsets};
     transposition t = {features, e->frames, sizes->mels};
-    sh_team_run(e->crew.workers, ceil_divide(MEL_FRAMES, FRAME_BLOCK), transpose_block,
-                &t);
-    sh_conv_forward(&e->crew, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
+    sh_team_run(sh_team_of(e->model->context), ceil_divide(MEL_FRAMES, FRAME_BLOCK),
+                transpose_block, &t);
+    sh_conv_forward(e->model->context, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
                     e->narrow);
-    sh_conv_forward(&e->crew, &e->model->second_conv, MEL_FRAMES, e->narrow, NULL,
-                    e->rows);
-    sh_positions_forward(&e->crew, &sequence, sizes->audio_width,
+    sh_conv_forward(e->model->context, &e->model->second_conv, MEL_FRAMES, e->narrow,
+                    NULL, e->rows);
+    sh_positions_forward(e->model->context, &sequence, sizes->audio_width,
                          e->model->audio_positions, e->rows);
-    return sh_encoder_forward(e->stack, &e->model->encoder, &sequence,
-                              (encoder_moment){0}, e->rows, encoded);
+    return sh_encoder_forward(e->stack, &e->model->encoder, &sequence, (row_subset){0},
+                              (dropout_key){0}, e->rows, encoded);
 }

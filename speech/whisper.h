@@ -4,10 +4,8 @@
 #ifndef SHOAL_SPEECH_WHISPER_H
 #define SHOAL_SPEECH_WHISPER_H
 
-#include "models/nn/conv.h"
 #include "models/nn/encoder.h"
-#include "models/nn/linear.h"
-#include "models/nn/norm.h"
+#include "models/nn/layers.h"
 #include "speech/whisper_file.h"
 
 /* One block of the decoder. Projections of the same input are one matrix; the keys, which

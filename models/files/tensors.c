@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/half.h"
 #include "models/files/files.h"
 #include "models/files/shown.h"
 
@@ -89,23 +90,11 @@ static float float_of_bits(uint32_t bits) {
     return value;
 }
 
-/* The half's exponent and fraction, read as a float's, are 2^112 too small; the product
-   is exact, for subnormal halves too. */
-float sh_half_to_float(uint16_t half) {
-    uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, bits;
-    float scaled = float_of_bits(magnitude) * 0x1p112f;
-    memcpy(&bits, &scaled, sizeof bits);
-    if (magnitude >= 0x0f800000u) /* infinity or NaN */
-        bits = magnitude | 0x7f800000u;
-    return float_of_bits(bits | sign);
-}
-
 static void halves_to_f32(const unsigned char *data, int64_t count, float *values) {
     for (int64_t i = 0; i < count; i++) {
         uint16_t half;
         memcpy(&half, data + 2 * i, sizeof half);
-        values[i] = sh_half_to_float(half);
+        values[i] = half_to_float(half);
     }
 }
 

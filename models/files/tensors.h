@@ -64,8 +64,6 @@ SHOAL_PRIVATE shoal_status sh_file_tensor_to_f32(shoal_context *context,
 shoal_status sh_file_tensor_part_to_f32(shoal_context *context, const file_tensor *tensor,
                                         int64_t begin, int64_t count, float *values);
 
-SHOAL_PRIVATE float sh_half_to_float(uint16_t half);
-
 SHOAL_PRIVATE void sh_file_tensors_sort(file_tensor *tensors,
                                         int64_t count); /* by name, strcmp */
 /* The one with this name among `count` tensors sorted by name (strcmp), or NULL. */

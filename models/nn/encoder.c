@@ -1,109 +1,265 @@
-/* The encoder's object; its ways are encoder_forward.c and encoder_backward.c. */
+/* The encoder: its memory, forward and backward.
+ *
+ * One layer's activations, in the order they come to be (R rows, M model, F forward):
+ *
+ *                     pre-norm                        post-norm
+ *     stream          what the layer is given (the layer before it keeps it)
+ *     attention_in    norm(stream)                    stream itself
+ *     projected       queries, keys and values, [R][3 M], or [R][2 M] without keys
+ *     attended        what the attention gives
+ *     middle          stream + attention              stream + attention
+ *     forward_in      norm(middle)                    norm(middle)
+ *     hidden          before the activation, [R][F]
+ *     sum             middle + forward                forward_in + forward
+ *     out             sum itself                      norm(sum)
+ *
+ * For training every layer has its own; for inference all layers share one set, in which
+ * arrays that are not needed at the same time are one. */
 #include "models/nn/encoder.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
-#include "models/nn/encoder_layout.h"
-#include "models/nn/rows.h"
+#include "base/memory.h"
 
-int64_t sh_encoder_model(const encoder_shape *shape) {
-    return shape->heads * shape->head_dim;
+enum {
+    ROW_BLOCK = 64, /* rows that one task works on */
+    PIECE = 256,    /* elements of a row that get their dropout factors together */
+    PROJECTIONS = 3 /* queries, keys, values */
+};
+
+typedef struct {
+    float *attention_in, *projected, *attended, *middle, *forward_in, *hidden, *sum, *out;
+    float *attention_statistics, *forward_statistics; /* [R][2] each, of the two norms */
+    void *state; /* the attention's; NULL in inference: the plan's own */
+} layer_memory;
+
+struct encoder {
+    shoal_context *context;
+    encoder_shape shape;
+    encoder_limits limits;
+    int64_t model, width; /* M; columns of projected */
+    shoal_plan *plan;
+    size_t bytes;         /* of this object's own block */
+    int64_t *offsets;     /* [limits.batch + 1], what the attention is given */
+    layer_memory *layers; /* [layers] */
+    float *finished;      /* [R][M], after the final norm */
+    float *final_statistics;
+    float *activated; /* [R][F], f(hidden) of the layer at work */
+    float *scratch;   /* a half weight as floats */
+    /* Training only: gradients of the layer at work. */
+    float *grad_hidden;    /* [R][F] */
+    float *grad_projected; /* like projected */
+    float *grad_keys;      /* like projected, where keys share the queries' projection */
+    float *grad_rows;      /* [R][M] */
+    float *grad_dropped;   /* [R][M], gradient behind a dropout */
+    float *norm_parts;
+};
+
+/* One call of forward or backward. */
+typedef struct {
+    encoder *stack;
+    const encoder_weights *weights;
+    int64_t rows;      /* R of the batch */
+    row_subset wanted; /* rows whose output is wanted */
+    dropout_key random;
+} pass;
+
+/* ---- One layer's parts --------------------------------------------------------------- */
+
+static layer_norm norm_with(const encoder *stack, nn_tensor scale, nn_tensor shift) {
+    return (layer_norm){stack->model, scale, shift, stack->shape.epsilon};
 }
 
-bool sh_encoder_shares_keys(const encoder_shape *shape) {
-    return shape->shared_qk || sh_keys_are_queries(shape);
+static layer_norm attention_norm(const encoder *stack, const encoder_layer *weights) {
+    return norm_with(stack, weights->attention_scale, weights->attention_shift);
 }
 
-/* ---- Weights in an arena ---------------------------------------------------------- */
-
-static void describe_linear(parameters *into, int64_t outputs, int64_t inputs,
-                            bool joined, int64_t layer, const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = START_XAVIER,
-                                        .joined = joined,
-                                        .rank = 2,
-                                        .shape = {outputs, inputs}},
-                      "encoder.layers.%lld.%s.weight", (long long)layer, name);
+static layer_norm forward_norm(const encoder *stack, const encoder_layer *weights) {
+    return norm_with(stack, weights->forward_scale, weights->forward_shift);
 }
 
-static void describe_bias(parameters *into, int64_t outputs, bool joined, int64_t layer,
-                          const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.joined = joined, .rank = 1, .shape = {outputs}},
-                      "encoder.layers.%lld.%s.bias", (long long)layer, name);
+static layer_norm final_norm(const encoder *stack, const encoder_weights *weights) {
+    return norm_with(stack, weights->final_scale, weights->final_shift);
 }
 
-static void describe_norm(parameters *into, int64_t size, const char *prefix) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = START_ONE, .rank = 1, .shape = {size}},
-                      "encoder.%s.scale", prefix);
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}},
-                      "encoder.%s.shift", prefix);
+static linear output_linear(const encoder *stack, const encoder_layer *weights) {
+    return (linear){stack->model, stack->model, weights->output, weights->output_bias};
 }
 
-static const char *const projection_names[] = {"attention.query", "attention.key",
-                                               "attention.value"};
+static linear widen_linear(const encoder *stack, const encoder_layer *weights) {
+    return (linear){stack->model, stack->shape.feed_forward, weights->widen,
+                    weights->widen_bias};
+}
 
-void sh_encoder_describe(parameters *into, const encoder_shape *shape) {
-    const int64_t model = sh_encoder_model(shape), wide = shape->feed_forward;
-    const bool shared = sh_encoder_shares_keys(shape);
-    char prefix[64];
-    for (int64_t l = 0; l < shape->layers; l++) {
-        /* Query, key and value lie together, so that they are one product. */
-        for (int i = 0; i < PROJECTIONS; i++)
-            if (!(shared && i == 1))
-                describe_linear(into, model, model, i > 0, l, projection_names[i]);
-        for (int i = 0; i < PROJECTIONS; i++)
-            if (!(shared && i == 1))
-                describe_bias(into, model, i > 0, l, projection_names[i]);
-        describe_linear(into, model, model, false, l, "attention.output");
-        describe_bias(into, model, false, l, "attention.output");
-        describe_linear(into, wide, model, false, l, "feed_forward.widen");
-        describe_bias(into, wide, false, l, "feed_forward.widen");
-        describe_linear(into, model, wide, false, l, "feed_forward.narrow");
-        describe_bias(into, model, false, l, "feed_forward.narrow");
-        snprintf(prefix, sizeof prefix, "layers.%lld.attention_norm", (long long)l);
-        describe_norm(into, model, prefix);
-        snprintf(prefix, sizeof prefix, "layers.%lld.forward_norm", (long long)l);
-        describe_norm(into, model, prefix);
+static linear narrow_linear(const encoder *stack, const encoder_layer *weights) {
+    return (linear){stack->shape.feed_forward, stack->model, weights->narrow,
+                    weights->narrow_bias};
+}
+
+/* Whether b lies directly behind a, of `count` elements, in values and in gradients; two
+   that are absent do. */
+static bool behind(nn_tensor a, nn_tensor b, int64_t count) {
+    if (!a.data || !b.data)
+        return !a.data && !b.data;
+    size_t bytes = (size_t)count * (a.half ? sizeof(uint16_t) : sizeof(float));
+    return a.half == b.half && (const char *)a.data + bytes == (const char *)b.data &&
+           (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
+}
+
+/* The projections as few linear layers as the weights' places allow: `count` of them, part
+   i giving the columns from columns[i]. */
+typedef struct {
+    int count;
+    linear parts[PROJECTIONS];
+    int64_t columns[PROJECTIONS];
+} projections;
+
+static projections projections_of(const encoder *stack, const encoder_layer *weights) {
+    const int64_t model = stack->model;
+    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const linear all[PROJECTIONS] = {
+        {model, model, weights->query, weights->query_bias},
+        {model, model, weights->key, weights->key_bias},
+        {model, model, weights->value, weights->value_bias},
+    };
+    projections made = {0};
+    int64_t column = 0;
+    for (int i = 0; i < PROJECTIONS; i++) {
+        if (shared && i == 1)
+            continue;
+        linear *last = made.count ? &made.parts[made.count - 1] : NULL;
+        if (last && behind(last->weight, all[i].weight, last->outputs * model) &&
+            behind(last->bias, all[i].bias, last->outputs)) {
+            last->outputs += model;
+        } else {
+            made.parts[made.count] = all[i];
+            made.columns[made.count++] = column;
+        }
+        column += model;
     }
-    if (sh_ends_in_norm(shape))
-        describe_norm(into, model, "final_norm");
+    return made;
 }
 
-void sh_encoder_bind(const parameters *arena, const encoder_shape *shape,
-                     encoder_layer *layers, encoder_weights *weights) {
-    for (int64_t l = 0; l < shape->layers; l++) {
-        encoder_layer *layer = &layers[l];
-        const struct {
-            nn_tensor *tensor;
-            const char *name;
-        } names[] = {
-            {&layer->query, "attention.query.weight"},
-            {&layer->query_bias, "attention.query.bias"},
-            {&layer->key, "attention.key.weight"},
-            {&layer->key_bias, "attention.key.bias"},
-            {&layer->value, "attention.value.weight"},
-            {&layer->value_bias, "attention.value.bias"},
-            {&layer->output, "attention.output.weight"},
-            {&layer->output_bias, "attention.output.bias"},
-            {&layer->widen, "feed_forward.widen.weight"},
-            {&layer->widen_bias, "feed_forward.widen.bias"},
-            {&layer->narrow, "feed_forward.narrow.weight"},
-            {&layer->narrow_bias, "feed_forward.narrow.bias"},
-            {&layer->attention_scale, "attention_norm.scale"},
-            {&layer->attention_shift, "attention_norm.shift"},
-            {&layer->forward_scale, "forward_norm.scale"},
-            {&layer->forward_shift, "forward_norm.shift"},
-        };
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-            *names[i].tensor = sh_parameters_tensor(arena, "encoder.layers.%lld.%s",
-                                                    (long long)l, names[i].name);
+/* Whether the layer goes on with the wanted rows alone behind its attention, and how many
+   rows it has there. */
+static bool narrows(const pass *p, int64_t layer) {
+    return p->wanted.rows && layer + 1 == p->stack->shape.layers;
+}
+
+static int64_t rows_behind(const pass *p, int64_t layer) {
+    return narrows(p, layer) ? p->wanted.count : p->rows;
+}
+
+/* Which dropout of the model: three per layer, behind the network's own at 0. */
+enum { SITE_ATTENTION, SITE_ACTIVATION, SITE_FORWARD, SITES };
+
+static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
+    return (dropout_mask){.rate = p->random.dropout ? p->stack->shape.dropout : 0,
+                          .seed = p->random.seed,
+                          .step = p->random.step,
+                          .site = 1 + (uint64_t)(layer * SITES + site)};
+}
+
+/* What the attention is given: q, k and v inside projected. */
+static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
+    const int64_t model = stack->model;
+    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    shoal_inputs inputs = {.q = layer->projected,
+                           .k = layer->projected + (shared ? 0 : model),
+                           .v = layer->projected + (shared ? model : 2 * model),
+                           .query_offsets = stack->offsets,
+                           .key_offsets = stack->offsets,
+                           .state = layer->state};
+    if (sh_encoder_keys_are_queries(&stack->shape))
+        inputs.k = NULL;
+    return inputs;
+}
+
+/* ---- Memory ------------------------------------------------------------------------- */
+
+static void place_for_training(encoder *stack, block_layout *block) {
+    const size_t state_size = shoal_plan_state_size(stack->plan);
+    const int64_t rows = stack->limits.rows, model = stack->model;
+    const int64_t row_floats = sh_mul_checked(rows, model);
+    const int64_t hidden = sh_mul_checked(rows, stack->shape.feed_forward);
+    for (int64_t l = 0; l < stack->shape.layers; l++) {
+        layer_memory made = {0};
+        made.attention_in =
+            stack->shape.post_norm ? NULL : sh_reserve(block, row_floats, sizeof(float));
+        made.projected =
+            sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
+        made.attended = sh_reserve(block, row_floats, sizeof(float));
+        made.middle = sh_reserve(block, row_floats, sizeof(float));
+        made.forward_in = sh_reserve(block, row_floats, sizeof(float));
+        made.hidden = sh_reserve(block, hidden, sizeof(float));
+        made.sum = sh_reserve(block, row_floats, sizeof(float));
+        made.out = stack->shape.post_norm ? sh_reserve(block, row_floats, sizeof(float))
+                                          : made.sum;
+        made.attention_statistics =
+            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+        made.forward_statistics =
+            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+        made.state = sh_reserve(block, 1, state_size);
+        if (block->base)
+            stack->layers[l] = made;
     }
-    weights->layers = layers;
-    weights->final_scale = sh_parameters_tensor(arena, "encoder.final_norm.scale");
-    weights->final_shift = sh_parameters_tensor(arena, "encoder.final_norm.shift");
+    layer_norm norm = {.size = model};
+    stack->activated = sh_reserve(block, hidden, sizeof(float));
+    stack->final_statistics = sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+    stack->grad_hidden = sh_reserve(block, hidden, sizeof(float));
+    stack->grad_projected =
+        sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
+    bool two = sh_encoder_shares_keys(&stack->shape) &&
+               !sh_encoder_keys_are_queries(&stack->shape);
+    stack->grad_keys =
+        two ? sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float)) : NULL;
+    stack->grad_rows = sh_reserve(block, row_floats, sizeof(float));
+    stack->grad_dropped =
+        stack->shape.dropout > 0 ? sh_reserve(block, row_floats, sizeof(float)) : NULL;
+    stack->norm_parts = sh_reserve(block, sh_norm_scratch(&norm, rows), sizeof(float));
+}
+
+/* Arrays that are not alive together share: a norm's output is used up by the product
+   that follows it; the sum of post-norm takes the place of middle. */
+static void place_for_inference(encoder *stack, block_layout *block) {
+    const int64_t rows = stack->limits.rows, model = stack->model;
+    const int64_t row_floats = sh_mul_checked(rows, model);
+    layer_memory made = {0};
+    float *normed = sh_reserve(block, row_floats, sizeof(float));
+    made.attention_in = stack->shape.post_norm ? NULL : normed;
+    made.forward_in = normed;
+    made.projected = sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
+    made.attended = sh_reserve(block, row_floats, sizeof(float));
+    made.middle = sh_reserve(block, row_floats, sizeof(float));
+    made.hidden =
+        sh_reserve(block, sh_mul_checked(rows, stack->shape.feed_forward), sizeof(float));
+    made.out = sh_reserve(block, row_floats, sizeof(float));
+    made.sum = stack->shape.post_norm ? made.middle : made.out;
+    for (int64_t l = 0; block->base && l < stack->shape.layers; l++)
+        stack->layers[l] = made;
+    stack->activated = made.hidden;
+}
+
+static void place(void *argument, block_layout *block) {
+    encoder *stack = argument;
+    const int64_t model = stack->model;
+    sh_reserve(block, 1, sizeof *stack);
+    stack->layers = sh_reserve(block, stack->shape.layers, sizeof(layer_memory));
+    stack->offsets = sh_reserve(block, stack->limits.batch + 1, sizeof(int64_t));
+    if (stack->limits.training)
+        place_for_training(stack, block);
+    else
+        place_for_inference(stack, block);
+    if (sh_encoder_ends_in_norm(&stack->shape))
+        stack->finished =
+            sh_reserve(block, sh_mul_checked(stack->limits.rows, model), sizeof(float));
+    if (stack->limits.half_weights) {
+        int64_t most = stack->shape.feed_forward > stack->width
+                           ? stack->shape.feed_forward
+                           : stack->width;
+        stack->scratch = sh_reserve(block, sh_mul_checked(model, most), sizeof(float));
+    }
 }
 
 /* ---- The object -------------------------------------------------------------------- */
@@ -166,7 +322,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
     if (status != SHOAL_OK)
         return status;
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
-    stack.by = sh_crew_of(context);
+    sh_blas_use_one_thread();
     stack.model = sh_encoder_model(shape);
     stack.width = (sh_encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
@@ -174,7 +330,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
     status = plan_attention(&stack);
     if (status != SHOAL_OK)
         return status;
-    encoder *kept = sh_allocate_parts(context, sh_encoder_place, &stack, &stack.bytes);
+    encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
     if (!kept) {
         shoal_plan_destroy(stack.plan);
         return SHOAL_NO_MEMORY;
@@ -195,15 +351,494 @@ size_t sh_encoder_memory(const encoder *stack) {
     return stack->bytes + shoal_plan_workspace(stack->plan);
 }
 
-void sh_encoder_ask(encoder *stack, const int32_t *rows, int64_t count) {
-    stack->asked = rows;
-    stack->asked_count = count;
-}
-
 const shoal_plan *sh_encoder_plan(const encoder *stack) {
     return stack->plan;
 }
 
 const void *sh_encoder_state(const encoder *stack, int64_t layer) {
     return stack->layers[layer].state;
+}
+
+/* ---- Forward: a product, and what follows it while its block is in cache ------------ */
+
+static shoal_status take_batch(encoder *stack, const packing *sequences) {
+    const encoder_limits *limits = &stack->limits;
+    if (sequences->batch < 0 || sequences->batch > limits->batch)
+        return sh_fail(stack->context, SHOAL_INVALID,
+                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       (long long)sequences->batch, (long long)limits->batch);
+    stack->offsets[0] = 0;
+    for (int64_t b = 0; b < limits->batch; b++) {
+        int64_t next = stack->offsets[b];
+        if (b < sequences->batch) {
+            next = sequences->offsets[b + 1];
+            int64_t length = next - stack->offsets[b];
+            if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
+                return sh_fail(
+                    stack->context, SHOAL_INVALID,
+                    "sequence %lld of the batch has %lld rows: it must have 0 to "
+                    "%lld, and the first begins at row 0",
+                    (long long)b, (long long)length, (long long)limits->length);
+        }
+        if (next > limits->rows)
+            return sh_fail(
+                stack->context, SHOAL_INVALID,
+                "the batch has over %lld rows, which this encoder was made for",
+                (long long)limits->rows);
+        stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
+    }
+    return SHOAL_OK;
+}
+
+/* Behind the product that ends a branch, the attention's output or the feed-forward's
+   second: y = base + dropout(y + bias), and its norm. */
+typedef struct {
+    const float *bias, *base;
+    const int32_t *base_rows; /* which row of base a row has; NULL: its own */
+    dropout_mask mask;
+    float *y, *normed, *statistics;
+    const layer_norm *norm; /* NULL: none follows */
+    int64_t size;
+} residual_epilogue;
+
+static void add_residual(const void *shared, const shoal_context *context, int64_t first,
+                         int64_t count, int64_t left, int64_t width) {
+    const residual_epilogue *e = shared;
+    const kernel_table *kernels = context->kernels;
+    float factors[PIECE];
+    for (int64_t row = first; row < first + count; row++) {
+        float *y = e->y + row * e->size + left;
+        if (e->bias)
+            kernels->add(width, e->bias + left, y);
+        for (int64_t from = 0; e->mask.rate > 0 && from < width; from += PIECE) {
+            int64_t some = min(PIECE, width - from);
+            sh_dropout_factors(&e->mask, row, left + from, some, factors);
+            kernels->multiply(some, factors, y + from);
+        }
+        int64_t from = e->base_rows ? e->base_rows[row] : row;
+        kernels->add(width, e->base + from * e->size + left, y);
+    }
+    if (e->norm)
+        kernels->norm_rows(count, e->size, e->y + first * e->size, e->norm->scale.data,
+                           e->norm->shift.data, e->norm->epsilon,
+                           e->normed + first * e->size,
+                           e->statistics ? e->statistics + 2 * first : NULL);
+}
+
+/* Behind the feed-forward's first product: hidden += bias,
+   activated = dropout(f(hidden)). */
+typedef struct {
+    const float *bias;
+    activation kind;
+    dropout_mask mask;
+    float *hidden, *activated;
+    int64_t size;
+} hidden_epilogue;
+
+static void activate_hidden(const void *shared, const shoal_context *context,
+                            int64_t first, int64_t count, int64_t left, int64_t width) {
+    const hidden_epilogue *e = shared;
+    const kernel_table *kernels = context->kernels;
+    float factors[PIECE];
+    for (int64_t row = first; row < first + count; row++) {
+        float *hidden = e->hidden + row * e->size + left;
+        float *activated = e->activated + row * e->size + left;
+        if (e->bias)
+            kernels->add(width, e->bias + left, hidden);
+        activate(kernels, e->kind, width, hidden, activated);
+        for (int64_t from = 0; e->mask.rate > 0 && from < width; from += PIECE) {
+            int64_t some = min(PIECE, width - from);
+            sh_dropout_factors(&e->mask, row, left + from, some, factors);
+            kernels->multiply(some, factors, activated + from);
+        }
+    }
+}
+
+static shoal_status run_attention(encoder *stack, const encoder_layer *weights,
+                                  layer_memory *memory, int64_t rows, const float *in) {
+    projections parts = projections_of(stack, weights);
+    for (int i = 0; i < parts.count; i++)
+        sh_linear_forward(stack->context, &parts.parts[i], rows,
+                          (const_matrix){in, stack->model},
+                          (matrix){memory->projected + parts.columns[i], stack->width},
+                          stack->scratch);
+    shoal_inputs inputs = attention_inputs(stack, memory);
+    return shoal_forward(stack->plan, &inputs, memory->attended);
+}
+
+typedef struct {
+    row_subset wanted;
+    int64_t size;
+    const float *from;
+    float *to;
+} gathering;
+
+static void gather_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const gathering *g = shared;
+    int64_t last = min((task + 1) * ROW_BLOCK, g->wanted.count);
+    for (int64_t i = task * ROW_BLOCK; i < last; i++)
+        memcpy(g->to + i * g->size, g->from + g->wanted.rows[i] * g->size,
+               (size_t)g->size * sizeof(float));
+}
+
+/* What the attention gave, [rows_behind][M]: as it is, or the wanted rows gathered in
+   `scratch`. */
+static const float *attended_rows(const pass *p, int64_t l, float *scratch) {
+    const encoder *stack = p->stack;
+    if (!narrows(p, l))
+        return stack->layers[l].attended;
+    gathering g = {p->wanted, stack->model, stack->layers[l].attended, scratch};
+    sh_team_run(sh_team_of(stack->context), ceil_divide(p->wanted.count, ROW_BLOCK),
+                gather_task, &g);
+    return scratch;
+}
+
+/* The product that ends a branch. `e` has all but what the layer knows. */
+static void end_branch(encoder *stack, const linear *layer, int64_t rows, const float *x,
+                       residual_epilogue e) {
+    e.bias = layer->bias.data;
+    e.size = stack->model;
+    epilogue then = {.run = add_residual, .shared = &e, .whole_rows = true};
+    sh_linear_forward_then(stack->context, layer, rows, (const_matrix){x, layer->inputs},
+                           (matrix){e.y, stack->model}, then, stack->scratch);
+}
+
+static void begin_feed_forward(encoder *stack, const encoder_layer *weights,
+                               layer_memory *memory, int64_t rows, dropout_mask mask) {
+    const linear widen = widen_linear(stack, weights);
+    hidden_epilogue e = {.bias = widen.bias.data,
+                         .kind = stack->shape.activation,
+                         .mask = mask,
+                         .hidden = memory->hidden,
+                         .activated = stack->activated,
+                         .size = widen.outputs};
+    epilogue then = {.run = activate_hidden, .shared = &e};
+    sh_linear_forward_then(stack->context, &widen, rows,
+                           (const_matrix){memory->forward_in, stack->model},
+                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
+}
+
+/* The feed-forward's second product, and the norm behind it: post-norm's own, or while
+   the rows are in cache the next layer's first, or the stack's last. */
+static void end_feed_forward(const pass *p, int64_t l, int64_t rows) {
+    encoder *stack = p->stack;
+    const encoder_layer *weights = &p->weights->layers[l];
+    layer_memory *memory = &stack->layers[l];
+    const bool post = stack->shape.post_norm, last = l + 1 == stack->shape.layers;
+    layer_norm norm;
+    residual_epilogue e = {.base = post ? memory->forward_in : memory->middle,
+                           .mask = dropout_at(p, l, SITE_FORWARD),
+                           .y = memory->sum,
+                           .norm = &norm};
+    if (post) {
+        norm = forward_norm(stack, weights);
+        e.normed = memory->out;
+        e.statistics = memory->forward_statistics;
+    } else if (!last) {
+        norm = attention_norm(stack, weights + 1);
+        e.normed = memory[1].attention_in;
+        e.statistics = memory[1].attention_statistics;
+    } else if (sh_encoder_ends_in_norm(&stack->shape)) {
+        norm = final_norm(stack, p->weights);
+        e.normed = stack->finished;
+        e.statistics = stack->final_statistics;
+    } else {
+        e.norm = NULL;
+    }
+    linear narrow = narrow_linear(stack, weights);
+    end_branch(stack, &narrow, rows, stack->activated, e);
+}
+
+static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
+    encoder *stack = p->stack;
+    const encoder_layer *weights = &p->weights->layers[l];
+    layer_memory *memory = &stack->layers[l];
+    const bool post = stack->shape.post_norm;
+    const int64_t rows = rows_behind(p, l);
+    shoal_status status = run_attention(stack, weights, memory, p->rows,
+                                        post ? stream : memory->attention_in);
+    if (status != SHOAL_OK)
+        return status;
+    /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */
+    layer_norm norm = post ? attention_norm(stack, weights)
+                           : forward_norm(stack, weights);
+    linear output = output_linear(stack, weights);
+    /* In training the projections are kept; the gradients' place is free until then. */
+    float *scratch = stack->limits.training ? stack->grad_projected : memory->projected;
+    end_branch(stack, &output, rows, attended_rows(p, l, scratch),
+               (residual_epilogue){.base = stream,
+                                   .base_rows = narrows(p, l) ? p->wanted.rows : NULL,
+                                   .mask = dropout_at(p, l, SITE_ATTENTION),
+                                   .y = memory->middle,
+                                   .normed = memory->forward_in,
+                                   .statistics = post ? memory->attention_statistics
+                                                      : memory->forward_statistics,
+                                   .norm = &norm});
+    begin_feed_forward(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION));
+    end_feed_forward(p, l, rows);
+    return SHOAL_OK;
+}
+
+shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
+                                const packing *sequences, row_subset wanted,
+                                dropout_key random, const float *x, const float **out) {
+    shoal_status status = take_batch(stack, sequences);
+    if (status != SHOAL_OK)
+        return status;
+    const pass p = {stack, weights, packing_rows(sequences), wanted, random};
+    const int64_t layers = stack->shape.layers;
+    const bool final = sh_encoder_ends_in_norm(&stack->shape);
+    *out = x;
+    if (!stack->shape.post_norm && (layers > 0 || final)) {
+        layer_norm first = layers ? attention_norm(stack, &weights->layers[0])
+                                  : final_norm(stack, weights);
+        sh_norm_forward(stack->context, &first, p.rows, x,
+                        layers ? stack->layers[0].attention_in : stack->finished,
+                        layers ? stack->layers[0].attention_statistics
+                               : stack->final_statistics);
+    }
+    for (int64_t l = 0; l < layers; l++) {
+        status = run_layer(&p, l, *out);
+        if (status != SHOAL_OK)
+            return status;
+        *out = stack->layers[l].out;
+    }
+    if (final)
+        *out = stack->finished;
+    return SHOAL_OK;
+}
+
+/* ---- Backward ------------------------------------------------------------------------
+ * `gradient` [R][M] goes down the stream in place: with respect to a layer's output on
+ * entry, to its input on return. f(hidden) is computed again, together with its slope;
+ * everything else that is needed was kept. */
+
+/* The gradient behind a dropout; itself when there is none. */
+static const float *behind_dropout(encoder *stack, dropout_mask mask, int64_t rows,
+                                   const float *gradient) {
+    if (mask.rate <= 0)
+        return gradient;
+    sh_dropout_apply(stack->context, &mask, rows, stack->model, gradient,
+                     stack->grad_dropped);
+    return stack->grad_dropped;
+}
+
+/* Behind the product that gives the gradient of `activated`. */
+typedef struct {
+    activation kind;
+    dropout_mask mask;
+    const float *hidden;
+    float *activated, *gradient;
+    int64_t size;
+} slope_epilogue;
+
+static void take_slope(const void *shared, const shoal_context *context, int64_t first,
+                       int64_t count, int64_t left, int64_t width) {
+    const slope_epilogue *s = shared;
+    float factors[PIECE];
+    for (int64_t row = first; row < first + count; row++)
+        for (int64_t from = left; from < left + width; from += PIECE) {
+            int64_t some = min(PIECE, left + width - from), at = row * s->size + from;
+            activation_slope(context->kernels, s->kind, some, s->hidden + at,
+                             s->gradient + at, s->gradient + at, s->activated + at);
+            if (s->mask.rate > 0) {
+                sh_dropout_factors(&s->mask, row, from, some, factors);
+                context->kernels->multiply(some, factors, s->gradient + at);
+                context->kernels->multiply(some, factors, s->activated + at);
+            }
+        }
+}
+
+/* From the gradient at the feed-forward's output to that at its input: overwrites `into`
+   or is added to it. */
+static void forward_branch(encoder *stack, const encoder_layer *weights,
+                           const layer_memory *memory, int64_t rows, dropout_mask inner,
+                           const float *dy, bool onto, float *into) {
+    const shoal_context *context = stack->context;
+    const linear narrow = narrow_linear(stack, weights);
+    const linear widen = widen_linear(stack, weights);
+    const int64_t model = stack->model, wide = widen.outputs;
+    slope_epilogue s = {.kind = stack->shape.activation,
+                        .mask = inner,
+                        .hidden = memory->hidden,
+                        .activated = stack->activated,
+                        .gradient = stack->grad_hidden,
+                        .size = wide};
+    sh_matmul_data(context, rows, wide, model, (const_matrix){dy, model},
+                   (const_matrix){narrow.weight.data, wide}, false,
+                   (matrix){stack->grad_hidden, wide},
+                   (epilogue){.run = take_slope, .shared = &s});
+    sh_linear_backward(context, &narrow, rows, (const_matrix){stack->activated, wide},
+                       (const_matrix){dy, model}, (matrix){0});
+    sh_linear_backward(context, &widen, rows, (const_matrix){memory->forward_in, model},
+                       (const_matrix){stack->grad_hidden, wide}, (matrix){0});
+    sh_matmul_data(context, rows, model, wide, (const_matrix){stack->grad_hidden, wide},
+                   (const_matrix){widen.weight.data, model}, onto, (matrix){into, model},
+                   (epilogue){0});
+}
+
+typedef struct {
+    const encoder *stack;
+    int64_t rows;
+} key_call;
+
+/* The keys' gradient joins the queries', whose projection they share. */
+static void join_keys(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const key_call *c = shared;
+    const encoder *stack = c->stack;
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
+    for (int64_t row = task * ROW_BLOCK; row < last; row++)
+        stack->context->kernels->add(stack->model, stack->grad_keys + row * stack->width,
+                                     stack->grad_projected + row * stack->width);
+}
+
+static shoal_status attention_gradient(encoder *stack, const layer_memory *memory,
+                                       int64_t rows, const float *dout) {
+    shoal_inputs inputs = attention_inputs(stack, memory);
+    const int64_t model = stack->model;
+    float *all = stack->grad_projected;
+    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    shoal_gradients gradients = {.out = memory->attended,
+                                 .dout = dout,
+                                 .dq = all,
+                                 .dk = shared ? stack->grad_keys : all + model,
+                                 .dv = all + (shared ? model : 2 * model)};
+    shoal_status status = shoal_backward(stack->plan, &inputs, &gradients);
+    if (status == SHOAL_OK && stack->grad_keys) {
+        key_call c = {stack, rows};
+        sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
+                    &c);
+    }
+    return status;
+}
+
+/* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
+   the last row to the first: wanted row i moves to rows[i] >= i, so nothing is overwritten
+   before it has moved. */
+static void scatter_wanted(const pass *p, float *gradient) {
+    const int64_t size = p->stack->model;
+    int64_t left = p->wanted.count;
+    for (int64_t row = p->rows - 1; row >= 0; row--) {
+        float *to = gradient + row * size;
+        if (left > 0 && p->wanted.rows[left - 1] == row)
+            memmove(to, gradient + --left * size, (size_t)size * sizeof(float));
+        else
+            memset(to, 0, (size_t)size * sizeof(float));
+    }
+}
+
+/* The output product's way back: grad_rows is then the gradient of what the attention
+   gave. dy may be `stream`, the gradient around the branch; both have all rows
+   afterwards. */
+static void output_branch(const pass *p, int64_t l, const float *dy, float *stream) {
+    encoder *stack = p->stack;
+    const linear output = output_linear(stack, &p->weights->layers[l]);
+    sh_linear_backward(stack->context, &output, rows_behind(p, l),
+                       (const_matrix){attended_rows(p, l, stack->grad_projected),
+                                      stack->model},
+                       (const_matrix){dy, stack->model},
+                       (matrix){stack->grad_rows, stack->model});
+    if (narrows(p, l)) {
+        scatter_wanted(p, stack->grad_rows);
+        scatter_wanted(p, stream);
+    }
+}
+
+/* The same for the attention, behind output_branch. `in` is what was projected. */
+static shoal_status attention_branch(encoder *stack, const encoder_layer *weights,
+                                     const layer_memory *memory, int64_t rows,
+                                     const float *in, bool onto, float *into) {
+    const shoal_context *context = stack->context;
+    const int64_t model = stack->model;
+    shoal_status status = attention_gradient(stack, memory, rows, stack->grad_rows);
+    if (status != SHOAL_OK)
+        return status;
+    projections parts = projections_of(stack, weights);
+    for (int i = 0; i < parts.count; i++) {
+        const linear *part = &parts.parts[i];
+        const_matrix d = {stack->grad_projected + parts.columns[i], stack->width};
+        sh_linear_backward(context, part, rows, (const_matrix){in, model}, d,
+                           (matrix){0});
+        sh_matmul_data(context, rows, model, part->outputs, d,
+                       (const_matrix){part->weight.data, model}, onto || i > 0,
+                       (matrix){into, model}, (epilogue){0});
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status pre_norm_layer(const pass *p, int64_t l, const float *stream,
+                                   float *gradient) {
+    encoder *stack = p->stack;
+    const encoder_layer *weights = &p->weights->layers[l];
+    const layer_memory *memory = &stack->layers[l];
+    const int64_t rows = rows_behind(p, l);
+    const layer_norm second = forward_norm(stack, weights);
+    const layer_norm first = attention_norm(stack, weights);
+    const float *dy =
+        behind_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
+    forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
+                   false, stack->grad_rows);
+    sh_norm_backward(stack->context, &second, rows, memory->middle,
+                     memory->forward_statistics, stack->grad_rows, gradient, gradient,
+                     stack->norm_parts);
+    dy = behind_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
+    output_branch(p, l, dy, gradient);
+    shoal_status status = attention_branch(stack, weights, memory, p->rows,
+                                           memory->attention_in, false, stack->grad_rows);
+    if (status == SHOAL_OK)
+        sh_norm_backward(stack->context, &first, p->rows, stream,
+                         memory->attention_statistics, stack->grad_rows, gradient,
+                         gradient, stack->norm_parts);
+    return status;
+}
+
+static shoal_status post_norm_layer(const pass *p, int64_t l, const float *stream,
+                                    float *gradient) {
+    encoder *stack = p->stack;
+    const encoder_layer *weights = &p->weights->layers[l];
+    const layer_memory *memory = &stack->layers[l];
+    const int64_t rows = rows_behind(p, l);
+    const layer_norm second = forward_norm(stack, weights);
+    const layer_norm first = attention_norm(stack, weights);
+    sh_norm_backward(stack->context, &second, rows, memory->sum,
+                     memory->forward_statistics, gradient, NULL, gradient,
+                     stack->norm_parts);
+    const float *dy =
+        behind_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
+    forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
+                   true, gradient);
+    sh_norm_backward(stack->context, &first, rows, memory->middle,
+                     memory->attention_statistics, gradient, NULL, gradient,
+                     stack->norm_parts);
+    dy = behind_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
+    output_branch(p, l, dy, gradient);
+    return attention_branch(stack, weights, memory, p->rows, stream, true, gradient);
+}
+
+shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
+                                 const packing *sequences, row_subset wanted,
+                                 dropout_key random, const float *x, float *gradient) {
+    if (!stack->limits.training)
+        return sh_fail(stack->context, SHOAL_INVALID,
+                       "encoder_backward: the encoder was made for inference");
+    const pass p = {stack, weights, packing_rows(sequences), wanted, random};
+    const int64_t layers = stack->shape.layers;
+    if (sh_encoder_ends_in_norm(&stack->shape)) {
+        layer_norm norm = final_norm(stack, weights);
+        sh_norm_backward(stack->context, &norm, rows_behind(&p, layers - 1),
+                         layers ? stack->layers[layers - 1].out : x,
+                         stack->final_statistics, gradient, NULL, gradient,
+                         stack->norm_parts);
+    }
+    for (int64_t l = layers - 1; l >= 0; l--) {
+        const float *stream = l > 0 ? stack->layers[l - 1].out : x;
+        shoal_status status = stack->shape.post_norm
+                                  ? post_norm_layer(&p, l, stream, gradient)
+                                  : pre_norm_layer(&p, l, stream, gradient);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    return SHOAL_OK;
 }

@@ -11,8 +11,7 @@
 #define SHOAL_MODELS_NN_ENCODER_H
 
 #include "base/export.h"
-#include "models/nn/activation.h"
-#include "models/nn/embedding.h"
+#include "models/nn/layers.h"
 #include "models/nn/parameters.h"
 
 typedef struct {
@@ -28,9 +27,12 @@ typedef struct {
     float epsilon; /* of the norms; 0: 1e-5 */
 } encoder_shape;
 
-/* M; and whether a layer has no key projection. */
-int64_t sh_encoder_model(const encoder_shape *shape);
+int64_t sh_encoder_model(const encoder_shape *shape); /* M */
+/* Whether the attention takes its queries as keys; whether a layer has no key projection;
+   whether the stack ends in a norm. */
+bool sh_encoder_keys_are_queries(const encoder_shape *shape);
 bool sh_encoder_shares_keys(const encoder_shape *shape);
+bool sh_encoder_ends_in_norm(const encoder_shape *shape);
 
 /* One layer's numbers. Any bias may be absent. Where query, key and value (or query and
    value, when the keys are shared) lie one behind the other, they are one product. */
@@ -74,32 +76,35 @@ SHOAL_PRIVATE shoal_status sh_encoder_create(shoal_context *context,
 SHOAL_PRIVATE void sh_encoder_destroy(encoder *stack);        /* NULL is legal */
 SHOAL_PRIVATE size_t sh_encoder_memory(const encoder *stack); /* bytes, all told */
 
-/* Where a batch stands in the training: what dropout depends on. */
+/* What dropout draws from: a mask is a function of it, the place in the model and the
+   element. */
 typedef struct {
-    uint64_t seed, step;
-    bool dropout; /* false: none, as in validation */
-} encoder_moment;
+    uint64_t seed, step; /* of the training */
+    bool dropout;        /* false: none, as in validation */
+} dropout_key;
 
-/* Rows [count], increasing, whose output is asked for; NULL: all. It holds for forward and
-   backward until it is said again, and the list must stay. What the last layer does behind
-   its attention is then done for these rows alone: *out, and the gradient that backward is
-   given, are [count][M]. Needs a layer, and does not go with dropout, whose choices are by
-   row. */
-void sh_encoder_ask(encoder *stack, const int32_t *rows, int64_t count);
+/* Rows of a batch, increasing; rows NULL: all. */
+typedef struct {
+    const int32_t *rows; /* [count] */
+    int64_t count;
+} row_subset;
 
 /* x: [R][M], which must stay as it is until backward. *out: [R][M] inside the object,
-   valid until the next forward. */
+   valid until the next forward. Of a subset of the rows, *out is [count][M]: what the last
+   layer does behind its attention is done for these rows alone. A subset needs a layer,
+   and does not go with dropout, whose masks are by row. */
 SHOAL_PRIVATE shoal_status sh_encoder_forward(encoder *stack,
                                               const encoder_weights *weights,
-                                              const packing *sequences,
-                                              encoder_moment moment, const float *x,
+                                              const packing *sequences, row_subset wanted,
+                                              dropout_key random, const float *x,
                                               const float **out);
 
-/* After forward of the same. gradient [R][M]: with respect to *out on entry (in front,
-   where fewer rows were asked for), with respect to x on return. Adds to the weights' gradients. */
+/* After forward of the same. gradient [R][M]: with respect to *out on entry (of a subset,
+   the first [count][M] of it), with respect to x on return. Adds to the weights'
+   gradients. */
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
-                                 const packing *sequences, encoder_moment moment,
-                                 const float *x, float *gradient);
+                                 const packing *sequences, row_subset wanted,
+                                 dropout_key random, const float *x, float *gradient);
 
 /* The attention's plan, and a layer's state in it (NULL in inference): for the groups and
    top keys that were used. */

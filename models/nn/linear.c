@@ -1,27 +1,231 @@
-#include "models/nn/linear.h"
+/* Products on OpenBLAS, and the linear layer. */
+#include <cblas.h>
 
-#include "models/nn/rows.h"
+#include "models/nn/layers.h"
+
+void sh_blas_use_one_thread(void) {
+    openblas_set_num_threads(1);
+}
+
+/* ---- Products -------------------------------------------------------------------- */
+
+/* A block of the result has about BLOCK_FLOATS, so that what follows finds it in cache;
+   packing the other factor once per block costs little beside it. */
+enum {
+    BLOCK_FLOATS = 196608,
+    LEAST_ROWS = 32,
+    MOST_ROWS = 512,
+    WIDE = 1024,        /* columns of one block, unless rows must be whole */
+    OUTPUT_BLOCK = 192, /* of a weight's gradient */
+    INPUT_BLOCK = 384,
+    FEW_OUTPUTS = 64,
+    HALF_BLOCK = 1 << 14
+};
+
+/* The length of equal blocks of at most `most`, in a number that is a multiple of `even`
+   (so that two or four threads finish together), rounded up to a multiple of `grain`. */
+static int64_t even_blocks(int64_t count, int64_t most, int64_t even, int64_t grain) {
+    int64_t blocks = ceil_divide(ceil_divide(count, most), even) * even;
+    return ceil_divide(ceil_divide(count, blocks), grain) * grain;
+}
+
+typedef struct {
+    const shoal_context *context;
+    int64_t rows, inner, width; /* result [rows][width], sums of `inner` products */
+    int64_t row_block, column_block, column_blocks;
+    const_matrix left, right;
+    CBLAS_TRANSPOSE transposed; /* right is [width][inner] if so, else [inner][width] */
+    float onto;
+    matrix result;
+    epilogue then;
+} product;
+
+static void product_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const product *p = shared;
+    int64_t first = task / p->column_blocks * p->row_block;
+    int64_t left = task % p->column_blocks * p->column_block;
+    int64_t count = min(p->row_block, p->rows - first);
+    int64_t width = min(p->column_block, p->width - left);
+    const float *right = p->right.data +
+                         left * (p->transposed == CblasTrans ? p->right.stride : 1);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, p->transposed, (int)count, (int)width,
+                (int)p->inner, 1, p->left.data + first * p->left.stride,
+                (int)p->left.stride, right, (int)p->right.stride, p->onto,
+                p->result.data + first * p->result.stride + left, (int)p->result.stride);
+    if (p->then.run)
+        p->then.run(p->then.shared, p->context, first, count, left, width);
+}
+
+static void run_product(product *p) {
+    p->column_block = p->then.whole_rows ? p->width : min(p->width, WIDE);
+    p->column_blocks = ceil_divide(p->width, p->column_block);
+    int64_t most = min(BLOCK_FLOATS / p->column_block, MOST_ROWS);
+    if (most < LEAST_ROWS)
+        most = LEAST_ROWS;
+    if (p->rows > 0)
+        p->row_block = even_blocks(p->rows, most, p->rows > 4 * LEAST_ROWS ? 4 : 1, 16);
+    else
+        p->row_block = most;
+    sh_team_run(sh_team_of(p->context),
+                ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
+}
+
+void sh_matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
+                       int64_t outputs, const_matrix x, const_matrix w, bool onto,
+                       matrix y, epilogue then) {
+    product p = {.context = context,
+                 .rows = rows,
+                 .inner = inputs,
+                 .width = outputs,
+                 .left = x,
+                 .right = w,
+                 .transposed = CblasTrans,
+                 .onto = onto ? 1 : 0,
+                 .result = y,
+                 .then = then};
+    run_product(&p);
+}
+
+void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
+                    int64_t outputs, const_matrix dy, const_matrix w, bool onto,
+                    matrix dx, epilogue then) {
+    product p = {.context = context,
+                 .rows = rows,
+                 .inner = outputs,
+                 .width = inputs,
+                 .left = dy,
+                 .right = w,
+                 .transposed = CblasNoTrans,
+                 .onto = onto ? 1 : 0,
+                 .result = dx,
+                 .then = then};
+    run_product(&p);
+}
+
+typedef struct {
+    const shoal_context *context;
+    int64_t rows, inputs, outputs;
+    int64_t output_block, input_block, input_blocks;
+    const_matrix dy, x;
+    matrix dw;
+    float *bias_gradient;
+} weight_product;
+
+static void weight_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const weight_product *p = shared;
+    int64_t output = task / p->input_blocks * p->output_block;
+    int64_t input = task % p->input_blocks * p->input_block;
+    int64_t outputs = min(p->output_block, p->outputs - output);
+    int64_t inputs = min(p->input_block, p->inputs - input);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)outputs, (int)inputs,
+                (int)p->rows, 1, p->dy.data + output, (int)p->dy.stride,
+                p->x.data + input, (int)p->x.stride, 1,
+                p->dw.data + output * p->dw.stride + input, (int)p->dw.stride);
+    if (p->bias_gradient && input == 0)
+        p->context->kernels->column_sums(p->rows, outputs, p->dy.data + output,
+                                         p->dy.stride, p->bias_gradient + output);
+}
+
+void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
+                       int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
+                       float *bias_gradient) {
+    if (rows == 0)
+        return;
+    weight_product p = {.context = context,
+                        .rows = rows,
+                        .inputs = inputs,
+                        .outputs = outputs,
+                        .output_block = even_blocks(outputs, OUTPUT_BLOCK, 2, 16),
+                        .input_block = min(inputs, INPUT_BLOCK),
+                        .dy = dy,
+                        .x = x,
+                        .dw = dw,
+                        .bias_gradient = bias_gradient};
+    p.input_blocks = ceil_divide(inputs, p.input_block);
+    sh_team_run(sh_team_of(context),
+                ceil_divide(outputs, p.output_block) * p.input_blocks, weight_task, &p);
+}
+
+typedef struct {
+    const shoal_context *context;
+    int64_t rows, inputs, outputs;
+    const_matrix x;
+    const char *w;
+    bool half;
+    const float *bias;
+    matrix y;
+} few_product;
+
+static void few_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const few_product *p = shared;
+    const size_t element = p->half ? sizeof(uint16_t) : sizeof(float);
+    float sums[FEW_ROWS];
+    int64_t last = min((task + 1) * FEW_OUTPUTS, p->outputs);
+    for (int64_t output = task * FEW_OUTPUTS; output < last; output++) {
+        p->context->kernels->dots(p->inputs, p->rows, p->x.data, p->x.stride,
+                                  p->w + element * (size_t)(output * p->inputs), p->half,
+                                  sums);
+        for (int64_t r = 0; r < p->rows; r++)
+            p->y.data[r * p->y.stride + output] = sums[r] +
+                                                  (p->bias ? p->bias[output] : 0);
+    }
+}
+
+void sh_matmul_few(const shoal_context *context, int64_t rows, int64_t inputs,
+                   int64_t outputs, const_matrix x, const void *w, bool half,
+                   const float *bias, matrix y) {
+    few_product p = {context, rows, inputs, outputs, x, w, half, bias, y};
+    if (rows > 0)
+        sh_team_run(sh_team_of(context), ceil_divide(outputs, FEW_OUTPUTS), few_task, &p);
+}
+
+typedef struct {
+    const shoal_context *context;
+    int64_t count;
+    const uint16_t *halves;
+    float *out;
+} widening;
+
+static void widen_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const widening *w = shared;
+    int64_t first = task * HALF_BLOCK;
+    w->context->kernels->widen(min(HALF_BLOCK, w->count - first), w->halves + first,
+                               w->out + first);
+}
+
+void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
+                     float *out) {
+    widening w = {context, count, halves, out};
+    sh_team_run(sh_team_of(context), ceil_divide(count, HALF_BLOCK), widen_task, &w);
+}
+
+/* ---- The linear layer ------------------------------------------------------------ */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
     return layer->weight.half && rows > FEW_ROWS ? layer->inputs * layer->outputs : 0;
 }
 
-void sh_linear_forward_then(const crew *by, const linear *layer, int64_t rows,
-                            const_matrix x, matrix y, epilogue then, float *scratch) {
+void sh_linear_forward_then(const shoal_context *context, const linear *layer,
+                            int64_t rows, const_matrix x, matrix y, epilogue then,
+                            float *scratch) {
     const nn_tensor *weight = &layer->weight;
     if (rows <= FEW_ROWS) {
-        sh_matmul_few(by, rows, layer->inputs, layer->outputs, x, weight->data,
+        sh_matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
                       weight->half, NULL, y);
         if (then.run && rows > 0)
-            then.run(then.shared, by, 0, rows, 0, layer->outputs);
+            then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;
     }
     const float *w = weight->data;
     if (weight->half) {
-        sh_widen_halves(by, layer->inputs * layer->outputs, weight->data, scratch);
+        sh_widen_halves(context, layer->inputs * layer->outputs, weight->data, scratch);
         w = scratch;
     }
-    sh_matmul_forward(by, rows, layer->inputs, layer->outputs, x,
+    sh_matmul_forward(context, rows, layer->inputs, layer->outputs, x,
                       (const_matrix){w, layer->inputs}, false, y, then);
 }
 
@@ -30,27 +234,28 @@ typedef struct {
     matrix y;
 } biased;
 
-static void add_bias(const void *shared, const crew *by, int64_t first, int64_t count,
-                     int64_t left, int64_t width) {
+static void add_bias(const void *shared, const shoal_context *context, int64_t first,
+                     int64_t count, int64_t left, int64_t width) {
     const biased *b = shared;
     for (int64_t row = first; row < first + count; row++)
-        by->rows->add(width, b->bias + left, b->y.data + row * b->y.stride + left);
+        context->kernels->add(width, b->bias + left,
+                              b->y.data + row * b->y.stride + left);
 }
 
-void sh_linear_forward(const crew *by, const linear *layer, int64_t rows, const_matrix x,
-                       matrix y, float *scratch) {
+void sh_linear_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                       const_matrix x, matrix y, float *scratch) {
     biased b = {layer->bias.data, y};
     epilogue then = {.run = layer->bias.data ? add_bias : NULL, .shared = &b};
-    sh_linear_forward_then(by, layer, rows, x, y, then, scratch);
+    sh_linear_forward_then(context, layer, rows, x, y, then, scratch);
 }
 
-void sh_linear_backward(const crew *by, const linear *layer, int64_t rows, const_matrix x,
-                        const_matrix dy, matrix dx) {
-    sh_matmul_weights(by, rows, layer->inputs, layer->outputs, dy, x,
+void sh_linear_backward(const shoal_context *context, const linear *layer, int64_t rows,
+                        const_matrix x, const_matrix dy, matrix dx) {
+    sh_matmul_weights(context, rows, layer->inputs, layer->outputs, dy, x,
                       (matrix){layer->weight.gradient, layer->inputs},
                       layer->bias.gradient);
     if (dx.data)
-        sh_matmul_data(by, rows, layer->inputs, layer->outputs, dy,
+        sh_matmul_data(context, rows, layer->inputs, layer->outputs, dy,
                        (const_matrix){layer->weight.data, layer->inputs}, false, dx,
                        (epilogue){0});
 }

@@ -4,13 +4,9 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/nn/dropout.h"
-#include "models/nn/linear.h"
-#include "models/nn/rows.h"
 
 struct network {
     shoal_context *context;
-    crew by;
     network_shape shape;
     encoder_limits limits;
     int64_t model;
@@ -178,7 +174,6 @@ shoal_status sh_network_create(shoal_context *context, const network_shape *shap
     if (status != SHOAL_OK)
         return status;
     network net = {.context = context,
-                   .by = sh_crew_of(context),
                    .shape = *shape,
                    .limits = *limits,
                    .model = sh_encoder_model(&shape->encoder)};
@@ -212,7 +207,7 @@ const encoder *sh_network_encoder(const network *net) {
 /* ---- Heads of sequences ------------------------------------------------------------- */
 
 typedef struct {
-    const crew *by;
+    const shoal_context *context;
     network_head how;
     const packing *sequences;
     int64_t size;
@@ -230,15 +225,17 @@ static void pool_task(void *shared, int64_t task, int thread) {
     memset(out, 0, sizeof(float) * (size_t)c->size);
     if (length == 0)
         return;
-    c->by->rows->column_sums(c->how == HEAD_FIRST ? 1 : length, c->size, x, c->size, out);
+    c->context->kernels->column_sums(c->how == HEAD_FIRST ? 1 : length, c->size, x,
+                                     c->size, out);
     if (c->how == HEAD_MEAN)
-        c->by->rows->scale(c->size, 1.0f / (float)length, out);
+        c->context->kernels->scale_by(c->size, 1.0f / (float)length, out);
 }
 
-static void pool_forward(const crew *by, network_head how, const packing *sequences,
-                         int64_t size, const float *x, float *out) {
-    pool_call c = {by, how, sequences, size, x, out};
-    sh_team_run(by->workers, sequences->batch, pool_task, &c);
+static void pool_forward(const shoal_context *context, network_head how,
+                         const packing *sequences, int64_t size, const float *x,
+                         float *out) {
+    pool_call c = {context, how, sequences, size, x, out};
+    sh_team_run(sh_team_of(context), sequences->batch, pool_task, &c);
 }
 
 static void pool_back_task(void *shared, int64_t task, int thread) {
@@ -256,10 +253,11 @@ static void pool_back_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void pool_backward(const crew *by, network_head how, const packing *sequences,
-                          int64_t size, const float *dout, float *dx) {
-    pool_call c = {by, how, sequences, size, dout, dx};
-    sh_team_run(by->workers, sequences->batch, pool_back_task, &c);
+static void pool_backward(const shoal_context *context, network_head how,
+                          const packing *sequences, int64_t size, const float *dout,
+                          float *dx) {
+    pool_call c = {context, how, sequences, size, dout, dx};
+    sh_team_run(sh_team_of(context), sequences->batch, pool_back_task, &c);
 }
 
 /* ---- Forward ----------------------------------------------------------------------- */
@@ -306,33 +304,33 @@ static shoal_status check_lengths(const network *net, const packing *sequences) 
     return SHOAL_OK;
 }
 
-static dropout input_dropout(const network *net, const encoder_moment *moment) {
-    return (dropout){.rate = moment->dropout ? net->shape.encoder.dropout : 0,
-                     .seed = moment->seed,
-                     .step = moment->step,
-                     .site = 0};
+static dropout_mask input_dropout(const network *net, const dropout_key *random) {
+    return (dropout_mask){.rate = random->dropout ? net->shape.encoder.dropout : 0,
+                          .seed = random->seed,
+                          .step = random->step,
+                          .site = 0};
 }
 
 static void take_input(network *net, const network_batch *batch) {
     const int64_t rows = packing_rows(&batch->sequences), model = net->model;
     if (net->shape.input == INPUT_TOKENS)
-        sh_embedding_forward(&net->by, rows, model, batch->tokens, net->embedding.data,
-                             net->embedding_scale, net->x);
+        sh_embedding_forward(net->context, rows, model, batch->tokens,
+                             net->embedding.data, net->embedding_scale, net->x);
     else
-        sh_linear_forward(&net->by, &net->input, rows,
+        sh_linear_forward(net->context, &net->input, rows,
                           (const_matrix){batch->features, net->shape.features},
                           (matrix){net->x, model}, NULL);
     if (net->shape.positions != POSITIONS_NONE)
-        sh_positions_forward(&net->by, &batch->sequences, model,
+        sh_positions_forward(net->context, &batch->sequences, model,
                              net->positions ? net->positions : net->learned.data, net->x);
-    dropout mask = input_dropout(net, &batch->moment);
+    dropout_mask mask = input_dropout(net, &batch->random);
     if (mask.rate > 0)
-        sh_dropout_apply(&net->by, &mask, rows, model, net->x, net->x);
+        sh_dropout_apply(net->context, &mask, rows, model, net->x, net->x);
 }
 
 int64_t sh_network_logit_rows(const network *net, const network_batch *batch) {
     return has_pool(&net->shape) ? batch->sequences.batch
-           : batch->wanted       ? batch->wanted_count
+           : batch->wanted.rows  ? batch->wanted.count
                                  : packing_rows(&batch->sequences);
 }
 
@@ -347,18 +345,17 @@ shoal_status sh_network_forward(network *net, const network_batch *batch) {
     if (status != SHOAL_OK)
         return status;
     take_input(net, batch);
-    sh_encoder_ask(net->stack, batch->wanted, batch->wanted_count);
     status = sh_encoder_forward(net->stack, &net->weights, &batch->sequences,
-                                batch->moment, net->x, &net->encoded);
+                                batch->wanted, batch->random, net->x, &net->encoded);
     if (status != SHOAL_OK)
         return status;
     const float *rows = net->encoded;
     if (has_pool(&net->shape)) {
-        pool_forward(&net->by, net->shape.head, &batch->sequences, net->model, rows,
+        pool_forward(net->context, net->shape.head, &batch->sequences, net->model, rows,
                      net->pooled);
         rows = net->pooled;
     }
-    sh_linear_forward(&net->by, &net->output, sh_network_logit_rows(net, batch),
+    sh_linear_forward(net->context, &net->output, sh_network_logit_rows(net, batch),
                       (const_matrix){rows, net->model},
                       (matrix){net->logits, net->shape.outputs}, NULL);
     return SHOAL_OK;
@@ -369,17 +366,17 @@ shoal_status sh_network_forward(network *net, const network_batch *batch) {
 static void input_backward(network *net, const network_batch *batch) {
     const packing *sequences = &batch->sequences;
     const int64_t rows = packing_rows(sequences), model = net->model;
-    dropout mask = input_dropout(net, &batch->moment);
+    dropout_mask mask = input_dropout(net, &batch->random);
     if (mask.rate > 0)
-        sh_dropout_apply(&net->by, &mask, rows, model, net->gradient, net->gradient);
+        sh_dropout_apply(net->context, &mask, rows, model, net->gradient, net->gradient);
     if (net->learned.gradient)
-        sh_positions_backward(&net->by, sequences, model, net->limits.length,
+        sh_positions_backward(net->context, sequences, model, net->limits.length,
                               net->gradient, net->learned.gradient);
     if (net->shape.input == INPUT_TOKENS)
-        sh_embedding_backward(&net->by, rows, model, batch->tokens, net->gradient,
+        sh_embedding_backward(net->context, rows, model, batch->tokens, net->gradient,
                               net->embedding_scale, net->embedding.gradient);
     else
-        sh_linear_backward(&net->by, &net->input, rows,
+        sh_linear_backward(net->context, &net->input, rows,
                            (const_matrix){batch->features, net->shape.features},
                            (const_matrix){net->gradient, model}, (matrix){0});
 }
@@ -393,15 +390,15 @@ shoal_status sh_network_backward(network *net, const network_batch *batch) {
         return status;
     const bool pool = has_pool(&net->shape);
     const int64_t model = net->model;
-    sh_linear_backward(&net->by, &net->output, sh_network_logit_rows(net, batch),
+    sh_linear_backward(net->context, &net->output, sh_network_logit_rows(net, batch),
                        (const_matrix){pool ? net->pooled : net->encoded, model},
                        (const_matrix){net->logits, net->shape.outputs},
                        (matrix){pool ? net->pooled_gradient : net->gradient, model});
     if (pool)
-        pool_backward(&net->by, net->shape.head, &batch->sequences, model,
+        pool_backward(net->context, net->shape.head, &batch->sequences, model,
                       net->pooled_gradient, net->gradient);
     status = sh_encoder_backward(net->stack, &net->weights, &batch->sequences,
-                                 batch->moment, net->x, net->gradient);
+                                 batch->wanted, batch->random, net->x, net->gradient);
     if (status == SHOAL_OK)
         input_backward(net, batch);
     return status;

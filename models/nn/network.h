@@ -38,10 +38,10 @@ typedef struct {
     network_input input;
     int64_t vocabulary; /* of tokens */
     int64_t features;
-    float
-        embedding_scale; /* embeddings are multiplied by it; 0: sqrt(M) as in the original
-                              transformer: they begin with deviation 1/sqrt(M), so that
-                              their sum with the sinusoids has two parts of a size */
+    /* Embeddings are multiplied by it; 0: sqrt(M) as in the original transformer: they
+       begin with deviation 1/sqrt(M), so that they and the sinusoids that are added to
+       them are about as large. */
+    float embedding_scale;
     network_positions positions;
     int64_t max_length; /* of a sequence; learned positions have so many rows */
     network_head head;  /* "output.weight" [outputs][M], "output.bias" [outputs] */
@@ -67,11 +67,9 @@ typedef struct {
     packing sequences;
     const int32_t *tokens; /* [rows] */
     const float *features; /* [rows][features] */
-    const int32_t
-        *wanted; /* [wanted_count], increasing: rows that have logits. NULL: all.
-                               A head of positions without dropout can leave out rows */
-    int64_t wanted_count;
-    encoder_moment moment;
+    row_subset wanted;     /* rows that have logits: all, or some of a head of positions
+                              without dropout */
+    dropout_key random;
 } network_batch;
 
 /* Refuses tokens and lengths that are out of range before anything is computed. */

@@ -7,7 +7,6 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "models/nn/rows.h"
 
 enum { ALIGNMENT = CACHE_LINE / sizeof(float), PIECE = 1 << 16 };
 
@@ -137,6 +136,6 @@ static void clear_task(void *shared, int64_t task, int thread) {
            sizeof(float) * (size_t)min(PIECE, arena->size - first));
 }
 
-void sh_parameters_clear_gradients(const crew *by, parameters *arena) {
-    sh_team_run(by->workers, ceil_divide(arena->size, PIECE), clear_task, arena);
+void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena) {
+    sh_team_run(sh_team_of(context), ceil_divide(arena->size, PIECE), clear_task, arena);
 }

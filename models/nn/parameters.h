@@ -3,7 +3,7 @@
 #ifndef SHOAL_MODELS_NN_PARAMETERS_H
 #define SHOAL_MODELS_NN_PARAMETERS_H
 
-#include "models/nn/crew.h"
+#include "models/nn/layers.h"
 
 enum { PARAMETER_NAME = 80, PARAMETER_RANK = 3 };
 
@@ -64,6 +64,6 @@ nn_tensor sh_parameters_tensor(const parameters *arena, const char *format, ...)
 /* First values from the seed. A value depends on the seed and on its place in the list.
    */
 void sh_parameters_start(parameters *arena, uint64_t seed);
-void sh_parameters_clear_gradients(const crew *by, parameters *arena);
+void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena);
 
 #endif

@@ -2,7 +2,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "models/nn/rows.h"
+#include "base/context.h"
+#include "base/numbers.h"
+#include "base/parallel.h"
+#include "kernels/kernels.h"
 #include "shoal_models.h"
 
 /* ---- Cross-entropy --------------------------------------------------------------- */
@@ -10,8 +13,10 @@
 /* Rows whose losses are kept at a time. Their sum is in the rows' order whatever it is. */
 enum { PART = 4096 };
 
+enum { ROW_BLOCK = 64 }; /* rows of one task */
+
 typedef struct {
-    crew by;
+    const shoal_context *context;
     int64_t rows, classes;
     const float *logits;
     const int32_t *targets;
@@ -34,8 +39,9 @@ static void entropy_task(void *shared, int64_t task, int thread) {
             continue;
         }
         int64_t best;
-        c->losses[row] = c->by.rows->entropy(c->classes, c->logits + row * c->classes,
-                                             c->targets[row], c->factor, gradient, &best);
+        c->context->kernels->cross_entropy(c->classes, c->logits + row * c->classes,
+                                           c->targets[row], c->factor, gradient,
+                                           &c->losses[row], &best);
         correct += best == c->targets[row];
     }
     atomic_fetch_add(&c->correct, correct);
@@ -43,7 +49,7 @@ static void entropy_task(void *shared, int64_t task, int thread) {
 
 /* Adds the losses of the call's rows, at most PART, to the sum of those before. */
 static void entropy_part(entropy_call *c, double *sum) {
-    sh_team_run(c->by.workers, ceil_divide(c->rows, ROW_BLOCK), entropy_task, c);
+    sh_team_run(sh_team_of(c->context), ceil_divide(c->rows, ROW_BLOCK), entropy_task, c);
     for (int64_t row = 0; row < c->rows; row++)
         *sum += (double)c->losses[row];
 }
@@ -75,7 +81,7 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
     const shoal_status status = check_targets(context, rows, classes, targets, &counted);
     if (status != SHOAL_OK)
         return status;
-    entropy_call c = {.by = sh_crew_of(context),
+    entropy_call c = {.context = context,
                       .classes = classes,
                       .factor = counted ? 1.0f / (float)counted : 0};
     double sum = 0;

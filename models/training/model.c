@@ -261,9 +261,8 @@ static network_batch batch_of(const shoal_model *model,
     return (network_batch){.sequences = {inputs->batch, inputs->offsets},
                            .tokens = inputs->tokens,
                            .features = inputs->features,
-                           .wanted = inputs->wanted,
-                           .wanted_count = inputs->wanted_count,
-                           .moment = {.seed = model->seed,
+                           .wanted = {inputs->wanted, inputs->wanted_count},
+                           .random = {.seed = model->seed,
                                       .step = (uint64_t)inputs->step,
                                       .dropout = inputs->training != 0}};
 }
@@ -338,10 +337,9 @@ static int64_t out_width(const shoal_model *model) {
 
 static shoal_status run_bare(shoal_model *model, const network_batch *batch) {
     const float *out;
-    sh_encoder_ask(model->stack, batch->wanted, batch->wanted_count);
     const shoal_status status = sh_encoder_forward(model->stack, &model->weights,
-                                                   &batch->sequences, batch->moment,
-                                                   batch->features, &out);
+                                                   &batch->sequences, batch->wanted,
+                                                   batch->random, batch->features, &out);
     model->out = (float *)(uintptr_t)out;
     return status;
 }
@@ -391,15 +389,14 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (status != SHOAL_OK)
         return status;
     const network_batch batch = batch_of(model, inputs);
-    const crew by = sh_crew_of(model->context);
     const size_t floats = (size_t)(model->out_rows * out_width(model));
     float *gradient = dfeatures ? dfeatures : model->out; /* room for all rows */
     if (gradient != dout)
         memcpy(gradient, dout, floats * sizeof *dout);
     if (!inputs->accumulate)
-        sh_parameters_clear_gradients(&by, model->arena);
-    return model->net
-               ? sh_network_backward(model->net, &batch)
-               : sh_encoder_backward(model->stack, &model->weights, &batch.sequences,
-                                     batch.moment, batch.features, gradient);
+        sh_parameters_clear_gradients(model->context, model->arena);
+    return model->net ? sh_network_backward(model->net, &batch)
+                      : sh_encoder_backward(model->stack, &model->weights,
+                                            &batch.sequences, batch.wanted, batch.random,
+                                            batch.features, gradient);
 }

@@ -6,17 +6,17 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/nn/rows.h"
+#include "kernels/kernels.h"
 
 enum { PIECE = 1 << 14, NORM_PIECES = 256 };
 
 /* One pass over the vectors, in tasks of `block` elements. */
 typedef struct {
-    crew by;
+    const shoal_context *context;
     const parameters *arena;
     int64_t block;
     const shoal_optimizer *optimizer;
-    update_numbers how;
+    adam_numbers how;
     float factor;
     double sums[NORM_PIECES];
 } vector_call;
@@ -27,7 +27,7 @@ static int64_t extent(const vector_call *c, int64_t task, int64_t *first) {
 }
 
 static void run_pass(vector_call *c, task_function *task) {
-    sh_team_run(c->by.workers, ceil_divide(c->arena->size, c->block), task, c);
+    sh_team_run(sh_team_of(c->context), ceil_divide(c->arena->size, c->block), task, c);
 }
 
 /* ---- Clipping -------------------------------------------------------------------- */
@@ -36,14 +36,14 @@ static void squares_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->sums[task] = c->by.rows->squares(count, c->arena->gradients + first);
+    c->context->kernels->sum_squares(count, c->arena->gradients + first, &c->sums[task]);
 }
 
 static void scale_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->by.rows->scale(count, c->factor, c->arena->gradients + first);
+    c->context->kernels->scale_by(count, c->factor, c->arena->gradients + first);
 }
 
 /* From a sum in double precision. */
@@ -60,7 +60,7 @@ shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm
     if (!model || model->owner || !model->arena->gradients || !(limit >= 0))
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model is NULL or has no gradients, or limit is negative");
-    vector_call c = {.by = sh_crew_of(model->context), .arena = model->arena};
+    vector_call c = {.context = model->context, .arena = model->arena};
     const double before = norm_of(&c);
     if (norm)
         *norm = before;
@@ -154,8 +154,8 @@ int64_t shoal_optimizer_steps(const shoal_optimizer *optimizer) {
 /* ---- A step ---------------------------------------------------------------------- */
 
 /* The numbers of step t that are the same for every element. */
-static update_numbers numbers_of(const shoal_optimizer_config *config, double rate,
-                                 int64_t step) {
+static adam_numbers numbers_of(const shoal_optimizer_config *config, double rate,
+                               int64_t step) {
     const double beta1 = config->beta1, beta2 = config->beta2, t = (double)step;
     const double left1 = 1 - pow(beta1, t), left2 = 1 - pow(beta2, t);
     const double decay = config->weight_decay;
@@ -171,31 +171,31 @@ static update_numbers numbers_of(const shoal_optimizer_config *config, double ra
             factor *= sqrt((rho - 4) * (rho - 2) * longest /
                            ((longest - 4) * (longest - 2) * rho));
     }
-    return (update_numbers){.beta1 = (float)beta1,
-                            .beta2 = (float)beta2,
-                            .coupled = coupled ? (float)decay : 0,
-                            .keep = coupled ? 1 : (float)(1 - rate * decay),
-                            .momentum = (float)factor,
-                            .inverse = (float)(1 / left2),
-                            .epsilon = config->epsilon,
-                            .adaptive = adaptive};
+    return (adam_numbers){.beta1 = (float)beta1,
+                          .beta2 = (float)beta2,
+                          .coupled = coupled ? (float)decay : 0,
+                          .keep = coupled ? 1 : (float)(1 - rate * decay),
+                          .momentum = (float)factor,
+                          .inverse = (float)(1 / left2),
+                          .epsilon = config->epsilon,
+                          .adaptive = adaptive};
 }
 
 static void update_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->by.rows->update(count, &c->how, c->arena->gradients + first,
-                       c->optimizer->first + first, c->optimizer->second + first,
-                       c->arena->values + first);
+    c->context->kernels->adam(count, &c->how, c->arena->gradients + first,
+                              c->optimizer->first + first, c->optimizer->second + first,
+                              c->arena->values + first);
 }
 
 static void average_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->by.rows->approach(count, c->factor, c->arena->values + first,
-                         c->optimizer->averaged + first);
+    c->context->kernels->lerp(count, c->factor, c->arena->values + first,
+                              c->optimizer->averaged + first);
 }
 
 shoal_status shoal_optimizer_step(shoal_optimizer *optimizer, double learning_rate) {
@@ -204,7 +204,7 @@ shoal_status shoal_optimizer_step(shoal_optimizer *optimizer, double learning_ra
         return sh_fail(context, SHOAL_INVALID,
                        "optimizer is NULL, the rate is not finite, or the averaged "
                        "weights are in use");
-    vector_call c = {.by = sh_crew_of(context),
+    vector_call c = {.context = context,
                      .arena = optimizer->model->arena,
                      .block = PIECE,
                      .optimizer = optimizer,

@@ -9,13 +9,14 @@
  * width is a multiple of the table's `lanes`, at most its `panel`. Lanes that stand for no
  * query hold 0. Panels and blocks are aligned to a cache line; rows are not.
  *
- * The scalar table is the specification. The vector tables are one body, body_tiles.h and
- * body_rows.h, compiled with the flags of each instruction set; tests/core/test_kernels.c
+ * The scalar table is the specification. The vector tables are one body, body_tiles.h,
+ * body_rows.h and body_layers.h, compiled with the flags of each instruction set; tests/core/test_kernels.c
  * compares them with the scalar one. */
 #ifndef SHOAL_KERNELS_KERNELS_H
 #define SHOAL_KERNELS_KERNELS_H
 
 #include <float.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/list.h"
@@ -32,6 +33,19 @@ enum {
 /* What the largest score of a softmax starts from. Not -inf: where all scores so far are
    -inf, the largest would be too, and exp(-inf - -inf) is NaN. */
 #define LOWEST_SCORE (-FLT_MAX)
+
+/* The numbers of one optimizer step, for `adam`; g = gradient + coupled value:
+       first = beta1 first + (1 - beta1) g, second = beta2 second + (1 - beta2) g^2,
+       value = keep value - momentum first / (sqrt(inverse second) + epsilon). */
+typedef struct {
+    float beta1, beta2;
+    float coupled;  /* weight decay that is added to the gradient */
+    float keep;     /* 1 - rate * decay, decoupled */
+    float momentum; /* rate (times the rectification) / (1 - beta1^t) */
+    float inverse;  /* 1 / (1 - beta2^t) */
+    float epsilon;
+    bool adaptive; /* false: value = keep value - momentum first */
+} adam_numbers;
 
 #define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
 SHOAL_KERNELS(DECLARE_KERNEL)

@@ -65,7 +65,52 @@
        multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction    \
        set. index NULL: row i; weights NULL: 1. */                                         \
     KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,                \
-                      const float *weights, int64_t count, int dim, float *sums))
+                      const float *weights, int64_t count, int dim, float *sums))          \
+    /* ---- Between the products of a model: body_layers.h ---- */                         \
+    /* y[i] += x[i]. */                                                                    \
+    KERNEL(add, (int64_t count, const float *x, float *y))                                 \
+    /* y[i] *= x[i]. */                                                                    \
+    KERNEL(multiply, (int64_t count, const float *x, float *y))                            \
+    /* x[i] *= factor. */                                                                  \
+    KERNEL(scale_by, (int64_t count, float factor, float *x))                              \
+    /* y[i] += step * (x[i] - y[i]). */                                                    \
+    KERNEL(lerp, (int64_t count, float step, const float *x, float *y))                    \
+    /* out[i] = f(x[i]), f(x) = max(x, 0) or x Phi(x); out may be x. */                    \
+    KERNEL(relu, (int64_t count, const float *x, float *out))                              \
+    KERNEL(gelu, (int64_t count, const float *x, float *out))                              \
+    /* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */   \
+    KERNEL(relu_slope, (int64_t count, const float *x, const float *dy, float *dx,         \
+                        float *out))                                                       \
+    KERNEL(gelu_slope, (int64_t count, const float *x, const float *dy, float *dx,         \
+                        float *out))                                                       \
+    /* Layer norm of `count` rows of `size`: y = scale (x - mean) / sqrt(variance +        \
+       epsilon) + shift. statistics, unless NULL: [count][2], mean and 1 / deviation. */   \
+    KERNEL(norm_rows, (int64_t count, int64_t size, const float *x, const float *scale,    \
+                       const float *shift, float epsilon, float *y, float *statistics))    \
+    /* dx = its gradient, plus base [count][size] unless NULL; dx may be dy or base. The   \
+       gradients dscale and dshift [size] are added to. */                                 \
+    KERNEL(norm_rows_slope, (int64_t count, int64_t size, const float *x,                  \
+                             const float *statistics, const float *scale,                  \
+                             const float *dy, const float *base, float *dx,                \
+                             float *dscale, float *dshift))                                \
+    /* sums[j] += sum over the rows of x[row][j]. */                                       \
+    KERNEL(column_sums, (int64_t count, int64_t width, const float *x, int64_t stride,     \
+                         float *sums))                                                     \
+    /* *loss = -log softmax(x)[target]; *best: the first largest. Unless NULL,             \
+       gradient[j] = factor (softmax(x)[j] - (j is the target)), which may be x. */        \
+    KERNEL(cross_entropy, (int64_t classes, const float *x, int64_t target, float factor,  \
+                           float *gradient, float *loss, int64_t *best))                   \
+    /* out[r] = x[r] . w for r < rows; rows of x are `stride` apart, w [inputs] is         \
+       uint16_t halves where `half` is set, else float. */                                 \
+    KERNEL(dots, (int64_t inputs, int64_t rows, const float *x, int64_t stride,            \
+                  const void *w, bool half, float *out))                                   \
+    /* Halves to floats. */                                                                \
+    KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                     \
+    /* One step of an optimizer on values [count] and its two moments. */                  \
+    KERNEL(adam, (int64_t count, const adam_numbers *how, const float *gradient,           \
+                  float *first, float *second, float *values))                             \
+    /* *total = sum of x[i]^2. */                                                          \
+    KERNEL(sum_squares, (int64_t count, const float *x, double *total))
 /* clang-format on */
 
 #endif

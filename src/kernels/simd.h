@@ -71,6 +71,19 @@ INLINE vb b_splat(uint8_t x) {
     return x - (vb){0};
 }
 
+/* One lane's fused multiply-add, for loops that compilers make vectors of. */
+#define FUSED(a, b, c) __builtin_fmaf(a, b, c)
+
+/* Eight halves to floats. */
+INLINE void widen8(const uint16_t *halves, float *out) {
+#if defined(__F16C__)
+    _mm256_storeu_ps(out, _mm256_cvtph_ps(_mm_loadu_si128((const void *)halves)));
+#elif defined(__ARM_NEON)
+    for (int i = 0; i < 8; i += 4)
+        vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(halves + i))));
+#endif
+}
+
 #if defined(__AVX512F__)
 
 INLINE vf v_load_some(const float *x, int count) {

@@ -1,6 +1,7 @@
 /* The specification of every kernel, in plain C. Other tables must agree with it. */
 #include <math.h>
 
+#include "kernels/half.h"
 #include "kernels/kernels.h"
 
 static void pack(const float *x, int64_t stride, const int32_t *index, int count,
@@ -174,6 +175,15 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
         }
     }
 }
+
+#define FUSED(a, b, c) ((a) * (b) + (c))
+
+static void widen8(const uint16_t *halves, float *out) {
+    for (int i = 0; i < 8; i++)
+        out[i] = half_to_float(halves[i]);
+}
+
+#include "kernels/body_layers.h"
 
 #define KERNEL_ROW(name, arguments) .name = name,
 const kernel_table sh_scalar_table = {.isa = "scalar",

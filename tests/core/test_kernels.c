@@ -44,6 +44,12 @@ static void walk(const kernel_table *table, int dims, int salts, comparison *com
                     compare(table, width, COUNTS[c], dim_at(d), salt);
 }
 
+/* For kernels whose sums have one order on every instruction set. */
+static void compare_bits(float_pair pair, const char *what, const kernel_table *table) {
+    bytes_compare(pair.expected, pair.actual, pair.count * sizeof(float), what,
+                  table->isa);
+}
+
 /* ---- Panels ----------------------------------------------------------------------- */
 
 static void pack_once(const kernel_table *table, int width, int most, int dim, int salt) {
@@ -91,8 +97,7 @@ static void score_once(const kernel_table *table, int width, int count, int dim,
     float_pair scores = pair_create(count * width);
     SCALAR->score(panel, width, dim, rows, stride, count, scores.expected);
     table->score(panel, width, dim, rows, stride, count, scores.actual);
-    bytes_compare(scores.expected, scores.actual, scores.count * sizeof(float), "score",
-                  table->isa);
+    compare_bits(scores, "score", table);
     guarded_finish("score");
 }
 
@@ -107,7 +112,7 @@ static void mix_once(const kernel_table *table, int width, int count, int dim, i
     float_pair out = pair_create(dim * width);
     SCALAR->mix(weights, width, rows, stride, count, dim, keep, out.expected);
     table->mix(weights, width, rows, stride, count, dim, keep, out.actual);
-    pair_compare(out, EPSILON * (float)(count + 8), "mix", table->isa);
+    compare_bits(out, "mix", table);
     guarded_finish("mix");
 }
 
@@ -419,7 +424,7 @@ static void sum_once(const kernel_table *table, int count, int dim, int salt) {
     float_pair sums = pair_create(dim);
     SCALAR->sum_rows(x, stride, index, weights, count, dim, sums.expected);
     table->sum_rows(x, stride, index, weights, count, dim, sums.actual);
-    pair_compare(sums, EPSILON * (float)(count + 8), "sum_rows", table->isa);
+    compare_bits(sums, "sum_rows", table);
     guarded_finish("sum_rows");
 }
 
@@ -429,6 +434,311 @@ static void check_sum_rows(const kernel_table *table) {
         for (int d = 0; d < ALL_DIMS; d++)
             for (int salt = 0; salt < 2; salt++)
                 sum_once(table, counts[i], dim_at(d), salt);
+}
+
+/* ---- Between the products of a model ---------------------------------------------- */
+
+static const int LENGTHS[] = {0,  1,  2,  3,  7,  8,   9,   15,  16,  17,  31,
+                              32, 33, 64, 65, 97, 255, 256, 257, 511, 513, 700};
+
+/* Every length, salts 0 .. salts - 1. */
+static void walk_lengths(const kernel_table *table, int salts,
+                         void (*compare)(const kernel_table *table, int count,
+                                         int salt)) {
+    for (int64_t i = 0; i < COUNT_OF(LENGTHS); i++)
+        for (int salt = 0; salt < salts; salt++)
+            compare(table, LENGTHS[i], salt);
+}
+
+/* [1][count], wide enough for the tails of an activation, with odd ones by the salt. */
+static float *wide_row(int count, int salt) {
+    const float odd[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, 1e30f, -1e30f};
+    float *x = random_rows(1, count, count);
+    for (int i = 0; i < count; i++)
+        x[i] *= 16;
+    for (int i = 0; i < 8 && count > 0 && salt; i++)
+        x[draw_below(count)] = odd[i];
+    return x;
+}
+
+static void add_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    float *x = random_rows(1, count, count);
+    float_pair y = pair_create(count);
+    SCALAR->add(count, x, y.expected);
+    table->add(count, x, y.actual);
+    compare_bits(y, "add", table);
+    guarded_finish("add");
+}
+
+static void check_add(const kernel_table *table) {
+    walk_lengths(table, 1, add_once);
+}
+
+static void multiply_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    float *x = random_rows(1, count, count);
+    float_pair y = pair_create(count);
+    SCALAR->multiply(count, x, y.expected);
+    table->multiply(count, x, y.actual);
+    compare_bits(y, "multiply", table);
+    guarded_finish("multiply");
+}
+
+static void check_multiply(const kernel_table *table) {
+    walk_lengths(table, 1, multiply_once);
+}
+
+static void scale_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    float_pair x = pair_create(count);
+    SCALAR->scale_by(count, 0.3f, x.expected);
+    table->scale_by(count, 0.3f, x.actual);
+    compare_bits(x, "scale_by", table);
+    guarded_finish("scale_by");
+}
+
+static void check_scale_by(const kernel_table *table) {
+    walk_lengths(table, 1, scale_once);
+}
+
+static void lerp_once(const kernel_table *table, int count, int salt) {
+    float *x = random_rows(1, count, count);
+    float_pair y = pair_create(count);
+    SCALAR->lerp(count, salt ? 1 : 0.01f, x, y.expected);
+    table->lerp(count, salt ? 1 : 0.01f, x, y.actual);
+    compare_bits(y, "lerp", table);
+    guarded_finish("lerp");
+}
+
+static void check_lerp(const kernel_table *table) {
+    walk_lengths(table, 2, lerp_once);
+}
+
+static void relu_once(const kernel_table *table, int count, int salt) {
+    float *x = wide_row(count, salt);
+    float_pair out = pair_create(count);
+    SCALAR->relu(count, x, out.expected);
+    table->relu(count, x, out.actual);
+    pair_compare(out, 0, "relu", table->isa);
+    guarded_finish("relu");
+}
+
+static void check_relu(const kernel_table *table) {
+    walk_lengths(table, 2, relu_once);
+}
+
+/* Fused multiply-adds are rounded otherwise: some units of what is largest in a sum. */
+static void gelu_compare(float_pair values, const float *x, const char *what,
+                         const kernel_table *table) {
+    for (size_t i = 0; i < values.count; i++)
+        pair_compare((float_pair){values.expected + i, values.actual + i, 1},
+                     4 * EPSILON * fmaxf(1, fabsf(x[i])), what, table->isa);
+}
+
+static void gelu_once(const kernel_table *table, int count, int salt) {
+    float *x = wide_row(count, salt);
+    float_pair out = pair_create(count);
+    SCALAR->gelu(count, x, out.expected);
+    table->gelu(count, x, out.actual);
+    gelu_compare(out, x, "gelu", table);
+    guarded_finish("gelu");
+}
+
+static void check_gelu(const kernel_table *table) {
+    walk_lengths(table, 2, gelu_once);
+}
+
+static void relu_slope_once(const kernel_table *table, int count, int salt) {
+    float *x = wide_row(count, salt % 2);
+    float_pair dx = pair_create(count), out = pair_create(count);
+    SCALAR->relu_slope(count, x, dx.expected, dx.expected,
+                       salt > 1 ? out.expected : NULL);
+    table->relu_slope(count, x, dx.actual, dx.actual, salt > 1 ? out.actual : NULL);
+    pair_compare(dx, 0, "relu_slope", table->isa);
+    pair_compare(out, 0, "relu_slope's out", table->isa);
+    guarded_finish("relu_slope");
+}
+
+static void check_relu_slope(const kernel_table *table) {
+    walk_lengths(table, 4, relu_slope_once);
+}
+
+static void gelu_slope_once(const kernel_table *table, int count, int salt) {
+    float *x = wide_row(count, salt % 2);
+    float_pair dx = pair_create(count), out = pair_create(count);
+    SCALAR->gelu_slope(count, x, dx.expected, dx.expected,
+                       salt > 1 ? out.expected : NULL);
+    table->gelu_slope(count, x, dx.actual, dx.actual, salt > 1 ? out.actual : NULL);
+    gelu_compare(dx, x, "gelu_slope", table);
+    gelu_compare(out, x, "gelu_slope's out", table);
+    guarded_finish("gelu_slope");
+}
+
+static void check_gelu_slope(const kernel_table *table) {
+    walk_lengths(table, 4, gelu_slope_once);
+}
+
+static void norm_once(const kernel_table *table, int size, int salt) {
+    const int count = size ? 1 + salt * 4 : 0;
+    float *x = random_rows(count, size, size), *scale = random_rows(1, size, size);
+    float *shift = random_rows(1, size, size);
+    float_pair y = pair_create(count * size), statistics = pair_create(2 * count);
+    SCALAR->norm_rows(count, size, x, scale, shift, 1e-5f, y.expected,
+                      salt ? statistics.expected : NULL);
+    table->norm_rows(count, size, x, scale, shift, 1e-5f, y.actual,
+                     salt ? statistics.actual : NULL);
+    compare_bits(y, "norm_rows", table);
+    compare_bits(statistics, "norm_rows' statistics", table);
+    guarded_finish("norm_rows");
+}
+
+static void check_norm_rows(const kernel_table *table) {
+    walk_lengths(table, 2, norm_once);
+}
+
+static void norm_slope_once(const kernel_table *table, int size, int salt) {
+    const int count = size ? 1 + salt * 3 : 0;
+    float *x = random_rows(count, size, size), *scale = random_rows(1, size, size);
+    float *statistics = random_rows(count, 2, 2), *dy = random_rows(count, size, size);
+    float *base = salt ? random_rows(count, size, size) : NULL;
+    float_pair dx = pair_create(count * size);
+    float_pair dscale = pair_create(size), dshift = pair_create(size);
+    SCALAR->norm_rows_slope(count, size, x, statistics, scale, dy, base, dx.expected,
+                            dscale.expected, dshift.expected);
+    table->norm_rows_slope(count, size, x, statistics, scale, dy, base, dx.actual,
+                           dscale.actual, dshift.actual);
+    compare_bits(dx, "norm_rows_slope", table);
+    compare_bits(dscale, "norm_rows_slope's dscale", table);
+    compare_bits(dshift, "norm_rows_slope's dshift", table);
+    guarded_finish("norm_rows_slope");
+}
+
+static void check_norm_rows_slope(const kernel_table *table) {
+    walk_lengths(table, 2, norm_slope_once);
+}
+
+static void column_once(const kernel_table *table, int width, int salt) {
+    const int counts[] = {0, 1, 5, 256, 300};
+    const int stride = width + salt % 2;
+    float *x = random_rows(counts[salt], stride, width);
+    float_pair sums = pair_create(width);
+    SCALAR->column_sums(counts[salt], width, x, stride, sums.expected);
+    table->column_sums(counts[salt], width, x, stride, sums.actual);
+    compare_bits(sums, "column_sums", table);
+    guarded_finish("column_sums");
+}
+
+static void check_column_sums(const kernel_table *table) {
+    walk_lengths(table, 5, column_once);
+}
+
+/* salt 1: the gradient takes the place of the logits; 2: it is not wanted; 3: a NaN. */
+static void entropy_once(const kernel_table *table, int classes, int salt) {
+    if (classes == 0)
+        return;
+    const int target = draw_below(classes);
+    float_pair x = pair_create(classes), gradient = pair_create(classes);
+    float_pair loss = pair_create(1);
+    int64_t best[2];
+    for (int i = 0; i < classes; i++)
+        x.expected[i] *= 30;
+    if (salt == 3)
+        x.expected[draw_below(classes)] = NAN;
+    pair_copy(x);
+    float_pair to = salt == 1 ? x : salt == 2 ? (float_pair){0} : gradient;
+    SCALAR->cross_entropy(classes, x.expected, target, 0.1f, to.expected, loss.expected,
+                          &best[0]);
+    table->cross_entropy(classes, x.actual, target, 0.1f, to.actual, loss.actual,
+                         &best[1]);
+    assert_int_equal(best[0], best[1]);
+    pair_compare(loss, 32 * EPSILON, "cross_entropy", table->isa);
+    pair_compare(x, EPSILON, "cross_entropy's logits", table->isa);
+    pair_compare(gradient, EPSILON, "cross_entropy's gradient", table->isa);
+    guarded_finish("cross_entropy");
+}
+
+static void check_cross_entropy(const kernel_table *table) {
+    walk_lengths(table, 4, entropy_once);
+}
+
+static uint16_t *random_halves(int count) {
+    uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
+    for (int i = 0; i < count; i++) /* no infinity, no NaN */
+        halves[i] = (uint16_t)(draw() & 0xbbff);
+    return halves;
+}
+
+static void dots_once(const kernel_table *table, int inputs, int salt) {
+    const int rows = salt / 2, stride = inputs + rows % 3, half = salt % 2;
+    float *x = random_rows(rows, stride, inputs);
+    const void *w = half ? (void *)random_halves(inputs)
+                         : (void *)random_rows(1, inputs, inputs);
+    float_pair out = pair_create(rows);
+    SCALAR->dots(inputs, rows, x, stride, w, half, out.expected);
+    table->dots(inputs, rows, x, stride, w, half, out.actual);
+    compare_bits(out, "dots", table);
+    guarded_finish("dots");
+}
+
+static void check_dots(const kernel_table *table) {
+    walk_lengths(table, 18, dots_once);
+}
+
+/* Every half there is, NaN aside to the bit, from any place on. */
+static void check_widen(const kernel_table *table) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 65536 - first;
+        uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
+        for (int i = 0; i < count; i++)
+            halves[i] = (uint16_t)(first + i);
+        float_pair out = pair_create(count);
+        SCALAR->widen(count, halves, out.expected);
+        table->widen(count, halves, out.actual);
+        pair_compare(out, 0, "widen", table->isa);
+        guarded_finish("widen");
+    }
+}
+
+static void adam_once(const kernel_table *table, int count, int salt) {
+    const adam_numbers how = {.beta1 = 0.9f,
+                              .beta2 = 0.999f,
+                              .coupled = salt & 1 ? 0.01f : 0,
+                              .keep = 0.99f,
+                              .momentum = 0.02f,
+                              .inverse = 1.5f,
+                              .epsilon = 1e-8f,
+                              .adaptive = salt & 2};
+    float *gradient = random_rows(1, count, count);
+    float_pair first = pair_create(count), second = pair_create(count);
+    float_pair values = pair_create(count);
+    for (int i = 0; i < count; i++)
+        second.expected[i] = fabsf(second.expected[i]);
+    pair_copy(second);
+    SCALAR->adam(count, &how, gradient, first.expected, second.expected, values.expected);
+    table->adam(count, &how, gradient, first.actual, second.actual, values.actual);
+    compare_bits(first, "adam's first moment", table);
+    compare_bits(second, "adam's second moment", table);
+    compare_bits(values, "adam", table);
+    guarded_finish("adam");
+}
+
+static void check_adam(const kernel_table *table) {
+    walk_lengths(table, 4, adam_once);
+}
+
+static void squares_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    float *x = random_rows(1, count, count);
+    double expected, actual;
+    SCALAR->sum_squares(count, x, &expected);
+    table->sum_squares(count, x, &actual);
+    bytes_compare(&expected, &actual, sizeof actual, "sum_squares", table->isa);
+    guarded_finish("sum_squares");
+}
+
+static void check_sum_squares(const kernel_table *table) {
+    walk_lengths(table, 1, squares_once);
 }
 
 /* ---- The list --------------------------------------------------------------------- */

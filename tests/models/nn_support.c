@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/nn/dropout.h"
+#include "models/nn/layers.h"
 
 #include <cmocka.h>
 
@@ -64,7 +64,7 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
     setup->batch = (network_batch){.sequences = {batch, setup->offsets},
                                    .tokens = setup->tokens,
                                    .features = setup->features,
-                                   .moment = {seed, 3, c->dropout > 0}};
+                                   .random = {seed, 3, c->dropout > 0}};
 }
 
 model_setup setup_create(shoal_context *context, const model_case *c, bool training,
@@ -105,27 +105,25 @@ void setup_destroy(model_setup *setup) {
 }
 
 void setup_want(model_setup *setup, bool all) {
-    network_batch *batch = &setup->batch;
-    batch->wanted = all ? NULL : setup->wanted;
-    batch->wanted_count = 0;
+    int64_t count = 0;
     for (int64_t row = 0; row < setup->rows; row++)
         if (setup->targets[row] != SHOAL_IGNORED) {
-            setup->wanted[batch->wanted_count] = (int32_t)row;
-            setup->wanted_targets[batch->wanted_count++] = setup->targets[row];
+            setup->wanted[count] = (int32_t)row;
+            setup->wanted_targets[count++] = setup->targets[row];
         }
+    setup->batch.wanted = (row_subset){all ? NULL : setup->wanted, count};
 }
 
 shoal_loss setup_step(shoal_context *context, model_setup *setup) {
     shoal_loss loss;
-    crew by = sh_crew_of(context);
-    sh_parameters_clear_gradients(&by, setup->arena);
+    sh_parameters_clear_gradients(context, setup->arena);
     assert_int_equal(sh_network_forward(setup->net, &setup->batch), SHOAL_OK);
     float *logits = sh_network_logits(setup->net);
     assert_int_equal(shoal_cross_entropy(context,
                                          sh_network_logit_rows(setup->net, &setup->batch),
                                          TEST_OUTPUTS, logits,
-                                         setup->batch.wanted ? setup->wanted_targets
-                                                             : setup->targets,
+                                         setup->batch.wanted.rows ? setup->wanted_targets
+                                                                  : setup->targets,
                                          logits, &loss),
                      SHOAL_OK);
     assert_int_equal(sh_network_backward(setup->net, &setup->batch), SHOAL_OK);
@@ -176,12 +174,12 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
 /* What dropout makes of a row at one of its places; NULL: nothing. */
 static const float *dropped(const model_setup *setup, int64_t site, int64_t row,
                             int64_t size, float *factors) {
-    const encoder_moment *moment = &setup->batch.moment;
-    dropout mask = {.rate = setup->shape.encoder.dropout,
-                    .seed = moment->seed,
-                    .step = moment->step,
-                    .site = (uint64_t)site};
-    if (!moment->dropout || mask.rate <= 0)
+    const dropout_key *random = &setup->batch.random;
+    dropout_mask mask = {.rate = setup->shape.encoder.dropout,
+                         .seed = random->seed,
+                         .step = random->step,
+                         .site = (uint64_t)site};
+    if (!random->dropout || mask.rate <= 0)
         return NULL;
     sh_dropout_factors(&mask, row, 0, size, factors);
     return factors;
@@ -314,4 +312,29 @@ double setup_exact_loss(const model_setup *setup, const double *values, double *
     free(made);
     free(x);
     return loss;
+}
+
+uint16_t half_from_float(float value) {
+    union {
+        float value;
+        uint32_t bits;
+    } pun = {value};
+    uint32_t sign = (pun.bits >> 16) & 0x8000u, magnitude = pun.bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu)); /* NaN, quiet */
+    if (magnitude >= 0x477ff000u) /* 65520 and above round to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    uint32_t shift = 13, base = magnitude, exponent = magnitude >> 23;
+    if (exponent >= 113) { /* normal: move the exponent's bias from 127 to 15 */
+        base -= (uint32_t)112 << 23;
+    } else { /* subnormal: the hidden bit becomes visible and everything moves right */
+        if (exponent < 102)
+            return (uint16_t)sign;
+        base = (magnitude & 0x7fffffu) | 0x800000u;
+        shift += 113 - exponent;
+    }
+    uint32_t kept = base >> shift, half = UINT32_C(1) << (shift - 1);
+    uint32_t rest = base & ((UINT32_C(1) << shift) - 1);
+    kept += rest > half || (rest == half && (kept & 1));
+    return (uint16_t)(sign | kept);
 }

@@ -49,4 +49,7 @@ double *setup_values(const model_setup *setup);
    logits: [rows][outputs] unless NULL. */
 double setup_exact_loss(const model_setup *setup, const double *values, double *logits);
 
+/* Rounds to nearest, ties to even; beyond 65504 it is infinite. */
+uint16_t half_from_float(float value);
+
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/nn/conv.h"
+#include "models/nn/layers.h"
 
 #include <cmocka.h>
 
@@ -85,10 +85,11 @@ static conv_case conv_make(int64_t length, int stride, bool active) {
     return c;
 }
 
-static void check_conv(const crew *by, int64_t length, int stride, bool active) {
+static void check_conv(const shoal_context *context, int64_t length, int stride,
+                       bool active) {
     conv_case c = conv_make(length, stride, active);
     const int64_t outputs = c.layer.outputs, inputs = c.layer.inputs;
-    sh_conv_forward(by, &c.layer, length, c.x, c.before, c.out);
+    sh_conv_forward(context, &c.layer, length, c.x, c.before, c.out);
     for (int64_t t = 0; t < c.rows; t++)
         for (int64_t o = 0; o < outputs; o++)
             close_to((double)c.out[t * outputs + o],
@@ -96,7 +97,7 @@ static void check_conv(const crew *by, int64_t length, int stride, bool active) 
                      "conv");
     float *dout = malloc(sizeof(float) * (size_t)(c.rows * outputs + 1));
     memcpy(dout, c.dout, sizeof(float) * (size_t)(c.rows * outputs));
-    sh_conv_backward(by, &c.layer, length, c.x, c.before, dout, c.dx);
+    sh_conv_backward(context, &c.layer, length, c.x, c.before, dout, c.dx);
     for (int64_t i = 0; i<length * inputs; i += length> 20 ? 37 : 1)
         close_to((double)c.dx[i], conv_slope(&c, &c.x[i]), 2e-3, "conv dx");
     for (int64_t i = 0; i<c.weights; i += length> 20 ? 11 : 1) {
@@ -114,16 +115,16 @@ static void check_conv(const crew *by, int64_t length, int stride, bool active) 
 static void convolutions_and_their_gradients_are_right(void **state) {
     (void)state;
     shoal_context *context = test_context(NULL, 2);
-    crew by = sh_crew_of(context);
     const int64_t lengths[] = {0, 1, 2, 3, 7, 8, 131, 260};
     for (int64_t i = 0; i < COUNT_OF(lengths); i++)
         for (int stride = 1; stride <= 2; stride++)
             for (int active = 0; active < 2; active++)
-                check_conv(&by, lengths[i], stride, active != 0);
+                check_conv(context, lengths[i], stride, active != 0);
     shoal_context_destroy(context);
 }
 
 int main(void) {
+    sh_blas_use_one_thread();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_and_their_gradients_are_right),
     };

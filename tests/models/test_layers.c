@@ -1,19 +1,17 @@
 /* Layers one by one: activations, half precision, products, norms, dropout,
-   with both tables of row functions. */
+   with the scalar kernels and the best. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/nn/dropout.h"
-#include "models/nn/half.h"
-#include "models/nn/linear.h"
-#include "models/nn/norm.h"
-#include "models/nn/rows.h"
+#include "kernels/half.h"
+#include "models/nn/layers.h"
 
 #include <cmocka.h>
 
+#include "nn_support.h"
 #include "support.h"
 
 static float *random_floats(int64_t count, uint64_t stream) {
@@ -54,15 +52,14 @@ static void with_both(void (*check)(shoal_context *context)) {
 
 static void check_gelu(shoal_context *context) {
     enum { COUNT = 40001 };
-    crew by = sh_crew_of(context);
     float *x = random_floats(COUNT, 1), *y = random_floats(COUNT, 2);
     float *ones = random_floats(COUNT, 3), *dx = random_floats(COUNT, 4);
     for (int i = 0; i < COUNT; i++) {
         x[i] = (float)(i - COUNT / 2) * 1e-3f; /* -20 .. 20 */
         ones[i] = 1;
     }
-    sh_activation_forward(&by, ACTIVATION_GELU, COUNT, x, y);
-    sh_activation_backward(&by, ACTIVATION_GELU, COUNT, x, ones, dx);
+    sh_activation_forward(context, ACTIVATION_GELU, COUNT, x, y);
+    sh_activation_backward(context, ACTIVATION_GELU, COUNT, x, ones, dx);
     for (int i = 0; i < COUNT; i++) {
         double at = (double)x[i], gelu = exact_activation(SHOAL_GELU, at);
         close_to((double)y[i], gelu, 2e-7 * fmax(1, fabs(at)), "gelu");
@@ -96,32 +93,31 @@ static void halves_convert_exactly(void **state) {
             assert_true((half & 1023) ? isnan(value) : isinf(value));
             assert_int_equal(!!signbit(value), half >> 15);
             if (!(half & 1023))
-                assert_int_equal(sh_half_from_float(value), half);
+                assert_int_equal(half_from_float(value), half);
             continue;
         }
         assert_true((double)value == half_value(half));
-        assert_int_equal(sh_half_from_float(value), half);
+        assert_int_equal(half_from_float(value), half);
         /* Halfway to the next goes to the even one; a little beyond goes up. */
         if ((half & 0x7fff) < 0x7bff) {
             double middle = (half_value(half) + half_value((uint16_t)(half + 1))) / 2;
-            assert_int_equal(sh_half_from_float((float)middle), half + (half & 1));
+            assert_int_equal(half_from_float((float)middle), half + (half & 1));
             double beyond = middle * (1 + 1e-6);
-            assert_int_equal(sh_half_from_float((float)beyond), half + 1);
+            assert_int_equal(half_from_float((float)beyond), half + 1);
         }
     }
-    assert_int_equal(sh_half_from_float(65519.0f), 0x7bff);
-    assert_int_equal(sh_half_from_float(65520.0f), 0x7c00);
-    assert_true((sh_half_from_float(NAN) & 0x7fff) > 0x7c00);
-    assert_int_equal(sh_half_from_float(1e-9f), 0);
+    assert_int_equal(half_from_float(65519.0f), 0x7bff);
+    assert_int_equal(half_from_float(65520.0f), 0x7c00);
+    assert_true((half_from_float(NAN) & 0x7fff) > 0x7c00);
+    assert_int_equal(half_from_float(1e-9f), 0);
 }
 
 static void check_widening(shoal_context *context) {
-    crew by = sh_crew_of(context);
     uint16_t *halves = malloc(sizeof *halves * 65536);
     float *wide = malloc(sizeof *wide * 65536);
     for (int i = 0; i < 65536; i++)
         halves[i] = (uint16_t)i;
-    sh_widen_halves(&by, 65536, halves, wide);
+    sh_widen_halves(context, 65536, halves, wide);
     for (int i = 0; i < 65536; i++)
         assert_true(isnan(wide[i]) ? isnan(half_to_float(halves[i]))
                                    : wide[i] == half_to_float(halves[i]));
@@ -135,14 +131,14 @@ static void halves_widen_exactly(void **state) {
 
 /* ---- Products ---------------------------------------------------------------------- */
 
-static void check_linear(const crew *by, int64_t rows, int64_t inputs, int64_t outputs,
-                         bool half) {
+static void check_linear(const shoal_context *context, int64_t rows, int64_t inputs,
+                         int64_t outputs, bool half) {
     float *x = random_floats(rows * inputs, 1), *w = random_floats(outputs * inputs, 2);
     float *b = random_floats(outputs, 3), *y = random_floats(rows * outputs, 4);
     float *scratch = malloc(sizeof(float) * (size_t)(inputs * outputs));
     uint16_t *halves = malloc(sizeof *halves * (size_t)(inputs * outputs));
     for (int64_t i = 0; i < inputs * outputs; i++) {
-        halves[i] = sh_half_from_float(w[i]);
+        halves[i] = half_from_float(w[i]);
         w[i] = half ? half_to_float(halves[i]) : w[i];
     }
     linear layer = {inputs,
@@ -150,8 +146,8 @@ static void check_linear(const crew *by, int64_t rows, int64_t inputs, int64_t o
                     {.data = half ? (void *)halves : w, .half = half},
                     {.data = b}};
     assert_true(sh_linear_scratch(&layer, rows) <= inputs * outputs);
-    sh_linear_forward(by, &layer, rows, (const_matrix){x, inputs}, (matrix){y, outputs},
-                      scratch);
+    sh_linear_forward(context, &layer, rows, (const_matrix){x, inputs},
+                      (matrix){y, outputs}, scratch);
     double *from = doubles(x, rows * inputs), *weight = doubles(w, outputs * inputs);
     double *bias = doubles(b, outputs), *wanted = doubles(y, rows * outputs);
     exact_linear(&(exact_part){inputs, outputs, weight, bias, NULL, NULL}, rows, from,
@@ -164,10 +160,9 @@ static void check_linear(const crew *by, int64_t rows, int64_t inputs, int64_t o
 static void check_products(shoal_context *context) {
     const int64_t sizes[][3] = {{0, 3, 2},    {1, 1, 1},    {3, 300, 67},
                                 {8, 257, 65}, {9, 31, 130}, {131, 17, 1100}};
-    crew by = sh_crew_of(context);
     for (int64_t i = 0; i < COUNT_OF(sizes); i++)
         for (int half = 0; half < 2; half++)
-            check_linear(&by, sizes[i][0], sizes[i][1], sizes[i][2], half != 0);
+            check_linear(context, sizes[i][0], sizes[i][1], sizes[i][2], half != 0);
 }
 
 static void products_are_right_for_floats_and_halves(void **state) {
@@ -178,7 +173,6 @@ static void products_are_right_for_floats_and_halves(void **state) {
 /* dx and dW are the adjoints: <dy, x W'> has gradients dy W and dy' x. */
 static void check_linear_backward(shoal_context *context) {
     enum { ROWS = 150, INPUTS = 391, OUTPUTS = 101 };
-    crew by = sh_crew_of(context);
     float *x = random_floats(ROWS * INPUTS, 1), *w = random_floats(OUTPUTS * INPUTS, 2);
     float *dy = random_floats(ROWS * OUTPUTS, 3), *dx = random_floats(ROWS * INPUTS, 4);
     float *dw = random_floats(OUTPUTS * INPUTS, 5), *db = random_floats(OUTPUTS, 6);
@@ -188,7 +182,7 @@ static void check_linear_backward(shoal_context *context) {
     double *dfrom = test_memory(ROWS * INPUTS, sizeof *dfrom);
     exact_part part = {INPUTS, OUTPUTS, weight, NULL, dweight, dbias};
     linear layer = {INPUTS, OUTPUTS, {.data = w, .gradient = dw}, {.gradient = db}};
-    sh_linear_backward(&by, &layer, ROWS, (const_matrix){x, INPUTS},
+    sh_linear_backward(context, &layer, ROWS, (const_matrix){x, INPUTS},
                        (const_matrix){dy, OUTPUTS}, (matrix){dx, INPUTS});
     exact_linear_gradient(&part, ROWS, from, slope, dfrom);
     all_close_to(dx, dfrom, ROWS * INPUTS, 2e-4, "dx");
@@ -206,7 +200,6 @@ static void gradients_of_products_are_added(void **state) {
 /* ---- Norm -------------------------------------------------------------------------- */
 
 static void check_norm(shoal_context *context) {
-    crew by = sh_crew_of(context);
     for (int64_t size = 1; size < 70; size += 17) {
         const int64_t rows = 67;
         float *x = random_floats(rows * size, 1), *y = random_floats(rows * size, 2);
@@ -215,7 +208,7 @@ static void check_norm(shoal_context *context) {
         for (int64_t i = 0; i < rows * size; i++)
             x[i] += 100; /* a mean far from 0 must not cost the variance */
         layer_norm norm = {size, {.data = scale}, {.data = shift}, 1e-5f};
-        sh_norm_forward(&by, &norm, rows, x, y, statistics);
+        sh_norm_forward(context, &norm, rows, x, y, statistics);
         double *from = doubles(x, rows * size), *wanted = doubles(y, rows * size);
         double *by_scale = doubles(scale, size), *by_shift = doubles(shift, size);
         exact_norm(&(exact_part){0, size, by_scale, by_shift, NULL, NULL}, 1e-5, rows,
@@ -235,7 +228,6 @@ static void check_norm(shoal_context *context) {
 /* More rows than one block of the sums over them has. */
 static void check_norm_backward(shoal_context *context) {
     enum { ROWS = 600, SIZE = 21 };
-    crew by = sh_crew_of(context);
     float *x = random_floats(ROWS * SIZE, 1), *y = random_floats(ROWS * SIZE, 2);
     float *dy = random_floats(ROWS * SIZE, 3), *dx = random_floats(ROWS * SIZE, 4);
     float *scale = random_floats(SIZE, 5), *shift = random_floats(SIZE, 6);
@@ -251,8 +243,8 @@ static void check_norm_backward(shoal_context *context) {
     double *by_scale = doubles(scale, SIZE);
     double *wanted = test_memory(ROWS * SIZE, sizeof *wanted);
     exact_part part = {0, SIZE, by_scale, NULL, wanted_scale, wanted_shift};
-    sh_norm_forward(&by, &norm, ROWS, x, y, statistics);
-    sh_norm_backward(&by, &norm, ROWS, x, statistics, dy, NULL, dx, scratch);
+    sh_norm_forward(context, &norm, ROWS, x, y, statistics);
+    sh_norm_backward(context, &norm, ROWS, x, statistics, dy, NULL, dx, scratch);
     exact_norm_gradient(&part, 1e-5, ROWS, from, slope, wanted);
     all_close_to(dx, wanted, ROWS * SIZE, 2e-5, "dx of a norm");
     all_close_to(dscale, wanted_scale, SIZE, 1e-4, "dscale");
@@ -274,13 +266,13 @@ static void dropout_keeps_the_share_it_should(void **state) {
     (void)state;
     enum { ROWS = 400, SIZE = 257 };
     float factors[SIZE], piece[SIZE];
-    dropout mask = {.rate = 0.25f, .seed = 1, .step = 2, .site = 3};
+    dropout_mask mask = {.rate = 0.25f, .seed = 1, .step = 2, .site = 3};
     int64_t dropped = 0, same_as_next_step = 0;
     for (int64_t row = 0; row < ROWS; row++) {
         sh_dropout_factors(&mask, row, 0, SIZE, factors);
         sh_dropout_factors(&mask, row, 101, SIZE - 101, piece); /* any piece of a row */
         assert_memory_equal(piece, factors + 101, sizeof(float) * (SIZE - 101));
-        dropout next = mask;
+        dropout_mask next = mask;
         next.step++;
         sh_dropout_factors(&next, row, 0, SIZE, piece);
         for (int i = 0; i < SIZE; i++) {
@@ -372,6 +364,7 @@ static void exact_layer_gradients(void **state) {
 }
 
 int main(void) {
+    sh_blas_use_one_thread();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_is_exact),
         cmocka_unit_test(halves_convert_exactly),

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/nn/half.h"
+#include "kernels/half.h"
 #include "nn_support.h"
 
 #include <cmocka.h>
@@ -47,7 +47,7 @@ static training train(const char *kind, int threads, bool post_norm) {
     const size_t bytes = sizeof(float) * (size_t)setup.arena->size;
     training run = {.values = malloc(bytes), .size = setup.arena->size};
     for (int step = 0; step < 3; step++) {
-        setup.batch.moment.step = (uint64_t)step;
+        setup.batch.random.step = (uint64_t)step;
         run.losses[step] = setup_step(context, &setup).mean;
         assert_int_equal(shoal_gradients_clip(&model, 0.5, &run.norms[step]), SHOAL_OK);
         assert_int_equal(shoal_optimizer_step(optimizer, 0.01), SHOAL_OK);
@@ -161,7 +161,7 @@ static void inference_gives_what_training_gives(void **state) {
         model_setup learning = setup_create(context, &c, true, 2);
         model_setup using = setup_create(context, &c, false, 2);
         assert_true(sh_network_memory(using.net) < sh_network_memory(learning.net));
-        learning.batch.moment.dropout = using.batch.moment.dropout = false;
+        learning.batch.random.dropout = using.batch.random.dropout = false;
         assert_int_equal(sh_network_forward(learning.net, &learning.batch), SHOAL_OK);
         assert_int_equal(sh_network_forward(using.net, &using.batch), SHOAL_OK);
         assert_memory_equal(sh_network_logits(learning.net), sh_network_logits(using.net),
@@ -178,7 +178,7 @@ static nn_tensor halved(nn_tensor weight, int64_t count) {
     uint16_t *halves = malloc(sizeof *halves * (size_t)count);
     float *values = (float *)weight.data;
     for (int64_t i = 0; i < count; i++) {
-        halves[i] = sh_half_from_float(values[i]);
+        halves[i] = half_from_float(values[i]);
         values[i] = half_to_float(halves[i]); /* the float model has the same weights */
     }
     return (nn_tensor){.data = halves, .half = true};
@@ -229,12 +229,13 @@ static void weights_may_be_halves_and_anywhere(void **state) {
         x[i] = (float)test_normal(test_hash(1, 2, (uint64_t)i));
     for (int64_t batch = 0; batch <= 4; batch++) {
         const packing sequences = {batch, setup.offsets};
-        const encoder_moment moment = {0};
+        const dropout_key random = {0};
         const float *expected, *got;
-        assert_int_equal(sh_encoder_forward(stack, &weights, &sequences, moment, x,
-                                            &expected),
+        assert_int_equal(sh_encoder_forward(stack, &weights, &sequences, (row_subset){0},
+                                            random, x, &expected),
                          SHOAL_OK);
-        assert_int_equal(sh_encoder_forward(other, &halves, &sequences, moment, x, &got),
+        assert_int_equal(sh_encoder_forward(other, &halves, &sequences, (row_subset){0},
+                                            random, x, &got),
                          SHOAL_OK);
         for (int64_t i = 0; i < packing_rows(&sequences) * model; i++)
             assert_true(fabsf(expected[i] - got[i]) < 1e-5f);

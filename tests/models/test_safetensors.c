@@ -390,24 +390,6 @@ static void failed_allocations_are_reported(void **state) {
     }
 }
 
-static void halves_are_exact(void **state) {
-    (void)state;
-    for (uint32_t half = 0; half < 65536; half++) {
-        float value = sh_half_to_float((uint16_t)half);
-        uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
-        double expected = exponent
-                              ? (1024 + fraction) * 0x1p-25 * (double)(1u << exponent)
-                              : fraction * 0x1p-24;
-        expected = half & 0x8000 ? -expected : expected;
-        if (exponent == 31 && fraction)
-            assert_true(value != value);
-        else if (exponent == 31)
-            assert_true(half & 0x8000 ? value < -1e38f : value > 1e38f);
-        else
-            assert_true((double)value == expected);
-    }
-}
-
 static int begin(void **state) {
     (void)state;
     folder = make_folder();
@@ -433,7 +415,6 @@ int main(void) {
         cmocka_unit_test(the_writer_refuses),
         cmocka_unit_test(shards_are_one_model),
         cmocka_unit_test(failed_allocations_are_reported),
-        cmocka_unit_test(halves_are_exact),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

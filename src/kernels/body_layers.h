@@ -1,22 +1,25 @@
-/* The body of the row functions, included by one file per instruction set, which defines
- *     ROW_TABLE        the table's name
- *     FUSED(a, b, c)   a b + c, rounded once where the instruction set can
- *     WIDEN8(h, f)     eight halves to floats
+/* What stands between a model's products, row by row: norms, activations, the loss, the
+ * optimizer. Compiled for every table, the scalar one too. The file that includes it has
+ * defined
+ *     FUSED(a, b, c)        a b + c, rounded once where the instruction set can
+ *     widen8(halves, out)   eight halves to floats
  * Loops are elementwise, or sums over eight lanes in a fixed order: compilers make
- * vectors of them without being allowed to reorder anything. */
+ * vectors of them without being allowed to reorder anything. So all vector tables give
+ * the same bits, and the scalar one differs by the fused roundings alone. */
 #include <math.h>
 #include <string.h>
 
-#include "models/nn/half.h"
-#include "models/nn/rows.h"
+#include "base/numbers.h"
+#include "kernels/half.h"
+#include "kernels/kernels.h"
 
-typedef float lanes __attribute__((vector_size(32)));
-enum { LANE_COUNT = 8, CHUNK = 256 };
+typedef float v8 __attribute__((vector_size(32)));
+enum { CHUNK = 256 };
 
-#define LOAD(v, x) memcpy(&(v), (x), sizeof(lanes))
-#define STORE(x, v) memcpy((x), &(v), sizeof(lanes))
+#define LOAD(v, x) memcpy(&(v), (x), sizeof(v8))
+#define STORE(x, v) memcpy((x), &(v), sizeof(v8))
 
-static float sum_of_lanes(const lanes *v) {
+static float sum_of_8(const v8 *v) {
     float pairs[4];
     for (int i = 0; i < 4; i++)
         pairs[i] = (*v)[i] + (*v)[i + 4];
@@ -38,7 +41,7 @@ static void scale_by(int64_t count, float factor, float *x) {
         x[i] *= factor;
 }
 
-static void approach(int64_t count, float step, const float *x, float *y) {
+static void lerp(int64_t count, float step, const float *x, float *y) {
     for (int64_t i = 0; i < count; i++)
         y[i] += step * (x[i] - y[i]);
 }
@@ -46,7 +49,7 @@ static void approach(int64_t count, float step, const float *x, float *y) {
 /* e^x for x <= 0, to about 1e-7 relative; 0 below -87; NaN of NaN. x = n ln 2 + r with
    |r| <= ln 2 / 2, and a polynomial fitted as below: relative error 3e-9 before rounding.
    */
-static inline float exp_negative(float x) {
+static inline float exp_lane(float x) {
     union {
         float value;
         uint32_t bits;
@@ -81,17 +84,17 @@ static inline float normal_below(float x, float *bell) {
     p = FUSED(p, t, 0.06919204f);
     p = FUSED(p, t, 0.085068874f);
     p = FUSED(p, t, 0.08371157f);
-    *bell = exp_negative(-0.5f * x * x);
+    *bell = exp_lane(-0.5f * x * x);
     float tail = *bell * t * p;
     return x < 0 ? tail : 1.0f - tail;
 }
 
-static void activate(activation kind, int64_t count, const float *x, float *out) {
-    if (kind == ACTIVATION_RELU) {
-        for (int64_t i = 0; i < count; i++)
-            out[i] = x[i] < 0 ? 0 : x[i];
-        return;
-    }
+static void relu(int64_t count, const float *x, float *out) {
+    for (int64_t i = 0; i < count; i++)
+        out[i] = x[i] < 0 ? 0 : x[i];
+}
+
+static void gelu(int64_t count, const float *x, float *out) {
     for (int64_t i = 0; i < count; i++) {
         float bell;
         out[i] = x[i] * normal_below(x[i], &bell);
@@ -100,19 +103,15 @@ static void activate(activation kind, int64_t count, const float *x, float *out)
 
 static void relu_slope(int64_t count, const float *x, const float *dy, float *dx,
                        float *out) {
-    for (int64_t i = 0; out && i < count; i++)
-        out[i] = x[i] < 0 ? 0 : x[i];
+    if (out)
+        relu(count, x, out);
     for (int64_t i = 0; i < count; i++)
         dx[i] = x[i] > 0 ? dy[i] : 0;
 }
 
 /* d/dx x Phi(x) = Phi(x) + x e^(-x^2 / 2) / sqrt(2 pi). */
-static void slope(activation kind, int64_t count, const float *x, const float *dy,
-                  float *dx, float *out) {
-    if (kind == ACTIVATION_RELU) {
-        relu_slope(count, x, dy, dx, out);
-        return;
-    }
+static void gelu_slope(int64_t count, const float *x, const float *dy, float *dx,
+                       float *out) {
     float values[CHUNK];
     for (int64_t first = 0; first < count; first += CHUNK) {
         int64_t some = min(CHUNK, count - first);
@@ -127,45 +126,45 @@ static void slope(activation kind, int64_t count, const float *x, const float *d
 }
 
 static float sum(int64_t size, const float *x) {
-    lanes low = {0}, high = {0}, v;
+    v8 low = {0}, high = {0}, v;
     float rest = 0;
     int64_t i = 0;
-    for (; i + 2 * LANE_COUNT <= size; i += 2 * LANE_COUNT) {
+    for (; i + 2 * 8 <= size; i += 2 * 8) {
         LOAD(v, x + i);
         low += v;
-        LOAD(v, x + i + LANE_COUNT);
+        LOAD(v, x + i + 8);
         high += v;
     }
     for (; i < size; i++)
         rest += x[i];
     low += high;
-    return sum_of_lanes(&low) + rest;
+    return sum_of_8(&low) + rest;
 }
 
-static float sum_of_squares(int64_t size, const float *x, float mean) {
-    lanes low = {0}, high = {0}, v;
+static float squared_distance(int64_t size, const float *x, float mean) {
+    v8 low = {0}, high = {0}, v;
     float rest = 0;
     int64_t i = 0;
-    for (; i + 2 * LANE_COUNT <= size; i += 2 * LANE_COUNT) {
+    for (; i + 2 * 8 <= size; i += 2 * 8) {
         LOAD(v, x + i);
         v -= mean;
         low += v * v;
-        LOAD(v, x + i + LANE_COUNT);
+        LOAD(v, x + i + 8);
         v -= mean;
         high += v * v;
     }
     for (; i < size; i++)
         rest += (x[i] - mean) * (x[i] - mean);
     low += high;
-    return sum_of_lanes(&low) + rest;
+    return sum_of_8(&low) + rest;
 }
 
-static void norm(int64_t count, int64_t size, const float *x, const float *scale,
-                 const float *shift, float epsilon, float *y, float *statistics) {
+static void norm_rows(int64_t count, int64_t size, const float *x, const float *scale,
+                      const float *shift, float epsilon, float *y, float *statistics) {
     const float share = 1.0f / (float)size;
     for (int64_t row = 0; row < count; row++, x += size, y += size) {
         float mean = sum(size, x) * share;
-        float variance = sum_of_squares(size, x, mean) * share;
+        float variance = squared_distance(size, x, mean) * share;
         float inverse = 1.0f / sqrtf(variance + epsilon);
         for (int64_t i = 0; i < size; i++)
             y[i] = (x[i] - mean) * inverse * scale[i] + shift[i];
@@ -179,10 +178,10 @@ static void norm(int64_t count, int64_t size, const float *x, const float *scale
 /* With u = (x - mean) inverse and g = scale dy: the mean of g and the mean of g u. */
 static void norm_means(int64_t size, const float *x, float mean, float inverse,
                        const float *scale, const float *dy, float means[2]) {
-    lanes plain = {0}, along = {0}, a, b, g;
+    v8 plain = {0}, along = {0}, a, b, g;
     float plain_rest = 0, along_rest = 0;
     int64_t i = 0;
-    for (; i + LANE_COUNT <= size; i += LANE_COUNT) {
+    for (; i + 8 <= size; i += 8) {
         LOAD(a, x + i);
         LOAD(b, dy + i);
         LOAD(g, scale + i);
@@ -194,22 +193,22 @@ static void norm_means(int64_t size, const float *x, float mean, float inverse,
         plain_rest += scale[i] * dy[i];
         along_rest += scale[i] * dy[i] * ((x[i] - mean) * inverse);
     }
-    means[0] = (sum_of_lanes(&plain) + plain_rest) / (float)size;
-    means[1] = (sum_of_lanes(&along) + along_rest) / (float)size;
+    means[0] = (sum_of_8(&plain) + plain_rest) / (float)size;
+    means[1] = (sum_of_8(&along) + along_rest) / (float)size;
 }
 
 /* dx = inverse (g - mean of g - u mean of (g u)). Vectors are spelled: there are too many
    pointers for a compiler to prove apart. */
-static void norm_slope(int64_t count, int64_t size, const float *x,
-                       const float *statistics, const float *scale, const float *dy,
-                       const float *base, float *dx, float *dscale, float *dshift) {
+static void norm_rows_slope(int64_t count, int64_t size, const float *x,
+                            const float *statistics, const float *scale, const float *dy,
+                            const float *base, float *dx, float *dscale, float *dshift) {
     for (int64_t row = 0; row < count; row++, x += size, dy += size, dx += size) {
         const float mean = statistics[2 * row], inverse = statistics[2 * row + 1];
         float means[2];
         norm_means(size, x, mean, inverse, scale, dy, means);
-        lanes u, d, old, g, more = {0};
+        v8 u, d, old, g, more = {0};
         int64_t i = 0;
-        for (; i + LANE_COUNT <= size; i += LANE_COUNT) {
+        for (; i + 8 <= size; i += 8) {
             LOAD(u, x + i);
             LOAD(d, dy + i);
             LOAD(g, scale + i);
@@ -251,8 +250,8 @@ static void column_sums(int64_t count, int64_t width, const float *x, int64_t st
     }
 }
 
-static float entropy(int64_t classes, const float *x, int64_t target, float factor,
-                     float *gradient, int64_t *best) {
+static void cross_entropy(int64_t classes, const float *x, int64_t target, float factor,
+                          float *gradient, float *loss, int64_t *best) {
     float top = x[0];
     *best = 0;
     for (int64_t j = 1; j < classes; j++)
@@ -266,32 +265,32 @@ static float entropy(int64_t classes, const float *x, int64_t target, float fact
     for (int64_t first = 0; first < classes; first += CHUNK) {
         int64_t some = min(CHUNK, classes - first);
         for (int64_t j = 0; j < some; j++)
-            powers[j] = exp_negative(x[first + j] - top);
+            powers[j] = exp_lane(x[first + j] - top);
         total += sum(some, powers);
     }
     for (int64_t j = 0; gradient && j < classes; j++)
-        gradient[j] = exp_negative(x[j] - top) * (factor / total);
+        gradient[j] = exp_lane(x[j] - top) * (factor / total);
     if (gradient)
         gradient[target] -= factor;
-    return logf(total) + (top - aim);
+    *loss = logf(total) + (top - aim);
 }
 
 static void widen(int64_t count, const uint16_t *halves, float *out) {
     int64_t i = 0;
-    for (; i + LANE_COUNT <= count; i += LANE_COUNT)
-        WIDEN8(halves + i, out + i);
+    for (; i + 8 <= count; i += 8)
+        widen8(halves + i, out + i);
     for (; i < count; i++)
         out[i] = half_to_float(halves[i]);
 }
 
 static float dot(int64_t size, const float *a, const float *b) {
-    lanes sums[4] = {{0}}, v, w;
+    v8 sums[4] = {{0}}, v, w;
     float rest = 0;
     int64_t i = 0;
-    for (; i + 4 * LANE_COUNT <= size; i += 4 * LANE_COUNT)
+    for (; i + 4 * 8 <= size; i += 4 * 8)
         for (int j = 0; j < 4; j++) {
-            LOAD(v, a + i + j * LANE_COUNT);
-            LOAD(w, b + i + j * LANE_COUNT);
+            LOAD(v, a + i + j * 8);
+            LOAD(w, b + i + j * 8);
             sums[j] += v * w;
         }
     for (; i < size; i++)
@@ -299,11 +298,11 @@ static float dot(int64_t size, const float *a, const float *b) {
     sums[0] += sums[2];
     sums[1] += sums[3];
     sums[0] += sums[1];
-    return sum_of_lanes(&sums[0]) + rest;
+    return sum_of_8(&sums[0]) + rest;
 }
 
-static void dots(int64_t inputs, int64_t rows, const_matrix x, const void *w, bool half,
-                 float *out) {
+static void dots(int64_t inputs, int64_t rows, const float *x, int64_t stride,
+                 const void *w, bool half, float *out) {
     float wide[CHUNK];
     for (int64_t r = 0; r < rows; r++)
         out[r] = 0;
@@ -313,13 +312,13 @@ static void dots(int64_t inputs, int64_t rows, const_matrix x, const void *w, bo
         if (half)
             widen(some, (const uint16_t *)w + first, wide);
         for (int64_t r = 0; r < rows; r++)
-            out[r] += dot(some, x.data + r * x.stride + first, part);
+            out[r] += dot(some, x + r * stride + first, part);
     }
 }
 
-static void update(int64_t count, const update_numbers *how, const float *gradient,
-                   float *first, float *second, float *values) {
-    const update_numbers n = *how;
+static void adam(int64_t count, const adam_numbers *how, const float *gradient,
+                 float *first, float *second, float *values) {
+    const adam_numbers n = *how;
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] + n.coupled * values[i];
         first[i] = n.beta1 * first[i] + (1 - n.beta1) * g;
@@ -336,7 +335,7 @@ static void update(int64_t count, const update_numbers *how, const float *gradie
     }
 }
 
-static double squares(int64_t count, const float *x) {
+static void sum_squares(int64_t count, const float *x, double *total) {
     double sums[4] = {0}, rest = 0;
     int64_t i = 0;
     for (; i + 4 <= count; i += 4)
@@ -344,22 +343,5 @@ static double squares(int64_t count, const float *x) {
             sums[j] += (double)x[i + j] * (double)x[i + j];
     for (; i < count; i++)
         rest += (double)x[i] * (double)x[i];
-    return (sums[0] + sums[2]) + (sums[1] + sums[3]) + rest;
+    *total = (sums[0] + sums[2]) + (sums[1] + sums[3]) + rest;
 }
-
-const row_kernels ROW_TABLE = {
-    .add = add,
-    .multiply = multiply,
-    .activate = activate,
-    .slope = slope,
-    .norm = norm,
-    .norm_slope = norm_slope,
-    .column_sums = column_sums,
-    .entropy = entropy,
-    .dots = dots,
-    .widen = widen,
-    .update = update,
-    .squares = squares,
-    .scale = scale_by,
-    .approach = approach,
-};

@@ -1,6 +1,6 @@
 /* IEEE half precision in memory: 1 sign, 5 exponent and 10 fraction bits. */
-#ifndef SHOAL_MODELS_NN_HALF_H
-#define SHOAL_MODELS_NN_HALF_H
+#ifndef SHOAL_KERNELS_HALF_H
+#define SHOAL_KERNELS_HALF_H
 
 #include <stdint.h>
 
@@ -18,8 +18,5 @@ static inline float half_to_float(uint16_t half) {
     magnitude.bits |= ((uint32_t)half & 0x8000u) << 16;
     return magnitude.value;
 }
-
-/* Rounds to nearest, ties to even; beyond 65504 it is infinite. */
-uint16_t sh_half_from_float(float value);
 
 #endif

@@ -1,0 +1,114 @@
+/* What an encoder's shape says of its weights, and their places in an arena. */
+#include <stdio.h>
+
+#include "models/nn/encoder.h"
+
+int64_t sh_encoder_model(const encoder_shape *shape) {
+    return shape->heads * shape->head_dim;
+}
+
+bool sh_encoder_keys_are_queries(const encoder_shape *shape) {
+    return shape->attention.kind == SHOAL_SHARED_FULL ||
+           shape->attention.kind == SHOAL_LSH;
+}
+
+bool sh_encoder_shares_keys(const encoder_shape *shape) {
+    return shape->shared_qk || sh_encoder_keys_are_queries(shape);
+}
+
+bool sh_encoder_ends_in_norm(const encoder_shape *shape) {
+    return !shape->post_norm && !shape->no_final_norm;
+}
+
+/* ---- Weights in an arena ---------------------------------------------------------- */
+
+static void describe_linear(parameters *into, int64_t outputs, int64_t inputs,
+                            bool joined, int64_t layer, const char *name) {
+    sh_parameters_add(into,
+                      (parameter_shape){.start = START_XAVIER,
+                                        .joined = joined,
+                                        .rank = 2,
+                                        .shape = {outputs, inputs}},
+                      "encoder.layers.%lld.%s.weight", (long long)layer, name);
+}
+
+static void describe_bias(parameters *into, int64_t outputs, bool joined, int64_t layer,
+                          const char *name) {
+    sh_parameters_add(into,
+                      (parameter_shape){.joined = joined, .rank = 1, .shape = {outputs}},
+                      "encoder.layers.%lld.%s.bias", (long long)layer, name);
+}
+
+static void describe_norm(parameters *into, int64_t size, const char *prefix) {
+    sh_parameters_add(into,
+                      (parameter_shape){.start = START_ONE, .rank = 1, .shape = {size}},
+                      "encoder.%s.scale", prefix);
+    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}},
+                      "encoder.%s.shift", prefix);
+}
+
+enum { PROJECTIONS = 3 };
+static const char *const projection_names[PROJECTIONS] = {"attention.query",
+                                                          "attention.key",
+                                                          "attention.value"};
+
+void sh_encoder_describe(parameters *into, const encoder_shape *shape) {
+    const int64_t model = sh_encoder_model(shape), wide = shape->feed_forward;
+    const bool shared = sh_encoder_shares_keys(shape);
+    char prefix[64];
+    for (int64_t l = 0; l < shape->layers; l++) {
+        /* Query, key and value lie together, so that they are one product. */
+        for (int i = 0; i < PROJECTIONS; i++)
+            if (!(shared && i == 1))
+                describe_linear(into, model, model, i > 0, l, projection_names[i]);
+        for (int i = 0; i < PROJECTIONS; i++)
+            if (!(shared && i == 1))
+                describe_bias(into, model, i > 0, l, projection_names[i]);
+        describe_linear(into, model, model, false, l, "attention.output");
+        describe_bias(into, model, false, l, "attention.output");
+        describe_linear(into, wide, model, false, l, "feed_forward.widen");
+        describe_bias(into, wide, false, l, "feed_forward.widen");
+        describe_linear(into, model, wide, false, l, "feed_forward.narrow");
+        describe_bias(into, model, false, l, "feed_forward.narrow");
+        snprintf(prefix, sizeof prefix, "layers.%lld.attention_norm", (long long)l);
+        describe_norm(into, model, prefix);
+        snprintf(prefix, sizeof prefix, "layers.%lld.forward_norm", (long long)l);
+        describe_norm(into, model, prefix);
+    }
+    if (sh_encoder_ends_in_norm(shape))
+        describe_norm(into, model, "final_norm");
+}
+
+void sh_encoder_bind(const parameters *arena, const encoder_shape *shape,
+                     encoder_layer *layers, encoder_weights *weights) {
+    for (int64_t l = 0; l < shape->layers; l++) {
+        encoder_layer *layer = &layers[l];
+        const struct {
+            nn_tensor *tensor;
+            const char *name;
+        } names[] = {
+            {&layer->query, "attention.query.weight"},
+            {&layer->query_bias, "attention.query.bias"},
+            {&layer->key, "attention.key.weight"},
+            {&layer->key_bias, "attention.key.bias"},
+            {&layer->value, "attention.value.weight"},
+            {&layer->value_bias, "attention.value.bias"},
+            {&layer->output, "attention.output.weight"},
+            {&layer->output_bias, "attention.output.bias"},
+            {&layer->widen, "feed_forward.widen.weight"},
+            {&layer->widen_bias, "feed_forward.widen.bias"},
+            {&layer->narrow, "feed_forward.narrow.weight"},
+            {&layer->narrow_bias, "feed_forward.narrow.bias"},
+            {&layer->attention_scale, "attention_norm.scale"},
+            {&layer->attention_shift, "attention_norm.shift"},
+            {&layer->forward_scale, "forward_norm.scale"},
+            {&layer->forward_shift, "forward_norm.shift"},
+        };
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            *names[i].tensor = sh_parameters_tensor(arena, "encoder.layers.%lld.%s",
+                                                    (long long)l, names[i].name);
+    }
+    weights->layers = layers;
+    weights->final_scale = sh_parameters_tensor(arena, "encoder.final_norm.scale");
+    weights->final_shift = sh_parameters_tensor(arena, "encoder.final_norm.shift");
+}

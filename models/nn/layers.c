@@ -1,0 +1,466 @@
+/* Every layer but the linear one; the products of a convolution are OpenBLAS's. */
+#include "models/nn/layers.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/random.h"
+#include "kernels/half.h"
+
+/* Rows that one task works on. */
+enum { ROW_BLOCK = 64 };
+
+/* ---- Activations ----------------------------------------------------------------- */
+
+enum { ELEMENT_BLOCK = 1 << 14 };
+
+typedef struct {
+    const shoal_context *context;
+    activation kind;
+    int64_t count;
+    const float *x, *dy;
+    float *out;
+} activation_call;
+
+static void activation_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const activation_call *c = shared;
+    int64_t first = task * ELEMENT_BLOCK;
+    activate(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
+             c->x + first, c->out + first);
+}
+
+void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
+                           const float *x, float *out) {
+    activation_call c = {.context = context,
+                         .kind = kind,
+                         .count = count,
+                         .x = x,
+                         .out = out};
+    sh_team_run(sh_team_of(context), ceil_divide(count, ELEMENT_BLOCK), activation_task,
+                &c);
+}
+
+static void activation_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const activation_call *c = shared;
+    int64_t first = task * ELEMENT_BLOCK;
+    activation_slope(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
+                     c->x + first, c->dy + first, c->out + first, NULL);
+}
+
+void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
+                            const float *x, const float *dy, float *dx) {
+    activation_call c =
+        {.context = context, .kind = kind, .count = count, .x = x, .dy = dy, .out = dx};
+    sh_team_run(sh_team_of(context), ceil_divide(count, ELEMENT_BLOCK),
+                activation_back_task, &c);
+}
+
+/* ---- Dropout --------------------------------------------------------------------- */
+
+/* One 64-bit number decides four elements, 16 bits each. A row's numbers are counted from
+   row << 32, so that rows of any width below 2^34 do not meet. */
+void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
+                        int64_t count, float *factors) {
+    const uint32_t dropped = (uint32_t)(mask->rate * 65536.0f + 0.5f);
+    const float kept = 65536.0f / (65536.0f - (float)dropped);
+    const uint64_t key =
+        sh_random_bits(mask->seed ^ sh_random_bits(mask->site, STREAM_DROPOUT, 0),
+                       STREAM_DROPOUT, mask->step);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t column = (uint64_t)(left + i);
+        if (i == 0 || column % 4 == 0)
+            bits =
+                sh_random_bits(key, STREAM_DROPOUT, ((uint64_t)row << 32) + column / 4);
+        uint32_t number = (uint32_t)(bits >> (16 * (column % 4))) & 0xffffu;
+        factors[i] = number < dropped ? 0 : kept;
+    }
+}
+
+typedef struct {
+    const shoal_context *context;
+    const dropout_mask *mask;
+    int64_t rows, size;
+    const float *x;
+    float *y;
+} dropout_call;
+
+enum { DROPOUT_PIECE = 256 };
+
+static void dropout_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const dropout_call *c = shared;
+    float factors[DROPOUT_PIECE];
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
+    for (int64_t row = task * ROW_BLOCK; row < last; row++)
+        for (int64_t left = 0; left < c->size; left += DROPOUT_PIECE) {
+            int64_t some = min(DROPOUT_PIECE, c->size - left);
+            const float *x = c->x + row * c->size + left;
+            float *y = c->y + row * c->size + left;
+            sh_dropout_factors(c->mask, row, left, some, factors);
+            for (int64_t i = 0; i < some; i++)
+                y[i] = x[i] * factors[i];
+        }
+}
+
+void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
+                      int64_t rows, int64_t size, const float *x, float *y) {
+    dropout_call c = {context, mask, rows, size, x, y};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), dropout_task, &c);
+}
+
+/* ---- Layer norm ------------------------------------------------------------------ */
+
+enum { NORM_BLOCK = 256 }; /* rows whose part of the scale's gradient is one sum */
+
+typedef struct {
+    const shoal_context *context;
+    const layer_norm *norm;
+    int64_t rows;
+    const float *x, *dy, *base;
+    float *y, *statistics;
+    float *parts; /* backward: [blocks][2][size] */
+} norm_call;
+
+static void norm_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const norm_call *c = shared;
+    int64_t size = c->norm->size, first = task * ROW_BLOCK;
+    c->context->kernels->norm_rows(min(ROW_BLOCK, c->rows - first), size,
+                                   c->x + first * size, c->norm->scale.data,
+                                   c->norm->shift.data, c->norm->epsilon,
+                                   c->y + first * size,
+                                   c->statistics ? c->statistics + 2 * first : NULL);
+}
+
+void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64_t rows,
+                     const float *x, float *y, float *statistics) {
+    norm_call c = {.context = context,
+                   .norm = norm,
+                   .rows = rows,
+                   .x = x,
+                   .y = y,
+                   .statistics = statistics};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), norm_task, &c);
+}
+
+int64_t sh_norm_scratch(const layer_norm *norm, int64_t rows) {
+    return 2 * norm->size * ceil_divide(rows, NORM_BLOCK);
+}
+
+static void norm_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const norm_call *c = shared;
+    int64_t size = c->norm->size, first = task * NORM_BLOCK;
+    float *part = c->parts + 2 * size * task;
+    memset(part, 0, sizeof(float) * 2 * (size_t)size);
+    c->context->kernels->norm_rows_slope(min(NORM_BLOCK, c->rows - first), size,
+                                         c->x + first * size, c->statistics + 2 * first,
+                                         c->norm->scale.data, c->dy + first * size,
+                                         c->base ? c->base + first * size : NULL,
+                                         c->y + first * size, part, part + size);
+}
+
+void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int64_t rows,
+                      const float *x, const float *statistics, const float *dy,
+                      const float *base, float *dx, float *scratch) {
+    norm_call c = {.context = context,
+                   .norm = norm,
+                   .rows = rows,
+                   .x = x,
+                   .dy = dy,
+                   .base = base,
+                   .y = dx,
+                   .statistics = (float *)statistics,
+                   .parts = scratch};
+    int64_t blocks = ceil_divide(rows, NORM_BLOCK);
+    sh_team_run(sh_team_of(context), blocks, norm_back_task, &c);
+    context->kernels->column_sums(blocks, norm->size, scratch, 2 * norm->size,
+                                  norm->scale.gradient);
+    context->kernels->column_sums(blocks, norm->size, scratch + norm->size,
+                                  2 * norm->size, norm->shift.gradient);
+}
+
+/* ---- Tokens and positions -------------------------------------------------------- */
+
+enum { COLUMN_BLOCK = 64 };
+
+void sh_sinusoidal_positions(int64_t length, int64_t size, float *table) {
+    for (int64_t i = 0; i < size; i++) {
+        double slowness = pow(10000, (double)(i / 2 * 2) / (double)size);
+        for (int64_t p = 0; p < length; p++) {
+            double angle = (double)p / slowness;
+            table[p * size + i] = (float)(i % 2 ? cos(angle) : sin(angle));
+        }
+    }
+}
+
+int64_t sh_packing_sequence(const packing *sequences, int64_t row) {
+    int64_t low = 0, high = sequences->batch; /* offsets[low] <= row < offsets[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (sequences->offsets[middle] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+typedef struct {
+    const shoal_context *context;
+    const packing *sequences;
+    int64_t rows, size;
+    const int32_t *tokens;
+    const float *table;
+    float factor;
+    float *out;
+} embedding_call;
+
+static void embed_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const embedding_call *c = shared;
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
+    for (int64_t row = task * ROW_BLOCK; row < last; row++) {
+        const float *from = c->table + c->tokens[row] * c->size;
+        float *to = c->out + row * c->size;
+        for (int64_t i = 0; i < c->size; i++)
+            to[i] = c->factor * from[i];
+    }
+}
+
+void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t size,
+                          const int32_t *tokens, const float *table, float factor,
+                          float *out) {
+    embedding_call c = {.context = context,
+                        .rows = rows,
+                        .size = size,
+                        .tokens = tokens,
+                        .table = table,
+                        .factor = factor,
+                        .out = out};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_task, &c);
+}
+
+/* A task has some columns of every row: two rows of one token never meet in two tasks. */
+static void embed_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const embedding_call *c = shared;
+    int64_t left = task * COLUMN_BLOCK, width = min(COLUMN_BLOCK, c->size - left);
+    for (int64_t row = 0; row < c->rows; row++) {
+        const float *from = c->table + row * c->size + left;
+        float *to = c->out + c->tokens[row] * c->size + left;
+        for (int64_t i = 0; i < width; i++)
+            to[i] += c->factor * from[i];
+    }
+}
+
+void sh_embedding_backward(const shoal_context *context, int64_t rows, int64_t size,
+                           const int32_t *tokens, const float *dout, float factor,
+                           float *gradient) {
+    embedding_call c = {.context = context,
+                        .rows = rows,
+                        .size = size,
+                        .tokens = tokens,
+                        .table = dout,
+                        .factor = factor,
+                        .out = gradient};
+    sh_team_run(sh_team_of(context), ceil_divide(size, COLUMN_BLOCK), embed_back_task,
+                &c);
+}
+
+static void positions_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const embedding_call *c = shared;
+    int64_t first = task * ROW_BLOCK, last = min(first + ROW_BLOCK, c->rows);
+    int64_t sequence = sh_packing_sequence(c->sequences, first);
+    for (int64_t row = first; row < last; row++) {
+        while (c->sequences->offsets[sequence + 1] <= row)
+            sequence++;
+        int64_t position = row - c->sequences->offsets[sequence];
+        c->context->kernels->add(c->size, c->table + position * c->size,
+                                 c->out + row * c->size);
+    }
+}
+
+void sh_positions_forward(const shoal_context *context, const packing *sequences,
+                          int64_t size, const float *table, float *x) {
+    embedding_call c = {.context = context,
+                        .sequences = sequences,
+                        .rows = packing_rows(sequences),
+                        .size = size,
+                        .table = table,
+                        .out = x};
+    sh_team_run(sh_team_of(context), ceil_divide(c.rows, ROW_BLOCK), positions_task, &c);
+}
+
+static void positions_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const embedding_call *c = shared;
+    const int64_t *offsets = c->sequences->offsets;
+    int64_t first = task * ROW_BLOCK;
+    for (int64_t b = 0; b < c->sequences->batch; b++) {
+        int64_t length = offsets[b + 1] - offsets[b];
+        int64_t last = min(first + ROW_BLOCK, length);
+        if (last > first)
+            c->context->kernels->add((last - first) * c->size,
+                                     c->table + (offsets[b] + first) * c->size,
+                                     c->out + first * c->size);
+    }
+}
+
+void sh_positions_backward(const shoal_context *context, const packing *sequences,
+                           int64_t size, int64_t longest, const float *dout,
+                           float *gradient) {
+    embedding_call c = {.context = context,
+                        .sequences = sequences,
+                        .size = size,
+                        .table = dout,
+                        .out = gradient};
+    sh_team_run(sh_team_of(context), ceil_divide(longest, ROW_BLOCK), positions_back_task,
+                &c);
+}
+
+/* ---- Convolution over time ------------------------------------------------------- */
+
+enum { TIME_BLOCK = 128 }; /* rows of one task */
+
+int64_t sh_conv_length(const conv1d *layer, int64_t length) {
+    return ceil_divide(length, layer->stride);
+}
+
+void sh_conv_arrange(int64_t inputs, int64_t outputs, const void *weight, bool half,
+                     float *arranged) {
+    for (int64_t i = 0; i < inputs * outputs; i++)
+        for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
+            int64_t from = i * CONV_TAPS + tap;
+            arranged[tap * inputs * outputs + i] =
+                half ? half_to_float(((const uint16_t *)weight)[from])
+                     : ((const float *)weight)[from];
+        }
+}
+
+typedef struct {
+    const shoal_context *context;
+    const conv1d *layer;
+    int64_t length, rows; /* of x, of out */
+    const float *x;
+    float *sums, *out;
+    float *dx;
+} conv_call;
+
+/* The first and one past the last row of first .. last - 1 whose row of x for this tap,
+   stride t + tap - 1, exists. */
+static void live_rows(const conv_call *c, int64_t tap, int64_t *first, int64_t *last) {
+    int64_t stride = c->layer->stride;
+    if (tap == 0 && *first == 0)
+        *first = 1;
+    int64_t beyond = ceil_divide(c->length - tap + 1, stride);
+    *last = min(*last, beyond);
+}
+
+static const float *tap_weight(const conv1d *layer, int64_t tap) {
+    return (const float *)layer->weight.data + tap * layer->outputs * layer->inputs;
+}
+
+static void conv_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const conv_call *c = shared;
+    const conv1d *layer = c->layer;
+    const int64_t outputs = layer->outputs, inputs = layer->inputs;
+    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->rows);
+    /* The middle tap exists for every row and so starts the sums. */
+    const int64_t taps[CONV_TAPS] = {1, 0, 2};
+    for (int i = 0; i < CONV_TAPS; i++) {
+        int64_t first = begin, last = end;
+        live_rows(c, taps[i], &first, &last);
+        if (last <= first)
+            continue;
+        const float *x = c->x + (first * layer->stride + taps[i] - 1) * inputs;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(last - first),
+                    (int)outputs, (int)inputs, 1, x, (int)(inputs * layer->stride),
+                    tap_weight(layer, taps[i]), (int)inputs, i == 0 ? 0 : 1,
+                    c->sums + first * outputs, (int)outputs);
+    }
+    for (int64_t row = begin; layer->bias.data && row < end; row++)
+        c->context->kernels->add(outputs, layer->bias.data, c->sums + row * outputs);
+    if (layer->active)
+        activate(c->context->kernels, layer->kind, (end - begin) * outputs,
+                 c->sums + begin * outputs, c->out + begin * outputs);
+    else if (c->out != c->sums)
+        memcpy(c->out + begin * outputs, c->sums + begin * outputs,
+               sizeof(float) * (size_t)((end - begin) * outputs));
+}
+
+void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t length,
+                     const float *x, float *before, float *out) {
+    conv_call c = {.context = context,
+                   .layer = layer,
+                   .length = length,
+                   .rows = sh_conv_length(layer, length),
+                   .x = x,
+                   .sums = before ? before : out,
+                   .out = out};
+    sh_team_run(sh_team_of(context), ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
+}
+
+/* dx of rows begin .. end - 1 of x: one gather over the taps, so that tasks do not meet.
+   Row s of x is tap s + 1 - stride t of row t. */
+static void conv_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const conv_call *c = shared;
+    const conv1d *layer = c->layer;
+    const int64_t outputs = layer->outputs, inputs = layer->inputs,
+                  stride = layer->stride;
+    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->length);
+    memset(c->dx + begin * inputs, 0, sizeof(float) * (size_t)((end - begin) * inputs));
+    for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
+        /* The first s >= begin with s + 1 - tap a multiple of the stride, and not before
+           row 0 of the output. */
+        int64_t s = begin;
+        while ((s + 1 - tap) % stride != 0 || s + 1 - tap < 0)
+            s++;
+        int64_t t = (s + 1 - tap) / stride;
+        int64_t count = s < end ? min(ceil_divide(end - s, stride), c->rows - t) : 0;
+        if (count <= 0)
+            continue;
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)count, (int)inputs,
+                    (int)outputs, 1, c->out + t * outputs, (int)outputs,
+                    tap_weight(layer, tap), (int)inputs, 1, c->dx + s * inputs,
+                    (int)(inputs * stride));
+    }
+}
+
+void sh_conv_backward(const shoal_context *context, const conv1d *layer, int64_t length,
+                      const float *x, const float *before, float *dout, float *dx) {
+    const int64_t outputs = layer->outputs, inputs = layer->inputs;
+    conv_call c = {.context = context,
+                   .layer = layer,
+                   .length = length,
+                   .rows = sh_conv_length(layer, length),
+                   .x = x,
+                   .out = dout,
+                   .dx = dx};
+    if (layer->active)
+        sh_activation_backward(context, layer->kind, c.rows * outputs, before, dout,
+                               dout);
+    for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
+        int64_t first = 0, last = c.rows;
+        live_rows(&c, tap, &first, &last);
+        if (last <= first)
+            continue;
+        sh_matmul_weights(context, last - first, inputs, outputs,
+                          (const_matrix){dout + first * outputs, outputs},
+                          (const_matrix){x + (first * layer->stride + tap - 1) * inputs,
+                                         inputs * layer->stride},
+                          (matrix){layer->weight.gradient + tap * outputs * inputs,
+                                   inputs},
+                          tap == 1 ? layer->bias.gradient : NULL);
+    }
+    if (dx)
+        sh_team_run(sh_team_of(context), ceil_divide(length, TIME_BLOCK), conv_back_task,
+                    &c);
+}

@@ -1,0 +1,260 @@
+/* Layers, each forward beside its backward, and how their numbers are named.
+ *
+ * Activations are packed: [rows][features], sequences one after another, and offsets
+ * [batch + 1] say where each begins. Padding does not exist, so it costs nothing.
+ *
+ * Work is cut into tasks whose bounds depend on the problem only; every sum has one
+ * order. So the same input gives the same bits on any number of threads. */
+#ifndef SHOAL_MODELS_NN_LAYERS_H
+#define SHOAL_MODELS_NN_LAYERS_H
+
+#include <stdbool.h>
+
+#include "base/context.h"
+#include "base/export.h"
+#include "base/numbers.h"
+#include "base/parallel.h"
+#include "kernels/kernels.h"
+
+/* Numbers of a layer that learns, or that came from a file. Shapes stand where it is
+   used. Weights [outputs][inputs] may be IEEE half precision in memory (arithmetic is
+   float); biases and norms are float. */
+typedef struct {
+    const void *data; /* float, or uint16_t where half is set; NULL: absent (a bias) */
+    float *gradient;  /* the same shape, added to by backward; NULL: inference only */
+    bool half;
+} nn_tensor;
+
+/* One batch of sequences: sequence b has rows offsets[b] .. offsets[b + 1] - 1, and
+   offsets[0] is 0. */
+typedef struct {
+    int64_t batch;
+    const int64_t *offsets; /* [batch + 1] */
+} packing;
+
+static inline int64_t packing_rows(const packing *sequences) {
+    return sequences->batch ? sequences->offsets[sequences->batch] : 0;
+}
+
+/* ---- Products on OpenBLAS --------------------------------------------------------------
+ * A product is cut into blocks by its sizes alone; each block is one single-threaded call
+ * inside a task, so threads change nothing in the result.
+ *
+ *     forward     y[rows][outputs]  = x W'       x [rows][inputs], W [outputs][inputs]
+ *     data        dx[rows][inputs]  = dy W       dy [rows][outputs]
+ *     weights     dW[outputs][inputs] += dy' x
+ *
+ * Strides are in elements, from row to row. */
+
+/* OpenBLAS must use one thread inside a call, since the calls are made from our tasks,
+   side by side. The setting belongs to the process (OpenBLAS has no other), so whoever
+   creates something that multiplies calls this. */
+SHOAL_PRIVATE void sh_blas_use_one_thread(void);
+
+typedef struct {
+    float *data;
+    int64_t stride;
+} matrix;
+
+typedef struct {
+    const float *data;
+    int64_t stride;
+} const_matrix;
+
+/* Called on a block of the result while it is in cache: rows first .. first + count - 1,
+   columns left .. left + width - 1 of the whole matrix. NULL run: nothing. */
+typedef struct {
+    void (*run)(const void *shared, const shoal_context *context, int64_t first,
+                int64_t count, int64_t left, int64_t width);
+    const void *shared;
+    bool whole_rows; /* a block must hold whole rows (a norm follows) */
+} epilogue;
+
+/* y = x W' (onto: added to y instead). W is float. */
+void sh_matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
+                       int64_t outputs, const_matrix x, const_matrix w, bool onto,
+                       matrix y, epilogue then);
+
+/* dx = dy W (onto: added to dx). */
+void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
+                    int64_t outputs, const_matrix dy, const_matrix w, bool onto,
+                    matrix dx, epilogue then);
+
+/* dW += dy' x; bias_gradient [outputs] += the sums of dy's columns, unless it is NULL. */
+void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
+                       int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
+                       float *bias_gradient);
+
+/* For few rows (a decoder's step): y = x W' with W read where it lies, half or float. */
+enum { FEW_ROWS = 8 };
+SHOAL_PRIVATE void sh_matmul_few(const shoal_context *context, int64_t rows,
+                                 int64_t inputs, int64_t outputs, const_matrix x,
+                                 const void *w, bool half, const float *bias, matrix y);
+
+/* out[count] = the floats of `count` halves, in tasks. */
+void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
+                     float *out);
+
+/* ---- Linear: y = x W' + b ------------------------------------------------------------ */
+
+typedef struct {
+    int64_t inputs, outputs;
+    nn_tensor weight; /* [outputs][inputs] */
+    nn_tensor bias;   /* [outputs]; data NULL: none */
+} linear;
+
+/* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, or 0.
+   */
+SHOAL_PRIVATE int64_t sh_linear_scratch(const linear *layer, int64_t rows);
+
+/* y [rows][outputs]; scratch [linear_scratch] (NULL where that is 0). Up to FEW_ROWS rows
+   read a half weight directly. */
+SHOAL_PRIVATE void sh_linear_forward(const shoal_context *context, const linear *layer,
+                                     int64_t rows, const_matrix x, matrix y,
+                                     float *scratch);
+
+/* The same without the bias and with an epilogue, which may add it. */
+void sh_linear_forward_then(const shoal_context *context, const linear *layer,
+                            int64_t rows, const_matrix x, matrix y, epilogue then,
+                            float *scratch);
+
+/* Adds to the gradients of weight and bias; dx [rows][inputs] is overwritten, unless its
+   data is NULL. Float weights only. */
+void sh_linear_backward(const shoal_context *context, const linear *layer, int64_t rows,
+                        const_matrix x, const_matrix dy, matrix dx);
+
+/* ---- Activations --------------------------------------------------------------------- */
+
+typedef enum {
+    ACTIVATION_GELU, /* x Phi(x), exact: Phi by erf, not by tanh */
+    ACTIVATION_RELU
+} activation;
+
+/* In the calling thread: out[i] = f(x[i]); out may be x. */
+static inline void activate(const kernel_table *kernels, activation kind, int64_t count,
+                            const float *x, float *out) {
+    (kind == ACTIVATION_RELU ? kernels->relu : kernels->gelu)(count, x, out);
+}
+
+/* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */
+static inline void activation_slope(const kernel_table *kernels, activation kind,
+                                    int64_t count, const float *x, const float *dy,
+                                    float *dx, float *out) {
+    (kind == ACTIVATION_RELU ? kernels->relu_slope : kernels->gelu_slope)(count, x, dy,
+                                                                          dx, out);
+}
+
+/* The same by all threads of the context. */
+SHOAL_PRIVATE void sh_activation_forward(const shoal_context *context, activation kind,
+                                         int64_t count, const float *x, float *out);
+void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
+                            const float *x, const float *dy, float *dx);
+
+/* ---- Dropout -------------------------------------------------------------------------
+ * The mask is a pure function of (seed, step, site, element): nothing is stored, backward
+ * computes it again. What is kept is multiplied by 1 / (1 - rate). */
+
+typedef struct {
+    float rate; /* 0 .. 1: 0 does nothing; resolution 1/65536 */
+    uint64_t seed;
+    uint64_t step; /* of the training */
+    uint64_t site; /* which dropout of the model */
+} dropout_mask;
+
+/* factors[i] = 0 or 1 / (1 - rate) for elements left .. left + count - 1 of row `row`. */
+void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
+                        int64_t count, float *factors);
+
+/* y = x times the mask; [rows][size], y may be x. Forward and backward are the same. */
+void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
+                      int64_t rows, int64_t size, const float *x, float *y);
+
+/* ---- Layer norm: y = scale (x - mean) / sqrt(variance + epsilon) + shift, row by row -- */
+
+typedef struct {
+    int64_t size;
+    nn_tensor scale, shift; /* [size] each */
+    float epsilon;
+} layer_norm;
+
+/* x, y: [rows][size], which may be the same. statistics [rows][2], mean and 1/deviation,
+   is what backward needs; NULL: not wanted. */
+SHOAL_PRIVATE void sh_norm_forward(const shoal_context *context, const layer_norm *norm,
+                                   int64_t rows, const float *x, float *y,
+                                   float *statistics);
+
+/* Floats of scratch that a backward needs. */
+int64_t sh_norm_scratch(const layer_norm *norm, int64_t rows);
+
+/* dx = (base + ) the gradient at x; dx may be dy or base. base [rows][size] or NULL. Adds
+   to the gradients of scale and shift. */
+void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int64_t rows,
+                      const float *x, const float *statistics, const float *dy,
+                      const float *base, float *dx, float *scratch);
+
+/* ---- From tokens to rows, and positions ---------------------------------------------- */
+
+/* out[row] = factor table[tokens[row]]; tokens [rows], each in 0 .. vocabulary - 1 (the
+   caller has checked), table [vocabulary][size] float, out [rows][size]. */
+void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t size,
+                          const int32_t *tokens, const float *table, float factor,
+                          float *out);
+/* gradient[tokens[row]] += factor dout[row], rows in order. */
+void sh_embedding_backward(const shoal_context *context, int64_t rows, int64_t size,
+                           const int32_t *tokens, const float *dout, float factor,
+                           float *gradient);
+
+/* Fixed positions of the original transformer, sine and cosine side by side:
+       table[p][2 i]     = sin(p / 10000^(2 i / size))
+       table[p][2 i + 1] = cos(p / 10000^(2 i / size))
+   table: [length][size]. */
+void sh_sinusoidal_positions(int64_t length, int64_t size, float *table);
+
+/* x[row] += table[position of the row in its sequence]; table [longest][size]. */
+SHOAL_PRIVATE void sh_positions_forward(const shoal_context *context,
+                                        const packing *sequences, int64_t size,
+                                        const float *table, float *x);
+/* gradient[position] += dout[row], sequences in order. longest: of this batch. */
+void sh_positions_backward(const shoal_context *context, const packing *sequences,
+                           int64_t size, int64_t longest, const float *dout,
+                           float *gradient);
+
+/* ---- Convolution over time -----------------------------------------------------------
+ * Kernel 3, stride 1 or 2, padding 1, of one sequence in time-major rows, and an
+ * activation after it:
+ *
+ *     out[t][o] = bias[o] + sum over j, i of weight[j][o][i] x[stride t + j - 1][i]
+ *
+ * with rows outside the sequence taken as 0. */
+
+enum { CONV_TAPS = 3 };
+
+typedef struct {
+    int64_t inputs, outputs;
+    int stride;       /* 1 or 2 */
+    nn_tensor weight; /* float [CONV_TAPS][outputs][inputs]: conv_arrange makes it */
+    nn_tensor bias;   /* [outputs] */
+    bool active;      /* the activation follows */
+    activation kind;
+} conv1d;
+
+/* Rows of the output of `length` rows: length for stride 1, half of it rounded up for 2.
+   */
+int64_t sh_conv_length(const conv1d *layer, int64_t length);
+
+/* From the order of model files, [outputs][inputs][CONV_TAPS] float or half, to ours. */
+SHOAL_PRIVATE void sh_conv_arrange(int64_t inputs, int64_t outputs, const void *weight,
+                                   bool half, float *arranged);
+
+/* x [length][inputs]; out [conv_length][outputs]. before [conv_length][outputs], the sums
+   before the activation, is what backward needs; NULL: not wanted. */
+SHOAL_PRIVATE void sh_conv_forward(const shoal_context *context, const conv1d *layer,
+                                   int64_t length, const float *x, float *before,
+                                   float *out);
+
+/* Adds to the gradients of weight and bias. dout [conv_length][outputs] is overwritten by
+   the gradient before the activation; dx [length][inputs] is overwritten, or NULL. */
+void sh_conv_backward(const shoal_context *context, const conv1d *layer, int64_t length,
+                      const float *x, const float *before, float *dout, float *dx);
+
+#endif
