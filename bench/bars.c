@@ -175,7 +175,7 @@ static void race(side *sides, int count, double seconds) {
     double start = now();
     for (int round = 0; round < 3 || (now() - start < seconds && round < 100); round++)
         for (int i = 0; i < count; i++) {
-            /* The side before may have left threads that still wait for work, spinning. */
+            /* The side before may have left threads that wait for work, spinning. */
             if (sides[i].threads > 1)
                 nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
             double from = now();

@@ -122,7 +122,8 @@ def measure(options, everyone, mode, length, rows):
             if row["seconds"] and seconds * (repeat + 1) > options.limit / 4:
                 continue
             say(f"{mode}, N = {length}, repetition {repeat + 1}: {contender.name}")
-            row["seconds"].append(one_call(contender, mode, 2 if seconds < SHORT_CALL else 0))
+            calls = 2 if seconds < SHORT_CALL else 0
+            row["seconds"].append(one_call(contender, mode, calls))
     for contender, row, _ in running:
         contender.release()
         row["best"] = min(row["seconds"])

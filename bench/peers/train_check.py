@@ -1,10 +1,10 @@
 """Loss and every gradient of whole models against PyTorch on the same weights.
 
-    python train_check.py build/tests/test_nn_cases
+    python train_check.py build/tests/test_models_cases
 
-The test program writes its cases (weights, tokens, targets, loss, gradients) as .npy files
-to a temporary folder; here the same models are built from PyTorch's own functions, each
-sequence alone, and differentiated by autograd in float64 and float32. Exits 1 when a
+The test program writes its cases (weights, tokens, targets, loss, gradients) as .npy
+files to a temporary folder; here the same models are built from PyTorch's own functions,
+each sequence alone, and differentiated by autograd in float64 and float32. Exits 1 when a
 number is further than 1e-4, relative to the largest of its array, from PyTorch's.
 """
 

@@ -48,8 +48,8 @@ def parse():
     add("--quick", action="store_true",
         help="small sizes, no bars: does it work? (seconds)")
     add("--parts", default="time,memory", help="(default: %(default)s)")
-    add("--library", type=Path, default=ROOT / "build" / "libshoal.so",
-        help="(default: build/libshoal.so)")
+    add("--library", type=Path, default=ROOT / "build" / "libshoal-models.so",
+        help="(default: build/libshoal-models.so)")
     add("--environment", type=Path, default=ROOT / "build" / "peers-train",
         help="folder of the virtual environment; one that bench/peers/run made will do "
              "(default: build/peers-train)")
@@ -114,9 +114,9 @@ def print_memory(rows):
     by = {(row["kind"], row["positions"]): row for row in rows}
     def line(name, values):
         print(f"  {name:<34}" + "".join(f"{value:>9}" for value in values))
-    print("\nmemory of a training step, batch 1, KiB per position (weights, gradients and "
-          "moments\nincluded); workspace: what the trainer holds; resident: growth of the "
-          "process at its peak")
+    print("\nmemory of a training step, batch 1, KiB per position (weights, gradients "
+          "and moments\nincluded); workspace: what the trainer holds; resident: growth "
+          "of the process at its peak")
     line("N", lengths)
     for kind in dict.fromkeys(row["kind"] for row in rows):
         for what in ("workspace", "resident"):

@@ -73,8 +73,9 @@ def verify(library, kind, length, batch):
         worst = [max(w, difference(a, b)) for w, a, b in zip(worst, mine, yours)]
     ours.trainer.destroy()
     if not (worst[0] < LOSS_TOLERANCE and worst[1] < NORM_TOLERANCE):
-        raise SystemExit(f"train_step: {kind} with {2 * (length + 1)} positions is wrong: "
-                         f"losses differ by {worst[0]:.1e}, norms by {worst[1]:.1e}")
+        raise SystemExit(f"train_step: {kind} with {2 * (length + 1)} positions is "
+                         f"wrong: losses differ by {worst[0]:.1e}, "
+                         f"norms by {worst[1]:.1e}")
     return {"positions": 2 * (length + 1), "steps": SAME_STEPS, "loss": worst[0],
             "gradient_norm": worst[1]}
 

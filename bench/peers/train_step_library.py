@@ -1,6 +1,6 @@
 """Shoal's trainer through ctypes: only what the comparison of training steps needs. The
-structures are those of include/shoal.h, field by field; a shoal_train_config stays opaque,
-in a block that is larger than it."""
+structures are those of include/shoal_models.h, field by field; a shoal_train_config stays
+opaque, in a block that is larger than it."""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t
 from ctypes import c_void_p

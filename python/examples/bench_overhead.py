@@ -294,7 +294,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--length", type=int, default=8192, help="its positions; 0 leaves it out")
     add("--heads", type=int, default=6, help="its heads")
     add("--dim", type=int, default=64, help="its dim")
-    add("--long-threads", type=int, default=len(os.sched_getaffinity(0)), help="its threads")
+    add("--long-threads", type=int, default=len(os.sched_getaffinity(0)),
+        help="its threads")
     add("--long-rounds", type=int, default=3, help="rounds of three calls of each")
     add("--program", type=Path, help="the program shoal, to compare with shoal bench")
     add("--program-repeats", type=int, default=5, help="of shoal bench, each round")

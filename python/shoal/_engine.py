@@ -2,8 +2,8 @@
 
 A context belongs to one thread of one process. Threads never share one, so calls need no
 lock and run side by side (ctypes lets go of the GIL). A forked child makes its own, with
-one thread each: it is one of several, as a DataLoader's workers are. Results do not depend
-on the number of threads.
+one thread each: it is one of several, as a DataLoader's workers are. Results do not
+depend on the number of threads.
 """
 
 from __future__ import annotations

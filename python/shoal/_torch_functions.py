@@ -208,7 +208,8 @@ def scaled_dot_product_attention(
     True
 
     attn_mask must be key padding on the right, [batch, 1, 1, keys] or what broadcasts
-    to it: True for keep, or 0 for keep and -inf (or the type's lowest number) for not. Dropout, causal and other masks raise ShoalError.
+    to it: True for keep, or 0 for keep and -inf (or the type's lowest number) for not.
+    Dropout, causal and other masks raise ShoalError.
     """
     if is_causal:
         raise ShoalError("is_causal=True: Shoal has no causal attention")

@@ -185,8 +185,8 @@ def use_kind(
     the parameters are the model's own. Shoal has no dropout of attention weights: a model
     in training mode that has some is refused, unless skip_dropout says to leave that one
     dropout out (others stay); a warning names what was left out. Not for several threads
-    at once on one model. PyTorch's fused encoder layer, which would go past the swap, is off within the
-    block.
+    at once on one model. PyTorch's fused encoder layer, which would go past the swap, is
+    off within the block.
     """
     parse_kind(kind)
     if model.training:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the corpora of the data room's fuzz targets.
 
-Run it in this directory; it fills data_safetensors/, data_ggml/ and data_hf/. Names that
+Run it in this directory; it fills safetensors/, ggml/ and hf/. Names that
 begin with ok- are sound inputs, those that begin with bad- have one thing wrong.
 """
 import json
@@ -38,7 +38,8 @@ def safetensors():
         "ok-scalar": wrap({"s": tensor("F64", [], 0, 8)}, bytes(8)),
         "ok-nothing-in-it": wrap({"e": tensor("U8", [0, 7], 0, 0)}),
         "ok-types": wrap({t: tensor(t, [1], 0 + i, 1 + i) for i, t in
-                          enumerate(["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"])}, bytes(5)),
+                          enumerate(["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"])},
+                         bytes(5)),
         "bad-length-huge": wrap({}, length=2**64 - 1),
         "bad-length-over": wrap({}, length=100),
         "bad-length-zero": wrap(b""),
@@ -50,19 +51,21 @@ def safetensors():
         "bad-twice": wrap(b'{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},'
                           b'"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}', b"x"),
         "bad-type": wrap({"a": tensor("F31", [1], 0, 4)}, bytes(4)),
-        "bad-real": wrap(b'{"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}}', b"x"),
+        "bad-real": wrap(b'{"a":{"dtype":"U8","shape":[1.0],"data_offsets":[0,1]}}',
+                         b"x"),
         "bad-overflow": wrap({"a": tensor("U8", [2**33, 2**33], 0, 0)}),
         "bad-overlap": wrap({"a": tensor("U8", [2], 0, 2), "b": tensor("U8", [2], 1, 3)},
                             b"xyz"),
         "bad-gap": wrap({"a": tensor("U8", [1], 0, 1), "b": tensor("U8", [1], 2, 3)},
                         b"xyz"),
         "bad-trailing": wrap({"a": tensor("U8", [1], 0, 1)}, b"xy"),
-        "bad-utf8": wrap(b'{"\xff":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}', b"x"),
+        "bad-utf8": wrap(b'{"\xff":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}',
+                         b"x"),
         "bad-cut": wrap(two, data)[:-1],
         "bad-nothing": b"",
     }
     for name, content in cases.items():
-        save("data_safetensors", name, content)
+        save("safetensors", name, content)
 
 
 # ---- ggml ----------------------------------------------------------------------------
@@ -94,7 +97,8 @@ def ggml():
         "bad-tensor-twice": b"T" + norm + norm,
         "bad-tensor-convolution": b"T" + weight("encoder.conv2.weight", [3, 2, 2], 1),
         "bad-tensor-type": b"T" + weight("encoder.ln_post.weight", [2], 2, b""),
-        "bad-tensor-huge": b"T" + weight("encoder.ln_post.weight", [2**31 - 1] * 4, 0, b""),
+        "bad-tensor-huge": b"T" + weight("encoder.ln_post.weight", [2**31 - 1] * 4, 0,
+                                         b""),
         "bad-tensor-negative": b"T" + weight("encoder.ln_post.weight", [-2], 0, b""),
         "bad-tensor-rank": b"T" + struct.pack("<3i", 5, 1, 0),
         "bad-tensor-name": b"T" + struct.pack("<4i", 1, 2**31 - 1, 0, 2),
@@ -102,7 +106,7 @@ def ggml():
         "bad-tensor-none": b"T",
     }
     for name, content in cases.items():
-        save("data_ggml", name, content)
+        save("ggml", name, content)
 
 
 # ---- Hugging Face --------------------------------------------------------------------
@@ -128,7 +132,8 @@ def hugging_face():
         "bad-vocabulary-number": b"v" + json.dumps({"!": -1}).encode(),
         "bad-tokenizer": b"v" + json.dumps({"model": {"vocab": {"!": 0}}}).encode(),
         "ok-suppress": b"s" + json.dumps({"suppress_tokens": [1, 2, 7],
-                                          "begin_suppress_tokens": [220, 50257]}).encode(),
+                                          "begin_suppress_tokens": [220, 50257]})
+                       .encode(),
         "bad-suppress": b"s" + json.dumps({"suppress_tokens": [1] * 300}).encode(),
         "ok-added": b"a" + json.dumps({"<|en|>": 50259, "<|zh|>": 50260}).encode(),
         "bad-added": b"a" + json.dumps({"<|en|>": 1}).encode(),
@@ -139,7 +144,7 @@ def hugging_face():
         "bad-name": b"nmodel.encoder.layers.99999.fc1.weight",
     }
     for name, content in cases.items():
-        save("data_hf", name, content)
+        save("hf", name, content)
 
 
 safetensors()

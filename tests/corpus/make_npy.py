@@ -2,7 +2,7 @@
 """Writes the corpus of the .npy fuzz target: legal headers first, then malicious ones.
 
 Run it in this directory; it fills npy/. Names beginning with ok- must be read, names
-beginning with bad- must be refused, and tests/test_npy.c checks that they are.
+beginning with bad- must be refused, and tests/models/test_npy.c checks that they are.
 """
 import os
 import struct
