@@ -14,7 +14,6 @@
 
 #include "base/memory.h"
 #include "models/files/files.h"
-#include "models/files/shown.h"
 
 enum {
     BLOCK = 16384, /* frames read at a time */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/files/shown.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 

@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
-#include "models/files/json_file.h"
-#include "models/files/shown.h"
+#include "models/files/files.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 

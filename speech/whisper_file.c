@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
-#include "models/files/shown.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 

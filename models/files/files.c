@@ -27,6 +27,8 @@ shoal_status sh_file_open(shoal_context *context, const char *path, int *descrip
                           int64_t *size) {
     struct stat information;
     int opened = open(path, O_RDONLY | O_CLOEXEC);
+    *descriptor = -1;
+    *size = -1;
     if (opened < 0)
         return cannot(context, path, "open it");
     if (fstat(opened, &information) != 0) {
@@ -59,6 +61,93 @@ shoal_status sh_file_read(shoal_context *context, const char *path, int descript
         *got += (size_t)count;
     }
     return SHOAL_OK;
+}
+
+/* ---- Mappings --------------------------------------------------------------------- */
+
+static shoal_status map_descriptor(shoal_context *context, const char *path,
+                                   int descriptor, int64_t size, file_map *map) {
+    if (size < 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is not a regular file, so it cannot be mapped", path);
+    if (size == 0)
+        return SHOAL_OK;
+    void *bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (bytes == MAP_FAILED)
+        return sh_fail(context, SHOAL_IO, "%s: cannot map its %lld bytes", path,
+                       (long long)size);
+    map->bytes = bytes;
+    map->size = (size_t)size;
+    return SHOAL_OK;
+}
+
+shoal_status sh_file_map_open(shoal_context *context, const char *path, file_map *map) {
+    int descriptor;
+    int64_t size;
+    struct stat information;
+    *map = (file_map){0};
+    /* A pipe without a writer would be waited for by open(). */
+    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
+        !S_ISDIR(information.st_mode))
+        return map_descriptor(context, path, -1, -1, map);
+    shoal_status status = sh_file_open(context, path, &descriptor, &size);
+    if (status != SHOAL_OK)
+        return status;
+    status = map_descriptor(context, path, descriptor, size, map);
+    close(descriptor);
+    return status;
+}
+
+void sh_file_map_close(file_map *map) {
+    if (map->bytes)
+        munmap((void *)(uintptr_t)map->bytes, map->size);
+    *map = (file_map){0};
+}
+
+/* ---- JSON ------------------------------------------------------------------------- */
+
+shown_name sh_shown(const char *name) {
+    enum { ROOM = sizeof(shown_name) - 4 };
+    shown_name copy;
+    size_t length = 0;
+    for (; name[length] && length < ROOM; length++) {
+        unsigned char c = (unsigned char)name[length];
+        copy.text[length] = c >= ' ' && c <= '~' ? name[length] : '?';
+    }
+    strcpy(copy.text + length, name[length] ? "..." : "");
+    return copy;
+}
+
+shoal_status sh_json_object_parse(shoal_context *context, const char *label,
+                                  const char *text, size_t size, json_t **root) {
+    json_error_t error;
+    *root = json_loadb(size ? text : "", size, JSON_REJECT_DUPLICATES, &error);
+    if (!*root)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is not JSON: line %d: %s", label,
+                       error.line, sh_shown(error.text).text);
+    if (json_is_object(*root))
+        return SHOAL_OK;
+    json_decref(*root);
+    *root = NULL;
+    return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a JSON object", label);
+}
+
+shoal_status sh_json_object_read(shoal_context *context, const char *path, size_t largest,
+                                 json_t **root) {
+    file_map map;
+    *root = NULL;
+    shoal_status status = sh_file_map_open(context, path, &map);
+    if (status != SHOAL_OK)
+        return status;
+    if (map.size > largest)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: has %zu bytes, more than any such file (%zu)", path,
+                         map.size, largest);
+    else
+        status =
+            sh_json_object_parse(context, path, (const char *)map.bytes, map.size, root);
+    sh_file_map_close(&map);
+    return status;
 }
 
 /* ---- Pages ------------------------------------------------------------------------ */
@@ -157,8 +246,8 @@ static bool sync_folder_of(const char *target) {
     return synced;
 }
 
-static shoal_status replace(shoal_context *context, const char *path,
-                            const file_part *parts, int count, bool durable) {
+shoal_status sh_file_replace(shoal_context *context, const char *path,
+                             const file_part *parts, int count, bool durable) {
     struct stat existing;
     bool exists = stat(path, &existing) == 0;
     if (exists && !S_ISREG(existing.st_mode))
@@ -181,14 +270,4 @@ static shoal_status replace(shoal_context *context, const char *path,
     shoal_status status = cannot(context, path, "write it");
     unlink(temporary);
     return status;
-}
-
-shoal_status sh_file_replace(shoal_context *context, const char *path,
-                             const file_part *parts, int count) {
-    return replace(context, path, parts, count, false);
-}
-
-shoal_status sh_file_replace_durably(shoal_context *context, const char *path,
-                                     const file_part *parts, int count) {
-    return replace(context, path, parts, count, true);
 }

@@ -1,7 +1,10 @@
-/* Files: reading a descriptor to the end of what is wanted, private memory that needs no
-   context to give back, and outputs that appear whole or not at all. */
+/* Files: reading and mapping them, JSON, private memory that needs no context to give back,
+   and outputs that appear whole or not at all. */
 #ifndef SHOAL_MODELS_FILES_FILES_H
 #define SHOAL_MODELS_FILES_FILES_H
+
+#include <jansson.h>
+#include <stdbool.h>
 
 #include "base/context.h"
 #include "base/export.h"
@@ -20,6 +23,32 @@ SHOAL_PRIVATE shoal_status sh_file_open(shoal_context *context, const char *path
 shoal_status sh_file_read(shoal_context *context, const char *path, int descriptor,
                           void *bytes, size_t size, size_t *got);
 
+/* A whole regular file mapped read-only. Empty files give size 0 and bytes NULL. */
+typedef struct {
+    const unsigned char *bytes;
+    size_t size;
+} file_map;
+
+SHOAL_PRIVATE shoal_status sh_file_map_open(shoal_context *context, const char *path,
+                                            file_map *map);
+SHOAL_PRIVATE void sh_file_map_close(file_map *map); /* legal on zeroed and closed maps */
+
+/* A name from a file of unknown origin, made fit for a message. */
+typedef struct {
+    char text[84];
+} shown_name;
+
+/* Printable ASCII; anything else is '?', and long names are cut with "...". Use it inside
+   a call: sh_fail(context, status, "'%s'", sh_shown(name).text). */
+SHOAL_PRIVATE shown_name sh_shown(const char *name);
+
+/* A JSON object, duplicates refused; the caller gives it back with json_decref. */
+SHOAL_PRIVATE shoal_status sh_json_object_parse(shoal_context *context, const char *label,
+                                                const char *text, size_t size,
+                                                json_t **root);
+SHOAL_PRIVATE shoal_status sh_json_object_read(shoal_context *context, const char *path,
+                                               size_t largest, json_t **root);
+
 /* Zeroed pages of at least `size` bytes, or NULL with the message set. */
 void *sh_pages_allocate(shoal_context *context, size_t size);
 void sh_pages_release(void *pages, size_t size); /* the size that was asked for */
@@ -27,13 +56,9 @@ void sh_pages_release(void *pages, size_t size); /* the size that was asked for 
 /* Writes the parts one after another to a temporary file beside the path and renames it
    there; a failure removes it and leaves what was at the path. Pipes and devices are
    written directly, and where a symbolic link leads to a file, that is replaced rather
-   than the link. */
+   than the link. durable: returns only when the disk has the new file and its name, so that
+   after a loss of power there is the old file or the new one, whole. */
 shoal_status sh_file_replace(shoal_context *context, const char *path,
-                             const file_part *parts, int count);
-
-/* The same, and returns only when the disk has the new file and its name: after a loss of
-   power there is the old file or the new one, whole. */
-shoal_status sh_file_replace_durably(shoal_context *context, const char *path,
-                                     const file_part *parts, int count);
+                             const file_part *parts, int count, bool durable);
 
 #endif

@@ -1,13 +1,33 @@
-/* The reader of one file. The JSON tree is measured, copied into one block and let go. */
+#define _GNU_SOURCE
 #include "models/files/safetensors.h"
 
-#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
-#include "models/files/safetensors_parts.h"
-#include "models/files/shown.h"
+
+enum {
+    SAFETENSORS_LENGTH = 8,                 /* bytes of the header's length */
+    SAFETENSORS_LARGEST_HEADER = 100000000, /* the format's own limit */
+};
+#define SAFETENSORS_METADATA "__metadata__"
+
+/* One block holds the object and everything it points to, except what is mapped. */
+struct safetensors {
+    shoal_context *context;
+    const char *label;    /* the file's name, for messages */
+    file_tensor *tensors; /* [count], sorted by name */
+    int64_t count;
+    shoal_note *notes; /* [note_count], sorted by key */
+    int64_t note_count;
+    file_map map;         /* of a file of its own */
+    safetensors **shards; /* [shard_count]: the tensors are theirs */
+    int64_t shard_count;
+};
+
+/* ---- One file: the JSON tree is measured, copied into one block and let go ---------- */
 
 /* ---- From JSON to one tensor ------------------------------------------------------ */
 
@@ -249,6 +269,154 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
     return status;
 }
 
+/* ---- Shards: "weight_map" of an index names the file of every tensor --------------- */
+
+typedef struct {
+    shoal_context *context;
+    const char *path;
+    json_t *weight_map;
+} shard_index;
+
+static int compare_text(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+/* The shards' names, each once, in order; they are the JSON tree's own. */
+static shoal_status list_shards(const shard_index *index, const char **names,
+                                int64_t *count) {
+    int64_t all = 0, kept = 0;
+    void *i = json_object_iter(index->weight_map);
+    for (; i; i = json_object_iter_next(index->weight_map, i)) {
+        const char *name = json_string_value(json_object_iter_value(i));
+        if (!name || !name[0] || strchr(name, '/') || strcmp(name, "..") == 0)
+            return sh_fail(
+                index->context, SHOAL_BAD_FILE,
+                "%s: tensor '%s' should be mapped to the name of a file beside it",
+                index->path, sh_shown(json_object_iter_key(i)).text);
+        names[all++] = name;
+    }
+    qsort(names, (size_t)all, sizeof *names, compare_text);
+    for (int64_t j = 0; j < all; j++)
+        if (kept == 0 || strcmp(names[kept - 1], names[j]) != 0)
+            names[kept++] = names[j];
+    *count = kept;
+    return SHOAL_OK;
+}
+
+static shoal_status open_shard(const shard_index *index, const char *name,
+                               safetensors **shard) {
+    char path[PATH_MAX];
+    const char *slash = strrchr(index->path, '/');
+    int folder = slash ? (int)(slash - index->path) + 1 : 0;
+    int length = snprintf(path, sizeof path, "%.*s%s", folder, index->path, name);
+    if (length < 0 || (size_t)length >= sizeof path)
+        return sh_fail(index->context, SHOAL_BAD_FILE, "%s: the name '%s' is too long",
+                       index->path, sh_shown(name).text);
+    file_map map;
+    shoal_status status = sh_file_map_open(index->context, path, &map);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_safetensors_parse(index->context, path, map.bytes, map.size, shard);
+    if (status == SHOAL_OK)
+        (*shard)->map = map;
+    else
+        sh_file_map_close(&map);
+    return status;
+}
+
+/* Appends a shard's tensors; each must be mapped to this shard. */
+static shoal_status take_tensors(const shard_index *index, const char *name,
+                                 const safetensors *shard, safetensors *file) {
+    int64_t room = (int64_t)json_object_size(index->weight_map);
+    for (int64_t i = 0; i < shard->count; i++) {
+        const char *tensor = shard->tensors[i].name;
+        const char *mapped =
+            json_string_value(json_object_get(index->weight_map, tensor));
+        if (!mapped || strcmp(mapped, name) != 0 || file->count == room)
+            return sh_fail(index->context, SHOAL_BAD_FILE,
+                           "%s: tensor '%s' lies in '%s', which the index does not say",
+                           index->path, sh_shown(tensor).text, sh_shown(name).text);
+        file->tensors[file->count++] = shard->tensors[i];
+    }
+    return SHOAL_OK;
+}
+
+/* Every tensor in a shard was mapped to it, so equal counts mean that none is missing. */
+static shoal_status open_shards(const shard_index *index, const char **names,
+                                int64_t count, safetensors *file) {
+    shoal_status status = SHOAL_OK;
+    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+        status = open_shard(index, names[i], &file->shards[i]);
+        if (status != SHOAL_OK)
+            break;
+        file->shard_count++;
+        status = take_tensors(index, names[i], file->shards[i], file);
+    }
+    if (status != SHOAL_OK)
+        return status;
+    if (file->count != (int64_t)json_object_size(index->weight_map))
+        return sh_fail(index->context, SHOAL_BAD_FILE,
+                       "%s: names %zu tensors, but the files have %lld of them",
+                       index->path, json_object_size(index->weight_map),
+                       (long long)file->count);
+    sh_file_tensors_sort(file->tensors, file->count);
+    return SHOAL_OK;
+}
+
+typedef struct {
+    safetensors file;
+    const char *path;
+    int64_t tensors;
+    const char **names; /* [tensors], needed only while opening */
+} index_parts;
+
+static void place_index(void *argument, block_layout *block) {
+    index_parts *parts = argument;
+    sh_reserve(block, 1, sizeof parts->file);
+    char *label = sh_reserve(block, (int64_t)strlen(parts->path) + 1, 1);
+    parts->file.label = label ? strcpy(label, parts->path) : NULL;
+    parts->file.tensors = sh_reserve(block, parts->tensors, sizeof(file_tensor));
+    parts->file.shards = sh_reserve(block, parts->tensors, sizeof(safetensors *));
+    parts->names = sh_reserve(block, parts->tensors, sizeof *parts->names);
+}
+
+static shoal_status open_weight_map(const shard_index *index, safetensors **file) {
+    index_parts parts = {.file.context = index->context,
+                         .path = index->path,
+                         .tensors = (int64_t)json_object_size(index->weight_map)};
+    int64_t count = 0;
+    *file = sh_allocate_parts(index->context, place_index, &parts, NULL);
+    if (!*file)
+        return SHOAL_NO_MEMORY;
+    **file = parts.file;
+    shoal_status status = list_shards(index, parts.names, &count);
+    if (status == SHOAL_OK)
+        status = open_shards(index, parts.names, count, *file);
+    if (status != SHOAL_OK) {
+        sh_safetensors_close(*file);
+        *file = NULL;
+    }
+    return status;
+}
+
+static shoal_status open_index(shoal_context *context, const char *path,
+                               safetensors **file) {
+    json_t *root;
+    *file = NULL;
+    shoal_status status =
+        sh_json_object_read(context, path, SAFETENSORS_LARGEST_HEADER, &root);
+    if (status != SHOAL_OK)
+        return status;
+    shard_index index = {context, path, json_object_get(root, "weight_map")};
+    if (json_object_size(index.weight_map) == 0)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: has no 'weight_map' of tensors and files", path);
+    else
+        status = open_weight_map(&index, file);
+    json_decref(root);
+    return status;
+}
+
 /* ---- Files and lookup ------------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end) {
@@ -261,7 +429,7 @@ shoal_status sh_safetensors_open(shoal_context *context, const char *path,
     file_map map;
     *file = NULL;
     if (ends_with(path, ".json"))
-        return sh_safetensors_open_index(context, path, file);
+        return open_index(context, path, file);
     shoal_status status = sh_file_map_open(context, path, &map);
     if (status == SHOAL_OK)
         status = sh_safetensors_parse(context, path, map.bytes, map.size, file);
@@ -323,4 +491,163 @@ const char *sh_safetensors_note_of(const safetensors *file, const char *key) {
         if (strcmp(file->notes[i].key, key) == 0)
             return file->notes[i].value;
     return NULL;
+}
+
+/* ---- Writing: a header by jansson, then the tensors' bytes from where they are ------ */
+
+typedef struct {
+    shoal_context *context;
+    const char *path;
+    const file_tensor **order; /* [count], as they lie in the file */
+    file_part *parts;          /* [count + 2]: length, header, tensors */
+    int64_t count;
+} writing;
+
+/* Larger elements first, so that each tensor is aligned to its own. */
+static int compare_for_writing(const void *left, const void *right) {
+    const file_tensor *a = *(const file_tensor *const *)left;
+    const file_tensor *b = *(const file_tensor *const *)right;
+    size_t first = sh_dtype_size(a->dtype), second = sh_dtype_size(b->dtype);
+    if (first != second)
+        return first > second ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+static shoal_status cannot_write(const writing *out, const char *name, const char *what) {
+    return sh_fail(out->context, SHOAL_INVALID, "%s: cannot write '%s': %s", out->path,
+                   sh_shown(name).text, what);
+}
+
+/* Adds to an object; a name that is there already, or not UTF-8, is refused. */
+static shoal_status add(const writing *out, json_t *object, const char *name,
+                        json_t *value) {
+    if (!name[0] || json_object_get(object, name)) {
+        json_decref(value);
+        return cannot_write(out, name, "the name is empty or used twice");
+    }
+    if (!value || json_object_set_new(object, name, value) != 0)
+        return cannot_write(out, name, "not UTF-8, or out of memory");
+    return SHOAL_OK;
+}
+
+static json_t *shape_of(const file_tensor *tensor) {
+    json_t *shape = json_array();
+    for (int i = 0; i < tensor->rank; i++)
+        json_array_append_new(shape, json_integer(tensor->shape[i]));
+    return shape;
+}
+
+static shoal_status describe_tensors(const writing *out, json_t *root) {
+    int64_t begin = 0, end, elements;
+    shoal_status status = SHOAL_OK;
+    for (int64_t i = 0; i < out->count && status == SHOAL_OK; i++) {
+        const file_tensor *tensor = out->order[i];
+        size_t bytes;
+        if (strcmp(tensor->name, SAFETENSORS_METADATA) == 0)
+            return cannot_write(out, tensor->name, "the name is the format's own");
+        if (tensor->rank < 0 || tensor->rank > FILE_TENSOR_RANK ||
+            !sh_dtype_bytes(tensor->dtype, tensor->rank, tensor->shape, &elements,
+                            &bytes) ||
+            __builtin_add_overflow(begin, (int64_t)bytes, &end))
+            return cannot_write(out, tensor->name, "its shape is impossible");
+        out->parts[i + 2] = (file_part){tensor->data, bytes};
+        json_t *value = json_pack("{s:s, s:o, s:[I, I]}", "dtype",
+                                  sh_dtype_name(tensor->dtype), "shape", shape_of(tensor),
+                                  "data_offsets", (json_int_t)begin, (json_int_t)end);
+        status = add(out, root, tensor->name, value);
+        begin = end;
+    }
+    return status;
+}
+
+static shoal_status describe_notes(const writing *out, json_t *root,
+                                   const shoal_note *notes, int64_t count) {
+    shoal_status status = SHOAL_OK;
+    if (count == 0)
+        return SHOAL_OK;
+    json_t *metadata = json_object();
+    for (int64_t i = 0; i < count && status == SHOAL_OK; i++)
+        status = add(out, metadata, notes[i].key, json_string(notes[i].value));
+    if (status != SHOAL_OK) {
+        json_decref(metadata);
+        return status;
+    }
+    return add(out, root, SAFETENSORS_METADATA, metadata);
+}
+
+/* Header text padded with spaces to a multiple of 8, in malloc's memory. */
+static char *print_header(const json_t *root, size_t *size) {
+    enum { ALIGNMENT = 8 };
+    size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    *size = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    char *text = length > 0 ? malloc(*size) : NULL;
+    if (!text)
+        return NULL;
+    memset(text, ' ', *size);
+    json_dumpb(root, text, length, JSON_COMPACT);
+    return text;
+}
+
+static shoal_status write_file(const writing *out, const json_t *root, bool durable) {
+    unsigned char length[SAFETENSORS_LENGTH];
+    size_t size;
+    char *header = print_header(root, &size);
+    if (!header)
+        return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory for its header",
+                       out->path);
+    shoal_status status;
+    if (size > SAFETENSORS_LARGEST_HEADER) {
+        status = sh_fail(out->context, SHOAL_INVALID,
+                         "%s: its header would be larger than the format allows",
+                         out->path);
+    } else {
+        for (int i = 0; i < SAFETENSORS_LENGTH; i++)
+            length[i] = (unsigned char)(size >> (8 * i));
+        out->parts[0] = (file_part){length, sizeof length};
+        out->parts[1] = (file_part){header, size};
+        status = sh_file_replace(out->context, out->path, out->parts,
+                                 (int)(out->count + 2), durable);
+    }
+    free(header);
+    return status;
+}
+
+static shoal_status describe_and_write(const writing *out, const shoal_note *notes,
+                                       int64_t note_count, bool durable) {
+    json_t *root = json_object();
+    if (!root)
+        return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory", out->path);
+    shoal_status status = describe_notes(out, root, notes, note_count);
+    if (status == SHOAL_OK)
+        status = describe_tensors(out, root);
+    if (status == SHOAL_OK)
+        status = write_file(out, root, durable);
+    json_decref(root);
+    return status;
+}
+
+static void place_writing(void *argument, block_layout *block) {
+    writing *out = argument;
+    out->order = sh_reserve(block, out->count, sizeof *out->order);
+    out->parts = sh_reserve(block, out->count + 2, sizeof *out->parts);
+}
+
+shoal_status sh_safetensors_write(shoal_context *context, const char *path,
+                                  const file_tensor *tensors, int64_t count,
+                                  const shoal_note *notes, int64_t note_count,
+                                  bool durable) {
+    if (count < 0 || count > INT_MAX - 2 || note_count < 0)
+        return sh_fail(context, SHOAL_INVALID, "%s: cannot write %lld tensors", path,
+                       (long long)count);
+    writing out = {.context = context, .path = path, .count = count};
+    void *block = sh_allocate_parts(context, place_writing, &out, NULL);
+    if (!block)
+        return SHOAL_NO_MEMORY;
+    for (int64_t i = 0; i < count; i++)
+        out.order[i] = &tensors[i];
+    if (count > 0)
+        qsort(out.order, (size_t)count, sizeof *out.order, compare_for_writing);
+    shoal_status status = describe_and_write(&out, notes, note_count, durable);
+    sh_release(context, block);
+    return status;
 }

@@ -50,15 +50,13 @@ shoal_note sh_safetensors_note_at(const safetensors *file, int64_t index);
 const char *sh_safetensors_note_of(const safetensors *file,
                                    const char *key); /* or NULL */
 
-/* Writes tensors (`bytes` is not looked at: the shape says it) and notes, atomically: the
-   file appears whole or not at all. Larger elements first, then by name, so that every
-   tensor is aligned to its type; the header is padded to 8 bytes. SAFETENSORS_DURABLE
-   returns only when the disk has both file and name (base/files.h). Names
-   must be UTF-8, not empty, not "__metadata__", and different. */
-enum { SAFETENSORS_DURABLE = 1 };
+/* Writes tensors (`bytes` is not looked at: the shape says it) and notes as
+   sh_file_replace does: the file appears whole or not at all. Larger elements first, then
+   by name, so that every tensor is aligned to its type; the header is padded to 8 bytes.
+   Names must be UTF-8, not empty, not "__metadata__", and different. */
 shoal_status sh_safetensors_write(shoal_context *context, const char *path,
                                   const file_tensor *tensors, int64_t count,
                                   const shoal_note *notes, int64_t note_count,
-                                  unsigned flags);
+                                  bool durable);
 
 #endif

@@ -1,27 +1,9 @@
-#define _GNU_SOURCE
 #include "models/files/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/half.h"
-#include "models/files/files.h"
-#include "models/files/shown.h"
-
-shown_name sh_shown(const char *name) {
-    enum { ROOM = sizeof(shown_name) - 4 };
-    shown_name copy;
-    size_t length = 0;
-    for (; name[length] && length < ROOM; length++) {
-        unsigned char c = (unsigned char)name[length];
-        copy.text[length] = c >= ' ' && c <= '~' ? name[length] : '?';
-    }
-    strcpy(copy.text + length, name[length] ? "..." : "");
-    return copy;
-}
 
 /* ---- Types ------------------------------------------------------------------------ */
 
@@ -161,45 +143,4 @@ const file_tensor *sh_file_tensor_find(const file_tensor *sorted, int64_t count,
                                        const char *name) {
     return count > 0 ? bsearch(name, sorted, (size_t)count, sizeof *sorted, compare_name)
                      : NULL;
-}
-
-/* ---- Mappings --------------------------------------------------------------------- */
-
-static shoal_status map_descriptor(shoal_context *context, const char *path,
-                                   int descriptor, int64_t size, file_map *map) {
-    if (size < 0)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is not a regular file, so it cannot be mapped", path);
-    if (size == 0)
-        return SHOAL_OK;
-    void *bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (bytes == MAP_FAILED)
-        return sh_fail(context, SHOAL_IO, "%s: cannot map its %lld bytes", path,
-                       (long long)size);
-    map->bytes = bytes;
-    map->size = (size_t)size;
-    return SHOAL_OK;
-}
-
-shoal_status sh_file_map_open(shoal_context *context, const char *path, file_map *map) {
-    int descriptor;
-    int64_t size;
-    struct stat information;
-    *map = (file_map){0};
-    /* A pipe without a writer would be waited for by open(). */
-    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
-        !S_ISDIR(information.st_mode))
-        return map_descriptor(context, path, -1, -1, map);
-    shoal_status status = sh_file_open(context, path, &descriptor, &size);
-    if (status != SHOAL_OK)
-        return status;
-    status = map_descriptor(context, path, descriptor, size, map);
-    close(descriptor);
-    return status;
-}
-
-void sh_file_map_close(file_map *map) {
-    if (map->bytes)
-        munmap((void *)(uintptr_t)map->bytes, map->size);
-    *map = (file_map){0};
 }

@@ -6,10 +6,7 @@
 #ifndef SHOAL_MODELS_FILES_TENSORS_H
 #define SHOAL_MODELS_FILES_TENSORS_H
 
-#include <stdbool.h>
-
-#include "base/context.h"
-#include "base/export.h"
+#include "models/files/files.h"
 
 typedef enum {
     DTYPE_BOOL,
@@ -69,15 +66,5 @@ SHOAL_PRIVATE void sh_file_tensors_sort(file_tensor *tensors,
 /* The one with this name among `count` tensors sorted by name (strcmp), or NULL. */
 SHOAL_PRIVATE const file_tensor *sh_file_tensor_find(const file_tensor *sorted,
                                                      int64_t count, const char *name);
-
-/* A whole regular file mapped read-only. Empty files give size 0 and bytes NULL. */
-typedef struct {
-    const unsigned char *bytes;
-    size_t size;
-} file_map;
-
-SHOAL_PRIVATE shoal_status sh_file_map_open(shoal_context *context, const char *path,
-                                            file_map *map);
-SHOAL_PRIVATE void sh_file_map_close(file_map *map); /* legal on zeroed and closed maps */
 
 #endif

@@ -19,9 +19,8 @@
 
 #include "base/memory.h"
 #include "base/plain.h"
-#include "models/files/json_file.h"
+#include "models/files/files.h"
 #include "models/files/safetensors.h"
-#include "models/files/shown.h"
 #include "models/training/model.h"
 
 #define FORMAT "shoal-model-1"
@@ -270,7 +269,7 @@ static shoal_status save(const char *path, contents *file) {
             file->notes[file->note_count++] = file->callers[i];
         list_tensors(file);
         status = sh_safetensors_write(context, path, file->tensors, file->tensor_count,
-                                      file->notes, file->note_count, SAFETENSORS_DURABLE);
+                                      file->notes, file->note_count, true);
     }
     sh_release(context, block);
     free(config);

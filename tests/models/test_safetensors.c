@@ -88,11 +88,11 @@ static void check_contents(const safetensors *file) {
 
 static void what_is_written_is_read(void **state) {
     (void)state;
-    for (unsigned flags = 0; flags <= SAFETENSORS_DURABLE; flags++) {
+    for (int durable = 0; durable < 2; durable++) {
         safetensors *file;
         const file_tensor *t;
         assert_int_equal(sh_safetensors_write(context, inside("a"), written, 5, notes, 2,
-                                              flags),
+                                              durable),
                          SHOAL_OK);
         assert_int_equal(sh_safetensors_open(context, inside("a"), &file), SHOAL_OK);
         check_contents(file);

@@ -5,7 +5,7 @@
 #define FUZZ_NAME "fuzz_data_hf"
 #include "fuzz.h"
 
-#include "models/files/json_file.h"
+#include "models/files/files.h"
 #include "speech/whisper_readers.h"
 
 static void try_config(const char *text, size_t size) {
