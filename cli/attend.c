@@ -70,59 +70,66 @@ typedef struct {
 
 enum { DEFAULT_SAMPLES = 256 };
 
-enum {
-    OPTION_OUTPUT,
-    OPTION_SCALE,
-    OPTION_SEED,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_QUERY_LENGTHS,
-    OPTION_KEY_LENGTHS,
-    OPTION_GROUPS,
-    OPTION_SAVE_GROUPS,
-    OPTION_SAVE_TOP,
-    OPTION_GRAD_OUT,
-    OPTION_GRAD_Q,
-    OPTION_GRAD_K,
-    OPTION_GRAD_V,
-    OPTION_CHECK,
-    OPTION_JSON,
-    OPTION_HELP
-};
+static bool take_scale(void *job, const char *name, const char *value) {
+    return parse_scale("attend", name, value, &((attend_job *)job)->scale);
+}
 
-static const option_row rows[] = {
-    [OPTION_OUTPUT] = {"output", 'o', "OUT.npy",
-                       "write the result there, [batch, heads, N, Dv]"},
-    [OPTION_SCALE] = {"scale", 0, "X", "multiply the scores by X (default: 1/sqrt(dim))"},
-    [OPTION_SEED] = {"seed", 0, "S",
-                     "seed of the kind and of --check (default: the kind's, which is 1\n"
-                     "unless spelled, as in lsh-4:seed=7)"},
-    [OPTION_THREADS] = THREADS_ROW,
-    [OPTION_ISA] = ISA_ROW,
-    [OPTION_QUERY_LENGTHS] = {"query-lengths", 0, "F",
-                              "live queries per sequence, int32 [batch] (default: all)"},
-    [OPTION_KEY_LENGTHS] = {"key-lengths", 0, "F",
-                            "live keys per sequence, int32 [batch] (default: all)"},
-    [OPTION_GROUPS] = {"groups", 0, "F",
-                       "use these groups of queries, int32 [batch, heads, N], -1 in the\n"
-                       "padding (default: the kind finds its own)"},
-    [OPTION_SAVE_GROUPS] = {"save-groups", 0, "F", "write the groups that were used"},
-    [OPTION_SAVE_TOP] = {"save-top", 0, "F",
-                         "write the top keys that were used, int32 [batch, heads,\n"
-                         "clusters, topk], -1 where there are fewer"},
-    [OPTION_GRAD_OUT] = {"grad-out", 0, "F",
-                         "gradient of the output, for the three below"},
-    [OPTION_GRAD_Q] = {"grad-q", 0, "F", "write the gradient of Q"},
-    [OPTION_GRAD_K] = {"grad-k", 0, "F",
-                       "write the gradient of K (0 where the keys are the queries:\n"
-                       "the gradient of Q is then the whole)"},
-    [OPTION_GRAD_V] = {"grad-v", 0, "F", "write the gradient of V"},
-    [OPTION_CHECK] = {"check", 0, "[=SAMPLES]",
-                      "compare with exact attention on a seeded sample of queries\n"
-                      "(default: 256) and print the real error"},
-    [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of text"},
-    [OPTION_HELP] = HELP_ROW,
-    {0}};
+static bool take_seed(void *shared, const char *name, const char *value) {
+    attend_job *job = shared;
+    job->has_seed = true;
+    return parse_seed("attend", name, value, &job->seed);
+}
+
+static bool take_check(void *shared, const char *name, const char *value) {
+    attend_job *job = shared;
+    job->check_samples = DEFAULT_SAMPLES;
+    return !value ||
+           parse_integer("attend", name, value, 1, INT32_MAX, &job->check_samples);
+}
+
+static const option_row rows[] =
+    {{"output", 'o', "OUT.npy", "write the result there, [batch, heads, N, Dv]",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_OUT])},
+     {"scale", 0, "X", "multiply the scores by X (default: 1/sqrt(dim))",
+      TAKEN_BY(take_scale)},
+     {"seed", 0, "S",
+      "seed of the kind and of --check (default: the kind's, which is 1\n"
+      "unless spelled, as in lsh-4:seed=7)",
+      TAKEN_BY(take_seed)},
+     THREADS_ROW(attend_job),
+     ISA_ROW(attend_job),
+     {"query-lengths", 0, "F", "live queries per sequence, int32 [batch] (default: all)",
+      SETS_TEXT(attend_job, input_paths[INPUT_QUERY_LENGTHS])},
+     {"key-lengths", 0, "F", "live keys per sequence, int32 [batch] (default: all)",
+      SETS_TEXT(attend_job, input_paths[INPUT_KEY_LENGTHS])},
+     {"groups", 0, "F",
+      "use these groups of queries, int32 [batch, heads, N], -1 in the\n"
+      "padding (default: the kind finds its own)",
+      SETS_TEXT(attend_job, input_paths[INPUT_GROUPS])},
+     {"save-groups", 0, "F", "write the groups that were used",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_GROUPS])},
+     {"save-top", 0, "F",
+      "write the top keys that were used, int32 [batch, heads,\n"
+      "clusters, topk], -1 where there are fewer",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_TOP])},
+     {"grad-out", 0, "F", "gradient of the output, for the three below",
+      SETS_TEXT(attend_job, input_paths[INPUT_GRAD_OUT])},
+     {"grad-q", 0, "F", "write the gradient of Q",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_Q])},
+     {"grad-k", 0, "F",
+      "write the gradient of K (0 where the keys are the queries:\n"
+      "the gradient of Q is then the whole)",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_K])},
+     {"grad-v", 0, "F", "write the gradient of V",
+      SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_V])},
+     {"check", 0, "[=SAMPLES]",
+      "compare with exact attention on a seeded sample of queries\n"
+      "(default: 256) and print the real error",
+      TAKEN_BY(take_check)},
+     {"json", 0, NULL, "print one JSON object instead of text",
+      SETS_FLAG(attend_job, json)},
+     HELP_ROW,
+     {0}};
 
 static const command_help help = {
     "attend", "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
@@ -149,46 +156,6 @@ static const command_help help = {
     "  SHOAL_ISA, OMP_NUM_THREADS    defaults of --isa and --threads\n"};
 
 /* ---- The command line ------------------------------------------------------------- */
-
-/* Options that only name a file, and where the name goes. */
-static const char **path_of(attend_job *job, int option) {
-    switch (option) {
-    case OPTION_OUTPUT: return &job->output_paths[OUTPUT_OUT];
-    case OPTION_QUERY_LENGTHS: return &job->input_paths[INPUT_QUERY_LENGTHS];
-    case OPTION_KEY_LENGTHS: return &job->input_paths[INPUT_KEY_LENGTHS];
-    case OPTION_GROUPS: return &job->input_paths[INPUT_GROUPS];
-    case OPTION_SAVE_GROUPS: return &job->output_paths[OUTPUT_GROUPS];
-    case OPTION_SAVE_TOP: return &job->output_paths[OUTPUT_TOP];
-    case OPTION_GRAD_OUT: return &job->input_paths[INPUT_GRAD_OUT];
-    case OPTION_GRAD_Q: return &job->output_paths[OUTPUT_GRAD_Q];
-    case OPTION_GRAD_K: return &job->output_paths[OUTPUT_GRAD_K];
-    case OPTION_GRAD_V: return &job->output_paths[OUTPUT_GRAD_V];
-    default: return NULL;
-    }
-}
-
-static bool take_option(void *shared, int option, const char *value) {
-    attend_job *job = shared;
-    const char **path = path_of(job, option);
-    if (path)
-        *path = value;
-    switch (option) {
-    case OPTION_SCALE: return parse_scale("attend", "scale", value, &job->scale);
-    case OPTION_SEED:
-        job->has_seed = true;
-        return parse_seed("attend", "seed", value, &job->seed);
-    case OPTION_THREADS:
-        return parse_integer("attend", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; break;
-    case OPTION_CHECK:
-        job->check_samples = DEFAULT_SAMPLES;
-        return !value ||
-               parse_integer("attend", "check", value, 1, INT32_MAX, &job->check_samples);
-    case OPTION_JSON: job->json = true; break;
-    default: break;
-    }
-    return true;
-}
 
 static int take_words(attend_job *job, int count, char **words) {
     static const char *const names[] = {"KIND", "Q.npy", "K.npy", "V.npy"};
@@ -840,7 +807,7 @@ static int attend(attend_job *job) {
 
 int attend_command(int count, char **arguments) {
     attend_job job = {0};
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     int code = take_words(&job, count - optind, arguments + optind);

@@ -13,37 +13,6 @@
 
 enum { MOST_KINDS = 32, NAME = 128, DEFAULT_BATCHES = 20 };
 
-enum {
-    OPTION_ATTENTION,
-    OPTION_BATCHES,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_JSON,
-    OPTION_HELP
-};
-
-static const option_row rows[] =
-    {[OPTION_ATTENTION] = {"attention", 0, "LIST",
-                           "kinds of attention, as shoal kinds spells them, with commas\n"
-                           "between (default: the one that was trained)"},
-     [OPTION_BATCHES] = {"batches", 0, "N",
-                         "batches of the training's size, the same for every kind, that\n"
-                         "neither training nor validation saw (default: 20)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_HELP] = HELP_ROW,
-     {0}};
-
-static const command_help help = {
-    "eval", "eval CHECKPOINT [options]",
-    "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
-    "each of the kinds of attention, on the same fresh data of its task.\n",
-    rows,
-    "lsh and shared-full take the queries as keys: they evaluate models that were "
-    "trained\n"
-    "so (by one of the two, or with shared_qk).\n"};
-
 typedef struct {
     char names[MOST_KINDS][NAME];
     int kinds;
@@ -57,22 +26,36 @@ typedef struct {
     char trained[NAME];
 } eval_job;
 
-static bool take_option(void *shared, int option, const char *value) {
+static bool take_kinds(void *shared, const char *name, const char *value) {
     eval_job *job = shared;
-    switch (option) {
-    case OPTION_ATTENTION:
-        job->kinds =
-            read_kinds("eval", "attention", value, job->names[0], NAME, MOST_KINDS);
-        return job->kinds > 0;
-    case OPTION_BATCHES:
-        return parse_integer("eval", "batches", value, 1, 1000000, &job->batches);
-    case OPTION_THREADS:
-        return parse_integer("eval", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_JSON: job->json = true; return true;
-    default: return true;
-    }
+    job->kinds = read_kinds("eval", name, value, job->names[0], NAME, MOST_KINDS);
+    return job->kinds > 0;
 }
+
+static const option_row rows[] =
+    {{"attention", 0, "LIST",
+      "kinds of attention, as shoal kinds spells them, with commas\n"
+      "between (default: the one that was trained)",
+      TAKEN_BY(take_kinds)},
+     {"batches", 0, "N",
+      "batches of the training's size, the same for every kind, that\n"
+      "neither training nor validation saw (default: 20)",
+      SETS_INTEGER(eval_job, batches, 1, 1000000)},
+     THREADS_ROW(eval_job),
+     ISA_ROW(eval_job),
+     {"json", 0, NULL, "print one JSON object instead of the table",
+      SETS_FLAG(eval_job, json)},
+     HELP_ROW,
+     {0}};
+
+static const command_help help = {
+    "eval", "eval CHECKPOINT [options]",
+    "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
+    "each of the kinds of attention, on the same fresh data of its task.\n",
+    rows,
+    "lsh and shared-full take the queries as keys: they evaluate models that were "
+    "trained\n"
+    "so (by one of the two, or with shared_qk).\n"};
 
 static int open_checkpoint(eval_job *job, const char *path) {
     char inside[TRAIN_PATH];
@@ -200,7 +183,7 @@ static int run(eval_job *job, int count, char **paths) {
 
 int eval_command(int count, char **arguments) {
     static eval_job job = {.batches = DEFAULT_BATCHES};
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     return run(&job, count - optind, arguments + optind);

@@ -5,22 +5,15 @@
 #include "common.h"
 #include "options.h"
 
-enum { OPTION_JSON, OPTION_HELP };
-
-static const option_row rows[] = {{"json", 0, NULL, "print a JSON object"},
+static const option_row rows[] = {{"json", 0, NULL, "print a JSON object",
+                                   .type = OPTION_FLAG},
                                   HELP_ROW,
                                   {0}};
-
-static bool take_option(void *json, int option, const char *value) {
-    (void)value;
-    *(bool *)json |= option == OPTION_JSON;
-    return true;
-}
 
 /* The exit code when that is the end, or -1. */
 static int read_line(const command_help *help, int count, char **arguments, bool *json) {
     *json = false;
-    const int ended = take_options(help, count, arguments, take_option, json);
+    const int ended = take_options(help, count, arguments, json);
     if (ended < 0 && optind < count)
         return complain(EXIT_USAGE, help->command, "%s is one word too many",
                         arguments[optind]);

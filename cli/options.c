@@ -82,8 +82,8 @@ static void translate(const option_row *rows, struct option *longs, char *shorts
     *shorts = 0;
 }
 
-static int refuse_option(const command_help *help, const char *written,
-                         bool value_missing) {
+static void refuse_option(const command_help *help, const char *written,
+                          bool value_missing) {
     char name[LONGEST_WORD + 1];
     const char *bare = written + strspn(written, "-");
     snprintf(name, sizeof name, "%.*s", (int)strcspn(bare, "="), bare);
@@ -99,27 +99,6 @@ static int refuse_option(const command_help *help, const char *written,
     else
         complain(EXIT_USAGE, help->command, "unknown option %s; see shoal %s%s--help",
                  written, help->command, *help->command ? " " : "");
-    return OPTIONS_WRONG;
-}
-
-int next_option(const command_help *help, int count, char **arguments,
-                const char **value) {
-    struct option longs[MAX_OPTIONS + 1] = {{0}};
-    char shorts[2 * MAX_OPTIONS + 2];
-    translate(help->options, longs, shorts);
-    opterr = 0;
-    int found = getopt_long(count, arguments, shorts, longs, NULL);
-    *value = optarg;
-    if (found == -1)
-        return OPTIONS_END;
-    if (found >= 256)
-        return found - 256;
-    for (int i = 0; found != '?' && found != ':' && help->options[i].name; i++)
-        if (help->options[i].letter == found)
-            return i;
-    char letter[3] = {'-', (char)optopt, 0};
-    bool is_letter = optopt > 0 && optopt < 256;
-    return refuse_option(help, is_letter ? letter : arguments[optind - 1], found == ':');
 }
 
 static void print_indented(const char *text, int columns) {
@@ -131,7 +110,7 @@ static void print_indented(const char *text, int columns) {
     putchar('\n');
 }
 
-void print_help(const command_help *help) {
+static void print_help(const command_help *help) {
     printf("usage: shoal %s\n\n%s", help->usage, help->about);
     printf("\noptions:\n");
     for (const option_row *row = help->options; row->name; row++) {
@@ -150,23 +129,6 @@ void print_help(const command_help *help) {
 }
 
 /* ---- Numbers ---------------------------------------------------------------------- */
-
-int take_options(const command_help *help, int count, char **arguments,
-                 option_function *take, void *job) {
-    const char *value;
-    for (int option;
-         (option = next_option(help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTIONS_WRONG)
-            return EXIT_USAGE;
-        if (strcmp(help->options[option].name, "help") == 0) {
-            print_help(help);
-            return EXIT_OK;
-        }
-        if (!take(job, option, value))
-            return EXIT_USAGE;
-    }
-    return -1;
-}
 
 bool parse_integer(const char *command, const char *option, const char *text, int64_t min,
                    int64_t max, int64_t *value) {
@@ -209,6 +171,52 @@ bool parse_scale(const char *command, const char *option, const char *text,
     complain(EXIT_USAGE, command,
              "--%s is \"%s\"; it must be a finite number other than 0", option, text);
     return false;
+}
+
+/* ---- Taking options --------------------------------------------------------------- */
+
+static bool take_option(const command_help *help, const option_row *row,
+                        const char *value, void *job) {
+    void *field = (char *)job + row->field;
+    switch (row->type) {
+    case OPTION_FLAG: *(bool *)field = true; return true;
+    case OPTION_TEXT: *(const char **)field = value; return true;
+    case OPTION_INTEGER:
+        return parse_integer(help->command, row->name, value, row->min, row->max, field);
+    case OPTION_SEED: return parse_seed(help->command, row->name, value, field);
+    default: return row->take(job, row->name, value);
+    }
+}
+
+/* The row of what getopt has just found, or NULL after a complaint. */
+static const option_row *find_row(const command_help *help, char **arguments, int found) {
+    if (found >= 256)
+        return &help->options[found - 256];
+    for (int i = 0; found != '?' && found != ':' && help->options[i].name; i++)
+        if (help->options[i].letter == found)
+            return &help->options[i];
+    const char letter[3] = {'-', (char)optopt, 0};
+    const bool is_letter = optopt > 0 && optopt < 256;
+    refuse_option(help, is_letter ? letter : arguments[optind - 1], found == ':');
+    return NULL;
+}
+
+int take_options(const command_help *help, int count, char **arguments, void *job) {
+    struct option longs[MAX_OPTIONS + 1] = {{0}};
+    char shorts[2 * MAX_OPTIONS + 2];
+    translate(help->options, longs, shorts);
+    opterr = 0;
+    optind = 0; /* glibc's way to begin again */
+    for (int found; (found = getopt_long(count, arguments, shorts, longs, NULL)) != -1;) {
+        const option_row *row = find_row(help, arguments, found);
+        if (row && row->type == OPTION_HELP) {
+            print_help(help);
+            return EXIT_OK;
+        }
+        if (!row || !take_option(help, row, optarg, job))
+            return EXIT_USAGE;
+    }
+    return -1;
 }
 
 /* ---- Kinds ------------------------------------------------------------------------ */

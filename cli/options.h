@@ -9,12 +9,37 @@
 
 enum { MAX_OPTIONS = 24 };
 
+/* Takes the value of the option of that name (NULL: none) into the command's job; false
+   after a complaint. */
+typedef bool option_function(void *job, const char *name, const char *value);
+
+typedef enum {
+    OPTION_HELP,    /* prints the help and ends */
+    OPTION_FLAG,    /* sets a bool */
+    OPTION_TEXT,    /* sets a const char * */
+    OPTION_INTEGER, /* sets an int64_t, from min to max */
+    OPTION_SEED,    /* sets a uint64_t */
+    OPTION_OTHER    /* calls a function */
+} option_type;
+
 typedef struct {
     const char *name;  /* long form without dashes; NULL ends the table */
     char letter;       /* short form, or 0 */
     const char *value; /* what the help calls the value; NULL: a flag; "[=X]": optional */
     const char *help;
+    option_type type;
+    size_t field; /* of the job, what is set */
+    int64_t min, max;
+    option_function *take;
 } option_row;
+
+/* The end of a row: what the option does. */
+#define SETS_FLAG(job, member) .type = OPTION_FLAG, .field = offsetof(job, member)
+#define SETS_TEXT(job, member) .type = OPTION_TEXT, .field = offsetof(job, member)
+#define SETS_SEED(job, member) .type = OPTION_SEED, .field = offsetof(job, member)
+#define SETS_INTEGER(job, member, low, high)                                             \
+    .type = OPTION_INTEGER, .field = offsetof(job, member), .min = low, .max = high
+#define TAKEN_BY(function) .type = OPTION_OTHER, .take = function
 
 typedef struct {
     const char *command;
@@ -24,35 +49,25 @@ typedef struct {
     const char *notes; /* after the options; may be NULL */
 } command_help;
 
-enum { OPTIONS_END = -1, OPTIONS_WRONG = -2 };
+/* Takes all options into the job. Returns the exit code when that is the end (--help, a
+   mistake), or -1: go on with the words at optind. Words may stand anywhere. */
+int take_options(const command_help *help, int count, char **arguments, void *job);
 
-/* Steps through the options as getopt does. Returns the row's index with *value set (NULL
-   where there is none), OPTIONS_END when only words are left, or OPTIONS_WRONG after a
-   complaint. Words may stand anywhere; when the end is reached, optind is the first. */
-int next_option(const command_help *help, int count, char **arguments,
-                const char **value);
-
-/* Takes all options through `take`, which returns false after a complaint. Returns the
-   exit code when that is the end (--help, a mistake), or -1: go on with the words at
-   optind. */
-typedef bool option_function(void *job, int option, const char *value);
-int take_options(const command_help *help, int count, char **arguments,
-                 option_function *take, void *job);
-
-/* Rows that commands have in common. */
-#define THREADS_ROW                                                                      \
-    { "threads", 0, "T", "threads (default: 0, one per processor)" }
-#define ISA_ROW                                                                          \
+/* Rows that commands have in common; the job has int64_t threads and const char *isa. */
+#define THREADS_ROW(job)                                                                 \
+    {                                                                                    \
+        "threads", 0, "T", "threads (default: 0, one per processor)",                    \
+            SETS_INTEGER(job, threads, 0, 4096)                                          \
+    }
+#define ISA_ROW(job)                                                                     \
     {                                                                                    \
         "isa", 0, "NAME",                                                                \
             "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
-            "else the best that runs here)"                                              \
+            "else the best that runs here)",                                             \
+            SETS_TEXT(job, isa)                                                          \
     }
 #define HELP_ROW                                                                         \
-    { "help", 'h', NULL, "print this" }
-
-/* Everything there is to say about a command, on stdout. */
-void print_help(const command_help *help);
+    { "help", 'h', NULL, "print this", .type = OPTION_HELP }
 
 /* The nearest of count names (stride bytes from one char pointer to the next), or NULL
    when none is near. */

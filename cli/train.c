@@ -12,58 +12,70 @@
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
 
-/* Up to OPTION_CONFIG the names are fields of the configuration. */
-enum {
-    OPTION_ATTENTION,
-    OPTION_LENGTH,
-    OPTION_LAYERS,
-    OPTION_STEPS,
-    OPTION_BATCH,
-    OPTION_RATE,
-    OPTION_SEED,
-    OPTION_CONFIG,
-    OPTION_SET,
-    OPTION_PRINT,
-    OPTION_OUT,
-    OPTION_RESUME,
-    OPTION_SAVE,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_JSON,
-    OPTION_HELP
-};
+typedef struct {
+    train_run run;
+    train_settings settings;
+    int64_t threads, save_seconds;
+    const char *isa;
+    bool json, print_config;
+    bool files;     /* the options are gone through for --config alone */
+    int files_code; /* what became of its files */
+} train_job;
 
-static const option_row rows[] =
-    {[OPTION_ATTENTION] = {"attention", 0, "KIND",
-                           "as shoal kinds spells them (default: full)"},
-     [OPTION_LENGTH] = {"length", 0, "L",
-                        "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)"},
-     [OPTION_LAYERS] = {"layers", 0, "N", "encoder layers (default: 4)"},
-     [OPTION_STEPS] = {"steps", 0, "N", "steps in all (default: 5000)"},
-     [OPTION_BATCH] = {"batch", 0, "N", "sequences of a step (default: 32)"},
-     [OPTION_RATE] = {"learning-rate", 0, "X", "(default: 0.0002)"},
-     [OPTION_SEED] = {"seed", 0, "S", "of weights, data and dropout (default: 1)"},
-     [OPTION_CONFIG] = {"config", 0, "F.json",
-                        "an object of fields, as --print-config writes it; flags win"},
-     [OPTION_SET] = {"set", 0, "KEY=VALUE", "any field; may be repeated"},
-     [OPTION_PRINT] = {"print-config", 0, NULL,
-                       "print the whole configuration as JSON and stop"},
-     [OPTION_OUT] = {"out", 'o', "DIR",
-                     "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
-                     "made if it is missing"},
-     [OPTION_RESUME] =
-         {"resume", 0, NULL,
-          "go on from the checkpoint in the folder, or begin where there is\n"
-          "none; the configuration is the checkpoint's, --steps may differ"},
-     [OPTION_SAVE] = {"save-seconds", 0, "S",
-                      "seconds between checkpoints; 0: after every step (default: 60)"},
-     [OPTION_THREADS] = {"threads", 0, "T",
-                         "threads (default: 0, one per processor); they change\n"
-                         "the time and nothing else"},
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_JSON] = {"json", 0, NULL, "print the result as one JSON object"},
-     [OPTION_HELP] = HELP_ROW,
-     {0}};
+/* Files first, so that flags win wherever they stand. */
+static bool take_config(void *shared, const char *name, const char *value) {
+    train_job *job = shared;
+    (void)name;
+    if (job->files)
+        job->files_code = train_say_file(&job->settings, value);
+    return job->files_code == EXIT_OK;
+}
+
+static bool take_field(void *shared, const char *name, const char *value) {
+    train_job *job = shared;
+    return job->files || train_say(&job->settings, name, value) == EXIT_OK;
+}
+
+static bool take_pair(void *shared, const char *name, const char *value) {
+    train_job *job = shared;
+    (void)name;
+    return job->files || train_say_pair(&job->settings, value) == EXIT_OK;
+}
+
+static const option_row rows[] = {
+    {"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
+     TAKEN_BY(take_field)},
+    {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
+     TAKEN_BY(take_field)},
+    {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
+    {"steps", 0, "N", "steps in all (default: 5000)", TAKEN_BY(take_field)},
+    {"batch", 0, "N", "sequences of a step (default: 32)", TAKEN_BY(take_field)},
+    {"learning-rate", 0, "X", "(default: 0.0002)", TAKEN_BY(take_field)},
+    {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
+    {"config", 0, "F.json", "an object of fields, as --print-config writes it; flags win",
+     TAKEN_BY(take_config)},
+    {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
+    {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
+     SETS_FLAG(train_job, print_config)},
+    {"out", 'o', "DIR",
+     "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
+     "made if it is missing",
+     SETS_TEXT(train_job, run.folder)},
+    {"resume", 0, NULL,
+     "go on from the checkpoint in the folder, or begin where there is\n"
+     "none; the configuration is the checkpoint's, --steps may differ",
+     SETS_FLAG(train_job, run.resume)},
+    {"save-seconds", 0, "S",
+     "seconds between checkpoints; 0: after every step (default: 60)",
+     SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
+    {"threads", 0, "T",
+     "threads (default: 0, one per processor); they change\n"
+     "the time and nothing else",
+     SETS_INTEGER(train_job, threads, 0, 4096)},
+    ISA_ROW(train_job),
+    {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
+    HELP_ROW,
+    {0}};
 
 static const command_help help = {
     "train", "train TASK --out DIR [options]",
@@ -81,59 +93,6 @@ static const command_help help = {
     "a crash nothing is lost but the steps since the last checkpoint, and --resume "
     "gives\n"
     "the same curve to the last bit as if nothing had happened.\n"};
-
-typedef struct {
-    train_run run;
-    train_settings settings;
-    int64_t threads, save_seconds;
-    const char *isa;
-    bool json, print_config;
-} train_job;
-
-/* ---- Options --------------------------------------------------------------------- */
-
-/* Files first, so that flags win wherever they stand. */
-static bool take_option(train_job *job, int option, const char *value, bool files) {
-    if (option < OPTION_CONFIG)
-        return files || train_say(&job->settings, rows[option].name, value) == EXIT_OK;
-    switch (option) {
-    case OPTION_SET: return files || train_say_pair(&job->settings, value) == EXIT_OK;
-    case OPTION_PRINT: job->print_config = true; return true;
-    case OPTION_OUT: job->run.folder = value; return true;
-    case OPTION_RESUME: job->run.resume = true; return true;
-    case OPTION_SAVE:
-        return parse_integer("train", "save-seconds", value, 0, 1000000,
-                             &job->save_seconds);
-    case OPTION_THREADS:
-        return parse_integer("train", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_JSON: job->json = true; return true;
-    default: return true;
-    }
-}
-
-/* Goes through the words twice: files, then flags. -1: go on. */
-static int take_twice(train_job *job, int count, char **arguments) {
-    for (int pass = 0; pass < 2; pass++) {
-        const char *value;
-        optind = 0; /* glibc's way to begin again */
-        for (int option;
-             (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-            if (option == OPTION_HELP) {
-                print_help(&help);
-                return EXIT_OK;
-            }
-            if (option == OPTION_CONFIG && pass == 0) {
-                const int code = train_say_file(&job->settings, value);
-                if (code != EXIT_OK)
-                    return code;
-            }
-            if (option == OPTIONS_WRONG || !take_option(job, option, value, pass == 0))
-                return EXIT_USAGE;
-        }
-    }
-    return -1;
-}
 
 /* ---- Results --------------------------------------------------------------------- */
 
@@ -258,9 +217,13 @@ int train_command(int count, char **arguments) {
                                     .test_batches = DEFAULT_TEST},
                             .settings = {.command = "train"},
                             .save_seconds = DEFAULT_SAVE};
-    const int code = take_twice(&job, count, arguments);
+    int code = -1;
+    for (int pass = 0; pass < 2 && code < 0; pass++) {
+        job.files = pass == 0;
+        code = take_options(&help, count, arguments, &job);
+    }
     if (code >= 0)
-        return code;
+        return job.files_code != EXIT_OK ? job.files_code : code;
     job.run.save_seconds = (double)job.save_seconds;
     return with_task(&job, count - optind, arguments + optind);
 }

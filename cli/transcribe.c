@@ -170,55 +170,85 @@ static int transcript_save(const transcript *t, const char *path) {
 
 enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 
-enum {
-    OPTION_MODEL,
-    OPTION_ATTENTION,
-    OPTION_LANGUAGE,
-    OPTION_TASK,
-    OPTION_BEAM_SIZE,
-    OPTION_OUTPUT,
-    OPTION_OUT,
-    OPTION_NO_TIMESTAMPS,
-    OPTION_NO_CONTEXT,
-    OPTION_NO_FALLBACK,
-    OPTION_SEED,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_QUIET,
-    OPTION_HELP
-};
+typedef struct {
+    const char *model, *attention, *isa, *folder;
+    transcript_form form;
+    int64_t beams, threads;
+    shoal_transcribe_options options;
+    bool no_timestamps, no_context, no_fallback, quiet;
+
+    shoal_context *context;
+    shoal_speech *speech;
+    const char *path; /* of the recording at work */
+    transcript out;
+} transcribe_job;
+
+static bool take_form(void *job, const char *name, const char *value) {
+    for (int form = 0; form < FORMS; form++)
+        if (strcmp(value, transcript_forms[form]) == 0) {
+            ((transcribe_job *)job)->form = (transcript_form)form;
+            return true;
+        }
+    complain(EXIT_USAGE, "transcribe", "--%s is \"%s\"; it must be txt, srt, vtt or json",
+             name, value);
+    return false;
+}
+
+static bool take_task(void *shared, const char *name, const char *value) {
+    transcribe_job *job = shared;
+    job->options.translate = strcmp(value, "translate") == 0;
+    if (job->options.translate || strcmp(value, "transcribe") == 0)
+        return true;
+    complain(EXIT_USAGE, "transcribe",
+             "--%s is \"%s\"; it must be transcribe or translate", name, value);
+    return false;
+}
+
+static bool take_language(void *job, const char *name, const char *value) {
+    (void)name;
+    ((transcribe_job *)job)->options.language = strcmp(value, "auto") ? value : NULL;
+    return true;
+}
 
 static const option_row rows[] =
-    {[OPTION_MODEL] = {"model", 'm', "M",
-                       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
-                       "(default: the environment variable SHOAL_MODEL)"},
-     [OPTION_ATTENTION] = {"attention", 'a', "KIND",
-                           "attention of the encoder, as shoal kinds spells it\n"
-                           "(default: full)"},
-     [OPTION_LANGUAGE] = {"language", 'l', "L",
-                          "code or English name of the language spoken, or auto, which\n"
-                          "listens to the first 30 s (default: auto)"},
-     [OPTION_TASK] = {"task", 't', "TASK",
-                      "transcribe, or translate into English (default: transcribe)"},
-     [OPTION_BEAM_SIZE] = {"beam-size", 'b', "B",
-                           "texts that are followed side by side, 1 to 64; 1 is greedy\n"
-                           "(default: 1)"},
-     [OPTION_OUTPUT] = {"output", 'f', "FORM", "txt, srt, vtt or json (default: txt)"},
-     [OPTION_OUT] = {"out", 'o', "DIR",
-                     "write NAME.FORM there for each recording NAME, instead of to\n"
-                     "standard output; made if it is missing"},
-     [OPTION_NO_TIMESTAMPS] = {"no-timestamps", 0, NULL,
-                               "decode without times: one segment per 30 s; windows do\n"
-                               "not begin where the last words ended"},
-     [OPTION_NO_CONTEXT] = {"no-context", 0, NULL,
-                            "windows are not told what was said before them"},
-     [OPTION_NO_FALLBACK] = {"no-fallback", 0, NULL,
-                             "temperature 0 only, and nothing is taken for silence"},
-     [OPTION_SEED] = {"seed", 0, "S", "seed of the fallback's samples (default: 0)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_QUIET] = {"quiet", 'q', NULL, "no summary on standard error"},
-     [OPTION_HELP] = HELP_ROW,
+    {{"model", 'm', "M",
+      "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
+      "(default: the environment variable SHOAL_MODEL)",
+      SETS_TEXT(transcribe_job, model)},
+     {"attention", 'a', "KIND",
+      "attention of the encoder, as shoal kinds spells it\n"
+      "(default: full)",
+      SETS_TEXT(transcribe_job, attention)},
+     {"language", 'l', "L",
+      "code or English name of the language spoken, or auto, which\n"
+      "listens to the first 30 s (default: auto)",
+      TAKEN_BY(take_language)},
+     {"task", 't', "TASK", "transcribe, or translate into English (default: transcribe)",
+      TAKEN_BY(take_task)},
+     {"beam-size", 'b', "B",
+      "texts that are followed side by side, 1 to 64; 1 is greedy\n"
+      "(default: 1)",
+      SETS_INTEGER(transcribe_job, beams, 1, MOST_BEAMS)},
+     {"output", 'f', "FORM", "txt, srt, vtt or json (default: txt)", TAKEN_BY(take_form)},
+     {"out", 'o', "DIR",
+      "write NAME.FORM there for each recording NAME, instead of to\n"
+      "standard output; made if it is missing",
+      SETS_TEXT(transcribe_job, folder)},
+     {"no-timestamps", 0, NULL,
+      "decode without times: one segment per 30 s; windows do\n"
+      "not begin where the last words ended",
+      SETS_FLAG(transcribe_job, no_timestamps)},
+     {"no-context", 0, NULL, "windows are not told what was said before them",
+      SETS_FLAG(transcribe_job, no_context)},
+     {"no-fallback", 0, NULL, "temperature 0 only, and nothing is taken for silence",
+      SETS_FLAG(transcribe_job, no_fallback)},
+     {"seed", 0, "S", "seed of the fallback's samples (default: 0)",
+      SETS_SEED(transcribe_job, options.seed)},
+     THREADS_ROW(transcribe_job),
+     ISA_ROW(transcribe_job),
+     {"quiet", 'q', NULL, "no summary on standard error",
+      SETS_FLAG(transcribe_job, quiet)},
+     HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -232,67 +262,6 @@ static const command_help help = {
     "(compression above 2.4) or is unlikely (mean log-probability below -1), silence\n"
     "left out where it is likely (above 0.6) and the words are not.\n"
     "A recording that cannot be read does not keep the others from being transcribed.\n"};
-
-typedef struct {
-    const char *model, *attention, *isa, *folder;
-    transcript_form form;
-    int64_t beams, threads;
-    shoal_transcribe_options options;
-    bool quiet;
-
-    shoal_context *context;
-    shoal_speech *speech;
-    const char *path; /* of the recording at work */
-    transcript out;
-} transcribe_job;
-
-static bool take_form(transcribe_job *job, const char *value) {
-    for (int form = 0; form < FORMS; form++)
-        if (strcmp(value, transcript_forms[form]) == 0) {
-            job->form = (transcript_form)form;
-            return true;
-        }
-    complain(EXIT_USAGE, "transcribe",
-             "--output is \"%s\"; it must be txt, srt, vtt or "
-             "json",
-             value);
-    return false;
-}
-
-static bool take_task(transcribe_job *job, const char *value) {
-    job->options.translate = strcmp(value, "translate") == 0;
-    if (job->options.translate || strcmp(value, "transcribe") == 0)
-        return true;
-    complain(EXIT_USAGE, "transcribe",
-             "--task is \"%s\"; it must be transcribe or translate", value);
-    return false;
-}
-
-static bool take_option(void *shared, int option, const char *value) {
-    transcribe_job *job = shared;
-    switch (option) {
-    case OPTION_MODEL: job->model = value; return true;
-    case OPTION_ATTENTION: job->attention = value; return true;
-    case OPTION_LANGUAGE:
-        job->options.language = strcmp(value, "auto") == 0 ? NULL : value;
-        return true;
-    case OPTION_TASK: return take_task(job, value);
-    case OPTION_BEAM_SIZE:
-        return parse_integer("transcribe", "beam-size", value, 1, MOST_BEAMS,
-                             &job->beams);
-    case OPTION_OUTPUT: return take_form(job, value);
-    case OPTION_OUT: job->folder = value; return true;
-    case OPTION_NO_TIMESTAMPS: job->options.no_timestamps = 1; return true;
-    case OPTION_NO_CONTEXT: job->options.no_context = 1; return true;
-    case OPTION_NO_FALLBACK: job->options.no_fallback = 1; return true;
-    case OPTION_SEED: return parse_seed("transcribe", "seed", value, &job->options.seed);
-    case OPTION_THREADS:
-        return parse_integer("transcribe", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_QUIET: job->quiet = true; return true;
-    default: return true;
-    }
-}
 
 /* ---- Destinations --------------------------------------------------------------- */
 
@@ -492,10 +461,13 @@ static int run(transcribe_job *job, int count, char **paths) {
 
 int transcribe_command(int count, char **arguments) {
     transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     job.options.beams = (int)job.beams;
+    job.options.no_timestamps = job.no_timestamps;
+    job.options.no_context = job.no_context;
+    job.options.no_fallback = job.no_fallback;
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);
 }

@@ -103,7 +103,7 @@ static void softmax_gradient(const double *p, double *dp, int64_t count) {
         dp[l] = p[l] * (dp[l] - mean);
 }
 
-/* ---- The keys that a query scores itself ----------------------------------------------- */
+/* ---- The keys that a query scores itself ------------------------------------------- */
 
 static void choose_none(exact_head *head, int64_t i) {
     (void)head;

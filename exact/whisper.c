@@ -30,7 +30,7 @@ static pass pass_begin(const exact_whisper *model, int64_t rows) {
     return p;
 }
 
-/* ---- Weights -------------------------------------------------------------------- */
+/* ---- Weights ----------------------------------------------------------------------- */
 
 static const double *find(const pass *p, const char *prefix, const char *name,
                           const char *ending) {
@@ -71,7 +71,7 @@ static void norm(pass *p, const char *prefix, const char *name, int64_t rows,
         exact_norm(&part, 1e-5, rows, x, y);
 }
 
-/* ---- Layers --------------------------------------------------------------------- */
+/* ---- Layers ------------------------------------------------------------------------ */
 
 /* The head whose features begin at `at`: over all keys, or for query r over the first
    r + 1. */
@@ -152,7 +152,7 @@ static void convolve(pass *p, const char *name, const double *x, int64_t inputs,
         }
 }
 
-/* ---- The two halves ------------------------------------------------------------- */
+/* ---- The two halves ---------------------------------------------------------------- */
 
 bool exact_whisper_encode(const exact_whisper *model, const double *features,
                           double *out) {

@@ -23,95 +23,16 @@ const char bench_compiler[] = __VERSION__;
 const char bench_compiler[] = "GCC " __VERSION__;
 #endif
 
-enum {
-    OPTION_KINDS,
-    OPTION_LENGTHS,
-    OPTION_HEADS,
-    OPTION_DIM,
-    OPTION_VALUE_DIM,
-    OPTION_FEED_FORWARD,
-    OPTION_BATCH,
-    OPTION_THREADS,
-    OPTION_MODE,
-    OPTION_SCOPE,
-    OPTION_REPEATS,
-    OPTION_QUICK,
-    OPTION_BUDGET,
-    OPTION_SEED,
-    OPTION_ISA,
-    OPTION_JSON,
-    OPTION_CSV,
-    OPTION_PLOT,
-    OPTION_HELP
-};
-
 #define DEFAULT_KINDS "full,clustered-100,i-clustered-100,lsh-1,lsh-4"
 #define DEFAULT_LENGTHS "512..32768"
 #define QUICK_LENGTHS "512..8192"
 enum { DEFAULT_REPEATS = 7, QUICK_REPEATS = 3, DEFAULT_BUDGET = 240, QUICK_BUDGET = 35 };
 
-static const option_row rows[] =
-    {[OPTION_KINDS] =
-         {"kinds", 0, "LIST",
-          "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS ")"},
-     [OPTION_LENGTHS] =
-         {"lengths", 0, "LIST",
-          "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
-          "; with --quick " QUICK_LENGTHS ")"},
-     [OPTION_HEADS] = {"heads", 0, "H", "heads (default: 6)"},
-     [OPTION_DIM] = {"dim", 0, "D", "size of a query and of a key (default: 64)"},
-     [OPTION_VALUE_DIM] = {"value-dim", 0, "D", "size of a value (default: as --dim)"},
-     [OPTION_FEED_FORWARD] = {"feed-forward", 0, "F",
-                              "with --scope layer: features inside the feed-forward\n"
-                              "(default: 4 H D, so 1536)"},
-     [OPTION_BATCH] = {"batch", 0, "B", "sequences (default: 1)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_MODE] = {"mode", 0, "MODE",
-                      "forward, or train: forward and backward (default: forward)"},
-     [OPTION_SCOPE] = {"scope", 0, "SCOPE",
-                       "attention, or layer: a whole encoder layer with projections,\n"
-                       "feed-forward and norms (default: attention)"},
-     [OPTION_REPEATS] = {"repeats", 0, "R",
-                         "repetitions at most, 1 to 100; fewer where time is short\n"
-                         "(default: 7; with --quick 3)"},
-     [OPTION_QUICK] = {"quick", 0, NULL,
-                       "fewer lengths and repetitions: under 45 seconds"},
-     [OPTION_BUDGET] = {"budget", 0, "SECONDS",
-                        "what would take longer in all is estimated, not measured\n"
-                        "(default: 240; with --quick 35)"},
-     [OPTION_SEED] = {"seed", 0, "S", "seed of the data and of the kinds (default: 1)"},
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_CSV] = {"csv", 0, "F", "write the rows there as comma-separated values"},
-     [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
-                      "draw time and memory per element against the length"},
-     [OPTION_HELP] = HELP_ROW,
-     {0}};
+/* ---- What an option says ----------------------------------------------------------- */
 
-static const command_help help = {
-    "bench", "bench [options]",
-    "What each kind of attention costs on this machine, in time and in memory, at "
-    "growing\n"
-    "lengths, and where it becomes faster than full attention. Every result is verified\n"
-    "before its time is printed. The kinds take turns; best and median are shown, and "
-    "how\n"
-    "far apart they are. Beside them, measured in the same run: the rate of a BLAS and "
-    "of\n"
-    "memory.\n",
-    rows,
-    "An element is a position of a sequence. B/elem. plan: what the plan holds besides\n"
-    "inputs and outputs (layer: what the model holds, weights included); process: how\n"
-    "much the process grew at its peak. Where full (or any kind) would exceed the "
-    "budget\n"
-    "its time is an estimate, marked ~.\n"
-    "Ctrl-C shows and saves what is measured so far. A result that is wrong gets no "
-    "time,\n"
-    "and the exit code is then 1.\n"};
-
-/* ---- Lists ------------------------------------------------------------------------- */
-
-static bool take_kinds(bench_job *job, const char *text) {
-    job->kinds = read_kinds("bench", "kinds", text, job->kind_texts[0],
+static bool take_kinds(void *shared, const char *name, const char *text) {
+    bench_job *job = shared;
+    job->kinds = read_kinds("bench", name, text, job->kind_texts[0],
                             sizeof *job->kind_texts, BENCH_KINDS);
     return job->kinds > 0;
 }
@@ -134,12 +55,13 @@ static bool add_lengths(bench_job *job, int64_t from, int64_t to) {
     return true;
 }
 
-static bool take_lengths(bench_job *job, const char *text) {
+static bool take_lengths(void *shared, const char *name, const char *text) {
+    bench_job *job = shared;
     char copy[512];
     char *rest = copy, *piece;
     job->lengths = 0;
     if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
-        complain(EXIT_USAGE, "bench", "--lengths is too long");
+        complain(EXIT_USAGE, "bench", "--%s is too long", name);
         return false;
     }
     while ((piece = strsep(&rest, ","))) {
@@ -147,10 +69,10 @@ static bool take_lengths(bench_job *job, const char *text) {
         char *dots = strstr(piece, "..");
         if (dots)
             *dots = 0;
-        if (!parse_integer("bench", "lengths", piece, 1, 1 << 26, &from))
+        if (!parse_integer("bench", name, piece, 1, 1 << 26, &from))
             return false;
         to = from;
-        if (dots && !parse_integer("bench", "lengths", dots + 2, from, 1 << 26, &to))
+        if (dots && !parse_integer("bench", name, dots + 2, from, 1 << 26, &to))
             return false;
         if (!add_lengths(job, from, to))
             return false;
@@ -158,57 +80,99 @@ static bool take_lengths(bench_job *job, const char *text) {
     return true;
 }
 
-/* ---- Options ----------------------------------------------------------------------- */
-
-static bool take_mode(bench_job *job, const char *value) {
+static bool take_mode(void *shared, const char *name, const char *value) {
+    bench_job *job = shared;
     job->train = strcmp(value, "train") == 0;
     if (job->train || strcmp(value, "forward") == 0)
         return true;
-    complain(EXIT_USAGE, "bench", "--mode is \"%s\"; it must be forward or train", value);
-    return false;
-}
-
-static bool take_scope(bench_job *job, const char *value) {
-    job->layer = strcmp(value, "layer") == 0;
-    if (job->layer || strcmp(value, "attention") == 0)
-        return true;
-    complain(EXIT_USAGE, "bench", "--scope is \"%s\"; it must be attention or layer",
+    complain(EXIT_USAGE, "bench", "--%s is \"%s\"; it must be forward or train", name,
              value);
     return false;
 }
 
-static bool take_option(void *shared, int option, const char *value) {
+static bool take_scope(void *shared, const char *name, const char *value) {
     bench_job *job = shared;
-    switch (option) {
-    case OPTION_KINDS: return take_kinds(job, value);
-    case OPTION_LENGTHS: return take_lengths(job, value);
-    case OPTION_HEADS:
-        return parse_integer("bench", "heads", value, 1, 4096, &job->heads);
-    case OPTION_DIM: return parse_integer("bench", "dim", value, 1, 65536, &job->dim);
-    case OPTION_VALUE_DIM:
-        return parse_integer("bench", "value-dim", value, 1, 65536, &job->value_dim);
-    case OPTION_FEED_FORWARD:
-        return parse_integer("bench", "feed-forward", value, 1, 1 << 24,
-                             &job->feed_forward);
-    case OPTION_BATCH:
-        return parse_integer("bench", "batch", value, 1, 65536, &job->batch);
-    case OPTION_THREADS:
-        return parse_integer("bench", "threads", value, 0, 4096, &job->threads);
-    case OPTION_MODE: return take_mode(job, value);
-    case OPTION_SCOPE: return take_scope(job, value);
-    case OPTION_REPEATS:
-        return parse_integer("bench", "repeats", value, 1, BENCH_REPEATS, &job->repeats);
-    case OPTION_BUDGET:
-        return parse_integer("bench", "budget", value, 1, 1000000, &job->budget);
-    case OPTION_SEED: return parse_seed("bench", "seed", value, &job->seed);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_CSV: job->csv_path = value; return true;
-    case OPTION_PLOT: return take_plot("bench", value, &job->plot_path);
-    case OPTION_JSON: job->json = true; return true;
-    case OPTION_QUICK: job->quick = true; return true;
-    default: return true;
-    }
+    job->layer = strcmp(value, "layer") == 0;
+    if (job->layer || strcmp(value, "attention") == 0)
+        return true;
+    complain(EXIT_USAGE, "bench", "--%s is \"%s\"; it must be attention or layer", name,
+             value);
+    return false;
 }
+
+static bool take_picture(void *job, const char *name, const char *value) {
+    (void)name;
+    return take_plot("bench", value, &((bench_job *)job)->plot_path);
+}
+
+/* ---- The options ------------------------------------------------------------------- */
+
+static const option_row rows[] = {
+    {"kinds", 0, "LIST",
+     "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS ")",
+     TAKEN_BY(take_kinds)},
+    {"lengths", 0, "LIST",
+     "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
+     "; with --quick " QUICK_LENGTHS ")",
+     TAKEN_BY(take_lengths)},
+    {"heads", 0, "H", "heads (default: 6)", SETS_INTEGER(bench_job, heads, 1, 4096)},
+    {"dim", 0, "D", "size of a query and of a key (default: 64)",
+     SETS_INTEGER(bench_job, dim, 1, 65536)},
+    {"value-dim", 0, "D", "size of a value (default: as --dim)",
+     SETS_INTEGER(bench_job, value_dim, 1, 65536)},
+    {"feed-forward", 0, "F",
+     "with --scope layer: features inside the feed-forward\n"
+     "(default: 4 H D, so 1536)",
+     SETS_INTEGER(bench_job, feed_forward, 1, 1 << 24)},
+    {"batch", 0, "B", "sequences (default: 1)", SETS_INTEGER(bench_job, batch, 1, 65536)},
+    THREADS_ROW(bench_job),
+    {"mode", 0, "MODE", "forward, or train: forward and backward (default: forward)",
+     TAKEN_BY(take_mode)},
+    {"scope", 0, "SCOPE",
+     "attention, or layer: a whole encoder layer with projections,\n"
+     "feed-forward and norms (default: attention)",
+     TAKEN_BY(take_scope)},
+    {"repeats", 0, "R",
+     "repetitions at most, 1 to 100; fewer where time is short\n"
+     "(default: 7; with --quick 3)",
+     SETS_INTEGER(bench_job, repeats, 1, BENCH_REPEATS)},
+    {"quick", 0, NULL, "fewer lengths and repetitions: under 45 seconds",
+     SETS_FLAG(bench_job, quick)},
+    {"budget", 0, "SECONDS",
+     "what would take longer in all is estimated, not measured\n"
+     "(default: 240; with --quick 35)",
+     SETS_INTEGER(bench_job, budget, 1, 1000000)},
+    {"seed", 0, "S", "seed of the data and of the kinds (default: 1)",
+     SETS_SEED(bench_job, seed)},
+    ISA_ROW(bench_job),
+    {"json", 0, NULL, "print one JSON object instead of the table",
+     SETS_FLAG(bench_job, json)},
+    {"csv", 0, "F", "write the rows there as comma-separated values",
+     SETS_TEXT(bench_job, csv_path)},
+    {"plot", 0, "F.svg|F.png", "draw time and memory per element against the length",
+     TAKEN_BY(take_picture)},
+    HELP_ROW,
+    {0}};
+
+static const command_help help = {
+    "bench", "bench [options]",
+    "What each kind of attention costs on this machine, in time and in memory, at "
+    "growing\n"
+    "lengths, and where it becomes faster than full attention. Every result is verified\n"
+    "before its time is printed. The kinds take turns; best and median are shown, and "
+    "how\n"
+    "far apart they are. Beside them, measured in the same run: the rate of a BLAS and "
+    "of\n"
+    "memory.\n",
+    rows,
+    "An element is a position of a sequence. B/elem. plan: what the plan holds besides\n"
+    "inputs and outputs (layer: what the model holds, weights included); process: how\n"
+    "much the process grew at its peak. Where full (or any kind) would exceed the "
+    "budget\n"
+    "its time is an estimate, marked ~.\n"
+    "Ctrl-C shows and saves what is measured so far. A result that is wrong gets no "
+    "time,\n"
+    "and the exit code is then 1.\n"};
 
 /* Refuses options of the other scope. */
 static int check_sizes(const bench_job *job) {
@@ -224,9 +188,9 @@ static int check_sizes(const bench_job *job) {
 /* Sets what was not given. */
 static void fill_defaults(bench_job *job) {
     if (job->kinds == 0)
-        take_kinds(job, DEFAULT_KINDS);
+        take_kinds(job, "kinds", DEFAULT_KINDS);
     if (job->lengths == 0)
-        take_lengths(job, job->quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
+        take_lengths(job, "lengths", job->quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
     if (job->repeats == 0)
         job->repeats = job->quick ? QUICK_REPEATS : DEFAULT_REPEATS;
     if (job->budget == 0)
@@ -237,7 +201,7 @@ static void fill_defaults(bench_job *job) {
         job->feed_forward = 4 * job->heads * job->dim;
 }
 
-/* ---- What the machine is ------------------------------------------------------------------- */
+/* ---- What the machine is ----------------------------------------------------------- */
 
 /* What follows the colon of the first line that begins with the name. */
 static bool find_line(const char *path, const char *name, char *text, size_t size) {
@@ -305,7 +269,7 @@ static void describe_machine(bench_machine *machine) {
     bench_peak_begin(&machine->peak_resets);
 }
 
-/* ---- What the machine can do ---------------------------------------------------------------- */
+/* ---- What the machine can do ------------------------------------------------------- */
 
 static const double measuring_seconds = 0.25;
 
@@ -452,7 +416,7 @@ int bench_command(int count, char **arguments) {
     job->dim = 64;
     job->batch = 1;
     job->seed = 1;
-    int code = take_options(&help, count, arguments, take_option, job);
+    int code = take_options(&help, count, arguments, job);
     if (code >= 0) {
         free(job);
         return code;

@@ -266,7 +266,7 @@ static int write_csv(const bench_job *job) {
                     strerror(errno));
 }
 
-/* ---- JSON ---------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------- */
 
 static json_t *machine_object(const bench_job *job) {
     const bench_machine *machine = &job->machine;
@@ -379,7 +379,7 @@ static json_t *whole_object(const bench_job *job) {
                      "interrupted", job->interrupted);
 }
 
-/* ---- The picture: time and memory per element against the length --------------------- */
+/* ---- The picture: time and memory per element against the length ------------------- */
 
 enum { REFERENCE = BENCH_KINDS, SERIES };
 

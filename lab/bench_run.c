@@ -57,7 +57,7 @@ static void watch_signals(bench_job *job) {
     catch_signals(on_stop);
 }
 
-/* ---- Arrays: page-aligned, as an ordinary program has them, no huge pages -------------- */
+/* ---- Arrays: page-aligned, as an ordinary program has them, no huge pages ---------- */
 
 enum { PAGE = 4096 };
 
@@ -153,7 +153,7 @@ static bool create_features(bench_data *data, const bench_job *job) {
     return true;
 }
 
-/* ---- All arrays --------------------------------------------------------------------- */
+/* ---- All arrays -------------------------------------------------------------------- */
 
 bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
     bool fine = true;

@@ -27,8 +27,9 @@ typedef struct {
 } measurement;
 
 typedef struct {
+    int64_t longest, threads;
+    bool json;
     shoal_context *context;
-    int64_t longest;
     float *q, *k, *v, *out; /* [HEADS][longest][DIM] */
     double begun;
     int lengths;
@@ -36,13 +37,13 @@ typedef struct {
     measurement rows[LENGTHS][KINDS];
 } demonstration;
 
-enum { OPTION_MAX_LENGTH, OPTION_THREADS, OPTION_JSON, OPTION_HELP };
-
 static const option_row options[] =
-    {{"max-length", 0, "N", "the longest sequence (default: 16384)"},
-     {"threads", 0, "T", "threads (default: 0, one per processor)"},
-     {"json", 0, NULL, "print one JSON object instead of a table"},
-     {"help", 'h', NULL, "print this"},
+    {{"max-length", 0, "N", "the longest sequence (default: 16384)",
+      SETS_INTEGER(demonstration, longest, SHORTEST, (int64_t)SHORTEST << (LENGTHS - 1))},
+     THREADS_ROW(demonstration),
+     {"json", 0, NULL, "print one JSON object instead of a table",
+      SETS_FLAG(demonstration, json)},
+     HELP_ROW,
      {0}};
 
 static const command_help help = {"demo", "demo [--max-length N] [--threads T] [--json]",
@@ -60,7 +61,7 @@ static const command_help help = {"demo", "demo [--max-length N] [--threads T] [
                                   "is compared with the exact one;\n"
                                   "if it is wrong, the exit code is 1.\n"};
 
-/* ---- Data: the same on every machine ------------------------------------------------ */
+/* ---- Data: the same on every machine ----------------------------------------------- */
 
 /* Attention that can be approximated needs queries that resemble one another and keys
    that differ in importance, as real ones do; white noise has neither. So every position
@@ -136,7 +137,7 @@ static void fill_data(float *q, float *k, float *v, int heads, int64_t length, i
     }
 }
 
-/* ---- Measuring -------------------------------------------------------------------- */
+/* ---- Measuring --------------------------------------------------------------------- */
 
 /* Every length is a prefix of the same arrays, which is only a matter of strides. */
 static shoal_problem problem_of(const demonstration *demo, int64_t length) {
@@ -215,7 +216,7 @@ static int measure_or_estimate(demonstration *demo, int row, int kind) {
     return EXIT_OK;
 }
 
-/* ---- Printing --------------------------------------------------------------------- */
+/* ---- Printing ---------------------------------------------------------------------- */
 
 static void print_heading(const demonstration *demo) {
     printf("%d heads of %d, batch 1, float32, forward; %s, %d threads\n%s\n", HEADS, DIM,
@@ -331,14 +332,14 @@ static int print_object(const demonstration *demo) {
                                 crossings));
 }
 
-/* ---- The command ------------------------------------------------------------------ */
+/* ---- The command ------------------------------------------------------------------- */
 
-static int run(demonstration *demo, bool json) {
+static int run(demonstration *demo) {
     progress_begin(0);
     progress_say("generating data");
     fill_data(demo->q, demo->k, demo->v, HEADS, demo->longest, DIM);
     progress_end();
-    if (!json)
+    if (!demo->json)
         print_heading(demo);
     for (int64_t length = SHORTEST; length <= demo->longest; length *= 2) {
         int row = demo->lengths;
@@ -351,16 +352,16 @@ static int run(demonstration *demo, bool json) {
         }
         progress_end();
         demo->lengths++;
-        if (!json)
+        if (!demo->json)
             print_row(demo, row);
     }
-    if (json)
+    if (demo->json)
         return print_object(demo);
     print_crossings(demo);
     return EXIT_OK;
 }
 
-static int with_memory(demonstration *demo, bool json) {
+static int with_memory(demonstration *demo) {
     size_t bytes = (size_t)(HEADS * demo->longest * DIM) * sizeof(float);
     float **arrays[] = {&demo->q, &demo->k, &demo->v, &demo->out};
     int code = EXIT_OK;
@@ -368,7 +369,7 @@ static int with_memory(demonstration *demo, bool json) {
         if (!(*arrays[i] = malloc(bytes)))
             code = EXIT_RESOURCES;
     if (code == EXIT_OK)
-        code = run(demo, json);
+        code = run(demo);
     else
         complain(code, "demo", "out of memory; try a smaller --max-length");
     for (int i = 0; i < 4; i++)
@@ -378,30 +379,15 @@ static int with_memory(demonstration *demo, bool json) {
 
 int demo_command(int count, char **arguments) {
     demonstration demo = {.longest = LONGEST, .begun = seconds_now()};
-    int64_t threads = 0;
-    bool json = false, fine = true;
-    const char *value;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTION_MAX_LENGTH)
-            fine = parse_integer("demo", "max-length", value, SHORTEST,
-                                 (int64_t)SHORTEST << (LENGTHS - 1), &demo.longest);
-        else if (option == OPTION_THREADS)
-            fine = parse_integer("demo", "threads", value, 0, 4096, &threads);
-        json |= option == OPTION_JSON;
-        if (option == OPTIONS_WRONG || !fine)
-            return EXIT_USAGE;
-    }
+    int code = take_options(&help, count, arguments, &demo);
+    if (code >= 0)
+        return code;
     if (optind < count)
         return complain(EXIT_USAGE, "demo", "%s is one word too many", arguments[optind]);
-    int code = open_context("demo", (int)threads, NULL, &demo.context);
+    code = open_context("demo", (int)demo.threads, NULL, &demo.context);
     if (code != EXIT_OK)
         return code;
-    code = with_memory(&demo, json);
+    code = with_memory(&demo);
     shoal_context_destroy(demo.context);
     return code;
 }

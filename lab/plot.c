@@ -39,7 +39,7 @@ bool plot_write(const char *path, const plot_figure *figure, char *reason, size_
 
 #include <cairo-svg.h>
 
-/* ---- Axes: where they end, where their ticks are and what these say ------------------- */
+/* ---- Axes: where they end, where their ticks are and what these say ---------------- */
 
 /* An axis whose ends are known, laid along pixels. */
 typedef struct {
@@ -198,7 +198,7 @@ static int find_ticks(const ruler *r, tick *ticks) {
     return r->axis.doubling ? doubling_ticks(r, ticks) : decade_ticks(r, ticks);
 }
 
-/* ---- Sizes and colours --------------------------------------------------------------- */
+/* ---- Sizes and colours ------------------------------------------------------------- */
 
 enum { CHART_WIDTH = 330, CHART_HEIGHT = 300, LEGEND_LINE = 16 };
 static const double left_margin = 58, right_margin = 14, top_margin = 28,
@@ -535,7 +535,7 @@ static void paint_figure(cairo_t *cr, const void *what) {
               figure->caption);
 }
 
-/* ---- Files --------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------- */
 
 static bool ends_in(const char *path, const char *ending) {
     const size_t size = strlen(path), tail = strlen(ending);

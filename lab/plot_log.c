@@ -17,11 +17,13 @@
 
 enum { MOST_LOGS = PLOT_COLOURS, POINTS = 400, NAME = 96 };
 
-enum { OPTION_OUT, OPTION_HELP };
+typedef struct {
+    const char *picture;
+} plot_job;
 
-static const option_row rows[] = {[OPTION_OUT] = {"output", 'o', "F.svg|F.png",
-                                                  "the picture"},
-                                  [OPTION_HELP] = {"help", 'h', NULL, "print this"},
+static const option_row rows[] = {{"output", 'o', "F.svg|F.png", "the picture",
+                                   SETS_TEXT(plot_job, picture)},
+                                  HELP_ROW,
                                   {0}};
 
 static const command_help help =
@@ -191,16 +193,7 @@ static int run(const char *picture, int count, char **paths) {
 }
 
 int plot_command(int count, char **arguments) {
-    const char *value, *picture = NULL;
-    for (int option;
-         (option = next_option(&help, count, arguments, &value)) != OPTIONS_END;) {
-        if (option == OPTION_HELP) {
-            print_help(&help);
-            return EXIT_OK;
-        }
-        if (option == OPTIONS_WRONG)
-            return EXIT_USAGE;
-        picture = value;
-    }
-    return run(picture, count - optind, arguments + optind);
+    plot_job job = {0};
+    const int ended = take_options(&help, count, arguments, &job);
+    return ended >= 0 ? ended : run(job.picture, count - optind, arguments + optind);
 }

@@ -27,47 +27,51 @@ enum { DEFAULT_SAMPLES = 256, DEFAULT_REPEATS = 7, DEFAULT_SEED = 1 };
     "full,clustered-C,i-clustered-C,i-clustered-C:groups=keys,"                          \
     "i-clustered-C:normaliser=query,shoal-C:topk=32,shoal-C"
 
-enum {
-    OPTION_KINDS,
-    OPTION_CLUSTERS,
-    OPTION_LAYERS,
-    OPTION_SAMPLES,
-    OPTION_REPEATS,
-    OPTION_SEED,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_PLOT,
-    OPTION_JSON,
-    OPTION_HELP
-};
+static bool take_kinds(void *shared, const char *name, const char *text) {
+    quality_job *job = shared;
+    job->kinds = read_kinds("quality", name, text, job->kind_texts[0],
+                            sizeof *job->kind_texts, QUALITY_KINDS);
+    return job->kinds > 0;
+}
+
+static bool take_picture(void *job, const char *name, const char *value) {
+    (void)name;
+    return take_plot("quality", value, &((quality_job *)job)->plot_path);
+}
 
 static const option_row rows[] =
-    {[OPTION_KINDS] = {"kinds", 0, "LIST",
-                       "kinds of attention, as shoal kinds spells them; a kind's -C\n"
-                       "stands for --clusters; full is added where it is missing\n"
-                       "(default: full,clustered-C,i-clustered-C,\n"
-                       "i-clustered-C:groups=keys,i-clustered-C:normaliser=query,\n"
-                       "shoal-C:topk=32,shoal-C)"},
-     [OPTION_CLUSTERS] = {"clusters", 0, "C",
-                          "groups of queries (default: 100; 25 when there are fewer\n"
-                          "than 1024 queries)"},
-     [OPTION_LAYERS] = {"layers", 0, "LIST",
-                        "only these layers, such as 0,2..4 (default: all)"},
-     [OPTION_SAMPLES] = {"samples", 0, "N",
-                         "queries per layer whose attention rows are compared; all of\n"
-                         "them if there are no more (default: 256)"},
-     [OPTION_REPEATS] = {"repeats", 0, "R",
-                         "timed calls per kind and layer, taken in turns; the best\n"
-                         "counts, 1 to 1000 (default: 7)"},
-     [OPTION_SEED] = {"seed", 0, "S",
-                      "seed of the kinds, unless spelled, and of the sample\n"
-                      "(default: 1)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
-                      "draw error against time, with the Pareto front"},
-     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the tables"},
-     [OPTION_HELP] = HELP_ROW,
+    {{"kinds", 0, "LIST",
+      "kinds of attention, as shoal kinds spells them; a kind's -C\n"
+      "stands for --clusters; full is added where it is missing\n"
+      "(default: full,clustered-C,i-clustered-C,\n"
+      "i-clustered-C:groups=keys,i-clustered-C:normaliser=query,\n"
+      "shoal-C:topk=32,shoal-C)",
+      TAKEN_BY(take_kinds)},
+     {"clusters", 0, "C",
+      "groups of queries (default: 100; 25 when there are fewer\n"
+      "than 1024 queries)",
+      SETS_INTEGER(quality_job, clusters, 1, 65535)},
+     {"layers", 0, "LIST", "only these layers, such as 0,2..4 (default: all)",
+      SETS_TEXT(quality_job, layers_text)},
+     {"samples", 0, "N",
+      "queries per layer whose attention rows are compared; all of\n"
+      "them if there are no more (default: 256)",
+      SETS_INTEGER(quality_job, samples, 1, INT32_MAX)},
+     {"repeats", 0, "R",
+      "timed calls per kind and layer, taken in turns; the best\n"
+      "counts, 1 to 1000 (default: 7)",
+      SETS_INTEGER(quality_job, repeats, 1, 1000)},
+     {"seed", 0, "S",
+      "seed of the kinds, unless spelled, and of the sample\n"
+      "(default: 1)",
+      SETS_SEED(quality_job, seed)},
+     THREADS_ROW(quality_job),
+     ISA_ROW(quality_job),
+     {"plot", 0, "F.svg|F.png", "draw error against time, with the Pareto front",
+      TAKEN_BY(take_picture)},
+     {"json", 0, NULL, "print one JSON object instead of the tables",
+      SETS_FLAG(quality_job, json)},
+     HELP_ROW,
      {0}};
 
 static const command_help help = {
@@ -88,12 +92,6 @@ static const command_help help = {
 
 /* ---- Options ----------------------------------------------------------------------- */
 
-static bool take_kinds(quality_job *job, const char *text) {
-    job->kinds = read_kinds("quality", "kinds", text, job->kind_texts[0],
-                            sizeof *job->kind_texts, QUALITY_KINDS);
-    return job->kinds > 0;
-}
-
 /* Errors and speeds are against full: where it is not asked for it comes first. */
 static bool place_reference(quality_job *job) {
     for (job->reference = 0; job->reference < job->kinds; job->reference++)
@@ -110,27 +108,6 @@ static bool place_reference(quality_job *job) {
     job->kinds++;
     job->reference = 0;
     return true;
-}
-
-static bool take_option(void *shared, int option, const char *value) {
-    quality_job *job = shared;
-    switch (option) {
-    case OPTION_KINDS: return take_kinds(job, value);
-    case OPTION_CLUSTERS:
-        return parse_integer("quality", "clusters", value, 1, 65535, &job->clusters);
-    case OPTION_LAYERS: job->layers_text = value; return true;
-    case OPTION_SAMPLES:
-        return parse_integer("quality", "samples", value, 1, INT32_MAX, &job->samples);
-    case OPTION_REPEATS:
-        return parse_integer("quality", "repeats", value, 1, 1000, &job->repeats);
-    case OPTION_SEED: return parse_seed("quality", "seed", value, &job->seed);
-    case OPTION_THREADS:
-        return parse_integer("quality", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_PLOT: return take_plot("quality", value, &job->plot_path);
-    case OPTION_JSON: job->json = true; return true;
-    default: return true;
-    }
 }
 
 static const char letters[ARRAYS] = {'q', 'k', 'v'};
@@ -487,11 +464,11 @@ int quality_command(int count, char **arguments) {
     static quality_job job = {.samples = DEFAULT_SAMPLES,
                               .repeats = DEFAULT_REPEATS,
                               .seed = DEFAULT_SEED};
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kinds == 0)
-        take_kinds(&job, DEFAULT_KINDS);
+        take_kinds(&job, "kinds", DEFAULT_KINDS);
     if (!place_reference(&job))
         return EXIT_USAGE;
     return run(&job, count - optind, arguments + optind);

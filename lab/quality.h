@@ -76,7 +76,7 @@ int quality_read(quality_job *job, const quality_folder *folder, int at,
                  quality_layer *layer);
 void quality_release(quality_layer *layer);
 
-/* ---- The run (quality_run.c) and its reports (quality_report.c) --------------------- */
+/* ---- The run (quality_run.c) and its reports (quality_report.c) -------------------- */
 
 int quality_measure(quality_job *job, quality_folder *folder);
 

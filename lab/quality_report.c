@@ -204,7 +204,7 @@ int quality_print_json(const quality_job *job) {
                                 job->interrupted, "folders", folders));
 }
 
-/* ---- The picture: error against time, a chart per folder, with the Pareto front ------ */
+/* ---- The picture: error against time, a chart per folder, with the Pareto front ---- */
 
 /* What one chart points to while it is drawn. */
 typedef struct {

@@ -20,45 +20,86 @@
 
 enum { DEFAULT_SAVE = 60 };
 
-enum {
-    OPTION_OUT,
-    OPTION_KINDS,
-    OPTION_LENGTHS,
-    OPTION_STEPS,
-    OPTION_SEED,
-    OPTION_SET,
-    OPTION_SAVE,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_SHOW,
-    OPTION_MARKDOWN,
-    OPTION_JSON,
-    OPTION_HELP
-};
+/* ---- Options ----------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool take_lengths(void *shared, const char *name, const char *text) {
+    repro_job *job = shared;
+    char word[32];
+    for (job->length_count = 0;; text++) {
+        const size_t size = strcspn(text, ",");
+        snprintf(word, sizeof word, "%.*s", (int)size, text);
+        if (job->length_count == REPRO_LENGTHS) {
+            complain(EXIT_USAGE, "repro", "--%s has more than %d lengths", name,
+                     REPRO_LENGTHS);
+            return false;
+        }
+        if (!parse_integer("repro", name, word, 1, 1 << 24,
+                           &job->lengths[job->length_count]))
+            return false;
+        job->length_count++;
+        text += size;
+        if (!*text)
+            break;
+    }
+    qsort(job->lengths, (size_t)job->length_count, sizeof *job->lengths, by_size);
+    return true;
+}
+
+static bool take_kinds(void *shared, const char *name, const char *text) {
+    repro_job *job = shared;
+    job->kind_count =
+        read_kinds("repro", name, text, job->kinds[0], REPRO_NAME, REPRO_KINDS);
+    return job->kind_count > 0;
+}
+
+/* Fields that the grid varies have options of their own. */
+static bool take_pair(void *job, const char *name, const char *pair) {
+    static const char *const own[][2] = {{"length=", "lengths"}, {"attention=", "kinds"}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strncmp(pair, own[i][0], strlen(own[i][0])) == 0) {
+            complain(EXIT_USAGE, "repro", "--%s %s: use --%s", name, pair, own[i][1]);
+            return false;
+        }
+    return train_say_pair(&((repro_job *)job)->settings, pair) == EXIT_OK;
+}
+
+static bool take_field(void *job, const char *name, const char *value) {
+    return train_say(&((repro_job *)job)->settings, name, value) == EXIT_OK;
+}
 
 static const option_row rows[] =
-    {[OPTION_OUT] = {"out", 'o', "DIR",
-                     "folder of the trainings, " REPRO_RESULTS " and the pictures"},
-     [OPTION_KINDS] = {"kinds", 0, "LIST",
-                       "kinds of attention (default: full, clustered and i-clustered at\n"
-                       "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds)"},
-     [OPTION_LENGTHS] = {"lengths", 0, "LIST",
-                         "lengths of w (default: 31,63,127,255: 64 to 512 positions)"},
-     [OPTION_STEPS] = {"steps", 0, "N",
-                       "steps of a cell; finished cells with fewer go on\n"
-                       "(default: 5000)"},
-     [OPTION_SEED] = {"seed", 0, "S", "of weights, data and dropout (default: 1)"},
-     [OPTION_SET] = {"set", 0, "KEY=VALUE",
-                     "any other field of the trainings, as in shoal train; may be\n"
-                     "repeated"},
-     [OPTION_SAVE] = {"save-seconds", 0, "S",
-                      "seconds between a training's checkpoints (default: 60)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_SHOW] = {"show", 0, NULL, "train nothing: print and draw what is there"},
-     [OPTION_MARKDOWN] = {"markdown", 0, NULL, "print the table as Markdown"},
-     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_HELP] = HELP_ROW,
+    {{"out", 'o', "DIR", "folder of the trainings, " REPRO_RESULTS " and the pictures",
+      SETS_TEXT(repro_job, folder)},
+     {"kinds", 0, "LIST",
+      "kinds of attention (default: full, clustered and i-clustered at\n"
+      "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds)",
+      TAKEN_BY(take_kinds)},
+     {"lengths", 0, "LIST", "lengths of w (default: 31,63,127,255: 64 to 512 positions)",
+      TAKEN_BY(take_lengths)},
+     {"steps", 0, "N",
+      "steps of a cell; finished cells with fewer go on\n"
+      "(default: 5000)",
+      TAKEN_BY(take_field)},
+     {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
+     {"set", 0, "KEY=VALUE",
+      "any other field of the trainings, as in shoal train; may be\n"
+      "repeated",
+      TAKEN_BY(take_pair)},
+     {"save-seconds", 0, "S", "seconds between a training's checkpoints (default: 60)",
+      SETS_INTEGER(repro_job, save_seconds, 0, 1000000)},
+     THREADS_ROW(repro_job),
+     ISA_ROW(repro_job),
+     {"show", 0, NULL, "train nothing: print and draw what is there",
+      SETS_FLAG(repro_job, show)},
+     {"markdown", 0, NULL, "print the table as Markdown", SETS_FLAG(repro_job, markdown)},
+     {"json", 0, NULL, "print one JSON object instead of the table",
+      SETS_FLAG(repro_job, json)},
+     HELP_ROW,
      {0}};
 
 static const command_help help =
@@ -76,76 +117,7 @@ static const command_help help =
      "processes may work on one folder: each takes cells that nobody is training.\n"
      "The pictures are DIR/copy.svg and DIR/copy.png.\n"};
 
-/* ---- Options --------------------------------------------------------------------- */
-
-static int by_size(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static bool take_lengths(repro_job *job, const char *text) {
-    char word[32];
-    for (job->length_count = 0;; text++) {
-        const size_t size = strcspn(text, ",");
-        snprintf(word, sizeof word, "%.*s", (int)size, text);
-        if (job->length_count == REPRO_LENGTHS) {
-            complain(EXIT_USAGE, "repro", "--lengths has more than %d lengths",
-                     REPRO_LENGTHS);
-            return false;
-        }
-        if (!parse_integer("repro", "lengths", word, 1, 1 << 24,
-                           &job->lengths[job->length_count]))
-            return false;
-        job->length_count++;
-        text += size;
-        if (!*text)
-            break;
-    }
-    qsort(job->lengths, (size_t)job->length_count, sizeof *job->lengths, by_size);
-    return true;
-}
-
-static bool take_kinds(repro_job *job, const char *text) {
-    job->kind_count =
-        read_kinds("repro", "kinds", text, job->kinds[0], REPRO_NAME, REPRO_KINDS);
-    return job->kind_count > 0;
-}
-
-/* Fields that the grid varies have options of their own. */
-static bool take_field(repro_job *job, const char *pair) {
-    static const char *const own[][2] = {{"length=", "lengths"}, {"attention=", "kinds"}};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (strncmp(pair, own[i][0], strlen(own[i][0])) == 0) {
-            complain(EXIT_USAGE, "repro", "--set %s: use --%s", pair, own[i][1]);
-            return false;
-        }
-    return train_say_pair(&job->settings, pair) == EXIT_OK;
-}
-
-static bool take_option(void *shared, int option, const char *value) {
-    repro_job *job = shared;
-    switch (option) {
-    case OPTION_OUT: job->folder = value; return true;
-    case OPTION_KINDS: return take_kinds(job, value);
-    case OPTION_LENGTHS: return take_lengths(job, value);
-    case OPTION_STEPS:
-    case OPTION_SEED:
-        return train_say(&job->settings, rows[option].name, value) == EXIT_OK;
-    case OPTION_SET: return take_field(job, value);
-    case OPTION_SAVE:
-        return parse_integer("repro", "save-seconds", value, 0, 1000000,
-                             &job->save_seconds);
-    case OPTION_THREADS:
-        return parse_integer("repro", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_SHOW: job->show = true; return true;
-    case OPTION_MARKDOWN: job->markdown = true; return true;
-    case OPTION_JSON: job->json = true; return true;
-    default: return true;
-    }
-}
-
-/* ---- The command ----------------------------------------------------------------- */
+/* ---- The command ------------------------------------------------------------------- */
 
 /* One spelling for each kind, so that results are found again. */
 static int settle_kinds(repro_job *job) {
@@ -233,12 +205,12 @@ static int run(repro_job *job, int count, char **words) {
 int repro_command(int count, char **arguments) {
     static repro_job job = {.settings = {.command = "repro"},
                             .save_seconds = DEFAULT_SAVE};
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kind_count == 0)
-        take_kinds(&job, DEFAULT_KINDS);
+        take_kinds(&job, "kinds", DEFAULT_KINDS);
     if (job.length_count == 0)
-        take_lengths(&job, DEFAULT_LENGTHS);
+        take_lengths(&job, "lengths", DEFAULT_LENGTHS);
     return run(&job, count - optind, arguments + optind);
 }

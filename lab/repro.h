@@ -41,7 +41,7 @@ typedef struct {
     int failed;      /* cells whose training ended with a complaint */
 } repro_job;
 
-/* ---- Cells (repro_grid.c) -------------------------------------------------------- */
+/* ---- Cells (repro_grid.c) ---------------------------------------------------------- */
 
 /* Each returns an exit code, after a complaint where it is not EXIT_OK. */
 int repro_load(repro_job *job);
@@ -49,7 +49,7 @@ int repro_load(repro_job *job);
 int repro_train(repro_job *job);
 repro_cell repro_cell_of(const repro_job *job, const char *kind, int64_t length);
 
-/* ---- Tables and pictures --------------------------------------------------------- */
+/* ---- Tables and pictures ----------------------------------------------------------- */
 
 void repro_print(const repro_job *job);
 void repro_print_markdown(const repro_job *job);

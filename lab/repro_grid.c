@@ -18,7 +18,7 @@ enum { TEST_BATCHES = 20 };
 /* After so many validations in a row without a mistake a cell has shown everything. */
 #define STOP_AFTER "3"
 
-/* ---- The file -------------------------------------------------------------------- */
+/* ---- The file ---------------------------------------------------------------------- */
 
 static bool cell_is_whole(const json_t *cell) {
     const json_t *accuracy = json_object_get(cell, "accuracy");
@@ -103,7 +103,7 @@ static int add_result(repro_job *job, const char *key, json_t *cell) {
     return code;
 }
 
-/* ---- One cell -------------------------------------------------------------------- */
+/* ---- One cell ---------------------------------------------------------------------- */
 
 static void name_cell(char key[REPRO_NAME + 32], const char *kind, int64_t length) {
     snprintf(key, REPRO_NAME + 32, "%s/%" PRId64, kind, length);

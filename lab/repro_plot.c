@@ -28,7 +28,7 @@ int repro_write_pictures(const repro_job *job) {
 enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18 };
 static const double text_size = 10, small_text = 8.5, bottom = 58;
 
-/* ---- Panels ---------------------------------------------------------------------- */
+/* ---- Panels ------------------------------------------------------------------------ */
 
 /* Kinds of one family: the same spelling up to the number in it. */
 typedef struct {
@@ -83,7 +83,7 @@ static double panel_width(const repro_job *job) {
     return LEFT + CELL_WIDTH * job->length_count + GAP;
 }
 
-/* ---- Colours --------------------------------------------------------------------- */
+/* ---- Colours ----------------------------------------------------------------------- */
 
 /* From dark blue over green to yellow, lightness growing with the value, so that it reads
    in grey and for colour-blind readers too. */
@@ -99,7 +99,7 @@ static void colour_of(double value, double rgb[3]) {
                  (at - left) * (anchors[left + 1][i] - anchors[left][i]);
 }
 
-/* ---- Drawing --------------------------------------------------------------------- */
+/* ---- Drawing ----------------------------------------------------------------------- */
 
 static void draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
     cairo_text_extents_t extents;
@@ -172,7 +172,7 @@ static void draw(cairo_t *cr, const repro_job *job, const panels *all, double wi
               "finished");
 }
 
-/* ---- Files ----------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------- */
 
 /* What is drawn, and how large. */
 typedef struct {

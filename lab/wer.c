@@ -64,49 +64,72 @@ typedef struct {
 #define DEFAULT_GAP 0.5
 enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64 };
 
-enum {
-    OPTION_MODEL,
-    OPTION_ATTENTION,
-    OPTION_PER_WINDOW,
-    OPTION_GAP,
-    OPTION_LANGUAGE,
-    OPTION_BEAM_SIZE,
-    OPTION_LIMIT,
-    OPTION_THREADS,
-    OPTION_ISA,
-    OPTION_PLOT,
-    OPTION_JSON,
-    OPTION_TEXTS,
-    OPTION_HELP
-};
+static bool take_kinds(void *shared, const char *name, const char *text) {
+    wer_job *job = shared;
+    char names[MOST_KINDS][LONGEST_NAME];
+    job->kind_count = read_kinds("wer", name, text, names[0], sizeof *names, MOST_KINDS);
+    for (int i = 0; i < job->kind_count; i++)
+        memcpy(job->kinds[i].spelling, names[i], sizeof names[i]);
+    return job->kind_count > 0;
+}
+
+static bool take_gap(void *shared, const char *name, const char *value) {
+    wer_job *job = shared;
+    char *rest;
+    job->gap = strtod(value, &rest);
+    if (rest != value && !*rest && job->gap >= 0 && job->gap <= 30)
+        return true;
+    complain(EXIT_USAGE, "wer", "--%s is \"%s\"; it must be from 0 to 30 seconds", name,
+             value);
+    return false;
+}
+
+static bool take_language(void *job, const char *name, const char *value) {
+    (void)name;
+    ((wer_job *)job)->language = strcmp(value, "auto") ? value : NULL;
+    return true;
+}
+
+static bool take_picture(void *job, const char *name, const char *value) {
+    (void)name;
+    return take_plot("wer", value, &((wer_job *)job)->plot_path);
+}
 
 static const option_row rows[] =
-    {[OPTION_MODEL] = {"model", 'm', "M",
-                       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
-                       "(default: the environment variable SHOAL_MODEL)"},
-     [OPTION_ATTENTION] = {"attention", 'a', "LIST",
-                           "kinds of attention for the encoder, as shoal kinds spells\n"
-                           "them; full is added where it is missing\n"
-                           "(default: full,shoal-100)"},
-     [OPTION_PER_WINDOW] = {"per-window", 0, "N",
-                            "utterances that are heard together, 1 to 16, as long as\n"
-                            "they fit into 30 s: speech fills the window then\n"
-                            "(default: 2)"},
-     [OPTION_GAP] = {"gap", 0, "SECONDS", "silence between them (default: 0.5)"},
-     [OPTION_LANGUAGE] = {"language", 'l', "L",
-                          "language spoken, or auto; numbers, titles and spellings are\n"
-                          "normalised as English in any case (default: en)"},
-     [OPTION_BEAM_SIZE] = {"beam-size", 'b', "B",
-                           "texts that are followed side by side, 1 to 64; 1 is greedy\n"
-                           "(default: 1)"},
-     [OPTION_LIMIT] = {"limit", 0, "N", "only the first N utterances (default: all)"},
-     [OPTION_THREADS] = THREADS_ROW,
-     [OPTION_ISA] = ISA_ROW,
-     [OPTION_PLOT] = {"plot", 0, "F.svg|F.png",
-                      "draw word error rate against encoder time"},
-     [OPTION_JSON] = {"json", 0, NULL, "print one JSON object instead of the table"},
-     [OPTION_TEXTS] = {"texts", 0, NULL, "with --json: also what every kind heard"},
-     [OPTION_HELP] = HELP_ROW,
+    {{"model", 'm', "M",
+      "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
+      "(default: the environment variable SHOAL_MODEL)",
+      SETS_TEXT(wer_job, model)},
+     {"attention", 'a', "LIST",
+      "kinds of attention for the encoder, as shoal kinds spells\n"
+      "them; full is added where it is missing\n"
+      "(default: full,shoal-100)",
+      TAKEN_BY(take_kinds)},
+     {"per-window", 0, "N",
+      "utterances that are heard together, 1 to 16, as long as\n"
+      "they fit into 30 s: speech fills the window then\n"
+      "(default: 2)",
+      SETS_INTEGER(wer_job, per_window, 1, MOST_PER_WINDOW)},
+     {"gap", 0, "SECONDS", "silence between them (default: 0.5)", TAKEN_BY(take_gap)},
+     {"language", 'l', "L",
+      "language spoken, or auto; numbers, titles and spellings are\n"
+      "normalised as English in any case (default: en)",
+      TAKEN_BY(take_language)},
+     {"beam-size", 'b', "B",
+      "texts that are followed side by side, 1 to 64; 1 is greedy\n"
+      "(default: 1)",
+      SETS_INTEGER(wer_job, beams, 1, MOST_BEAMS)},
+     {"limit", 0, "N", "only the first N utterances (default: all)",
+      SETS_INTEGER(wer_job, limit, 1, INT32_MAX)},
+     THREADS_ROW(wer_job),
+     ISA_ROW(wer_job),
+     {"plot", 0, "F.svg|F.png", "draw word error rate against encoder time",
+      TAKEN_BY(take_picture)},
+     {"json", 0, NULL, "print one JSON object instead of the table",
+      SETS_FLAG(wer_job, json)},
+     {"texts", 0, NULL, "with --json: also what every kind heard",
+      SETS_FLAG(wer_job, texts)},
+     HELP_ROW,
      {0}};
 
 static const command_help help =
@@ -122,16 +145,7 @@ static const command_help help =
      "window of 30 s, convolutions included, after a first run of the same.\n"
      "Ctrl-C shows the windows measured so far; twice ends at once.\n"};
 
-/* ---- Options -------------------------------------------------------------------- */
-
-static bool take_kinds(wer_job *job, const char *text) {
-    char names[MOST_KINDS][LONGEST_NAME];
-    job->kind_count =
-        read_kinds("wer", "attention", text, names[0], sizeof *names, MOST_KINDS);
-    for (int i = 0; i < job->kind_count; i++)
-        memcpy(job->kinds[i].spelling, names[i], sizeof names[i]);
-    return job->kind_count > 0;
-}
+/* ---- Options ----------------------------------------------------------------------- */
 
 /* Errors and speeds are against full: where it is not listed it is put first. */
 static bool place_reference(wer_job *job) {
@@ -150,43 +164,7 @@ static bool place_reference(wer_job *job) {
     return true;
 }
 
-static bool take_gap(wer_job *job, const char *value) {
-    char *rest;
-    job->gap = strtod(value, &rest);
-    if (rest != value && !*rest && job->gap >= 0 && job->gap <= 30)
-        return true;
-    complain(EXIT_USAGE, "wer", "--gap is \"%s\"; it must be from 0 to 30 seconds",
-             value);
-    return false;
-}
-
-static bool take_option(void *shared, int option, const char *value) {
-    wer_job *job = shared;
-    switch (option) {
-    case OPTION_MODEL: job->model = value; return true;
-    case OPTION_ATTENTION: return take_kinds(job, value);
-    case OPTION_PER_WINDOW:
-        return parse_integer("wer", "per-window", value, 1, MOST_PER_WINDOW,
-                             &job->per_window);
-    case OPTION_GAP: return take_gap(job, value);
-    case OPTION_LANGUAGE:
-        job->language = strcmp(value, "auto") == 0 ? NULL : value;
-        return true;
-    case OPTION_BEAM_SIZE:
-        return parse_integer("wer", "beam-size", value, 1, MOST_BEAMS, &job->beams);
-    case OPTION_LIMIT:
-        return parse_integer("wer", "limit", value, 1, INT32_MAX, &job->limit);
-    case OPTION_THREADS:
-        return parse_integer("wer", "threads", value, 0, 4096, &job->threads);
-    case OPTION_ISA: job->isa = value; return true;
-    case OPTION_PLOT: return take_plot("wer", value, &job->plot_path);
-    case OPTION_JSON: job->json = true; return true;
-    case OPTION_TEXTS: job->texts = true; return true;
-    default: return true;
-    }
-}
-
-/* ---- A folder of recordings ----------------------------------------------------- */
+/* ---- A folder of recordings -------------------------------------------------------- */
 
 /* transcripts.txt, or LibriSpeech's *.trans.txt in any folder below; each line is the
    name of a recording beside it, without its ending, and the text. */
@@ -311,7 +289,7 @@ static int read_folder(wer_job *job) {
     return code;
 }
 
-/* ---- Windows -------------------------------------------------------------------- */
+/* ---- Windows ----------------------------------------------------------------------- */
 
 static int measure_length(wer_job *job, wer_utterance *utterance, float *features) {
     const char *path = utterance->path;
@@ -396,7 +374,7 @@ static void release(wer_job *job) {
     free(job->utterances);
 }
 
-/* ---- One kind on one window ----------------------------------------------------- */
+/* ---- One kind on one window -------------------------------------------------------- */
 
 /* A window at a time, on which the kinds take turns, so that whatever else the machine
    does falls on all of them. A kind's encoder runs on a window for the text, and then
@@ -512,7 +490,7 @@ static int count_errors(wer_job *job, const wer_window *window) {
     return EXIT_OK;
 }
 
-/* ---- The run -------------------------------------------------------------------- */
+/* ---- The run ----------------------------------------------------------------------- */
 
 static int reserve_memory(wer_run *run) {
     wer_job *job = run->job;
@@ -563,7 +541,7 @@ static int measure_windows(wer_job *job) {
     return code;
 }
 
-/* ---- Summaries ------------------------------------------------------------------ */
+/* ---- Summaries --------------------------------------------------------------------- */
 
 static double percent(const shoal_word_errors *errors) {
     const int64_t wrong = errors->substitutions + errors->insertions + errors->deletions;
@@ -620,7 +598,7 @@ static int utterances_done(const wer_job *job) {
     return sum;
 }
 
-/* ---- The table ------------------------------------------------------------------ */
+/* ---- The table --------------------------------------------------------------------- */
 
 static void print_heading(const wer_job *job) {
     const int threads = shoal_context_threads(job->context);
@@ -668,7 +646,7 @@ static void print_table(const wer_job *job) {
     fflush(stdout);
 }
 
-/* ---- JSON ----------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------- */
 
 static json_t *kind_object(const wer_job *job, int kind) {
     const wer_kind *k = &job->kinds[kind];
@@ -724,7 +702,7 @@ static int print_all_json(const wer_job *job) {
     return print_json(all);
 }
 
-/* ---- The picture ---------------------------------------------------------------- */
+/* ---- The picture ------------------------------------------------------------------- */
 
 static int write_plot(const wer_job *job) {
     double x[MOST_KINDS], y[MOST_KINDS], high = 1;
@@ -762,7 +740,7 @@ static int write_plot(const wer_job *job) {
     return EXIT_OK;
 }
 
-/* ---- The command ---------------------------------------------------------------- */
+/* ---- The command ------------------------------------------------------------------- */
 
 /* Misspelt kinds are mistakes of the command line; the shortest spelling is shown. */
 static int check_kinds(wer_job *job) {
@@ -839,11 +817,11 @@ int wer_command(int count, char **arguments) {
                           .gap = DEFAULT_GAP,
                           .beams = 1};
     job.model = getenv("SHOAL_MODEL");
-    const int ended = take_options(&help, count, arguments, take_option, &job);
+    const int ended = take_options(&help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kind_count == 0)
-        take_kinds(&job, DEFAULT_KINDS);
+        take_kinds(&job, "attention", DEFAULT_KINDS);
     if (!place_reference(&job))
         return EXIT_USAGE;
     return run(&job, count - optind, arguments + optind);
