@@ -405,14 +405,34 @@ head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_inputs *inputs = call->inputs;
     int64_t kv_head = h / (problem->heads / problem->kv_heads);
-    head_view view = {.queries = live_queries(call, b),
-                      .keys = live_keys(call, b),
+    const int64_t queries = live_queries(call, b), keys = live_keys(call, b);
+    head_view view = {.queries = queries,
+                      .keys = keys,
+                      .query_rows = problem->packed ? queries : problem->queries,
+                      .key_rows = problem->packed ? keys : problem->keys,
                       .q = sh_query_rows(call, inputs->q, &problem->q, b, h),
                       .v = sh_key_rows(call, inputs->v, &problem->v, b, kv_head),
                       .head = b * problem->heads + h};
     view.k = call->plan->kind->info.keys_are_queries
                  ? view.q
                  : sh_key_rows(call, inputs->k, &problem->k, b, kv_head);
+    return view;
+}
+
+kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit) {
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
+    const int64_t sharing = problem->heads / problem->kv_heads;
+    const int64_t rows = sh_view_of(call, b, kv_head * sharing).key_rows;
+    const kv_head_view view = {.b = b,
+                               .first = kv_head * sharing,
+                               .last = (kv_head + 1) * sharing,
+                               .dk = sh_key_rows(call, call->gradients->dk, &problem->k,
+                                                 b, kv_head),
+                               .dv = sh_key_rows(call, call->gradients->dv, &problem->v,
+                                                 b, kv_head)};
+    sh_clear_rows(view.dk, 0, rows, problem->dim);
+    sh_clear_rows(view.dv, 0, rows, problem->value_dim);
     return view;
 }
 

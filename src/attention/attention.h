@@ -48,10 +48,17 @@ typedef struct {
 /* One head of one sequence. Inputs are not const here only because gradients and outputs
    are found by the same arithmetic; nothing writes to them. */
 typedef struct {
-    int64_t queries, keys; /* live positions */
+    int64_t queries, keys;        /* live positions */
+    int64_t query_rows, key_rows; /* of the arrays: padding too, unless packed */
     row_view q, k, v;
     int64_t head; /* batch index * heads + head: the index into the state */
 } head_view;
+
+/* One key/value head in backward. */
+typedef struct {
+    int64_t b, first, last; /* query heads first .. last - 1 of sequence b share it */
+    row_view dk, dv;
+} kv_head_view;
 
 /* Floating-point operations of one head's matrix products. */
 typedef struct {
@@ -112,6 +119,9 @@ row_view sh_query_rows(const attention_call *call, const float *array,
                        const shoal_strides *strides, int64_t b, int64_t h);
 row_view sh_key_rows(const attention_call *call, const float *array,
                      const shoal_strides *strides, int64_t b, int64_t kv_head);
+
+/* The key/value head unit % kv_heads of sequence unit / kv_heads; sets its dk and dv to 0. */
+kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit);
 
 /* Sets rows first .. last - 1 to 0. */
 void sh_clear_rows(row_view where, int64_t first, int64_t last, int64_t dim);

@@ -5,8 +5,223 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention/clustered_place.h"
-#include "cluster/topk.h"
+/* ---- Memory ----------------------------------------------------------------------- */
+
+/* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps many
+   threads busy. They are long where each begins its list of best keys anew. */
+enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 16384 };
+
+static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
+    int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
+    return max(even, plan->kind->info.has_top_keys ? MIN_CHUNK_WITH_TOP : MIN_CHUNK);
+}
+
+/* The centroids' softmax of `heads` heads. */
+static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_t heads,
+                          block_layout *place) {
+    const int64_t groups = sh_mul_checked(heads, plan->attention.clusters);
+    state->centroids =
+        sh_reserve(place, sh_mul_checked(groups, plan->problem.dim), sizeof(float));
+    state->shared =
+        sh_reserve(place, sh_mul_checked(groups, plan->problem.value_dim), sizeof(float));
+    state->largest = sh_reserve(place, groups, sizeof(float));
+    state->inverse = sh_reserve(place, groups, sizeof(float));
+    if (plan->kind->info.has_top_keys)
+        state->mass = sh_reserve(place, groups, sizeof(float));
+    if (plan->attention.normaliser == SHOAL_NORMALISER_QUERY)
+        state->others_alone = sh_reserve(place, groups, sizeof(uint8_t));
+}
+
+/* Groups and top keys are there to be asked for. The softmax is kept for backward only;
+   without it a slot has one head's. */
+static clustered_state state_at(const shoal_plan *plan, block_layout *place) {
+    const shoal_problem *problem = &plan->problem;
+    const int64_t heads = problem->batch * problem->heads;
+    clustered_state state = {0};
+    state.groups =
+        sh_reserve(place, sh_mul_checked(heads, problem->queries), sizeof(int32_t));
+    if (plan->with_backward)
+        place_softmax(&state, plan, heads, place);
+    if (plan->kind->info.has_top_keys)
+        state.top_keys =
+            sh_reserve(place,
+                       sh_mul_checked(sh_mul_checked(heads, plan->attention.clusters),
+                                      plan->attention.topk),
+                       sizeof(int32_t));
+    return state;
+}
+
+/* What the grouping needs for one head. */
+static void place_groups(clustered_slot *slot, const shoal_plan *plan,
+                         const clustered_work *own, block_layout *work) {
+    const int64_t N = plan->problem.queries;
+    const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
+    const int rank = (int)min(plan->attention.rank, dim);
+    if (own->by_keys) {
+        sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
+        slot->lloyd.threads = own->lloyd;
+        return;
+    }
+    slot->hashes.bits = plan->attention.bits;
+    slot->hashes.words = hash_words(plan->attention.bits);
+    slot->hashes.planes = sh_reserve(work, hash_array_size(N, plan->attention.bits), 1);
+    sh_kmeans_place(&slot->kmeans, C, plan->attention.bits, N, work);
+    slot->kmeans.tally = own->tallies;
+}
+
+static void place_slot(clustered_slot *slot, const shoal_plan *plan,
+                       const clustered_work *own, block_layout *work) {
+    const int64_t N = plan->problem.queries, S = plan->problem.keys;
+    const int64_t C = plan->attention.clusters;
+    const int64_t parts = ceil_divide(S, chunk_length(plan, S)) * C;
+    place_groups(slot, plan, own, work);
+    slot->sorted.clusters = (int32_t)C;
+    slot->sorted.offsets = sh_reserve(work, C + 1, sizeof(int32_t));
+    slot->sorted.order = sh_reserve(work, N, sizeof(int32_t));
+    slot->part_largest = sh_reserve(work, parts, sizeof(float));
+    slot->part_sum = sh_reserve(work, parts, sizeof(float));
+    slot->part_values = sh_reserve(work, parts * plan->problem.value_dim, sizeof(float));
+    if (own->has_top) {
+        slot->part_keys = sh_reserve(work, parts * own->topk, sizeof(uint64_t));
+        slot->part_counts = sh_reserve(work, parts, sizeof(int32_t));
+    }
+    if (own->per_query)
+        slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
+    if (!plan->with_backward) {
+        place_softmax(&slot->softmax, plan, 1, work);
+        return;
+    }
+    slot->grad_shared = sh_reserve(work, C * plan->problem.value_dim, sizeof(float));
+    slot->grad_centroids = sh_reserve(work, C * plan->problem.dim, sizeof(float));
+    slot->delta = sh_reserve(work, C, sizeof(float));
+    slot->dense_largest = sh_reserve(work, C, sizeof(float));
+    slot->dense_inverse = sh_reserve(work, C, sizeof(float));
+    slot->turns = sh_reserve(work, ceil_divide(C, sh_dense_block(plan->kernels)),
+                             sizeof(atomic_int));
+    slot->scatter_turn = sh_reserve(work, 1, sizeof(atomic_int));
+}
+
+static void place_thread(clustered_thread *thread, const shoal_plan *plan,
+                         const clustered_work *own, block_layout *work) {
+    const int64_t width = plan->kernels->panel, k = own->topk;
+    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
+    if (!own->by_keys)
+        thread->projections =
+            sh_reserve(work, plan->attention.bits * width, sizeof(float));
+    if (!own->has_top)
+        return;
+    thread->candidates =
+        sh_reserve(work, PANELS * width * topk_capacity(k), sizeof(uint64_t));
+    thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
+    thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
+    thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
+    thread->top_value_rows = sh_reserve(work, k * Dv, sizeof(float));
+    thread->top_sum = sh_reserve(work, Dv, sizeof(float));
+    thread->weights = sh_reserve(work, k * width, sizeof(float));
+    if (own->per_query)
+        thread->top_ascending = sh_reserve(work, k + 1, sizeof(uint64_t));
+    if (!plan->with_backward)
+        return;
+    thread->scores = sh_reserve(work, k * width, sizeof(float));
+    thread->slopes = sh_reserve(work, k * width, sizeof(float));
+    thread->member_q = sh_reserve(work, width * D, sizeof(float));
+    thread->member_dout = sh_reserve(work, width * Dv, sizeof(float));
+    thread->grad_top_keys = sh_reserve(work, k * D, sizeof(float));
+    thread->grad_top_values = sh_reserve(work, k * Dv, sizeof(float));
+}
+
+/* What the grouping needs for each thread. */
+static void place_group_threads(clustered_work *own, const shoal_plan *plan,
+                                block_layout *work) {
+    const int C = plan->attention.clusters, bits = plan->attention.bits;
+    const int dim = (int)plan->problem.dim, rank = (int)min(plan->attention.rank, dim);
+    if (own->by_keys)
+        own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
+    else
+        own->tallies = sh_reserve(work, plan->threads, sizeof *own->tallies);
+    for (int t = 0; t < plan->threads; t++) {
+        if (own->by_keys)
+            sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
+                                  plan->kernels, dim, rank, work);
+        else
+            sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
+                                  bits, work);
+    }
+    if (own->by_keys)
+        return;
+    own->directions = sh_reserve(work, (int64_t)bits * dim, sizeof(float));
+    if (own->directions)
+        sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
+}
+
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
+    const shoal_problem *problem = &plan->problem;
+    clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
+    plan->work = own;
+    own = own ? own : &measured;
+    *own = (clustered_work){0};
+    own->has_top = plan->kind->info.has_top_keys;
+    own->by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS;
+    own->per_query = plan->attention.normaliser == SHOAL_NORMALISER_QUERY;
+    own->topk = (int32_t)min(plan->attention.topk, problem->keys);
+    place_group_threads(own, plan, work);
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
+    own->dense = sh_reserve(work, plan->threads, sizeof *own->dense);
+    for (int t = 0; t < plan->threads; t++) {
+        sh_dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
+        if (own->threads)
+            own->threads[t].dense = &own->dense[t];
+        place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
+                     work);
+    }
+    int slots = sh_unit_slots(plan->threads, problem->batch * problem->heads);
+    own->slots = sh_reserve(work, slots, sizeof *own->slots);
+    for (int s = 0; s < slots; s++)
+        place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
+    state_at(plan, state);
+}
+
+void sh_clustered_use_topk(shoal_plan *plan, int32_t topk) {
+    clustered_work *own = plan->work;
+    own->topk = (int32_t)min(topk, plan->problem.keys);
+}
+
+static const int32_t *groups(const shoal_plan *plan, const void *state) {
+    return state_at(plan, &(block_layout){.base = (char *)state}).groups;
+}
+
+static const int32_t *top_keys(const shoal_plan *plan, const void *state) {
+    return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
+}
+
+clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+                                    int slot) {
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const int64_t C = plan->attention.clusters;
+    clustered_head head = {.call = call,
+                           .work = plan->work,
+                           .view = sh_view_of(call, b, h)};
+    const int64_t at = head.view.head;
+    head.slot = &head.work->slots[slot];
+    head.keys = sh_dense_keys_of(plan, &head.view);
+    head.chunk_keys = chunk_length(plan, head.view.keys);
+    const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
+    head.state = head.slot->softmax;
+    if (plan->with_backward) {
+        head.state.centroids = all.centroids + at * C * problem->dim;
+        head.state.shared = all.shared + at * C * problem->value_dim;
+        head.state.largest = all.largest + at * C;
+        head.state.inverse = all.inverse + at * C;
+        head.state.mass = all.mass ? all.mass + at * C : NULL;
+        head.state.others_alone = all.others_alone ? all.others_alone + at * C : NULL;
+    }
+    head.state.groups = all.groups + at * problem->queries;
+    if (head.work->has_top)
+        head.state.top_keys = all.top_keys + at * C * plan->attention.topk;
+    return head;
+}
 
 /* ---- Groups ----------------------------------------------------------------------- */
 
@@ -73,61 +288,32 @@ static void centroid_task(void *shared, int64_t task, int thread) {
     }
 }
 
-candidate_seer sh_clustered_seer(const clustered_head *head, clustered_thread *own,
-                                 int p) {
+topk_lists sh_clustered_lists(const clustered_head *head, const clustered_thread *own,
+                              int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
-    if (!head->work->improved) /* there are no lists */
-        return (candidate_seer){.work = head->work, .kernels = head->keys.kernels};
-    return (candidate_seer){head->work, head->keys.kernels,
-                            own->candidates + lane * head->work->capacity,
-                            own->counts + lane, own->floor + lane};
+    const int32_t k = head->work->topk;
+    return (topk_lists){head->keys.kernels, k, own->candidates + lane * topk_capacity(k),
+                        own->counts + lane, own->floor + lane};
 }
 
-static void cut_list(const candidate_seer *seer, int lane) {
-    uint64_t *list = seer->candidates + lane * seer->work->capacity;
-    int32_t count = sh_topk_cut(list, seer->counts[lane], seer->work->topk);
-    seer->counts[lane] = count;
-    if (count < seer->work->topk)
-        return;
-    uint64_t worst = list[0];
-    for (int32_t i = 1; i < count; i++)
-        worst = list[i] < worst ? list[i] : worst;
-    seer->floor[lane] = candidate_score(worst);
-}
-
-void sh_clustered_see(void *shared, const query_panel *panel, float *scores, int count,
-                      int64_t first) {
-    const candidate_seer *seer = shared;
-    for (int i = 0; i < panel->count; i++)
-        if (seer->counts[i] >= seer->work->capacity - KEY_BLOCK)
-            cut_list(seer, i);
-    seer->kernels->collect(scores, panel->width, count, (int32_t)first, seer->floor,
-                           seer->candidates, seer->work->capacity, seer->counts);
-}
-
-void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
-                              const candidate_seer *seer) {
-    sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
-    for (int i = 0; i < panel->width && head->work->improved; i++) {
-        seer->counts[i] = 0;
-        /* Lanes that stand for no centroid collect nothing. */
-        seer->floor[i] = i < panel->count ? -INFINITY : INFINITY;
-    }
+void sh_clustered_collect(void *context, const query_panel *panel, float *scores,
+                          int count, int64_t first) {
+    sh_topk_collect(context, scores, panel->count, panel->width, count, first);
 }
 
 /* What a chunk of keys gave one panel of centroids: softmax, values and best keys. */
 static void keep_panel(const clustered_head *head, int64_t chunk,
-                       const query_panel *panel, const candidate_seer *seer) {
+                       const query_panel *panel, const topk_lists *lists) {
     const clustered_slot *slot = head->slot;
     const int64_t k = head->work->topk, Dv = head->keys.value_dim;
     const int64_t at = chunk * slot->sorted.clusters + panel->first;
-    memcpy(slot->part_top + at, panel->top, (size_t)panel->count * sizeof(float));
+    memcpy(slot->part_largest + at, panel->largest, (size_t)panel->count * sizeof(float));
     memcpy(slot->part_sum + at, panel->sum, (size_t)panel->count * sizeof(float));
     head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, (int)Dv, NULL,
                                NULL, 0, slot->part_values + at * Dv, Dv, NULL);
-    for (int i = 0; i < panel->count && head->work->improved; i++) {
-        uint64_t *list = seer->candidates + i * head->work->capacity;
-        int32_t count = sh_topk_cut(list, seer->counts[i], (int32_t)k);
+    for (int i = 0; i < panel->count && head->work->has_top; i++) {
+        uint64_t *list = topk_list(lists, i);
+        int32_t count = sh_topk_cut(list, lists->counts[i], (int32_t)k);
         slot->part_counts[at + i] = count;
         memcpy(slot->part_keys + (at + i) * k, list, (size_t)count * sizeof *list);
     }
@@ -135,6 +321,18 @@ static void keep_panel(const clustered_head *head, int64_t chunk,
 
 static int64_t centroids_per_task(const clustered_head *head) {
     return head->task_panels * head->keys.kernels->panel;
+}
+
+/* A group that needs no top keys collects no candidates. */
+static void start_panel(const clustered_head *head, query_panel *panel,
+                        const topk_lists *lists) {
+    sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
+    if (!head->work->has_top)
+        return;
+    sh_topk_start(lists, panel->count, panel->width);
+    for (int i = 0; i < panel->count; i++)
+        if (clustered_is_alone(head, panel->first + i))
+            lists->floor[i] = INFINITY;
 }
 
 /* One chunk of keys over some panels of centroids, which take turns on every block of
@@ -149,21 +347,19 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t end = min(start + head->chunk_keys, head->view.keys);
     const int panels =
         sh_dense_cut(own->dense, head->keys.kernels, first, min(first + run, used));
-    candidate_seer seers[PANELS];
+    topk_lists lists[PANELS] = {0};
     for (int p = 0; p < panels; p++) {
-        seers[p] = sh_clustered_seer(head, own, p);
-        sh_clustered_start_panel(head, &own->dense->panels[p], &seers[p]);
-        for (int i = 0; i < own->dense->panels[p].count && head->work->improved; i++)
-            if (clustered_is_alone(head, own->dense->panels[p].first + i))
-                seers[p].floor[i] = INFINITY; /* no candidates, no top keys, no mass */
+        if (head->work->has_top)
+            lists[p] = sh_clustered_lists(head, own, p);
+        start_panel(head, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
-                            head->work->improved ? sh_clustered_see : NULL, &seers[p]);
+                            head->work->has_top ? sh_clustered_collect : NULL, &lists[p]);
     for (int p = 0; p < panels; p++)
-        keep_panel(head, chunk, &own->dense->panels[p], &seers[p]);
+        keep_panel(head, chunk, &own->dense->panels[p], &lists[p]);
 }
 
 /* ---- Merging the chunks ----------------------------------------------------------- */
@@ -192,14 +388,14 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
     prefetch_rows(v.data, v.stride, keys, count, Dv);
     double mass = 0;
     for (int32_t i = 0; i < count; i++) {
-        own->weights[i] = expf(candidate_score(list[i]) - head->state.top[j]) *
+        own->weights[i] = expf(candidate_score(list[i]) - head->state.largest[j]) *
                           head->state.inverse[j];
         mass += (double)own->weights[i];
     }
     head->keys.kernels->sum_rows(v.data, v.stride, keys, own->weights, count, (int)Dv,
-                                 own->top_v);
+                                 own->top_sum);
     for (int64_t d = 0; d < Dv; d++)
-        shared[d] -= own->top_v[d];
+        shared[d] -= own->top_sum[d];
     /* Below 1, however it was rounded, while there are other keys. */
     head->state.mass[j] = (float)mass;
     if (head->state.mass[j] >= 1)
@@ -215,23 +411,23 @@ static void merge_group(const clustered_head *head, int64_t j, clustered_thread 
     const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
     const int64_t chunks = ceil_divide(head->view.keys, head->chunk_keys);
     float *shared = head->state.shared + j * Dv;
-    float top = head->slot->part_top[j];
+    float largest = head->slot->part_largest[j];
     for (int64_t chunk = 1; chunk < chunks; chunk++)
-        top = fmaxf(top, head->slot->part_top[chunk * C + j]);
+        largest = fmaxf(largest, head->slot->part_largest[chunk * C + j]);
     float sum = 0;
     memset(shared, 0, (size_t)Dv * sizeof *shared);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         int64_t at = chunk * C + j;
-        float keep = expf(head->slot->part_top[at] - top);
+        float keep = expf(head->slot->part_largest[at] - largest);
         sum += keep * head->slot->part_sum[at];
         for (int64_t d = 0; d < Dv; d++)
             shared[d] += keep * head->slot->part_values[at * Dv + d];
     }
     for (int64_t d = 0; d < Dv; d++)
         shared[d] /= sum;
-    head->state.top[j] = top;
+    head->state.largest[j] = largest;
     head->state.inverse[j] = 1 / sum;
-    if (head->work->improved)
+    if (head->work->has_top)
         choose_top(head, j, chunks, own);
 }
 
@@ -244,7 +440,210 @@ static void merge_task(void *shared, int64_t task, int thread) {
             merge_group(head, j, &head->work->threads[thread]);
 }
 
-/* ---- The whole of it ---------------------------------------------------------------- */
+/* ---- The top keys, exactly -------------------------------------------------------- */
+
+enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width */
+
+static void copy_shared(const clustered_head *head, int64_t i) {
+    const int64_t Dv = head->keys.value_dim;
+    memcpy(head->out.data + i * head->out.stride,
+           head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
+}
+
+/* Copies rows of keys (best first, ending at k or the first -1) one below the other;
+   returns how many. */
+static int gather(row_view from, const int32_t *keys, int k, int dim, float *to) {
+    int count = 0;
+    for (; count < k && keys[count] >= 0; count++)
+        memcpy(to + (int64_t)count * dim, from.data + keys[count] * from.stride,
+               (size_t)dim * sizeof(float));
+    return count;
+}
+
+int sh_clustered_gather_top(const clustered_head *head, int64_t j,
+                            clustered_thread *own) {
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    gather(head->view.v, keys, head->work->topk, head->keys.value_dim,
+           own->top_value_rows);
+    return gather(head->view.k, keys, head->work->topk, head->keys.dim,
+                  own->top_key_rows);
+}
+
+/* Of the centroid's softmax the keys that are not top keys have the part 1 - mass, or all
+   of it where it was taken over them alone. */
+float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel) {
+    const int per_query = head->work->per_query;
+    const int alone = per_query && head->state.others_alone[j];
+    const float others = alone ? 1 : 1 - head->state.mass[j];
+    const int begun = per_query && !(others <= 0);
+    const float sum = begun ? 1 / head->state.inverse[j] : 0;
+    for (int i = 0; i < panel->width; i++) {
+        panel->largest[i] = begun ? head->state.largest[j] : LOWEST_SCORE;
+        panel->sum[i] = others * sum;
+    }
+    return sum;
+}
+
+/* What the other keys have was found by subtraction, to a rounding error of the centroid's
+   sum; for query i that error is f_i = (centroid's sum) / (the query's) times as large. A
+   group with a member whose f_i is larger than this is done again with its other keys
+   summed directly. On real queries hardly any group is. */
+enum { MAX_AMPLIFICATION = 32 };
+
+static void find_cancellation(const clustered_head *head, int64_t j, float sum,
+                              const query_panel *panel) {
+    for (int i = 0; i < panel->count && !head->state.others_alone[j]; i++)
+        if (panel->keep[i] * sum > MAX_AMPLIFICATION * panel->sum[i]) {
+            atomic_store_explicit(&head->slot->cancelled[j], 1, memory_order_relaxed);
+            return;
+        }
+}
+
+/* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
+static void improve_members(const clustered_head *head, int64_t j, int64_t first,
+                            int64_t last, clustered_thread *own) {
+    const kernel_table *run = head->keys.kernels;
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const int per_query = head->work->per_query;
+    const float *shared = head->state.shared + j * Dv;
+    const int32_t *order = head->slot->sorted.order;
+    const int k = sh_clustered_gather_top(head, j, own);
+    for (int64_t at = first; at < last;) {
+        query_panel *panel = &own->dense->panels[0];
+        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
+        run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
+                  panel->width, dim, head->keys.scale, panel->queries);
+        at += panel->count;
+        prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
+                      min(run->panel, head->view.queries - at), dim);
+        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
+                               panel->count, Dv);
+        run->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
+                   own->weights);
+        const float sum = sh_clustered_start_top(head, j, panel);
+        memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
+        for (int d = 0; d < Dv && per_query; d++)
+            for (int i = 0; i < panel->width; i++)
+                panel->outputs[d * panel->width + i] = sum * shared[d];
+        run->softmax_step(own->weights, panel->width, k, panel->largest, panel->sum,
+                          panel->keep);
+        if (per_query)
+            find_cancellation(head, j, sum, panel);
+        run->mix(own->weights, panel->width, own->top_value_rows, Dv, k, Dv, panel->keep,
+                 panel->outputs);
+        for (int i = 0; i < panel->width; i++)
+            panel->inverse[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
+        run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
+                    per_query ? NULL : shared, 0, head->out.data, head->out.stride,
+                    order + panel->first);
+    }
+}
+
+/* The next group's top keys and values lie anywhere: ask for them in time. */
+static void prefetch_top(const clustered_head *head, int64_t j) {
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    int64_t count = 0;
+    while (count < head->work->topk && keys[count] >= 0)
+        count++;
+    prefetch_rows(head->view.k.data, head->view.k.stride, keys, count, head->keys.dim);
+    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count,
+                  head->keys.value_dim);
+}
+
+static void improve_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int64_t last = min((task + 1) * MEMBER_TASK, head->view.queries);
+    int64_t at = task * MEMBER_TASK;
+    for (int64_t j = head->state.groups[head->slot->sorted.order[at]]; at < last; j++) {
+        int64_t end = min(offsets[j + 1], last);
+        if (end <= at)
+            continue;
+        if (end < last)
+            prefetch_top(head, j + 1);
+        if (clustered_is_alone(head, j))
+            copy_shared(head, head->slot->sorted.order[at]);
+        else
+            improve_members(head, j, at, end, &head->work->threads[thread]);
+        at = end;
+    }
+}
+
+/* ---- The other keys alone --------------------------------------------------------- */
+
+top_walk sh_clustered_top_walk(const clustered_head *head, int64_t j,
+                               clustered_thread *own) {
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    uint64_t *ascending = own->top_ascending;
+    int32_t count = 0;
+    for (; count < head->work->topk && keys[count] >= 0; count++)
+        ascending[count] = ~(uint64_t)keys[count];
+    sh_topk_sort(ascending, count); /* the largest first, and so the smallest key */
+    for (int32_t i = 0; i < count; i++)
+        ascending[i] = ~ascending[i];
+    ascending[count] = UINT64_MAX;
+    return (top_walk){ascending};
+}
+
+/* on_scores of one centroid: top keys get a score that weighs nothing beside another key's.
+   Not -inf: a block may hold top keys alone. */
+static void hide_top(void *context, const query_panel *panel, float *scores, int count,
+                     int64_t first) {
+    for (int l = 0; l < count; l++)
+        if (top_walk_has(context, first + l))
+            scores[l * panel->width] = -FLT_MAX / 2;
+}
+
+/* The softmax of group j's centroid over its other keys, instead of what the top keys leave
+   of the softmax over all. */
+static void attend_others(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int Dv = head->keys.value_dim;
+    query_panel *panel = &own->dense->panels[0];
+    top_walk walk = sh_clustered_top_walk(head, j, own);
+    sh_dense_cut(own->dense, head->keys.kernels, j, j + 1);
+    sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
+    sh_dense_stream(&head->keys, 0, head->view.keys, panel, own->dense->scores, hide_top,
+                    &walk);
+    for (int d = 0; d < Dv; d++)
+        head->state.shared[j * Dv + d] = panel->outputs[d * panel->width] / panel->sum[0];
+    head->state.largest[j] = panel->largest[0];
+    head->state.inverse[j] = 1 / panel->sum[0];
+    head->state.others_alone[j] = 1;
+}
+
+static void cancelled_task(void *shared, int64_t j, int thread) {
+    const clustered_head *head = shared;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    clustered_thread *own = &head->work->threads[thread];
+    if (!atomic_load_explicit(&head->slot->cancelled[j], memory_order_relaxed))
+        return;
+    attend_others(head, j, own);
+    improve_members(head, j, offsets[j], offsets[j + 1], own);
+}
+
+/* ---- Outputs ---------------------------------------------------------------------- */
+
+/* clustered: every member gets what its group shares. */
+static void copy_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    (void)thread;
+    for (int64_t i = task * MEMBER_TASK;
+         i < min((task + 1) * MEMBER_TASK, head->view.queries); i++)
+        copy_shared(head, i);
+}
+
+/* Writes the members' rows of out. */
+static void write_outputs(clustered_head *head, team workers) {
+    const int64_t used = head->slot->sorted.used;
+    for (int64_t j = 0; j < used && head->work->per_query; j++) {
+        atomic_init(&head->slot->cancelled[j], 0);
+        head->state.others_alone[j] = 0;
+    }
+    sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+                head->work->has_top ? improve_task : copy_task, head);
+    if (head->work->per_query)
+        sh_team_run(workers, used, cancelled_task, head);
+}
 
 static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     const attention_call *call = shared;
@@ -253,11 +652,10 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     clustered_head head = sh_clustered_head_of(call, b, h, slot);
     const int64_t n = head.view.queries, S = head.view.keys;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_rows(head.out, S > 0 ? n : 0, problem->packed ? n : problem->queries,
-                  problem->value_dim);
+    sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
     sh_clustered_find_groups(&head, workers);
     int64_t used = head.slot->sorted.used;
-    if (head.work->improved)
+    if (head.work->has_top)
         for (int64_t i = 0;
              i < (int64_t)call->plan->attention.clusters * call->plan->attention.topk;
              i++)
@@ -271,11 +669,11 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     head.task_panels = PANELS;
     if (chunks < workers.threads)
         head.task_panels = used / head.keys.kernels->panel * chunks / workers.threads;
-    head.task_panels = head.task_panels < 1 ? 1 : min(head.task_panels, PANELS);
+    head.task_panels = max(1, min(head.task_panels, PANELS));
     sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)),
                 attend_task, &head);
     sh_team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
-    sh_clustered_outputs(&head, workers);
+    write_outputs(&head, workers);
 }
 
 static void forward(const attention_call *call) {
@@ -297,9 +695,8 @@ static operation_count operations(const shoal_attention *attention,
 
 /* What the kinds share; i-clustered has every option, the others fix some. */
 #define CLUSTERED_FUNCTIONS                                                              \
-    .operations = operations, .place = sh_clustered_place, .forward = forward,           \
-    .backward = sh_clustered_backward, .groups = sh_clustered_groups,                    \
-    .top_keys = sh_clustered_top_keys
+    .operations = operations, .place = place, .forward = forward,                        \
+    .backward = sh_clustered_backward, .groups = groups, .top_keys = top_keys
 
 const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",

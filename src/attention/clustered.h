@@ -1,11 +1,11 @@
-/* clustered-C, i-clustered-C and shoal-C.
+/* clustered-C, i-clustered-C and shoal-C: what forward, backward and judge/trial.c share.
  *
  * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
  *
  * One head goes: groups (hash and Hamming k-means, or the keys' metric and Euclidean
- * k-means) -> sort by group -> centroids -> softmax of the
- * centroids over all keys, streaming, with the best k keys of each -> for i-clustered the
- * top part, exact per query, on queries sorted by group -> out. */
+ * k-means) -> sort by group -> centroids -> softmax of the centroids over all keys,
+ * streaming, with the best k keys of each -> for kinds with top keys their part, exact per
+ * query, on queries sorted by group -> out. */
 #ifndef SHOAL_ATTENTION_CLUSTERED_H
 #define SHOAL_ATTENTION_CLUSTERED_H
 
@@ -14,19 +14,20 @@
 #include "cluster/kmeans.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
+#include "cluster/topk.h"
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
-    int32_t *groups;      /* [N] */
-    int32_t *top_keys;    /* [C][k], best first, -1 where there are fewer; a group of one
-                              member has none */
-    float *centroids;     /* [C][D] */
-    float *shared;        /* [C][Dv]: the output that a group's members share: all of it,
-                              or what lies outside the top keys */
-    float *top, *inverse; /* [C]: of the centroids' softmax */
-    float *mass; /* [C]: weight of the top keys in it; 0 marks a group whose shared,
-                              top and inverse are those of its other keys alone
-                              (clustered_rest.c) */
+    int32_t *groups;          /* [N] */
+    int32_t *top_keys;        /* [C][k], best first, -1 where there are fewer; a group of
+                                 one member has none */
+    float *centroids;         /* [C][D] */
+    float *shared;            /* [C][Dv]: the output that a group's members share: all of
+                                 it, or the part of the keys outside the top keys */
+    float *largest, *inverse; /* [C]: score and sum of the centroids' softmax */
+    float *mass;              /* [C]: weight of the top keys in that softmax */
+    uint8_t *others_alone;    /* [C], normaliser=query: 1 where shared, largest and
+                                 inverse are of a softmax over the other keys alone */
 } clustered_state;
 
 /* Memory for one head at a time. */
@@ -38,17 +39,17 @@ typedef struct {
     grouping sorted;
     clustered_state softmax; /* plans without backward: of the head at work, no more */
     /* The centroids' softmax over each chunk of keys, before they are merged: */
-    float *part_top, *part_sum; /* [chunks][C] */
-    float *part_values;         /* [chunks][C][Dv] */
-    uint64_t *part_keys;        /* [chunks][C][k] candidates */
-    int32_t *part_counts;       /* [chunks][C] */
-    atomic_int
-        *strained; /* [C]: normaliser=query, groups whose other keys are summed again */
+    float *part_largest, *part_sum; /* [chunks][C] */
+    float *part_values;             /* [chunks][C][Dv] */
+    uint64_t *part_keys;            /* [chunks][C][k] candidates */
+    int32_t *part_counts;           /* [chunks][C] */
+    atomic_int *cancelled;          /* [C], normaliser=query: see find_cancellation */
     /* Backward: */
-    float *grad_shared;    /* [C][Dv]: sum of the members' output gradients */
-    float *grad_centroids; /* [C][D] */
-    float *delta;          /* [C] */
-    atomic_int *turns;     /* [panel runs] */
+    float *grad_shared;                   /* [C][Dv]: sum of the members' gradients */
+    float *grad_centroids;                /* [C][D] */
+    float *delta;                         /* [C] */
+    float *dense_largest, *dense_inverse; /* [C]: the softmax that the dense pass sees */
+    atomic_int *turns;                    /* [panel runs] */
     atomic_int *scatter_turn;
 } clustered_slot;
 
@@ -60,21 +61,22 @@ typedef struct {
     uint64_t *candidates; /* [PANELS][panel][capacity] */
     int32_t *counts;      /* [PANELS][panel] */
     float *floor;         /* [PANELS][panel] */
-    /* The top part of one group: */
-    float *top_k, *top_v; /* [k][D], [k][Dv]: the top keys' rows */
-    float *weights;       /* [k][panel] */
+    /* The top keys of one group: */
+    float *top_key_rows, *top_value_rows; /* [k][D], [k][Dv] */
+    float *top_sum;                       /* [Dv]: their values, weighted */
+    float *weights;                       /* [k][panel] */
+    uint64_t *top_ascending;              /* [k + 1], normaliser=query: see top_walk */
     /* Backward: */
-    float *scores, *slopes;         /* [k][panel] */
-    float *member_q, *member_dout;  /* [panel][D], [panel][Dv] */
-    float *grad_top_k, *grad_top_v; /* [k][D], [k][Dv] */
+    float *scores, *slopes;                 /* [k][panel] */
+    float *member_q, *member_dout;          /* [panel][D], [panel][Dv] */
+    float *grad_top_keys, *grad_top_values; /* [k][D], [k][Dv] */
 } clustered_thread;
 
 typedef struct {
-    int improved;      /* the kind has top keys */
+    int has_top;       /* the kind has top keys */
     int by_keys;       /* groups=keys */
     int per_query;     /* normaliser=query */
     int32_t topk;      /* k, at most the number of keys */
-    int64_t capacity;  /* of a candidate list */
     float *directions; /* [bits][D] */
     clustered_slot *slots;
     clustered_thread *threads;
@@ -101,6 +103,9 @@ typedef struct {
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
                                     int slot);
 
+/* The caller's groups, or one for every query where there are enough, or found; sorted. */
+void sh_clustered_find_groups(clustered_head *head, team workers);
+
 /* A group of one member: its centroid is the query, whose softmax over all keys is exact
    already. It has no top keys, whatever the kind. */
 static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
@@ -108,62 +113,43 @@ static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
     return offsets[j + 1] - offsets[j] == 1;
 }
 
-/* The caller's groups, or one for every query where there are enough, or found; sorted. */
-void sh_clustered_find_groups(clustered_head *head, team workers);
+/* The lists of a thread's panel p, for k = work->topk keys. */
+topk_lists sh_clustered_lists(const clustered_head *head, const clustered_thread *own,
+                              int p);
 
-/* Sees blocks of scores of one panel of centroids: keeps the candidates, and cuts lists
-   before they are full. */
-typedef struct {
-    const clustered_work *work;
-    const kernel_table *kernels;
-    /* Of the panel's lanes: */
-    uint64_t *candidates; /* [width][capacity] */
-    int32_t *counts;
-    float *floor;
-} candidate_seer;
-candidate_seer sh_clustered_seer(const clustered_head *head, clustered_thread *own,
-                                 int panel);
-void sh_clustered_see(void *seer, const query_panel *panel, float *scores, int count,
-                      int64_t first);
-void sh_clustered_start_panel(const clustered_head *head, query_panel *panel,
-                              const candidate_seer *seer);
-
-/* Copies rows named by keys (best first, ending at k or the first -1) one below the other;
-   returns how many. */
-int sh_clustered_gather(row_view from, const int32_t *keys, int k, int dim, float *to);
-
-/* The softmax over the top keys of group j begins with nothing, or, where each query has
-   its own normaliser, with the group's other keys: how much weight they have. */
-float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
-
-/* The other keys of group j summed on their own, instead of by what the top keys leave of
-   the whole: needed where hardly anything is left and a member leans on it. */
-void sh_clustered_sum_rest(const clustered_head *head, int64_t j, clustered_thread *own);
-int sh_clustered_rest_is_summed(const clustered_head *head, int64_t j);
-
-/* Backward of such a group's other keys: what every member gives the shared part is in
-   slot->grad_shared, and delta is the softmax's. Adds to dk and dv: on the group's turn. */
-void sh_clustered_rest_backward(const clustered_head *head, int64_t j, float delta,
-                                clustered_thread *own);
-
-/* Writes the members' rows of out. */
-void sh_clustered_outputs(clustered_head *head, team workers);
-
-void sh_clustered_backward(const attention_call *call);
-
-/* Finds the groups of all heads, leaves them in the state, and compares what `samples`
-   queries of each head would get with what they should: squares[h][t] is the squared error
-   with topks[t] top keys (increasing, at most the plan's), squares[h][count] the squared
-   length of the exact outputs, both scaled to all queries of the head. */
-typedef struct {
-    const attention_call *call;
-    int samples, count;
-    const int32_t *topks; /* [count] */
-    double *squares;      /* [batch * heads][count + 1] */
-} clustered_trial;
-void sh_clustered_try(clustered_trial *trial);
+/* on_scores, with such lists as its context. */
+void sh_clustered_collect(void *context, const query_panel *panel, float *scores,
+                          int count, int64_t first);
 
 /* Uses fewer top keys than the plan has room for, from the next forward on. */
 void sh_clustered_use_topk(shoal_plan *plan, int32_t topk);
+
+/* ---- Forward and backward only ------------------------------------------------------ */
+
+/* Copies the rows of group j's top keys and their values to the thread's; returns how
+   many there are. */
+int sh_clustered_gather_top(const clustered_head *head, int64_t j, clustered_thread *own);
+
+/* Begins the members' softmax over the top keys of group j: with nothing, or, where each
+   query has its own normaliser, with the group's other keys. Returns what a weight in the
+   group's shared output is multiplied by to become one in this softmax; 0 where there are
+   no other keys. */
+float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
+
+/* The top keys of a group in increasing order, so that a walk over all keys can skip them;
+   ends with a key that no head has. */
+typedef struct {
+    const uint64_t *next;
+} top_walk;
+top_walk sh_clustered_top_walk(const clustered_head *head, int64_t j,
+                               clustered_thread *own);
+
+/* Whether key l, greater than every one asked about before, is a top key. */
+static inline int top_walk_has(top_walk *walk, int64_t l) {
+    walk->next += *walk->next < (uint64_t)l;
+    return *walk->next == (uint64_t)l;
+}
+
+void sh_clustered_backward(const attention_call *call);
 
 #endif

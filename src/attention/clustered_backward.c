@@ -23,6 +23,10 @@
 
 #include "attention/clustered.h"
 
+static bool has_others_alone(const clustered_head *head, int64_t j) {
+    return head->work->per_query && head->state.others_alone[j];
+}
+
 /* Members' rows one below the other, for products that run over members. */
 static void gather_members(row_view from, const int32_t *order, int count, int dim,
                            float *to) {
@@ -38,7 +42,7 @@ static double cluster_means(const clustered_head *head, int k, clustered_thread 
     head->keys.kernels->dot_columns(own->weights, own->slopes, panel->width, k,
                                     panel->delta);
     for (int i = 0; i < panel->width; i++) {
-        panel->delta[i] *= panel->sum[i];
+        panel->delta[i] *= panel->inverse[i];
         sum += i < panel->count ? (double)panel->delta[i] : 0;
     }
     return sum;
@@ -47,13 +51,13 @@ static double cluster_means(const clustered_head *head, int k, clustered_thread 
 /* normaliser=query: the mean slope of every member, and its weight f_i in what the group
    shares, added to G_j; returns the part of delta_j. */
 static double query_means(const clustered_head *head, int64_t j, int64_t first,
-                          float others, clustered_thread *own) {
+                          float factor, clustered_thread *own) {
     query_panel *panel = &own->dense->panels[0];
     const int Dv = head->keys.value_dim;
     const int32_t *members = head->slot->sorted.order + first;
     double sum = 0;
     for (int i = 0; i < panel->width; i++) {
-        panel->keep[i] *= others * panel->sum[i];
+        panel->keep[i] *= factor * panel->inverse[i];
         panel->delta[i] = 0;
         if (i >= panel->count)
             continue;
@@ -81,27 +85,27 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     run->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
               panel->queries);
     run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
-    run->score(panel->queries, width, dim, own->top_k, dim, k, own->scores);
-    run->score(panel->grad_out, width, Dv, own->top_v, Dv, k, own->slopes);
-    const float others = sh_clustered_start_top(head, j, panel);
+    run->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
+    run->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
+    const float sum = sh_clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
-    run->softmax_step(own->weights, width, k, panel->top, panel->sum, panel->keep);
+    run->softmax_step(own->weights, width, k, panel->largest, panel->sum, panel->keep);
     for (int i = 0; i < width; i++)
-        panel->sum[i] = 1 / panel->sum[i];
-    double gradient = head->work->per_query ? query_means(head, j, first, others, own)
+        panel->inverse[i] = 1 / panel->sum[i];
+    double gradient = head->work->per_query ? query_means(head, j, first, sum, own)
                                             : cluster_means(head, k, own);
-    run->softmax_slope(own->scores, own->slopes, width, k, panel->top, panel->sum,
+    run->softmax_slope(own->scores, own->slopes, width, k, panel->largest, panel->inverse,
                        panel->delta, mass * head->keys.scale);
     if (head->dq.data) {
         memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
-        run->mix(own->slopes, width, own->top_k, dim, k, dim, NULL, panel->grad_q);
+        run->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL, panel->grad_q);
         run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
                     head->dq.stride, members);
     }
     run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
-                own->grad_top_k, dim);
+                own->grad_top_keys, dim);
     run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
-                own->grad_top_v, Dv);
+                own->grad_top_values, Dv);
     return gradient;
 }
 
@@ -128,16 +132,56 @@ static void correct_top(const clustered_head *head, int64_t j, int k, float grad
     const float mass = head->work->per_query ? 1 : head->state.mass[j];
     float *grad_centroid = head->slot->grad_centroids + j * dim;
     for (int l = 0; l < k; l++) {
-        const float *key = own->top_k + (int64_t)l * dim;
-        float *restrict grad_v = own->grad_top_v + (int64_t)l * Dv;
+        const float *key = own->top_key_rows + (int64_t)l * dim;
+        float *restrict grad_v = own->grad_top_values + (int64_t)l * Dv;
         float score = head->keys.scale * ordered_dot(centroid, key, dim);
-        float weight = expf(score - head->state.top[j]) * head->state.inverse[j];
-        float slope = ordered_dot(grad_shared, own->top_v + (int64_t)l * Dv, Dv);
+        float weight = expf(score - head->state.largest[j]) * head->state.inverse[j];
+        float slope = ordered_dot(grad_shared, own->top_value_rows + (int64_t)l * Dv, Dv);
         float wrong = weight * (gradient - slope) * head->keys.scale;
         add_scaled(grad_centroid, wrong, key, dim);
-        add_scaled(own->grad_top_k + (int64_t)l * dim, wrong, centroid, dim);
+        add_scaled(own->grad_top_keys + (int64_t)l * dim, wrong, centroid, dim);
         for (int d = 0; d < Dv; d++)
             grad_v[d] = mass * grad_v[d] - weight * grad_shared[d];
+    }
+}
+
+static double score_of(const clustered_head *head, int64_t j, int64_t l) {
+    const float *centroid = head->state.centroids + j * head->keys.dim;
+    const float *key = head->view.k.data + l * head->view.k.stride;
+    double sum = 0;
+    for (int d = 0; d < head->keys.dim; d++)
+        sum += (double)centroid[d] * (double)key[d];
+    return sum * (double)head->keys.scale;
+}
+
+/* The other keys of a group whose softmax was over them alone, key by key: such groups are
+   few. What every member gives the shared part is in slot->grad_shared, and delta is the
+   softmax's. Adds to dk and dv: on the group's turn. */
+static void others_backward(const clustered_head *head, int64_t j, float delta,
+                            clustered_thread *own) {
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const float *centroid = head->state.centroids + j * dim;
+    const float *grad_shared = head->slot->grad_shared + j * Dv;
+    float *grad_centroid = head->slot->grad_centroids + j * dim;
+    top_walk walk = sh_clustered_top_walk(head, j, own);
+    for (int64_t l = 0; l < head->view.keys; l++) {
+        if (top_walk_has(&walk, l))
+            continue;
+        const float *key = head->view.k.data + l * head->view.k.stride;
+        const float *value = head->view.v.data + l * head->view.v.stride;
+        double slope = 0;
+        for (int d = 0; d < Dv; d++)
+            slope += (double)grad_shared[d] * (double)value[d];
+        const double weight = exp(score_of(head, j, l) - (double)head->state.largest[j]) *
+                              (double)head->state.inverse[j];
+        const float dscore =
+            (float)(weight * (slope - (double)delta) * (double)head->keys.scale);
+        for (int d = 0; d < dim; d++)
+            grad_centroid[d] += dscore * key[d];
+        for (int d = 0; d < dim && head->dk.data; d++)
+            head->dk.data[l * head->dk.stride + d] += dscore * centroid[d];
+        for (int d = 0; d < Dv && head->dv.data; d++)
+            head->dv.data[l * head->dv.stride + d] += (float)weight * grad_shared[d];
     }
 }
 
@@ -146,26 +190,19 @@ static void scatter_top(const clustered_head *head, int64_t j, int k, float grad
                         clustered_thread *own) {
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     sh_await_turn(head->slot->scatter_turn, (int)j);
-    scatter_rows(head->dk, keys, k, own->grad_top_k, head->keys.dim);
-    scatter_rows(head->dv, keys, k, own->grad_top_v, head->keys.value_dim);
-    if (sh_clustered_rest_is_summed(head, j))
-        sh_clustered_rest_backward(head, j, gradient, own);
+    scatter_rows(head->dk, keys, k, own->grad_top_keys, head->keys.dim);
+    scatter_rows(head->dv, keys, k, own->grad_top_values, head->keys.value_dim);
+    if (has_others_alone(head, j))
+        others_backward(head, j, gradient, own);
     sh_pass_turn(head->slot->scatter_turn, (int)j);
 }
 
-/* The softmax that the dense pass sees. A group without members has no weight in it, and
-   one whose other keys were summed on their own has had its turn already. */
+/* The softmax that the dense pass sees. A group without members has no weight in it, nor
+   one whose softmax was over its other keys alone: others_backward is its pass. */
 static void leave_to_dense(const clustered_head *head, int64_t j, int members) {
-    float *top = head->slot->part_top + j, *inverse = head->slot->part_sum + j;
-    *top = members ? head->state.top[j] : 0;
-    *inverse = members ? head->state.inverse[j] : 0;
-    if (!members) {
-        memset(head->state.centroids + j * head->keys.dim, 0,
-               sizeof(float) * (size_t)head->keys.dim);
-    } else if (sh_clustered_rest_is_summed(head, j)) {
-        *top = FLT_MAX;
-        *inverse = 0;
-    }
+    const bool seen = members && !has_others_alone(head, j);
+    head->slot->dense_largest[j] = seen ? head->state.largest[j] : members ? FLT_MAX : 0;
+    head->slot->dense_inverse[j] = seen ? head->state.inverse[j] : 0;
 }
 
 /* All that belongs to one group before the dense pass. */
@@ -176,7 +213,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     const kernel_table *run = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
-    const bool has_top = head->work->improved && last - first > 1;
+    const bool has_top = head->work->has_top && last - first > 1;
     const bool summed_here = !(has_top && head->work->per_query);
     float *grad_shared = head->slot->grad_shared + j * Dv;
     memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
@@ -188,7 +225,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     leave_to_dense(head, j, last > first);
     if (last > first && summed_here)
         head->slot->delta[j] = ordered_dot(grad_shared, head->state.shared + j * Dv, Dv);
-    if (!head->work->improved)
+    if (!head->work->has_top)
         return;
     if (!has_top) {
         if (last > first && head->dq.data) /* the centroid's part is added to nothing */
@@ -198,11 +235,9 @@ static void group_task(void *shared, int64_t j, int thread) {
         sh_pass_turn(head->slot->scatter_turn, (int)j);
         return;
     }
-    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    int k = sh_clustered_gather(head->view.k, keys, head->work->topk, dim, own->top_k);
-    sh_clustered_gather(head->view.v, keys, head->work->topk, Dv, own->top_v);
-    memset(own->grad_top_k, 0, sizeof(float) * (size_t)k * (size_t)dim);
-    memset(own->grad_top_v, 0, sizeof(float) * (size_t)k * (size_t)Dv);
+    const int k = sh_clustered_gather_top(head, j, own);
+    memset(own->grad_top_keys, 0, sizeof(float) * (size_t)k * (size_t)dim);
+    memset(own->grad_top_values, 0, sizeof(float) * (size_t)k * (size_t)Dv);
     double gradient = 0;
     for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
         sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
@@ -210,7 +245,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     }
     head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) *
                             (float)gradient;
-    if (!sh_clustered_rest_is_summed(head, j))
+    if (!has_others_alone(head, j))
         correct_top(head, j, k, (float)gradient, own);
     scatter_top(head, j, k, (float)gradient, own);
 }
@@ -229,7 +264,7 @@ static void member_task(void *shared, int64_t task, int thread) {
         float share = 1 / (float)(offsets[j + 1] - offsets[j]);
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
         float *dq = head->dq.data + i * head->dq.stride;
-        if (!head->work->improved)
+        if (!head->work->has_top)
             memset(dq, 0, sizeof *dq * (size_t)dim);
         add_scaled(dq, share, gradient, dim);
     }
@@ -246,8 +281,8 @@ static void backward_head(clustered_head *head, team workers) {
                               .key_count = head->view.keys,
                               .x = {head->state.centroids, head->keys.dim},
                               .dout = {slot->grad_shared, head->keys.value_dim},
-                              .top = slot->part_top,
-                              .inverse = slot->part_sum,
+                              .largest = slot->dense_largest,
+                              .inverse = slot->dense_inverse,
                               .delta = slot->delta,
                               .dq = {slot->grad_centroids, head->keys.dim},
                               .dk = head->dk,
@@ -264,24 +299,17 @@ static void backward_head(clustered_head *head, team workers) {
 static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const attention_call *call = shared;
     const shoal_problem *problem = &call->plan->problem;
-    const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
-    const int64_t sharing = problem->heads / problem->kv_heads;
-    row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
-    for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++) {
-        clustered_head head = sh_clustered_head_of(call, b, h, slot);
+    const shoal_gradients *gradients = call->gradients;
+    const kv_head_view own = sh_start_kv_head(call, unit);
+    for (int64_t h = own.first; h < own.last; h++) {
+        clustered_head head = sh_clustered_head_of(call, own.b, h, slot);
         const int64_t n = head.view.queries, S = head.view.keys;
-        if (h == kv_head * sharing) {
-            sh_clear_rows(dk, 0, problem->packed ? S : problem->keys, problem->dim);
-            sh_clear_rows(dv, 0, problem->packed ? S : problem->keys, problem->value_dim);
-        }
-        head.dk = dk;
-        head.dv = dv;
-        head.dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
-        head.out = sh_query_rows(call, call->gradients->out, &problem->out, b, h);
-        head.dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
-        sh_clear_rows(head.dq, S > 0 ? n : 0, problem->packed ? n : problem->queries,
-                      problem->dim);
+        head.dk = own.dk;
+        head.dv = own.dv;
+        head.dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h);
+        head.out = sh_query_rows(call, gradients->out, &problem->out, own.b, h);
+        head.dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h);
+        sh_clear_rows(head.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }

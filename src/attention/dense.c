@@ -12,8 +12,9 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
         query_panel *panel = &scratch->panels[p];
         panel->queries = sh_reserve(work, dim * width, sizeof(float));
         panel->outputs = sh_reserve(work, value_dim * width, sizeof(float));
-        panel->top = sh_reserve(work, width, sizeof(float));
+        panel->largest = sh_reserve(work, width, sizeof(float));
         panel->sum = sh_reserve(work, width, sizeof(float));
+        panel->inverse = sh_reserve(work, width, sizeof(float));
         panel->keep = sh_reserve(work, width, sizeof(float));
         if (!plan->with_backward)
             continue;
@@ -60,21 +61,22 @@ void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x) {
                         panel->width, keys->dim, keys->scale, panel->queries);
     memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
-        panel->top[i] = LOWEST_SCORE;
+        panel->largest[i] = LOWEST_SCORE;
         panel->sum[i] = 0;
     }
 }
 
 void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
-                     query_panel *panel, float *scores, scores_seen *seen, void *seer) {
+                     query_panel *panel, float *scores, scores_callback *on_scores,
+                     void *context) {
     const kernel_table *run = keys->kernels;
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)min(KEY_BLOCK, last - block);
         run->score(panel->queries, panel->width, keys->dim,
                    keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
-        if (seen)
-            seen(seer, panel, scores, count, block);
-        run->softmax_step(scores, panel->width, count, panel->top, panel->sum,
+        if (on_scores)
+            on_scores(context, panel, scores, count, block);
+        run->softmax_step(scores, panel->width, count, panel->largest, panel->sum,
                           panel->keep);
         run->mix(scores, panel->width, keys->v.data + block * keys->v.stride,
                  keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
@@ -84,15 +86,17 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const dense_forward_job *job, query_panel *panel) {
     const row_view out = job->out;
-    for (int i = 0; i < panel->count; i++)
-        panel->sum[i] = 1 / panel->sum[i];
+    for (int i = 0; i < panel->width; i++)
+        panel->inverse[i] = 1 / panel->sum[i];
     job->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
-                              job->keys.value_dim, panel->sum, NULL, 0,
+                              job->keys.value_dim, panel->inverse, NULL, 0,
                               out.data + panel->first * out.stride, out.stride, NULL);
-    if (!job->top)
+    if (!job->largest)
         return;
-    memcpy(job->top + panel->first, panel->top, (size_t)panel->count * sizeof(float));
-    memcpy(job->inverse + panel->first, panel->sum, (size_t)panel->count * sizeof(float));
+    memcpy(job->largest + panel->first, panel->largest,
+           (size_t)panel->count * sizeof(float));
+    memcpy(job->inverse + panel->first, panel->inverse,
+           (size_t)panel->count * sizeof(float));
 }
 
 void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
@@ -104,12 +108,32 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
     for (int64_t key = 0; key < job->key_count; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
             sh_dense_stream(&job->keys, key, min(key + KEY_BLOCK, job->key_count),
-                            &scratch->panels[p], scratch->scores, job->seen, job->seer);
+                            &scratch->panels[p], scratch->scores, job->on_scores,
+                            job->context);
     for (int p = 0; p < panels; p++)
         finish_panel(job, &scratch->panels[p]);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
+
+enum { DELTA_TASK = 1024 };
+
+static void delta_task(void *shared, int64_t task, int thread) {
+    const dense_delta_job *job = shared;
+    (void)thread;
+    for (int64_t i = task * DELTA_TASK; i < min((task + 1) * DELTA_TASK, job->n); i++) {
+        const float *a = job->dout.data + i * job->dout.stride;
+        const float *b = job->out.data + i * job->out.stride;
+        double sum = 0;
+        for (int64_t d = 0; d < job->value_dim; d++)
+            sum += (double)a[d] * (double)b[d];
+        job->delta[i] = (float)sum;
+    }
+}
+
+void sh_dense_delta(dense_delta_job *job, team workers) {
+    sh_team_run(workers, ceil_divide(job->n, DELTA_TASK), delta_task, job);
+}
 
 static void start_backward(const dense_backward_job *job, query_panel *panel) {
     const dense_keys *keys = &job->keys;
@@ -122,8 +146,8 @@ static void start_backward(const dense_backward_job *job, query_panel *panel) {
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(keys->dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
         int live = i < panel->count;
-        panel->top[i] = live ? job->top[panel->first + i] : 0;
-        panel->sum[i] = live ? job->inverse[panel->first + i] : 0;
+        panel->largest[i] = live ? job->largest[panel->first + i] : 0;
+        panel->inverse[i] = live ? job->inverse[panel->first + i] : 0;
         panel->delta[i] = live ? job->delta[panel->first + i] : 0;
     }
 }
@@ -139,10 +163,10 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     const int width = panel->width;
     run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
     run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
-    if (job->seen)
-        job->seen(job->seer, panel, scores, count, first);
-    run->softmax_slope(scores, slopes, width, count, panel->top, panel->sum, panel->delta,
-                       keys->scale);
+    if (job->on_scores)
+        job->on_scores(job->context, panel, scores, count, first);
+    run->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
+                       panel->delta, keys->scale);
     if (job->dq.data)
         run->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL, panel->grad_q);
     if (dv.data)
@@ -152,6 +176,13 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     if (dk.data)
         run->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
                     x.stride, keys->dim, count, dk.data + first * dk.stride, dk.stride);
+}
+
+void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
+                             query_panel *panel, dense_scratch *scratch) {
+    for (int64_t key = first; key < last; key += KEY_BLOCK)
+        backward_block(job, key, (int)min(KEY_BLOCK, last - key), panel, scratch->scores,
+                       scratch->slopes);
 }
 
 /* The chunks before this one have added to this block of dq when it is its turn: the sum
@@ -180,8 +211,8 @@ static void backward_chunk(void *shared, int64_t chunk, int thread) {
             start_backward(job, &scratch->panels[p]);
         for (int64_t key = chunk * KEY_CHUNK; key < end; key += KEY_BLOCK)
             for (int p = 0; p < panels; p++)
-                backward_block(job, key, (int)min(KEY_BLOCK, end - key),
-                               &scratch->panels[p], scratch->scores, scratch->slopes);
+                sh_dense_backward_panel(job, key, min(key + KEY_BLOCK, end),
+                                        &scratch->panels[p], scratch);
         add_in_turn(job, chunk, first / block, scratch->panels, panels);
     }
 }

@@ -11,10 +11,13 @@ enum { PANELS = 5 }; /* panels that pass over a block of keys before the next bl
 typedef struct {
     int64_t first; /* its first query */
     int count, width;
-    float *queries;          /* [dim][width], times scale */
-    float *outputs;          /* [value_dim][width] */
-    float *top, *sum, *keep; /* [width] */
-    /* Backward only; sum holds the inverse there: */
+    float *queries; /* [dim][width], times scale */
+    float *outputs; /* [value_dim][width], not divided by the sum */
+    float *largest; /* [width]: score so far */
+    float *sum;     /* [width]: of exp(score - largest) */
+    float *inverse; /* [width]: of the sum, once all keys have passed */
+    float *keep;    /* [width]: what the last block left of those before it */
+    /* Backward only: */
     float *grad_out; /* [value_dim][width] */
     float *grad_q;   /* [dim][width] */
     float *delta;    /* [width] */
@@ -49,44 +52,60 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t firs
 /* Packs rows of x, and begins a softmax that has seen nothing. */
 void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x);
 
-/* Streams keys first .. last - 1 over one panel. seen, if given, gets every block of
-   scores [count][width] before it becomes weights, and may change it. */
-typedef void scores_seen(void *seer, const query_panel *panel, float *scores, int count,
-                         int64_t first);
-void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
-                     query_panel *panel, float *scores, scores_seen *seen, void *seer);
+/* Gets the scores [count][width] of keys first .. first + count - 1 before they become
+   weights, and may change them. */
+typedef void scores_callback(void *context, const query_panel *panel, float *scores,
+                             int count, int64_t first);
 
-/* softmax(scale x K') V. top and inverse, where wanted, get what backward needs: each
+/* Streams keys first .. last - 1 over one panel. on_scores may be NULL. */
+void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
+                     query_panel *panel, float *scores, scores_callback *on_scores,
+                     void *context);
+
+/* softmax(scale x K') V. largest and inverse, where wanted, get what backward needs: each
    row's largest score and the inverse of its softmax's sum. */
 typedef struct {
     dense_keys keys;
     int64_t key_count;
     row_view x, out;
-    float *top, *inverse; /* one for each row of x, or NULL */
-    scores_seen *seen;    /* may be NULL */
-    void *seer;
+    float *largest, *inverse;   /* one for each row of x, or NULL */
+    scores_callback *on_scores; /* may be NULL */
+    void *context;              /* of on_scores */
     dense_scratch *threads;
 } dense_forward_job;
 /* Rows first .. last - 1, at most dense_block of them. */
 void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
                       int thread);
 
-/* Backward of softmax(scale x K') V for n rows x, whose softmax had `top` and the inverse
-   sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
+/* delta[i] = dout_i . out_i for n rows: what a softmax's gradient subtracts. */
+typedef struct {
+    row_view dout, out;
+    int64_t n, value_dim;
+    float *delta;
+} dense_delta_job;
+void sh_dense_delta(dense_delta_job *job, team workers);
+
+/* Backward of softmax(scale x K') V for n rows x, whose softmax had the score `largest`
+   and the inverse sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
    is not 0. delta[i] is what the softmax's gradient subtracts: the weighted mean of
    row i's slopes. A gradient with data NULL is not wanted. */
 typedef struct {
     dense_keys keys;
     int64_t n, key_count;
-    row_view x, dout;                   /* [n] */
-    const float *top, *inverse, *delta; /* [n] */
+    row_view x, dout;                       /* [n] */
+    const float *largest, *inverse, *delta; /* [n] */
     row_view dq, dk, dv;
     int onto;
-    scores_seen *seen; /* what forward had, or NULL */
-    void *seer;
+    scores_callback *on_scores; /* forward's */
+    void *context;
     atomic_int *turns; /* [ceil(n / dense_block)], whose turn it is to add to dq */
     dense_scratch *threads;
 } dense_backward_job;
 void sh_dense_backward(dense_backward_job *job, team workers);
+
+/* Its part for keys first .. last - 1 and one panel, whose queries, grad_out, largest,
+   inverse and delta are there: adds to the panel's grad_q, and to dk and dv. */
+void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
+                             query_panel *panel, dense_scratch *scratch);
 
 #endif

@@ -17,14 +17,14 @@ typedef struct {
 } full_work;
 
 typedef struct {
-    float *top, *inverse; /* [batch][heads][queries] */
+    float *largest, *inverse; /* [batch][heads][queries] */
 } full_state;
 
 static full_state state_at(const shoal_plan *plan, block_layout *place) {
     int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
     full_state state = {0};
     if (plan->with_backward) {
-        state.top = sh_reserve(place, count, sizeof(float));
+        state.largest = sh_reserve(place, count, sizeof(float));
         state.inverse = sh_reserve(place, count, sizeof(float));
     }
     return state;
@@ -70,8 +70,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % blocks * block, last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
-    sh_clear_rows(out, live > first ? live : first,
-                  min(last, problem->packed ? view.queries : problem->queries),
+    sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
                   problem->value_dim);
     const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
@@ -79,7 +78,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
                                    .key_count = view.keys,
                                    .x = view.q,
                                    .out = out,
-                                   .top = state.top ? state.top + at : NULL,
+                                   .largest = state.largest ? state.largest + at : NULL,
                                    .inverse = state.inverse ? state.inverse + at : NULL,
                                    .threads = ((full_work *)plan->work)->threads};
     sh_dense_forward(&job, first, live, thread);
@@ -93,29 +92,6 @@ static void forward(const attention_call *call) {
 
 /* ---- Backward --------------------------------------------------------------------- */
 
-/* delta_i = dout_i . out_i, by blocks of queries. */
-typedef struct {
-    row_view dout, out;
-    int64_t count, dim;
-    float *delta;
-} delta_job;
-
-enum { DELTA_TASK = 1024 };
-
-static void delta_task(void *shared, int64_t task, int thread) {
-    const delta_job *job = shared;
-    (void)thread;
-    for (int64_t i = task * DELTA_TASK; i < min((task + 1) * DELTA_TASK, job->count);
-         i++) {
-        const float *a = job->dout.data + i * job->dout.stride;
-        const float *b = job->out.data + i * job->out.stride;
-        double sum = 0;
-        for (int64_t d = 0; d < job->dim; d++)
-            sum += (double)a[d] * (double)b[d];
-        job->delta[i] = (float)sum;
-    }
-}
-
 /* One query head: adds to dk and dv. */
 static void backward_head(const attention_call *call, const full_slot *slot, int64_t b,
                           int64_t h, row_view dk, row_view dv, team workers) {
@@ -124,15 +100,17 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
     const head_view view = sh_view_of(call, b, h);
     const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
-    delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out, b, h),
-                          sh_query_rows(call, call->gradients->out, &problem->out, b, h),
-                          view.queries, problem->value_dim, slot->delta};
+    dense_delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out,
+                                              b, h),
+                                sh_query_rows(call, call->gradients->out, &problem->out,
+                                              b, h),
+                                view.queries, problem->value_dim, slot->delta};
     dense_backward_job job = {.keys = sh_dense_keys_of(plan, &view),
                               .n = view.queries,
                               .key_count = view.keys,
                               .x = view.q,
                               .dout = products.dout,
-                              .top = state.top + at,
+                              .largest = state.largest + at,
                               .inverse = state.inverse + at,
                               .delta = slot->delta,
                               .dq = sh_query_rows(call, call->gradients->dq, &problem->q,
@@ -141,9 +119,9 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
                               .dv = dv,
                               .turns = slot->turns,
                               .threads = ((full_work *)plan->work)->threads};
-    sh_clear_rows(job.dq, view.keys > 0 ? view.queries : 0,
-                  problem->packed ? view.queries : problem->queries, problem->dim);
-    sh_team_run(workers, ceil_divide(view.queries, DELTA_TASK), delta_task, &products);
+    sh_clear_rows(job.dq, view.keys > 0 ? view.queries : 0, view.query_rows,
+                  problem->dim);
+    sh_dense_delta(&products, workers);
     sh_dense_backward(&job, workers);
     if (!plan->kind->info.keys_are_queries || !job.dq.data)
         return;
@@ -156,22 +134,15 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
 static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
     const attention_call *call = shared;
     const shoal_plan *plan = call->plan;
-    const shoal_problem *problem = &plan->problem;
     const full_slot *slot = &((full_work *)plan->work)->slots[slot_index];
-    const int64_t b = unit / problem->kv_heads, kv_head = unit % problem->kv_heads;
-    const int64_t sharing = problem->heads / problem->kv_heads;
-    const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
-    const int64_t keys = problem->packed ? live : problem->keys;
-    row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
-    sh_clear_rows(dk, 0, keys, problem->dim);
-    sh_clear_rows(dv, 0, keys, problem->value_dim);
+    const kv_head_view own = sh_start_kv_head(call, unit);
+    row_view dk = own.dk;
     if (plan->kind->info.keys_are_queries) {
-        dk = (row_view){slot->shared_dk, problem->dim};
-        sh_clear_rows(dk, 0, live, problem->dim);
+        dk = (row_view){slot->shared_dk, plan->problem.dim};
+        sh_clear_rows(dk, 0, sh_view_of(call, own.b, own.first).keys, plan->problem.dim);
     }
-    for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
-        backward_head(call, slot, b, h, dk, dv, workers);
+    for (int64_t h = own.first; h < own.last; h++)
+        backward_head(call, slot, own.b, h, dk, own.dv, workers);
 }
 
 static void backward(const attention_call *call) {

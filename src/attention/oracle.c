@@ -15,20 +15,16 @@ enum { FEATURES = 64 }; /* of an output row that are summed at a time */
 
 /* One thread's memory. k is min(topk, keys). */
 typedef struct {
-    float *queries;       /* [dim][width], times scale */
-    float *scores;        /* [KEY_BLOCK][width] */
-    float *floors;        /* [width]: lower scores need not be looked at */
-    uint64_t *candidates; /* [width][capacity] */
-    int32_t *counts;      /* [width] */
-    double *weights;      /* [k] */
+    float *queries; /* [dim][width], times scale */
+    float *scores;  /* [KEY_BLOCK][width] */
+    topk_lists lists;
+    double *weights; /* [k] */
     /* Backward only: */
     double *slopes; /* [k] */
     double *dq;     /* [dim] */
 } oracle_scratch;
 
 typedef struct {
-    int32_t k;
-    int64_t capacity;
     oracle_scratch *threads;
 } oracle_work;
 
@@ -50,12 +46,14 @@ static int32_t *state_at(const shoal_plan *plan, block_layout *place) {
 static void place_thread(oracle_scratch *scratch, const shoal_plan *plan,
                          block_layout *work) {
     const int64_t width = plan->kernels->panel, k = kept_keys(plan);
+    topk_lists *lists = &scratch->lists;
     scratch->queries = sh_reserve(work, plan->problem.dim * width, sizeof(float));
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
-    scratch->floors = sh_reserve(work, width, sizeof(float));
-    scratch->candidates =
-        sh_reserve(work, width * topk_capacity(k, KEY_BLOCK), sizeof(uint64_t));
-    scratch->counts = sh_reserve(work, width, sizeof(int32_t));
+    lists->kernels = plan->kernels;
+    lists->k = (int32_t)k;
+    lists->candidates = sh_reserve(work, width * topk_capacity(k), sizeof(uint64_t));
+    lists->counts = sh_reserve(work, width, sizeof(int32_t));
+    lists->floor = sh_reserve(work, width, sizeof(float));
     scratch->weights = sh_reserve(work, k, sizeof(double));
     if (!plan->with_backward)
         return;
@@ -67,8 +65,6 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     oracle_work measured, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    own->k = kept_keys(plan);
-    own->capacity = topk_capacity(own->k, KEY_BLOCK);
     own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     for (int t = 0; t < plan->threads; t++)
         place_thread(own->threads ? &own->threads[t] : &(oracle_scratch){0}, plan, work);
@@ -78,15 +74,16 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
 /* ---- The search ------------------------------------------------------------------- */
 
 /* What no comparison finds: NaN, and -infinity while nothing better filled the list. */
-static void collect_unordered(const oracle_work *own, oracle_scratch *scratch, int live,
-                              int width, int count, int32_t first) {
+static void collect_unordered(oracle_scratch *scratch, int live, int width, int count,
+                              int32_t first) {
+    const topk_lists *lists = &scratch->lists;
     for (int r = 0; r < count; r++)
         for (int i = 0; i < live; i++) {
             float score = scratch->scores[r * width + i];
-            int lowest = score == -INFINITY && scratch->floors[i] == -INFINITY;
+            int lowest = score == -INFINITY && lists->floor[i] == -INFINITY;
             if (!isnan(score) && !lowest)
                 continue;
-            scratch->candidates[i * own->capacity + scratch->counts[i]++] =
+            topk_list(lists, i)[lists->counts[i]++] =
                 candidate_pack(isnan(score) ? NAN : score, first + r);
         }
 }
@@ -98,46 +95,26 @@ static int any_unordered(const float *scores, int count) {
     return found;
 }
 
-/* Lists that could overflow in the next block are cut back to the k best. */
-static void cut_lists(const oracle_work *own, oracle_scratch *scratch, int live) {
-    for (int i = 0; i < live; i++) {
-        uint64_t *list = scratch->candidates + i * own->capacity;
-        if (scratch->counts[i] + KEY_BLOCK <= own->capacity)
-            continue;
-        scratch->counts[i] = sh_topk_cut(list, scratch->counts[i], own->k);
-        uint64_t worst = list[0];
-        for (int32_t j = 1; j < scratch->counts[i]; j++)
-            worst = list[j] < worst ? list[j] : worst;
-        scratch->floors[i] = candidate_score(worst);
-    }
-}
-
 /* The best keys of queries first .. first + live - 1, best first, in the lists. */
 static void search(const shoal_plan *plan, const head_view *view, int64_t first, int live,
                    oracle_scratch *scratch) {
-    const oracle_work *own = plan->work;
     const kernel_table *run = plan->kernels;
+    const topk_lists *lists = &scratch->lists;
     const int width = panel_width(run, live), dim = (int)plan->problem.dim;
     run->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live, width,
               dim, plan->problem.scale, scratch->queries);
-    for (int i = 0; i < width; i++) {
-        scratch->floors[i] = i < live ? -INFINITY : INFINITY;
-        scratch->counts[i] = 0;
-    }
+    sh_topk_start(lists, live, width);
     for (int64_t key = 0; key < view->keys; key += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, view->keys - key);
         run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
                    view->k.stride, count, scratch->scores);
-        run->collect(scratch->scores, width, count, (int32_t)key, scratch->floors,
-                     scratch->candidates, own->capacity, scratch->counts);
+        sh_topk_collect(lists, scratch->scores, live, width, count, key);
         if (any_unordered(scratch->scores, count * width))
-            collect_unordered(own, scratch, live, width, count, (int32_t)key);
-        cut_lists(own, scratch, live);
+            collect_unordered(scratch, live, width, count, (int32_t)key);
     }
     for (int i = 0; i < live; i++) {
-        uint64_t *list = scratch->candidates + i * own->capacity;
-        scratch->counts[i] = sh_topk_cut(list, scratch->counts[i], own->k);
-        sh_topk_sort(list, scratch->counts[i]);
+        lists->counts[i] = sh_topk_cut(topk_list(lists, i), lists->counts[i], lists->k);
+        sh_topk_sort(topk_list(lists, i), lists->counts[i]);
     }
 }
 
@@ -199,16 +176,16 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
     const int64_t first = task % panels * width, last = first + width;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
-    sh_clear_rows(out, live > first ? live : first,
-                  min(last, problem->packed ? view.queries : problem->queries),
+    sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
                   problem->value_dim);
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
     search(plan, &view, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
-        attend(call, &view, first + i, scratch->candidates + i * own->capacity,
-               scratch->counts[i], scratch->weights, out.data + (first + i) * out.stride);
+        attend(call, &view, first + i, topk_list(&scratch->lists, (int)i),
+               scratch->lists.counts[i], scratch->weights,
+               out.data + (first + i) * out.stride);
 }
 
 static void forward(const attention_call *call) {
@@ -286,8 +263,7 @@ static void backward_head(const attention_call *call, int64_t b, int64_t h, row_
     const int64_t live = view.keys > 0 ? view.queries : 0;
     const int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
     chosen += view.head * problem->queries * kept_keys(plan);
-    sh_clear_rows(dq, live, problem->packed ? view.queries : problem->queries,
-                  problem->dim);
+    sh_clear_rows(dq, live, view.query_rows, problem->dim);
     for (int64_t i = 0; i < live; i++)
         backward_query(plan, &view, chosen + i * kept_keys(plan),
                        view.q.data + i * view.q.stride, dout.data + i * dout.stride,
@@ -297,18 +273,10 @@ static void backward_head(const attention_call *call, int64_t b, int64_t h, row_
 /* One key/value head, with the query heads that share it. */
 static void backward_task(void *shared, int64_t task, int thread) {
     const attention_call *call = shared;
-    const shoal_plan *plan = call->plan;
-    const shoal_problem *problem = &plan->problem;
-    const int64_t b = task / problem->kv_heads, kv_head = task % problem->kv_heads;
-    const int64_t sharing = problem->heads / problem->kv_heads;
-    const int64_t live = sh_view_of(call, b, kv_head * sharing).keys;
-    const int64_t keys = problem->packed ? live : problem->keys;
-    const row_view dk = sh_key_rows(call, call->gradients->dk, &problem->k, b, kv_head);
-    const row_view dv = sh_key_rows(call, call->gradients->dv, &problem->v, b, kv_head);
-    sh_clear_rows(dk, 0, keys, problem->dim);
-    sh_clear_rows(dv, 0, keys, problem->value_dim);
-    for (int64_t h = kv_head * sharing; h < (kv_head + 1) * sharing; h++)
-        backward_head(call, b, h, dk, dv, &((oracle_work *)plan->work)->threads[thread]);
+    const oracle_work *work = call->plan->work;
+    const kv_head_view own = sh_start_kv_head(call, task);
+    for (int64_t h = own.first; h < own.last; h++)
+        backward_head(call, own.b, h, own.dk, own.dv, &work->threads[thread]);
 }
 
 static void backward(const attention_call *call) {

@@ -1,5 +1,7 @@
 #include "cluster/topk.h"
 
+#include <math.h>
+
 static void swap(uint64_t *a, uint64_t *b) {
     uint64_t kept = *a;
     *a = *b;
@@ -71,4 +73,31 @@ void sh_topk_sort(uint64_t *list, int32_t count) {
         }
     }
     insertion_sort(list, count);
+}
+
+void sh_topk_start(const topk_lists *lists, int live, int width) {
+    for (int i = 0; i < width; i++) {
+        lists->counts[i] = 0;
+        lists->floor[i] = i < live ? -INFINITY : INFINITY;
+    }
+}
+
+static void cut_lane(const topk_lists *lists, int lane) {
+    uint64_t *list = topk_list(lists, lane);
+    const int32_t count = sh_topk_cut(list, lists->counts[lane], lists->k);
+    uint64_t worst = list[0];
+    for (int32_t i = 1; i < count; i++)
+        worst = list[i] < worst ? list[i] : worst;
+    lists->counts[lane] = count;
+    lists->floor[lane] = candidate_score(worst);
+}
+
+void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
+                     int count, int64_t first) {
+    const int64_t capacity = topk_capacity(lists->k);
+    for (int i = 0; i < live; i++)
+        if (lists->counts[i] >= capacity - KEY_BLOCK)
+            cut_lane(lists, i);
+    lists->kernels->collect(scores, width, count, (int32_t)first, lists->floor,
+                            lists->candidates, capacity, lists->counts);
 }

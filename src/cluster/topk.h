@@ -3,14 +3,34 @@
 #ifndef SHOAL_CLUSTER_TOPK_H
 #define SHOAL_CLUSTER_TOPK_H
 
-#include <stdint.h>
+#include "kernels/kernels.h"
 
-/* Room that a list needs when up to `block` candidates come at a time, and it is cut when
-   there is no room for as many. Twice k is best: cut less often, and the k-th largest that
-   new candidates must exceed is out of date; more often, and cutting costs more. */
-static inline int64_t topk_capacity(int64_t k, int64_t block) {
-    return 2 * k + block;
+/* Room for a list that is cut when a block of keys might not fit any more. Twice k is
+   best: cut less often, and the k-th largest that new candidates must exceed is out of
+   date; more often, and cutting costs more. */
+static inline int64_t topk_capacity(int64_t k) {
+    return 2 * k + KEY_BLOCK;
 }
+
+/* One list for each lane of a panel. */
+typedef struct {
+    const kernel_table *kernels;
+    int32_t k;
+    uint64_t *candidates; /* [lanes][topk_capacity(k)] */
+    int32_t *counts;      /* [lanes] */
+    float *floor;         /* [lanes]: only greater scores are candidates */
+} topk_lists;
+
+static inline uint64_t *topk_list(const topk_lists *lists, int lane) {
+    return lists->candidates + lane * topk_capacity(lists->k);
+}
+
+/* Empty lists for `live` lanes; the others, up to width, collect nothing. */
+void sh_topk_start(const topk_lists *lists, int live, int width);
+
+/* Takes the scores [count][width] of at most KEY_BLOCK keys from `first` on. */
+void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
+                     int count, int64_t first);
 
 /* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
    are left. */

@@ -1,9 +1,9 @@
-#include "judge/auto.h"
-
+/* auto: full where it is quicker, shoal-C where that is, by what both cost here; with a
+   tolerance, as many top keys as the error on some queries asks for. */
 #include <math.h>
-#include <string.h>
 
 #include "attention/clustered.h"
+#include "judge/judge.h"
 
 /* What may be picked: full attention, and shoal-C with one or two numbers of groups. The
    plans of the choices lie over each other, since one of them runs at a time. */
@@ -25,7 +25,9 @@ static const double margin = 0.75;
 typedef struct {
     int only; /* picked when the plan was made, or -1: by the inputs */
     shoal_plan plans[CHOICES];
-    double *squares; /* [batch * heads][TOPKS + 1] */
+    /* Where the inputs decide: */
+    double *squares;      /* [batch * heads][TOPKS + 1] */
+    trial_thread *trials; /* [threads] */
 } auto_work;
 
 /* Before a choice's own state. */
@@ -34,8 +36,8 @@ typedef struct {
     int32_t topk;
 } auto_state;
 
-double sh_auto_cost(const shoal_attention *attention, const shoal_problem *problem,
-                    int crossover) {
+double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem,
+                  int crossover) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double both = (double)(problem->dim + problem->value_dim);
     if (attention->kind == SHOAL_FULL)
@@ -50,8 +52,8 @@ double sh_auto_cost(const shoal_attention *attention, const shoal_problem *probl
     return crossover / 446.0 * parts;
 }
 
-static double cost_of(const shoal_plan *plan, const shoal_attention *attention) {
-    return sh_auto_cost(attention, &plan->problem, plan->context->crossover);
+static double cost_in(const shoal_plan *plan, const shoal_attention *attention) {
+    return sh_cost_of(attention, &plan->problem, plan->context->crossover);
 }
 
 /* Few groups where there are few queries to share one, more where there are many. */
@@ -77,7 +79,18 @@ static shoal_attention attention_of(const shoal_plan *plan, int choice) {
 static int pick_without_tolerance(const shoal_plan *plan) {
     const shoal_attention full = attention_of(plan, FULL_CHOICE),
                           shoal = attention_of(plan, FIRST_SHOAL);
-    return cost_of(plan, &full) <= cost_of(plan, &shoal) ? FULL_CHOICE : FIRST_SHOAL;
+    return cost_in(plan, &full) <= cost_in(plan, &shoal) ? FULL_CHOICE : FIRST_SHOAL;
+}
+
+/* What a trial needs. */
+static void place_trial(auto_work *own, const shoal_plan *plan, block_layout *work) {
+    const int64_t heads = plan->problem.batch * plan->problem.heads;
+    own->squares =
+        sh_reserve(work, sh_mul_checked(heads, TOPKS + 1), sizeof *own->squares);
+    own->trials = sh_reserve(work, plan->threads, sizeof *own->trials);
+    for (int t = 0; t < plan->threads; t++)
+        sh_trial_place(own->trials ? &own->trials[t] : &(trial_thread){0}, plan,
+                       topks[TOPKS - 1], work);
 }
 
 /* Every choice's work begins where the others' does, and so does its state. */
@@ -87,11 +100,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     own = own ? own : &measured;
     own->only = plan->attention.tolerance > 0 ? -1 : pick_without_tolerance(plan);
     if (own->only < 0)
-        own->squares =
-            sh_reserve(work,
-                       sh_mul_checked(plan->problem.batch * plan->problem.heads,
-                                      TOPKS + 1),
-                       sizeof *own->squares);
+        place_trial(own, plan, work);
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
     if (picked)
         *picked = (auto_state){.choice = own->only < 0 ? FULL_CHOICE : own->only};
@@ -105,10 +114,10 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         sub->attention = attention_of(plan, choice);
         sub->kind = choice == FULL_CHOICE ? &sh_full_kind : &sh_shoal_kind;
         sub->kind->place(sub, &its_work, &its_state);
-        most_work.bytes = its_work.bytes > most_work.bytes ? its_work.bytes
-                                                           : most_work.bytes;
-        most_state.bytes = its_state.bytes > most_state.bytes ? its_state.bytes
-                                                              : most_state.bytes;
+        if (its_work.bytes > most_work.bytes)
+            most_work.bytes = its_work.bytes;
+        if (its_state.bytes > most_state.bytes)
+            most_state.bytes = its_state.bytes;
         most_work.overflow |= its_work.overflow;
         most_state.overflow |= its_state.overflow;
     }
@@ -140,11 +149,12 @@ static int32_t enough_of(const attention_call *call, int choice, int count, int 
         inputs.groups = now.plan->kind->groups(now.plan, now.state);
     now.inputs = &inputs;
     sh_clustered_use_topk(now.plan, topks[count - 1]);
-    sh_clustered_try(&(clustered_trial){.call = &now,
-                                        .samples = SAMPLES,
-                                        .count = count,
-                                        .topks = topks,
-                                        .squares = own->squares});
+    sh_trial_run(&(topk_trial){.call = &now,
+                               .samples = SAMPLES,
+                               .count = count,
+                               .topks = topks,
+                               .squares = own->squares,
+                               .threads = own->trials});
     for (int t = 0; t < count; t++) {
         double error = 0, exact = 0;
         for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
@@ -163,16 +173,16 @@ static int try_choice(const attention_call *call, int choice, int32_t *topk) {
     const shoal_plan *plan = call->plan;
     const shoal_attention full = attention_of(plan, FULL_CHOICE);
     shoal_attention shoal = attention_of(plan, choice);
-    const double limit = cost_of(plan, &full);
+    const double limit = cost_in(plan, &full);
     shoal.topk = topks[2];
     if (plan->problem.queries <= 4 * shoal.clusters || plan->problem.keys < topks[0] ||
-        1.7 * cost_of(plan, &shoal) > limit)
+        1.7 * cost_in(plan, &shoal) > limit)
         return 0;
     *topk = enough_of(call, choice, FIRST_TOPKS, 0);
     if (*topk == 0)
         *topk = enough_of(call, choice, TOPKS, 1);
     shoal.topk = *topk;
-    return *topk > 0 && cost_of(plan, &shoal) < limit;
+    return *topk > 0 && cost_in(plan, &shoal) < limit;
 }
 
 static void forward(const attention_call *call) {

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "judge/auto.h"
+#include "judge/judge.h"
 
 enum { LENGTH = 1024, HEADS = 2, FEATURES = 64, REPEATS = 7 };
 
@@ -65,8 +65,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
     if (status == SHOAL_OK) {
         /* With crossover 1 a multiplication of shoal-C weighs 1 / crossover of what it
            does; both times then say which crossover is right. */
-        const double full = sh_auto_cost(&sides[0].attention, &problem, 1);
-        const double shoal = sh_auto_cost(&sides[1].attention, &problem, 1);
+        const double full = sh_cost_of(&sides[0].attention, &problem, 1);
+        const double shoal = sh_cost_of(&sides[1].attention, &problem, 1);
         const double found = sides[1].best / sides[0].best * full / shoal;
         context->crossover = (int)fmin(fmax(found, 1), MOST_CROSSOVER);
     }

@@ -7,18 +7,30 @@
 
 #include "attention/clustered.h"
 #include "base/random.h"
-#include "cluster/topk.h"
+#include "judge/judge.h"
 
-/* The samples of one panel. Panel 0 of the thread's scratch has the queries, panel 1 their
-   groups' centroids, which lie in the first rows of the head's own. */
+enum { MOST_SAMPLES = 64 };
+
+void sh_trial_place(trial_thread *thread, const shoal_plan *plan, int32_t topk,
+                    block_layout *work) {
+    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
+    thread->centroids = sh_reserve(work, plan->kernels->panel * D, sizeof(float));
+    thread->keys = sh_reserve(work, topk, sizeof(int32_t));
+    thread->weights = sh_reserve(work, topk, sizeof(float));
+    thread->values = sh_reserve(work, Dv, sizeof(float));
+    thread->moved_values = sh_reserve(work, Dv, sizeof(float));
+}
+
+/* The samples of one panel. Panel 0 of the thread's dense scratch has the queries, panel 1
+   their groups' centroids. */
 typedef struct {
-    const clustered_trial *trial;
+    const topk_trial *trial;
     const clustered_head *head;
-    clustered_thread *own;
-    candidate_seer seer;
+    dense_scratch *dense;
+    trial_thread *own;
+    topk_lists lists;       /* of panel 1 */
     const int32_t *queries; /* [count] */
     int count;
-    int32_t *keys; /* [top keys]: room for one sample's list */
 } sample_panel;
 
 static void load_panels(sample_panel *samples) {
@@ -27,11 +39,11 @@ static void load_panels(sample_panel *samples) {
     const grouping *sorted = &head->slot->sorted;
     const row_view q = head->view.q;
     const int dim = head->keys.dim;
-    query_panel *panel = samples->own->dense->panels;
+    query_panel *panel = samples->dense->panels;
     for (int s = 0; s < samples->count; s++) {
         const int32_t j = head->state.groups[samples->queries[s]];
         const int32_t first = sorted->offsets[j], size = sorted->offsets[j + 1] - first;
-        float *centroid = head->state.centroids + (int64_t)s * dim;
+        float *centroid = samples->own->centroids + (int64_t)s * dim;
         run->sum_rows(q.data, q.stride, sorted->order + first, NULL, size, dim, centroid);
         for (int d = 0; d < dim; d++)
             centroid[d] /= (float)size;
@@ -40,10 +52,11 @@ static void load_panels(sample_panel *samples) {
         panel[p].first = 0;
         panel[p].count = samples->count;
         panel[p].width = panel_width(run, samples->count);
-        sh_clustered_start_panel(head, &panel[p], &samples->seer);
+        sh_dense_start(&head->keys, &panel[p], (row_view){samples->own->centroids, dim});
     }
     run->pack(q.data, q.stride, samples->queries, samples->count, panel->width, dim,
               head->keys.scale, panel->queries);
+    sh_topk_start(&samples->lists, samples->count, panel->width);
 }
 
 /* What moving the list's keys into the query's own part adds to their weights. */
@@ -51,21 +64,20 @@ static void weigh_moves(const sample_panel *samples, int s, const uint64_t *list
                         int32_t count) {
     const row_view q = samples->head->view.q, k = samples->head->view.k;
     const float *query = q.data + samples->queries[s] * q.stride;
-    const float top = samples->own->dense->panels[1].top[s];
+    const float largest = samples->dense->panels[1].largest[s];
     for (int32_t r = 0; r < count; r++) {
         const float *key = k.data + candidate_key(list[r]) * k.stride;
         const float score = samples->head->keys.scale *
                             ordered_dot(query, key, samples->head->keys.dim);
-        samples->own->weights[r] = expf(score - top) -
-                                   expf(candidate_score(list[r]) - top);
-        samples->keys[r] = candidate_key(list[r]);
+        samples->own->weights[r] = expf(score - largest) -
+                                   expf(candidate_score(list[r]) - largest);
+        samples->own->keys[r] = candidate_key(list[r]);
     }
 }
 
 /* Brings the best keys to the front of the list, those for each of the trial's numbers
    before the others: their order matters no further. Returns how many there are. */
-static int32_t best_in_parts(const clustered_trial *trial, uint64_t *list,
-                             int32_t count) {
+static int32_t best_in_parts(const topk_trial *trial, uint64_t *list, int32_t count) {
     const int32_t found = sh_topk_cut(list, count, trial->topks[trial->count - 1]);
     count = found;
     for (int t = trial->count - 2; t >= 0; t--)
@@ -75,15 +87,14 @@ static int32_t best_in_parts(const clustered_trial *trial, uint64_t *list,
 
 /* Sample s: adds to squares [count + 1]. */
 static void follow_sample(const sample_panel *samples, int s, double *squares) {
-    const clustered_trial *trial = samples->trial;
+    const topk_trial *trial = samples->trial;
     const clustered_head *head = samples->head;
     const int Dv = head->keys.value_dim;
-    const query_panel *exact = samples->own->dense->panels, *centroid = exact + 1;
+    const query_panel *exact = samples->dense->panels, *centroid = exact + 1;
     const int width = exact->width;
-    float *sums = samples->own->top_v,
-          *moved = sums + Dv; /* room for 2 top keys' values */
-    uint64_t *list = samples->seer.candidates + s * samples->seer.work->capacity;
-    const int32_t found = best_in_parts(trial, list, samples->seer.counts[s]);
+    float *sums = samples->own->values, *moved = samples->own->moved_values;
+    uint64_t *list = topk_list(&samples->lists, s);
+    const int32_t found = best_in_parts(trial, list, samples->lists.counts[s]);
     weigh_moves(samples, s, list, found);
     double sum = (double)centroid->sum[s];
     for (int d = 0; d < Dv; d++)
@@ -91,8 +102,8 @@ static void follow_sample(const sample_panel *samples, int s, double *squares) {
     for (int32_t t = 0, taken = 0; t < trial->count; t++) {
         const int32_t more = (int32_t)min(trial->topks[t], found) - taken;
         head->keys.kernels->sum_rows(head->view.v.data, head->view.v.stride,
-                                     samples->keys + taken, samples->own->weights + taken,
-                                     more, Dv, moved);
+                                     samples->own->keys + taken,
+                                     samples->own->weights + taken, more, Dv, moved);
         for (int32_t r = taken; r < taken + more; r++)
             sum += (double)samples->own->weights[r];
         taken += more;
@@ -113,23 +124,21 @@ static void follow_sample(const sample_panel *samples, int s, double *squares) {
 
 static void try_panel(sample_panel *samples, double *squares) {
     const clustered_head *head = samples->head;
-    query_panel *panel = samples->own->dense->panels;
-    float *scores = samples->own->dense->scores;
+    query_panel *panel = samples->dense->panels;
+    float *scores = samples->dense->scores;
     load_panels(samples);
     for (int64_t key = 0; key < head->view.keys; key += KEY_BLOCK) {
         const int64_t end = min(key + KEY_BLOCK, head->view.keys);
         sh_dense_stream(&head->keys, key, end, &panel[0], scores, NULL, NULL);
-        sh_dense_stream(&head->keys, key, end, &panel[1], scores, sh_clustered_see,
-                        &samples->seer);
+        sh_dense_stream(&head->keys, key, end, &panel[1], scores, sh_clustered_collect,
+                        &samples->lists);
     }
     for (int s = 0; s < samples->count; s++)
         follow_sample(samples, s, squares);
 }
 
-enum { MOST_SAMPLES = 64 };
-
 static void try_head(void *shared, int64_t unit, int slot, team workers) {
-    const clustered_trial *trial = shared;
+    const topk_trial *trial = shared;
     const shoal_plan *plan = trial->call->plan;
     const int64_t heads = plan->problem.heads;
     clustered_head head =
@@ -145,22 +154,22 @@ static void try_head(void *shared, int64_t unit, int slot, team workers) {
     sh_random_subset(plan->attention.seed + (uint64_t)unit, STREAM_SAMPLES, n, count,
                      chosen);
     const int thread = workers.threads == 1 ? workers.self : 0;
+    const clustered_thread *scratch = &head.work->threads[thread];
     sample_panel samples = {.trial = trial,
                             .head = &head,
-                            .own = &head.work->threads[thread],
-                            .keys = head.state.top_keys};
-    samples.seer = sh_clustered_seer(&head, samples.own, 1);
+                            .dense = scratch->dense,
+                            .own = &trial->threads[thread],
+                            .lists = sh_clustered_lists(&head, scratch, 1)};
     for (int64_t first = 0; first < count; first += samples.count) {
         samples.queries = chosen + first;
-        samples.count = (int)min(min(head.keys.kernels->panel, plan->attention.clusters),
-                                 count - first);
+        samples.count = (int)min(head.keys.kernels->panel, count - first);
         try_panel(&samples, squares);
     }
     for (int t = 0; t <= trial->count; t++)
         squares[t] *= (double)n / (double)count;
 }
 
-void sh_clustered_try(clustered_trial *trial) {
+void sh_trial_run(topk_trial *trial) {
     const shoal_problem *problem = &trial->call->plan->problem;
     sh_run_units(sh_team_of(trial->call->plan->context), problem->batch * problem->heads,
                  try_head, trial);
