@@ -396,7 +396,7 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
                                  own->top_sum);
     for (int64_t d = 0; d < Dv; d++)
         shared[d] -= own->top_sum[d];
-    /* Below 1, however it was rounded, while there are other keys. */
+    /* While there are other keys the mass is below 1, even where rounding made it 1. */
     head->state.mass[j] = (float)mass;
     if (head->state.mass[j] >= 1)
         head->state.mass[j] = 1 - FLT_EPSILON / 2;

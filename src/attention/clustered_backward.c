@@ -122,8 +122,9 @@ static void scatter_rows(row_view to, const int32_t *keys, int count, const floa
         add_scaled(to.data + keys[l] * to.stride, 1, from + (int64_t)l * dim, dim);
 }
 
-/* Puts right what the dense pass will do on the top keys: it takes G_j . v_l for the
-   weight's gradient where it is dm_j, and gives v_l a share that is not its. */
+/* Corrects what the dense pass will add for the top keys: there it takes G_j . v_l for
+   the gradient of the weight, which is dm_j, and it adds to dv_l as if v_l were part of
+   the shared output. */
 static void correct_top(const clustered_head *head, int64_t j, int k, float gradient,
                         clustered_thread *own) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;

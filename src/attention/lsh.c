@@ -356,7 +356,7 @@ static dense_keys window_keys(const lsh_job *job, const lsh_scratch *scratch) {
     return keys;
 }
 
-/* Takes from each query of the panel the score of its own key, unless it has no other. */
+/* Gives each query's own key a score of -inf, unless it has no other key. */
 static void hide_self(void *context, const query_panel *panel, float *scores, int count,
                       int64_t first) {
     const lsh_chunk *chunk = context;
@@ -471,7 +471,7 @@ static void count_rounds(const lsh_job *job, int64_t first, int64_t key,
         ahead -= chunks[key];
         shown -= (strip)(ahead <= 1); /* true is -1 */
     }
-    /* itself: the lowest score counts only where it is alone */
+    /* Its own key has the lowest score, and so counts only where it is alone. */
     if (key >= first && key < first + STRIP)
         shown[key - first] = 0;
     memcpy(counts, &shown, sizeof shown);

@@ -9,7 +9,7 @@
    plans of the choices lie over each other, since one of them runs at a time. */
 enum { FULL_CHOICE, FIRST_SHOAL, SECOND_SHOAL, CHOICES };
 
-enum { SAMPLES = 16 /* queries of every head that a tolerance is held against */ };
+enum { SAMPLES = 16 /* queries of every head whose error a tolerance limits */ };
 
 /* Numbers of top keys to choose from; each costs 10 to 20 % more than the one before. */
 static const int32_t topks[] = {32, 48, 64, 96, 128, 192, 256, 320};
@@ -48,7 +48,8 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
        at for its group, sorted and written. */
     const double parts = (1.3 * C * S + 2.9 * N * k + 85 * N) * both +
                          N * attention->rank * ((double)problem->dim + 3 * C);
-    /* So shoal-100 costs what full does at N = S = 446, 64 features; or elsewhere. */
+    /* With these factors shoal-100 costs what full does at N = S = 446 and 64 features.
+       Scaling them moves that point to the crossover. */
     return crossover / 446.0 * parts;
 }
 

@@ -63,8 +63,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
                                             .v = arrays + 2 * size},
                             arrays + 3 * size);
     if (status == SHOAL_OK) {
-        /* With crossover 1 a multiplication of shoal-C weighs 1 / crossover of what it
-           does; both times then say which crossover is right. */
+        /* shoal-C's cost is in proportion to the crossover: the one at which the costs
+           have the ratio of the times is the right one. */
         const double full = sh_cost_of(&sides[0].attention, &problem, 1);
         const double shoal = sh_cost_of(&sides[1].attention, &problem, 1);
         const double found = sides[1].best / sides[0].best * full / shoal;
