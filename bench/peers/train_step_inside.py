@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 
 from compare import SETTLE, begin_peak, say, status
-from train_step_library import Error, Trainer, TrainingLibrary
+from train_step_library import HEADS, Error, Trainer, TrainingLibrary
 from train_step_model import TorchTrainer, copy_batch
 
-HEADS = 6
 SEED = 1
 # With the first batches the two optimizers do the same: PyTorch's R-Adam waits one step
 # longer than the published one before it adapts, at the sixth step.
@@ -26,32 +25,30 @@ def difference(a, b):
     return abs(a - b) / max(abs(a), abs(b))
 
 
-class Ours:
-    def __init__(self, library, kind, length, batch):
-        self.trainer = Trainer(library, attention=kind, length=length, batch=batch,
-                               seed=SEED)
+class Side:
+    """A trainer with its batches, which are made before the clock runs."""
 
-    def step(self):
-        done = self.trainer.step()
-        return done.loss, done.gradient_norm
-
-
-class Theirs:
-    """From the same first weights. Batches are made before the clock runs; ours makes its
-    own within it."""
-
-    def __init__(self, trainer, length, batch):
+    def __init__(self, trainer, length, batch, as_wanted):
+        self.trainer, self.as_wanted = trainer, as_wanted
         self.length, self.batch, self.number = length, batch, 0
-        self.trainer = TorchTrainer(trainer.weights(), HEADS, 2 * (length + 1))
         self.prepare()
 
     def prepare(self):
-        self.data = copy_batch(SEED, self.number, self.batch, self.length)
+        batch = copy_batch(SEED, self.number, self.batch, self.length)
+        self.data = [self.as_wanted(part) for part in batch]
         self.number += 1
 
     def step(self):
         loss, norm = self.trainer.step(*self.data)
         return float(loss), float(norm)
+
+
+def both_sides(library, kind, length, batch):
+    """From the same first weights."""
+    ours = Trainer(library, attention=kind, length=length, batch=batch, seed=SEED)
+    theirs = TorchTrainer(ours.weights(), HEADS, 2 * (length + 1))
+    return (Side(ours, length, batch, lambda part: part.numpy()),
+            Side(theirs, length, batch, lambda part: part))
 
 
 def timed(contender):
@@ -64,11 +61,11 @@ def timed(contender):
 def verify(library, kind, length, batch):
     """The first steps of both from the same weights; full attention, or a kind that is
     exact at so few positions. Returns the largest differences of loss and norm."""
-    ours = Ours(library, kind, length, batch)
-    theirs = Theirs(ours.trainer, length, batch)
+    ours, theirs = both_sides(library, kind, length, batch)
     worst = [0.0, 0.0]
     for _ in range(SAME_STEPS):
         mine, yours = ours.step(), theirs.step()
+        ours.prepare()
         theirs.prepare()
         worst = [max(w, difference(a, b)) for w, a, b in zip(worst, mine, yours)]
     ours.trainer.destroy()
@@ -88,11 +85,11 @@ def compare_case(library, case, repeats):
     exact = kind == "full"
     row["verified"] = verify(library, kind, length if exact else 31,
                              batch if exact else 8)
-    ours = Ours(library, kind, length, batch)
-    theirs = Theirs(ours.trainer, length, batch)
+    ours, theirs = both_sides(library, kind, length, batch)
     for repeat in range(repeats + 1):  # the first one warms up
         say(f"{kind}, N = {positions}, repetition {repeat} of {repeats}")
         mine, yours = timed(ours), timed(theirs)
+        ours.prepare()
         theirs.prepare()
         if repeat == 0:
             row["losses"] = [mine[1], yours[1]]
@@ -114,10 +111,11 @@ def memory_of(make_and_step):
 
 
 def our_memory(library, kind, positions):
+    data = [part.numpy() for part in copy_batch(SEED, 0, 1, positions // 2 - 1)]
     def run():
         trainer = Trainer(library, attention=kind, length=positions // 2 - 1, batch=1,
                           seed=SEED)
-        trainer.step()
+        trainer.step(*data)
         workspace = trainer.workspace
         trainer.destroy()
         return workspace

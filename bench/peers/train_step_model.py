@@ -106,7 +106,7 @@ class TorchTrainer:
         return loss.detach(), norm
 
 
-# ---- The masked copy, number by number as src/model/task_copy.c makes it --------------
+# ---- The masked copy, number by number as cli/train_copy.c makes it -------------------
 
 STREAM = 1000
 GOLDEN = 0x9e3779b97f4a7c15
