@@ -21,7 +21,6 @@ typedef struct {
     shoal_attention attention;
     bool shared_qk; /* one projection for queries and keys; shared-full and lsh always */
     bool post_norm; /* otherwise pre-norm, whose stack ends in a norm of its own */
-    bool no_final_norm; /* pre-norm without that norm */
     activation activation;
     float dropout; /* after attention, after the activation and after the feed-forward */
     float epsilon; /* of the norms; 0: 1e-5 */

@@ -17,7 +17,7 @@ bool sh_encoder_shares_keys(const encoder_shape *shape) {
 }
 
 bool sh_encoder_ends_in_norm(const encoder_shape *shape) {
-    return !shape->post_norm && !shape->no_final_norm;
+    return !shape->post_norm;
 }
 
 /* ---- Weights in an arena ---------------------------------------------------------- */

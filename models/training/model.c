@@ -1,13 +1,52 @@
+/* Models: in front of the encoder an embedding of tokens or a product of features, and
+   positions; behind it a pooling of rows and a product that gives logits.
+
+   R: rows of a batch, M: features of a row inside the model. */
 #include "models/training/model.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/parallel.h"
+#include "kernels/kernels.h"
 
-/* ---- From configuration to shape ------------------------------------------------- */
+/* ---- Configuration --------------------------------------------------------------- */
 
 static bool is_bare(const shoal_model_config *config) {
     return config->outputs == 0;
+}
+
+static bool pools(const shoal_model_config *config) {
+    return config->pooling != SHOAL_EVERY_ROW;
+}
+
+static int64_t width_of(const shoal_model_config *config) {
+    return config->heads * config->head_dim;
+}
+
+static shoal_status check_sizes(shoal_context *context,
+                                const shoal_model_config *config) {
+    const struct {
+        const char *name;
+        int64_t value, min, max;
+    } sizes[] = {
+        {"layers", config->layers, 1, 4095},
+        {"heads", config->heads, 1, 65536},
+        {"head_dim", config->head_dim, 1, 65536},
+        {"feed_forward", config->feed_forward, 1, INT32_MAX / 4},
+        {"vocabulary", config->vocabulary, 0, INT32_MAX},
+        {"features", config->features, 0, INT32_MAX / 4},
+        {"max_length", config->max_length, is_bare(config) ? 0 : 1, INT32_MAX / 2},
+        {"outputs", config->outputs, 0, INT32_MAX / 4},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max)
+            return sh_fail(context, SHOAL_INVALID,
+                           "model: %s is %lld: it must be from %lld to %lld",
+                           sizes[i].name, (long long)sizes[i].value,
+                           (long long)sizes[i].min, (long long)sizes[i].max);
+    return SHOAL_OK;
 }
 
 static shoal_status check_config(shoal_context *context,
@@ -27,10 +66,13 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(
             context, SHOAL_INVALID,
             "norm, activation, positions or pooling is none of its enumeration");
-    if (config->layers < 1 || (is_bare(config) && config->pooling != SHOAL_EVERY_ROW))
+    if (is_bare(config) && pools(config))
+        return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
+    if (!(config->dropout >= 0 && config->dropout < 1))
         return sh_fail(context, SHOAL_INVALID,
-                       "layers must be 1 or more, and layers alone pool nothing");
-    return SHOAL_OK;
+                       "model: dropout is %g: it must be at least 0 and below 1",
+                       (double)config->dropout);
+    return check_sizes(context, config);
 }
 
 static encoder_shape encoder_of(const shoal_model_config *config) {
@@ -47,68 +89,109 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .dropout = config->dropout};
 }
 
-static network_shape shape_of(const shoal_model_config *config) {
-    static const network_positions positions[] = {[SHOAL_SINUSOIDAL] =
-                                                      POSITIONS_SINUSOIDAL,
-                                                  [SHOAL_LEARNED] = POSITIONS_LEARNED,
-                                                  [SHOAL_NO_POSITIONS] = POSITIONS_NONE};
-    static const network_head heads[] = {[SHOAL_EVERY_ROW] = HEAD_POSITIONS,
-                                         [SHOAL_MEAN_ROW] = HEAD_MEAN,
-                                         [SHOAL_FIRST_ROW] = HEAD_FIRST};
-    return (network_shape){.encoder = encoder_of(config),
-                           .input = config->features ? INPUT_FEATURES : INPUT_TOKENS,
-                           .vocabulary = config->vocabulary,
-                           .features = config->features,
-                           .positions = positions[config->positions],
-                           .max_length = config->max_length,
-                           .head = heads[config->pooling],
-                           .outputs = config->outputs};
+/* ---- Parameters ------------------------------------------------------------------ */
+
+static void add_matrix(parameters *into, int64_t outputs, int64_t inputs,
+                       parameter_start start, float spread, const char *name) {
+    sh_parameters_add(into,
+                      (parameter_shape){.start = start,
+                                        .spread = spread,
+                                        .rank = 2,
+                                        .shape = {outputs, inputs}},
+                      "%s", name);
+}
+
+static void add_bias(parameters *into, int64_t size, const char *name) {
+    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}}, "%s", name);
+}
+
+/* A describe_function. Embeddings begin with deviation 1 / sqrt(M) and are multiplied by
+   sqrt(M), so that they and the sinusoids that are added to them are about as large. */
+static void describe(parameters *into, const void *shared) {
+    const shoal_model_config *config = shared;
+    const encoder_shape shape = encoder_of(config);
+    const int64_t width = width_of(config);
+    if (config->vocabulary) {
+        add_matrix(into, config->vocabulary, width, START_NORMAL, 1 / sqrtf((float)width),
+                   "embedding.weight");
+    } else if (config->features) {
+        add_matrix(into, width, config->features, START_XAVIER, 0, "input.weight");
+        add_bias(into, width, "input.bias");
+    }
+    if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
+        add_matrix(into, config->max_length, width, START_NORMAL, 0.02f,
+                   "positions.weight");
+    sh_encoder_describe(into, &shape);
+    if (!is_bare(config)) {
+        add_matrix(into, config->outputs, width, START_XAVIER, 0, "output.weight");
+        add_bias(into, config->outputs, "output.bias");
+    }
+}
+
+static void bind(shoal_model *model) {
+    const shoal_model_config *config = &model->config;
+    const parameters *arena = model->arena;
+    const encoder_shape shape = encoder_of(config);
+    sh_encoder_bind(arena, &shape, model->weights.layers, &model->weights);
+    model->embedding = sh_parameters_tensor(arena, "embedding.weight");
+    model->learned = sh_parameters_tensor(arena, "positions.weight");
+    model->input = (linear){config->features, width_of(config),
+                            sh_parameters_tensor(arena, "input.weight"),
+                            sh_parameters_tensor(arena, "input.bias")};
+    model->output = (linear){width_of(config), config->outputs,
+                             sh_parameters_tensor(arena, "output.weight"),
+                             sh_parameters_tensor(arena, "output.bias")};
 }
 
 /* ---- Creation -------------------------------------------------------------------- */
 
-static void describe(parameters *into, const void *shared) {
-    const shoal_model_config *config = shared;
-    const network_shape shape = shape_of(config);
+static void place(void *argument, block_layout *block) {
+    shoal_model *model = argument;
+    const shoal_model_config *config = &model->config;
+    const encoder_limits *limits = &model->limits;
+    const int64_t width = width_of(config);
+    const int64_t rows = sh_mul_checked(limits->rows, width);
+    const int64_t pooled = sh_mul_checked(limits->batch, width);
+    sh_reserve(block, 1, sizeof *model);
+    model->weights.layers =
+        sh_reserve(block, config->layers, sizeof *model->weights.layers);
     if (is_bare(config))
-        sh_encoder_describe(into, &shape.encoder);
-    else
-        sh_network_describe(into, &shape);
-}
-
-static shoal_status make_parameters(shoal_model *model) {
-    const shoal_status status =
-        sh_parameters_create(model->context, describe, &model->config,
-                             model->limits.training, &model->arena);
-    if (status == SHOAL_OK)
-        sh_parameters_start(model->arena, model->seed);
-    return status;
+        return;
+    model->x = sh_reserve(block, rows, sizeof(float));
+    model->logits =
+        sh_reserve(block,
+                   sh_mul_checked(pools(config) ? limits->batch : limits->rows,
+                                  config->outputs),
+                   sizeof(float));
+    if (config->positions == SHOAL_SINUSOIDAL)
+        model->sinusoids =
+            sh_reserve(block, sh_mul_checked(limits->length, width), sizeof(float));
+    if (pools(config)) {
+        model->pooled = sh_reserve(block, pooled, sizeof(float));
+        model->pooled_gradient = sh_reserve(block, pooled, sizeof(float));
+    }
+    if (limits->training)
+        model->gradient = sh_reserve(block, rows, sizeof(float));
 }
 
 /* The parts, once the structure is there; destroy takes back what was made. */
 static shoal_status make_parts(shoal_model *model) {
-    const network_shape shape = shape_of(&model->config);
-    const bool bare = is_bare(&model->config);
-    /* A wrong shape is refused before memory is asked for. */
-    shoal_status status = bare ? sh_encoder_create(model->context, &shape.encoder,
-                                                   &model->limits, &model->stack)
-                               : sh_network_check(model->context, &shape);
-    if (status == SHOAL_OK && !model->owner)
-        status = make_parameters(model);
-    if (status == SHOAL_OK && !bare)
-        status = sh_network_create(model->context, &shape, &model->limits, model->arena,
-                                   &model->net);
-    if (status == SHOAL_OK && bare)
-        sh_encoder_bind(model->arena, &shape.encoder, model->weights.layers,
-                        &model->weights);
-    return status;
-}
-
-static void place(void *argument, block_layout *block) {
-    shoal_model *model = argument;
-    sh_reserve(block, 1, sizeof *model);
-    model->weights.layers =
-        sh_reserve(block, model->config.layers, sizeof *model->weights.layers);
+    const encoder_shape shape = encoder_of(&model->config);
+    shoal_status status =
+        sh_encoder_create(model->context, &shape, &model->limits, &model->stack);
+    if (status == SHOAL_OK && !model->owner) {
+        status = sh_parameters_create(model->context, describe, &model->config,
+                                      model->limits.training, &model->arena);
+        if (status == SHOAL_OK)
+            sh_parameters_start(model->arena, model->seed);
+    }
+    if (status != SHOAL_OK)
+        return status;
+    bind(model);
+    if (model->sinusoids)
+        sh_sinusoidal_positions(model->limits.length, width_of(&model->config),
+                                model->sinusoids);
+    return SHOAL_OK;
 }
 
 /* owner: whose parameters it shares; NULL: it has its own. */
@@ -202,7 +285,6 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
 void shoal_model_destroy(shoal_model *model) {
     if (!model)
         return;
-    sh_network_destroy(model->net);
     sh_encoder_destroy(model->stack);
     if (!model->owner)
         sh_parameters_destroy(model->arena);
@@ -222,7 +304,7 @@ size_t shoal_model_workspace(const shoal_model *model) {
     const size_t vectors = model->owner ? 0 : arena->gradients ? 2 : 1;
     const size_t list = model->owner ? 0 : (size_t)arena->count * sizeof *arena->list;
     return model->bytes + vectors * (size_t)arena->size * sizeof(float) + list +
-           (model->net ? sh_network_memory(model->net) : sh_encoder_memory(model->stack));
+           sh_encoder_memory(model->stack);
 }
 
 /* A view has none, though its owner may. */
@@ -254,18 +336,7 @@ int64_t shoal_model_vectors(shoal_model *model, float **values, float **gradient
     return model->arena->size;
 }
 
-/* ---- Running --------------------------------------------------------------------- */
-
-static network_batch batch_of(const shoal_model *model,
-                              const shoal_model_inputs *inputs) {
-    return (network_batch){.sequences = {inputs->batch, inputs->offsets},
-                           .tokens = inputs->tokens,
-                           .features = inputs->features,
-                           .wanted = {inputs->wanted, inputs->wanted_count},
-                           .random = {.seed = model->seed,
-                                      .step = (uint64_t)inputs->step,
-                                      .dropout = inputs->training != 0}};
-}
+/* ---- Checks of a call ------------------------------------------------------------ */
 
 static shoal_status check_sequences(const shoal_model *model,
                                     const shoal_model_inputs *inputs) {
@@ -293,8 +364,7 @@ static shoal_status check_wanted(const shoal_model *model,
     const int64_t rows = inputs->offsets[inputs->batch];
     if (!inputs->wanted)
         return SHOAL_OK;
-    if (model->config.pooling != SHOAL_EVERY_ROW ||
-        (inputs->training && model->config.dropout > 0))
+    if (pools(&model->config) || (inputs->training && model->config.dropout > 0))
         return sh_fail(model->context, SHOAL_INVALID,
                        "wanted rows go neither with pooling nor with dropout");
     for (int64_t i = 0; i < inputs->wanted_count; i++)
@@ -321,27 +391,132 @@ static shoal_status check_inputs(const shoal_model *model,
     if (!data && inputs->offsets[inputs->batch] > 0)
         return sh_fail(model->context, SHOAL_INVALID, "%s is NULL",
                        tokens ? "tokens" : "features");
+    for (int64_t row = 0; tokens && row < inputs->offsets[inputs->batch]; row++)
+        if (inputs->tokens[row] < 0 || inputs->tokens[row] >= model->config.vocabulary)
+            return sh_fail(model->context, SHOAL_INVALID,
+                           "token %d at row %lld: the vocabulary has 0 to %lld",
+                           (int)inputs->tokens[row], (long long)row,
+                           (long long)model->config.vocabulary - 1);
     return check_wanted(model, inputs);
 }
 
+/* ---- Pooling --------------------------------------------------------------------- */
+
+typedef struct {
+    const shoal_model *model;
+    const int64_t *offsets;
+    const float *from;
+    float *to;
+} pool_call;
+
+static void pool_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const pool_call *c = shared;
+    const kernel_table *kernels = c->model->context->kernels;
+    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const int64_t width = width_of(&c->model->config), first = c->offsets[task];
+    const int64_t length = c->offsets[task + 1] - first;
+    float *out = c->to + task * width;
+    memset(out, 0, sizeof(float) * (size_t)width);
+    if (length == 0)
+        return;
+    kernels->column_sums(mean ? length : 1, width, c->from + first * width, width, out);
+    if (mean)
+        kernels->scale_by(width, 1.0f / (float)length, out);
+}
+
+static void pool_back_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const pool_call *c = shared;
+    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const int64_t width = width_of(&c->model->config), first = c->offsets[task];
+    const int64_t length = c->offsets[task + 1] - first;
+    const float share = mean ? 1.0f / (float)length : 1;
+    const float *dout = c->from + task * width;
+    for (int64_t row = 0; row < length; row++) {
+        float *dx = c->to + (first + row) * width;
+        for (int64_t i = 0; i < width; i++)
+            dx[i] = mean || row == 0 ? share * dout[i] : 0;
+    }
+}
+
+static void run_pool(const shoal_model *model, const shoal_model_inputs *inputs,
+                     task_function *task, const float *from, float *to) {
+    pool_call c = {model, inputs->offsets, from, to};
+    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
+}
+
+/* ---- Forward --------------------------------------------------------------------- */
+
+static packing packing_of(const shoal_model_inputs *inputs) {
+    return (packing){inputs->batch, inputs->offsets};
+}
+
+static row_subset wanted_of(const shoal_model_inputs *inputs) {
+    return (row_subset){inputs->wanted, inputs->wanted_count};
+}
+
+static dropout_key key_of(const shoal_model *model, const shoal_model_inputs *inputs) {
+    return (dropout_key){.seed = model->seed,
+                         .step = (uint64_t)inputs->step,
+                         .dropout = inputs->training != 0};
+}
+
+static dropout_mask input_dropout(const shoal_model *model,
+                                  const shoal_model_inputs *inputs) {
+    return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
+                          .seed = model->seed,
+                          .step = (uint64_t)inputs->step,
+                          .site = 0};
+}
+
 static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inputs) {
-    return model->config.pooling != SHOAL_EVERY_ROW ? inputs->batch
-           : inputs->wanted                         ? inputs->wanted_count
-                                                    : inputs->offsets[inputs->batch];
+    return pools(&model->config) ? inputs->batch
+           : inputs->wanted      ? inputs->wanted_count
+                                 : inputs->offsets[inputs->batch];
 }
 
-static int64_t out_width(const shoal_model *model) {
-    return model->net ? model->config.outputs
-                      : model->config.heads * model->config.head_dim;
+static float embedding_scale(const shoal_model *model) {
+    return sqrtf((float)width_of(&model->config));
 }
 
-static shoal_status run_bare(shoal_model *model, const network_batch *batch) {
-    const float *out;
-    const shoal_status status = sh_encoder_forward(model->stack, &model->weights,
-                                                   &batch->sequences, batch->wanted,
-                                                   batch->random, batch->features, &out);
-    model->out = (float *)(uintptr_t)out;
-    return status;
+/* What the encoder is given, [R][M]. */
+static const float *take_input(shoal_model *model, const shoal_model_inputs *inputs) {
+    const packing sequences = packing_of(inputs);
+    const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
+    const dropout_mask mask = input_dropout(model, inputs);
+    if (is_bare(&model->config))
+        return inputs->features;
+    if (model->config.vocabulary)
+        sh_embedding_forward(model->context, rows, width, inputs->tokens,
+                             model->embedding.data, embedding_scale(model), model->x);
+    else
+        sh_linear_forward(model->context, &model->input, rows,
+                          (const_matrix){inputs->features, model->config.features},
+                          (matrix){model->x, width}, NULL);
+    if (model->config.positions != SHOAL_NO_POSITIONS)
+        sh_positions_forward(model->context, &sequences, width,
+                             model->sinusoids ? model->sinusoids : model->learned.data,
+                             model->x);
+    if (mask.rate > 0)
+        sh_dropout_apply(model->context, &mask, rows, width, model->x, model->x);
+    return model->x;
+}
+
+/* What comes out, from the encoder's rows. */
+static float *give_output(shoal_model *model, const shoal_model_inputs *inputs) {
+    const int64_t width = width_of(&model->config);
+    const float *rows = model->encoded;
+    if (is_bare(&model->config))
+        return (float *)(uintptr_t)rows;
+    if (pools(&model->config)) {
+        run_pool(model, inputs, pool_task, rows, model->pooled);
+        rows = model->pooled;
+    }
+    sh_linear_forward(model->context, &model->output, out_rows(model, inputs),
+                      (const_matrix){rows, width},
+                      (matrix){model->logits, model->config.outputs}, NULL);
+    return model->logits;
 }
 
 shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *inputs,
@@ -352,23 +527,24 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     shoal_status status = check_inputs(model, inputs);
     if (status != SHOAL_OK)
         return status;
-    const network_batch batch = batch_of(model, inputs);
+    const packing sequences = packing_of(inputs);
     model->out_rows = -1;
-    status = model->net ? sh_network_forward(model->net, &batch)
-                        : run_bare(model, &batch);
+    status = sh_encoder_forward(model->stack, &model->weights, &sequences,
+                                wanted_of(inputs), key_of(model, inputs),
+                                take_input(model, inputs), &model->encoded);
     if (status != SHOAL_OK)
         return status;
-    if (model->net)
-        model->out = sh_network_logits(model->net);
+    *out = model->out = give_output(model, inputs);
     model->out_rows = out_rows(model, inputs);
-    *out = model->out;
     return SHOAL_OK;
 }
+
+/* ---- Backward -------------------------------------------------------------------- */
 
 static shoal_status check_backward(const shoal_model *model,
                                    const shoal_model_inputs *inputs,
                                    const float *dfeatures) {
-    if (!model->limits.training || (model->net && dfeatures))
+    if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
         return sh_fail(model->context, SHOAL_INVALID,
                        model->limits.training
                            ? "dfeatures is not NULL, but only layers alone have them"
@@ -380,6 +556,38 @@ static shoal_status check_backward(const shoal_model *model,
     return status;
 }
 
+/* Through the output to the gradient of the encoder's rows, at model->gradient. */
+static void output_backward(shoal_model *model, const shoal_model_inputs *inputs,
+                            const float *dout) {
+    const bool pool = pools(&model->config);
+    const int64_t width = width_of(&model->config);
+    sh_linear_backward(model->context, &model->output, model->out_rows,
+                       (const_matrix){pool ? model->pooled : model->encoded, width},
+                       (const_matrix){dout, model->config.outputs},
+                       (matrix){pool ? model->pooled_gradient : model->gradient, width});
+    if (pool)
+        run_pool(model, inputs, pool_back_task, model->pooled_gradient, model->gradient);
+}
+
+static void input_backward(shoal_model *model, const shoal_model_inputs *inputs) {
+    const packing sequences = packing_of(inputs);
+    const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
+    const dropout_mask mask = input_dropout(model, inputs);
+    float *gradient = model->gradient;
+    if (mask.rate > 0)
+        sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
+    if (model->learned.gradient)
+        sh_positions_backward(model->context, &sequences, width, model->limits.length,
+                              gradient, model->learned.gradient);
+    if (model->config.vocabulary)
+        sh_embedding_backward(model->context, rows, width, inputs->tokens, gradient,
+                              embedding_scale(model), model->embedding.gradient);
+    else
+        sh_linear_backward(model->context, &model->input, rows,
+                           (const_matrix){inputs->features, model->config.features},
+                           (const_matrix){gradient, width}, (matrix){0});
+}
+
 shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *inputs,
                                   const float *dout, float *dfeatures) {
     if (!model || !dout)
@@ -388,15 +596,20 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     shoal_status status = check_backward(model, inputs, dfeatures);
     if (status != SHOAL_OK)
         return status;
-    const network_batch batch = batch_of(model, inputs);
-    const size_t floats = (size_t)(model->out_rows * out_width(model));
-    float *gradient = dfeatures ? dfeatures : model->out; /* room for all rows */
-    if (gradient != dout)
-        memcpy(gradient, dout, floats * sizeof *dout);
+    const bool bare = is_bare(&model->config);
+    const packing sequences = packing_of(inputs);
+    float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;
     if (!inputs->accumulate)
         sh_parameters_clear_gradients(model->context, model->arena);
-    return model->net ? sh_network_backward(model->net, &batch)
-                      : sh_encoder_backward(model->stack, &model->weights,
-                                            &batch.sequences, batch.wanted, batch.random,
-                                            batch.features, gradient);
+    if (!bare)
+        output_backward(model, inputs, dout);
+    else if (gradient != dout)
+        memcpy(gradient, dout,
+               sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
+    status = sh_encoder_backward(model->stack, &model->weights, &sequences,
+                                 wanted_of(inputs), key_of(model, inputs),
+                                 bare ? inputs->features : model->x, gradient);
+    if (status == SHOAL_OK && !bare)
+        input_backward(model, inputs);
+    return status;
 }

@@ -2,10 +2,11 @@
 #ifndef SHOAL_MODELS_TRAINING_MODEL_H
 #define SHOAL_MODELS_TRAINING_MODEL_H
 
-#include "models/nn/network.h"
+#include "models/nn/encoder.h"
 #include "shoal_models.h"
 
-/* A configuration, its parameters and the network (or the bare layers) that runs them. */
+/* A configuration, its parameters and what runs them. R: rows of a batch, M: features of a
+   row inside the model. Of layers alone everything around the encoder is absent. */
 struct shoal_model {
     shoal_context *context;
     shoal_model_config config;
@@ -13,12 +14,21 @@ struct shoal_model {
     encoder_limits limits;
     const shoal_model *owner; /* of the parameters; NULL: they are the model's own */
     parameters *arena;
-    network *net;            /* NULL: layers alone */
-    encoder *stack;          /* NULL: network */
-    encoder_weights weights; /* of layers alone; its list lies behind this structure */
-    float *out;              /* what the last forward gave */
-    int64_t out_rows;        /* how many of them; -1: there was none, or it failed */
-    size_t bytes;            /* of this structure and the list */
+    encoder *stack;
+    encoder_weights weights;
+    nn_tensor embedding; /* "embedding.weight" [vocabulary][M] */
+    linear input;        /* "input.weight" [M][features], "input.bias" [M] */
+    nn_tensor learned;   /* positions, "positions.weight" [max_length][M] */
+    linear output;       /* "output.weight" [outputs][M], "output.bias" [outputs] */
+    float *sinusoids;    /* [max_length][M] */
+    float *x;            /* [R][M], what the encoder is given */
+    float *pooled, *pooled_gradient; /* [batch][M] */
+    float *logits;                   /* [R or batch][outputs] */
+    float *gradient;                 /* [R][M], training only */
+    const float *encoded;            /* [R][M], what the encoder gave */
+    float *out;                      /* what the last forward gave */
+    int64_t out_rows; /* how many of them; -1: there was none, or it failed */
+    size_t bytes;     /* of this structure and the arrays behind it */
 };
 
 struct shoal_optimizer {

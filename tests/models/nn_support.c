@@ -13,30 +13,28 @@
 
 #include "support.h"
 
-network_shape shape_of(const model_case *c) {
-    network_shape shape = {.encoder = {.layers = c->layers,
-                                       .heads = c->heads,
-                                       .head_dim = c->head_dim,
-                                       .feed_forward = c->feed_forward,
-                                       .attention = spelled(c->attention),
-                                       .shared_qk = c->shared_qk,
-                                       .post_norm = c->post_norm,
-                                       .no_final_norm = c->no_final_norm,
-                                       .dropout = c->dropout},
-                           .vocabulary = TEST_VOCABULARY,
-                           .features = TEST_FEATURES,
-                           .max_length = 1,
-                           .head = c->head,
-                           .outputs = TEST_OUTPUTS};
-    shape.encoder.activation = c->relu ? ACTIVATION_RELU : ACTIVATION_GELU;
-    shape.input = c->features ? INPUT_FEATURES : INPUT_TOKENS;
-    shape.positions = c->learned        ? POSITIONS_LEARNED
-                      : c->no_positions ? POSITIONS_NONE
-                                        : POSITIONS_SINUSOIDAL;
+shoal_model_config config_of(const model_case *c) {
+    shoal_model_config config = {.vocabulary = c->features ? 0 : TEST_VOCABULARY,
+                                 .features = c->features ? TEST_FEATURES : 0,
+                                 .outputs = TEST_OUTPUTS,
+                                 .max_length = 1,
+                                 .layers = c->layers,
+                                 .heads = c->heads,
+                                 .head_dim = c->head_dim,
+                                 .feed_forward = c->feed_forward,
+                                 .attention = spelled(c->attention),
+                                 .shared_qk = c->shared_qk,
+                                 .norm = c->post_norm ? SHOAL_NORM_POST : SHOAL_NORM_PRE,
+                                 .activation = c->relu ? SHOAL_RELU : SHOAL_GELU,
+                                 .positions = c->learned        ? SHOAL_LEARNED
+                                              : c->no_positions ? SHOAL_NO_POSITIONS
+                                                                : SHOAL_SINUSOIDAL,
+                                 .pooling = (int32_t)c->pooling,
+                                 .dropout = c->dropout};
     for (int i = 0; i < COUNT_OF(c->lengths) && c->lengths[i] >= 0; i++)
-        if (c->lengths[i] > shape.max_length)
-            shape.max_length = c->lengths[i];
-    return shape;
+        if (c->lengths[i] > config.max_length)
+            config.max_length = c->lengths[i];
+    return config;
 }
 
 static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
@@ -47,7 +45,7 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
         batch++;
     }
     const int64_t rows = setup->rows = setup->offsets[batch];
-    setup->longest = setup->shape.max_length;
+    setup->longest = setup->config.max_length;
     const int64_t most = rows > batch ? rows : batch;
     setup->tokens = calloc((size_t)rows + 1, sizeof *setup->tokens);
     setup->targets = calloc((size_t)most + 1, sizeof *setup->targets);
@@ -61,20 +59,22 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
             (int32_t)(test_hash(seed, 3, (uint64_t)r) % (TEST_OUTPUTS + 1)) - 1;
     for (int64_t i = 0; i < rows * TEST_FEATURES; i++)
         setup->features[i] = (float)test_normal(test_hash(seed, 4, (uint64_t)i));
-    setup->batch = (network_batch){.sequences = {batch, setup->offsets},
-                                   .tokens = setup->tokens,
-                                   .features = setup->features,
-                                   .random = {seed, 3, c->dropout > 0}};
+    setup->inputs = (shoal_model_inputs){.batch = batch,
+                                         .offsets = setup->offsets,
+                                         .tokens = setup->tokens,
+                                         .features = setup->features,
+                                         .training = c->dropout > 0,
+                                         .step = 3};
 }
 
 model_setup setup_create(shoal_context *context, const model_case *c, bool training,
                          uint64_t seed) {
-    model_setup setup = {.shape = shape_of(c)};
+    model_setup setup = {.config = config_of(c), .seed = seed};
     fill_batch(&setup, c, seed);
-    assert_int_equal(sh_parameters_create(context, sh_network_describe, &setup.shape,
-                                          training, &setup.arena),
-                     SHOAL_OK);
-    sh_parameters_start(setup.arena, seed);
+    if (shoal_model_create(context, &setup.config, seed, setup.inputs.batch, setup.rows,
+                           training ? SHOAL_WITH_BACKWARD : 0, &setup.model) != SHOAL_OK)
+        fail_msg("%s: %s", c->name, shoal_context_message(context));
+    setup.arena = setup.model->arena;
     for (int64_t i = 0; i < setup.arena->count; i++) {
         const parameter *entry = &setup.arena->list[i];
         float *values = setup.arena->values + entry->offset;
@@ -82,20 +82,11 @@ model_setup setup_create(shoal_context *context, const model_case *c, bool train
             values[j] +=
                 0.3f * (float)test_normal(test_hash(seed, 5 + (uint64_t)i, (uint64_t)j));
     }
-    encoder_limits limits = {.batch = setup.batch.sequences.batch,
-                             .rows = setup.rows,
-                             .length = setup.longest,
-                             .training = training};
-    shoal_status status =
-        sh_network_create(context, &setup.shape, &limits, setup.arena, &setup.net);
-    if (status != SHOAL_OK)
-        fail_msg("%s: %s", c->name, shoal_context_message(context));
     return setup;
 }
 
 void setup_destroy(model_setup *setup) {
-    sh_network_destroy(setup->net);
-    sh_parameters_destroy(setup->arena);
+    shoal_model_destroy(setup->model);
     free(setup->offsets);
     free(setup->tokens);
     free(setup->targets);
@@ -111,27 +102,35 @@ void setup_want(model_setup *setup, bool all) {
             setup->wanted[count] = (int32_t)row;
             setup->wanted_targets[count++] = setup->targets[row];
         }
-    setup->batch.wanted = (row_subset){all ? NULL : setup->wanted, count};
+    setup->inputs.wanted = all ? NULL : setup->wanted;
+    setup->inputs.wanted_count = count;
+}
+
+int64_t setup_logit_rows(const model_setup *setup) {
+    return setup->config.pooling  ? setup->inputs.batch
+           : setup->inputs.wanted ? setup->inputs.wanted_count
+                                  : setup->offsets[setup->inputs.batch];
+}
+
+float *setup_forward(model_setup *setup) {
+    float *logits;
+    assert_int_equal(shoal_model_forward(setup->model, &setup->inputs, &logits),
+                     SHOAL_OK);
+    return logits;
 }
 
 shoal_loss setup_step(shoal_context *context, model_setup *setup) {
     shoal_loss loss;
-    sh_parameters_clear_gradients(context, setup->arena);
-    assert_int_equal(sh_network_forward(setup->net, &setup->batch), SHOAL_OK);
-    float *logits = sh_network_logits(setup->net);
-    assert_int_equal(shoal_cross_entropy(context,
-                                         sh_network_logit_rows(setup->net, &setup->batch),
-                                         TEST_OUTPUTS, logits,
-                                         setup->batch.wanted.rows ? setup->wanted_targets
-                                                                  : setup->targets,
+    float *logits = setup_forward(setup);
+    assert_int_equal(shoal_cross_entropy(context, setup_logit_rows(setup), TEST_OUTPUTS,
+                                         logits,
+                                         setup->inputs.wanted ? setup->wanted_targets
+                                                              : setup->targets,
                                          logits, &loss),
                      SHOAL_OK);
-    assert_int_equal(sh_network_backward(setup->net, &setup->batch), SHOAL_OK);
+    assert_int_equal(shoal_model_backward(setup->model, &setup->inputs, logits, NULL),
+                     SHOAL_OK);
     return loss;
-}
-
-shoal_model setup_model(shoal_context *context, const model_setup *setup) {
-    return (shoal_model){.context = context, .arena = setup->arena};
 }
 
 double *setup_values(const model_setup *setup) {
@@ -154,11 +153,12 @@ static exact_part part_of(const model_setup *setup, const double *values,
 
 static exact_layer *layer_of(const model_setup *setup, const double *values,
                              int64_t index) {
-    const encoder_shape *shape = &setup->shape.encoder;
-    exact_layer *layer = exact_layer_create(sh_encoder_model(shape), shape->feed_forward);
+    const shoal_model_config *config = &setup->config;
+    exact_layer *layer =
+        exact_layer_create(config->heads * config->head_dim, config->feed_forward);
     assert_non_null(layer);
-    layer->post_norm = shape->post_norm;
-    layer->activation = shape->activation == ACTIVATION_RELU ? SHOAL_RELU : SHOAL_GELU;
+    layer->post_norm = config->norm == SHOAL_NORM_POST;
+    layer->activation = config->activation;
     for (int part = 0; part < EXACT_PARTS; part++) {
         char full[2][PARAMETER_NAME];
         for (int which = 0; which < 2; which++)
@@ -174,12 +174,11 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
 /* What dropout makes of a row at one of its places; NULL: nothing. */
 static const float *dropped(const model_setup *setup, int64_t site, int64_t row,
                             int64_t size, float *factors) {
-    const dropout_key *random = &setup->batch.random;
-    dropout_mask mask = {.rate = setup->shape.encoder.dropout,
-                         .seed = random->seed,
-                         .step = random->step,
+    dropout_mask mask = {.rate = setup->config.dropout,
+                         .seed = setup->seed,
+                         .step = (uint64_t)setup->inputs.step,
                          .site = (uint64_t)site};
-    if (!random->dropout || mask.rate <= 0)
+    if (!setup->inputs.training || mask.rate <= 0)
         return NULL;
     sh_dropout_factors(&mask, row, 0, size, factors);
     return factors;
@@ -188,18 +187,18 @@ static const float *dropped(const model_setup *setup, int64_t site, int64_t row,
 /* out [rows][M] = the attention of q, k and v [rows][M] in the layer. */
 static void attend(const model_setup *setup, int64_t layer, const double *const qkv[3],
                    double *out) {
-    const encoder_shape *shape = &setup->shape.encoder;
-    const int64_t dim = shape->head_dim, size = shape->heads * dim;
-    const encoder *stack = sh_network_encoder(setup->net);
+    const shoal_model_config *config = &setup->config;
+    const int64_t dim = config->head_dim, size = config->heads * dim;
+    const encoder *stack = setup->model->stack;
     const void *state = sh_encoder_state(stack, layer);
     const int32_t *groups = shoal_plan_groups(sh_encoder_plan(stack), state);
     const int32_t *top_keys = shoal_plan_top_keys(sh_encoder_plan(stack), state);
     shoal_attention used;
     assert_int_equal(shoal_plan_picked(sh_encoder_plan(stack), state, &used), SHOAL_OK);
     const int64_t tops = used.clusters * used.topk;
-    for (int64_t at = 0; at < setup->batch.sequences.batch * shape->heads; at++) {
-        const int64_t *bounds = setup->offsets + at / shape->heads;
-        int64_t first = bounds[0] * size + at % shape->heads * dim;
+    for (int64_t at = 0; at < setup->inputs.batch * config->heads; at++) {
+        const int64_t *bounds = setup->offsets + at / config->heads;
+        int64_t first = bounds[0] * size + at % config->heads * dim;
         int64_t length = bounds[1] - bounds[0];
         exact_head *head = exact_create(&used, length, length, dim, dim);
         assert_non_null(head);
@@ -241,11 +240,10 @@ static void run_layer(const model_setup *setup, const double *values, int64_t in
 /* x [M] = row r of what goes into the first layer. */
 static void take_input(const model_setup *setup, const double *values, int64_t r,
                        int64_t position, int64_t size, double *x) {
-    const network_shape *shape = &setup->shape;
+    const shoal_model_config *config = &setup->config;
     const double *table = part_of(setup, values, "embedding.weight", "").weight;
     const double *learned = part_of(setup, values, "positions.weight", "").weight;
-    const double scale = shape->embedding_scale != 0 ? (double)shape->embedding_scale
-                                                     : sqrt((double)size);
+    const double scale = sqrt((double)size);
     exact_part product = part_of(setup, values, "input.weight", "input.bias");
     product.inputs = TEST_FEATURES;
     product.outputs = size;
@@ -259,9 +257,9 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
     for (int64_t i = 0; i < size; i++) {
         if (table)
             x[i] = scale * table[setup->tokens[r] * size + i];
-        if (shape->positions == POSITIONS_LEARNED)
+        if (config->positions == SHOAL_LEARNED)
             x[i] += learned[position * size + i];
-        else if (shape->positions == POSITIONS_SINUSOIDAL)
+        else if (config->positions == SHOAL_SINUSOIDAL)
             x[i] += exact_sinusoid(position, i, size);
         x[i] *= keep ? (double)keep[i] : 1;
     }
@@ -272,7 +270,7 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
 static void pool(const model_setup *setup, int64_t b, int64_t size, const double *x,
                  double *pooled) {
     int64_t first = setup->offsets[b], used = setup->offsets[b + 1] - first;
-    if (setup->shape.head == HEAD_FIRST && used > 1)
+    if (setup->config.pooling == SHOAL_FIRST_ROW && used > 1)
         used = 1;
     for (int64_t r = first; r < first + used; r++)
         for (int64_t i = 0; i < size; i++)
@@ -280,35 +278,35 @@ static void pool(const model_setup *setup, int64_t b, int64_t size, const double
 }
 
 double setup_exact_loss(const model_setup *setup, const double *values, double *logits) {
-    const network_shape *shape = &setup->shape;
-    const int64_t size = sh_encoder_model(&shape->encoder), *offsets = setup->offsets;
-    const int64_t batch = setup->batch.sequences.batch;
+    const shoal_model_config *config = &setup->config;
+    const int64_t size = config->heads * config->head_dim, *offsets = setup->offsets;
+    const int64_t batch = setup->inputs.batch;
     double *x = test_memory((setup->rows + batch) * size, sizeof *x), *read = x;
     for (int64_t r = 0, b = 0; r < setup->rows; r++) {
         while (offsets[b + 1] <= r)
             b++;
         take_input(setup, values, r, r - offsets[b], size, x + r * size);
     }
-    for (int64_t l = 0; l < shape->encoder.layers; l++)
+    for (int64_t l = 0; l < config->layers; l++)
         run_layer(setup, values, l, x);
     exact_part norm =
         part_of(setup, values, "encoder.final_norm.scale", "encoder.final_norm.shift");
     norm.outputs = size;
     if (norm.weight)
         exact_norm(&norm, 1e-5, setup->rows, x, x);
-    if (shape->head != HEAD_POSITIONS)
+    if (config->pooling != SHOAL_EVERY_ROW)
         read = x + setup->rows * size;
     for (int64_t b = 0; b < batch && read != x; b++)
         pool(setup, b, size, x, read + b * size);
     const int64_t rows = read == x ? setup->rows : batch;
     exact_part output = part_of(setup, values, "output.weight", "output.bias");
     output.inputs = size;
-    output.outputs = shape->outputs;
-    double *made = test_memory(rows * shape->outputs, sizeof *made);
+    output.outputs = config->outputs;
+    double *made = test_memory(rows * config->outputs, sizeof *made);
     exact_linear(&output, rows, read, made);
     if (logits)
-        memcpy(logits, made, sizeof *made * (size_t)(rows * shape->outputs));
-    double loss = exact_cross_entropy(rows, shape->outputs, made, setup->targets, NULL);
+        memcpy(logits, made, sizeof *made * (size_t)(rows * config->outputs));
+    double loss = exact_cross_entropy(rows, config->outputs, made, setup->targets, NULL);
     free(made);
     free(x);
     return loss;

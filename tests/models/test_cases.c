@@ -24,10 +24,12 @@ static void write_case(shoal_context *context, const char *folder, const model_c
     char inner[900];
     model_setup setup = setup_create(context, c, true, 21);
     float loss = (float)setup_step(context, &setup).mean;
-    int32_t settings[] = {(int32_t)c->layers, (int32_t)c->heads, c->post_norm,    c->relu,
-                          c->learned,         c->shared_qk,      (int32_t)c->head};
+    int32_t settings[] = {(int32_t)c->layers, (int32_t)c->heads,
+                          c->post_norm,       c->relu,
+                          c->learned,         c->shared_qk,
+                          (int32_t)c->pooling};
     int32_t lengths[4];
-    for (int64_t b = 0; b < setup.batch.sequences.batch; b++)
+    for (int64_t b = 0; b < setup.inputs.batch; b++)
         lengths[b] = (int32_t)(setup.offsets[b + 1] - setup.offsets[b]);
     snprintf(inner, sizeof inner, "%s/%s", folder, c->name);
     const struct {
@@ -35,15 +37,9 @@ static void write_case(shoal_context *context, const char *folder, const model_c
         shoal_array array;
     } arrays[] = {
         {"settings", {SHOAL_INT32, 1, {COUNT_OF(settings)}, settings, NULL, 0}},
-        {"lengths", {SHOAL_INT32, 1, {setup.batch.sequences.batch}, lengths, NULL, 0}},
+        {"lengths", {SHOAL_INT32, 1, {setup.inputs.batch}, lengths, NULL, 0}},
         {"tokens", {SHOAL_INT32, 1, {setup.rows}, setup.tokens, NULL, 0}},
-        {"targets",
-         {SHOAL_INT32,
-          1,
-          {sh_network_logit_rows(setup.net, &setup.batch)},
-          setup.targets,
-          NULL,
-          0}},
+        {"targets", {SHOAL_INT32, 1, {setup_logit_rows(&setup)}, setup.targets, NULL, 0}},
         {"loss", {SHOAL_FLOAT32, 1, {1}, &loss, NULL, 0}},
     };
     for (int64_t i = 0; i < COUNT_OF(arrays); i++)
@@ -75,8 +71,8 @@ static void cases_for_pytorch_are_written_where_asked(void **state) {
          .attention = "full",
          .post_norm = true,
          .relu = true,
-         .head = HEAD_MEAN},
-        {.name = "pre_gelu_first", .attention = "full", .head = HEAD_FIRST},
+         .pooling = SHOAL_MEAN_ROW},
+        {.name = "pre_gelu_first", .attention = "full", .pooling = SHOAL_FIRST_ROW},
         {.name = "shared_projection", .attention = "full", .shared_qk = true},
         {.name = "shared_full", .attention = "shared-full", .shared_qk = true},
         {.name = "clustered_few", .attention = "i-clustered-100"},

@@ -41,15 +41,15 @@ static training train(const char *kind, int threads, bool post_norm) {
     model_case c = big_case(kind);
     c.post_norm = post_norm;
     model_setup setup = setup_create(context, &c, true, 4);
-    shoal_model model = setup_model(context, &setup);
     shoal_optimizer *optimizer;
-    assert_int_equal(shoal_optimizer_create(&model, NULL, &optimizer), SHOAL_OK);
+    assert_int_equal(shoal_optimizer_create(setup.model, NULL, &optimizer), SHOAL_OK);
     const size_t bytes = sizeof(float) * (size_t)setup.arena->size;
     training run = {.values = malloc(bytes), .size = setup.arena->size};
     for (int step = 0; step < 3; step++) {
-        setup.batch.random.step = (uint64_t)step;
+        setup.inputs.step = step;
         run.losses[step] = setup_step(context, &setup).mean;
-        assert_int_equal(shoal_gradients_clip(&model, 0.5, &run.norms[step]), SHOAL_OK);
+        assert_int_equal(shoal_gradients_clip(setup.model, 0.5, &run.norms[step]),
+                         SHOAL_OK);
         assert_int_equal(shoal_optimizer_step(optimizer, 0.01), SHOAL_OK);
     }
     memcpy(run.values, setup.arena->values, bytes);
@@ -82,20 +82,17 @@ static void threads_change_no_bit(void **state) {
 /* ---- Batches ----------------------------------------------------------------------- */
 
 /* Logits of sequence b alone. */
-static void run_alone(shoal_context *context, const model_setup *setup, int64_t b,
-                      float *logits) {
+static void run_alone(const model_setup *setup, int64_t b, float *logits) {
     const int64_t first = setup->offsets[b], length = setup->offsets[b + 1] - first;
-    int64_t offsets[2] = {0, length};
-    encoder_limits limits = {.batch = 1, .rows = length, .length = length};
-    network *net;
-    assert_int_equal(sh_network_create(context, &setup->shape, &limits, setup->arena,
-                                       &net),
-                     SHOAL_OK);
-    network_batch batch = {.sequences = {1, offsets}, .tokens = setup->tokens + first};
-    assert_int_equal(sh_network_forward(net, &batch), SHOAL_OK);
-    memcpy(logits, sh_network_logits(net),
-           sizeof(float) * (size_t)(length * TEST_OUTPUTS));
-    sh_network_destroy(net);
+    const shoal_model_inputs inputs = {.batch = 1,
+                                       .offsets = (int64_t[]){0, length},
+                                       .tokens = setup->tokens + first};
+    shoal_model *view;
+    float *out;
+    assert_int_equal(shoal_model_view(setup->model, NULL, 1, length, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
+    memcpy(logits, out, sizeof(float) * (size_t)(length * TEST_OUTPUTS));
+    shoal_model_destroy(view);
 }
 
 /* To rounding: a product's last rows may be summed by another of the BLAS's kernels. */
@@ -107,11 +104,10 @@ static void a_batch_gives_what_its_sequences_give_alone(void **state) {
         c.dropout = 0;
         c.layers = 1; /* groups must not be on the edge of another choice */
         model_setup setup = setup_create(context, &c, false, 9);
-        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+        const float *together = setup_forward(&setup);
         float *alone = malloc(sizeof(float) * (size_t)(setup.rows * TEST_OUTPUTS));
-        for (int64_t b = 0; b < setup.batch.sequences.batch; b++)
-            run_alone(context, &setup, b, alone + setup.offsets[b] * TEST_OUTPUTS);
-        const float *together = sh_network_logits(setup.net);
+        for (int64_t b = 0; b < setup.inputs.batch; b++)
+            run_alone(&setup, b, alone + setup.offsets[b] * TEST_OUTPUTS);
         for (int64_t i = 0; i < setup.rows * TEST_OUTPUTS; i++)
             if (!(fabsf(together[i] - alone[i]) <= 2e-5f))
                 fail_msg("%s: logit %lld is %.9g in the batch and %.9g alone", KINDS[k],
@@ -122,14 +118,14 @@ static void a_batch_gives_what_its_sequences_give_alone(void **state) {
     shoal_context_destroy(context);
 }
 
-static void a_network_takes_smaller_batches_too(void **state) {
+static void a_model_takes_smaller_batches_too(void **state) {
     (void)state;
     shoal_context *context = test_context(NULL, 2);
     model_case c = big_case("i-clustered-5:topk=8");
     model_setup setup = setup_create(context, &c, true, 9);
     setup_step(context, &setup);
-    /* The same network, then one sequence of it; and a network for that one alone. */
-    setup.batch.sequences.batch = 1;
+    /* The same model, then one sequence of it; and a model for that one alone. */
+    setup.inputs.batch = 1;
     double loss = setup_step(context, &setup).mean;
     model_case small = c;
     small.lengths[1] = -1;
@@ -138,12 +134,11 @@ static void a_network_takes_smaller_batches_too(void **state) {
     memcpy(other.tokens, setup.tokens, sizeof(int32_t) * (size_t)other.rows);
     double fresh = setup_step(context, &other).mean;
     assert_true(loss == fresh);
-    setup.batch.sequences.batch = 0; /* nothing at all */
+    setup.inputs.batch = 0; /* nothing at all */
     shoal_loss nothing = setup_step(context, &setup);
     assert_true(nothing.mean == 0 && nothing.counted == 0);
-    shoal_model model = setup_model(context, &setup);
     double norm;
-    assert_int_equal(shoal_gradients_clip(&model, 0, &norm), SHOAL_OK);
+    assert_int_equal(shoal_gradients_clip(setup.model, 0, &norm), SHOAL_OK);
     assert_true(norm == 0);
     setup_destroy(&other);
     setup_destroy(&setup);
@@ -160,13 +155,14 @@ static void inference_gives_what_training_gives(void **state) {
         c.post_norm = k % 2;
         model_setup learning = setup_create(context, &c, true, 2);
         model_setup using = setup_create(context, &c, false, 2);
-        assert_true(sh_network_memory(using.net) < sh_network_memory(learning.net));
-        learning.batch.random.dropout = using.batch.random.dropout = false;
-        assert_int_equal(sh_network_forward(learning.net, &learning.batch), SHOAL_OK);
-        assert_int_equal(sh_network_forward(using.net, &using.batch), SHOAL_OK);
-        assert_memory_equal(sh_network_logits(learning.net), sh_network_logits(using.net),
+        assert_true(shoal_model_workspace(using.model) <
+                    shoal_model_workspace(learning.model));
+        learning.inputs.training = using.inputs.training = 0;
+        float *logits = setup_forward(&using);
+        assert_memory_equal(setup_forward(&learning), logits,
                             sizeof(float) * (size_t)(using.rows * TEST_OUTPUTS));
-        assert_int_equal(sh_network_backward(using.net, &using.batch), SHOAL_INVALID);
+        assert_int_equal(shoal_model_backward(using.model, &using.inputs, logits, NULL),
+                         SHOAL_INVALID);
         setup_destroy(&learning);
         setup_destroy(&using);
     }
@@ -208,13 +204,18 @@ static void weights_may_be_halves_and_anywhere(void **state) {
     shoal_context *context = test_context(NULL, 2);
     model_case c = big_case("full");
     model_setup setup = setup_create(context, &c, false, 2);
-    const encoder_shape *shape = &setup.shape.encoder;
-    const int64_t model = sh_encoder_model(shape);
+    const encoder_shape shape = {.layers = 2,
+                                 .heads = c.heads,
+                                 .head_dim = c.head_dim,
+                                 .feed_forward = c.feed_forward,
+                                 .attention = setup.config.attention,
+                                 .activation = ACTIVATION_GELU};
+    const int64_t model = sh_encoder_model(&shape);
     encoder_layer layers[2], apart[2];
     encoder_weights weights, halves;
-    sh_encoder_bind(setup.arena, shape, layers, &weights);
+    sh_encoder_bind(setup.arena, &shape, layers, &weights);
     for (int l = 0; l < 2; l++)
-        halve_layer(&layers[l], model, shape->feed_forward, &apart[l]);
+        halve_layer(&layers[l], model, shape.feed_forward, &apart[l]);
     halves = weights;
     halves.layers = apart;
     encoder_limits limits = {.batch = 4,
@@ -222,8 +223,8 @@ static void weights_may_be_halves_and_anywhere(void **state) {
                              .length = setup.longest,
                              .half_weights = true};
     encoder *stack, *other;
-    assert_int_equal(sh_encoder_create(context, shape, &limits, &stack), SHOAL_OK);
-    assert_int_equal(sh_encoder_create(context, shape, &limits, &other), SHOAL_OK);
+    assert_int_equal(sh_encoder_create(context, &shape, &limits, &stack), SHOAL_OK);
+    assert_int_equal(sh_encoder_create(context, &shape, &limits, &other), SHOAL_OK);
     float *x = malloc(sizeof(float) * (size_t)(setup.rows * model));
     for (int64_t i = 0; i < setup.rows * model; i++)
         x[i] = (float)test_normal(test_hash(1, 2, (uint64_t)i));
@@ -272,24 +273,10 @@ static void a_step_allocates_nothing(void **state) {
     }
 }
 
-static shoal_status make_model(shoal_context *context, const network_shape *shape) {
-    parameters *arena = NULL;
-    network *net = NULL;
-    encoder_limits limits = {.batch = 2, .rows = 20, .length = 10, .training = true};
-    shoal_status status =
-        sh_parameters_create(context, sh_network_describe, shape, true, &arena);
-    if (status == SHOAL_OK)
-        status = sh_network_create(context, shape, &limits, arena, &net);
-    assert_true((status == SHOAL_OK) == (net != NULL));
-    sh_network_destroy(net);
-    sh_parameters_destroy(arena);
-    return status;
-}
-
 static void every_failing_allocation_is_reported(void **state) {
     (void)state;
     model_case c = big_case("i-clustered-5:topk=8");
-    const network_shape shape = shape_of(&c);
+    const shoal_model_config config = config_of(&c);
     for (int64_t fail_at = 0, last = 1; fail_at <= last; fail_at++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
@@ -297,7 +284,11 @@ static void every_failing_allocation_is_reported(void **state) {
         assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
         const int64_t before = allocator.calls;
         allocator.fail_at = fail_at ? before + fail_at : 0;
-        shoal_status status = make_model(context, &shape);
+        shoal_model *model;
+        shoal_status status =
+            shoal_model_create(context, &config, 1, 2, 20, SHOAL_WITH_BACKWARD, &model);
+        assert_true((status == SHOAL_OK) == (model != NULL));
+        shoal_model_destroy(model);
         assert_int_equal(status, fail_at ? SHOAL_NO_MEMORY : SHOAL_OK);
         if (fail_at)
             assert_non_null(strstr(shoal_context_message(context), "memory"));
@@ -315,35 +306,21 @@ static void what_cannot_be_is_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     model_case c = big_case("full");
     model_setup setup = setup_create(context, &c, true, 1);
-    network_batch batch = setup.batch;
-    int64_t offsets[] = {0, 301, 300}, far[] = {0, 300, 600, 900}, late[] = {1, 5};
-    batch.sequences = (packing){2, offsets};
-    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
-    batch.sequences = (packing){3, far};
-    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
-    batch.sequences = (packing){1, late};
-    assert_int_equal(sh_network_forward(setup.net, &batch), SHOAL_INVALID);
+    const int64_t offsets[][4] = {{0, 301, 300}, {0, 300, 600, 900}, {1, 5}};
+    const int64_t batches[] = {2, 3, 1};
+    float *out;
+    for (int i = 0; i < 3; i++) {
+        shoal_model_inputs inputs = setup.inputs;
+        inputs.offsets = offsets[i];
+        inputs.batch = batches[i];
+        assert_int_equal(shoal_model_forward(setup.model, &inputs, &out), SHOAL_INVALID);
+    }
     setup.tokens[17] = TEST_VOCABULARY;
-    assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_INVALID);
+    assert_int_equal(shoal_model_forward(setup.model, &setup.inputs, &out),
+                     SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "row 17"));
     setup.tokens[17] = 0;
-    assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
-    network_shape shape = setup.shape;
-    network *net;
-    encoder_limits limits = {.batch = 1, .rows = 4, .length = 4};
-    shape.outputs++;
-    assert_int_equal(sh_network_create(context, &shape, &limits, setup.arena, &net),
-                     SHOAL_INVALID);
-    shape = setup.shape;
-    shape.encoder.dropout = 1;
-    assert_int_equal(sh_network_create(context, &shape, &limits, setup.arena, &net),
-                     SHOAL_INVALID);
-    shape = setup.shape;
-    shape.encoder.heads = 0;
-    assert_int_equal(sh_network_check(context, &shape), SHOAL_INVALID);
-    limits.length = setup.shape.max_length + 1;
-    assert_int_equal(sh_network_create(context, &setup.shape, &limits, setup.arena, &net),
-                     SHOAL_INVALID);
+    assert_int_equal(shoal_model_forward(setup.model, &setup.inputs, &out), SHOAL_OK);
     setup_destroy(&setup);
     shoal_context_destroy(context);
 }
@@ -353,7 +330,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(a_batch_gives_what_its_sequences_give_alone),
-        cmocka_unit_test(a_network_takes_smaller_batches_too),
+        cmocka_unit_test(a_model_takes_smaller_batches_too),
         cmocka_unit_test(inference_gives_what_training_gives),
         cmocka_unit_test(weights_may_be_halves_and_anywhere),
         cmocka_unit_test(a_step_allocates_nothing),

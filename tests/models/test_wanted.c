@@ -1,4 +1,4 @@
-/* Rows that nobody asks for are not computed behind the last attention; loss, logits and
+/* Rows that are not wanted are not computed behind the last attention; loss, logits and
    gradients are those of the whole, to rounding (a product's last rows may be summed by
    another of the BLAS's kernels). */
 #include <math.h>
@@ -58,18 +58,18 @@ static void compare_steps(const char *kind, bool post_norm, int64_t every, int t
     const int64_t kept = thin_out(&setup, every), size = setup.arena->size;
     float *whole = malloc(sizeof(float) * (size_t)size);
     const shoal_loss expected = setup_step(context, &setup);
-    assert_int_equal(sh_network_logit_rows(setup.net, &setup.batch), setup.rows);
+    assert_int_equal(setup_logit_rows(&setup), setup.rows);
     memcpy(whole, setup.arena->gradients, sizeof(float) * (size_t)size);
     setup_want(&setup, false);
     for (int again = 0; again < 2; again++) { /* nothing is left over from the first */
         const shoal_loss got = setup_step(context, &setup);
-        assert_int_equal(sh_network_logit_rows(setup.net, &setup.batch), kept);
+        assert_int_equal(setup_logit_rows(&setup), kept);
         assert_int_equal(got.counted, expected.counted);
         assert_int_equal(got.correct, expected.correct);
         assert_true(fabs(got.mean - expected.mean) <= 1e-6 * expected.mean);
         assert_near(setup.arena->gradients, whole, size, 2e-6, kind);
     }
-    setup_want(&setup, true); /* and nothing when all are asked for again */
+    setup_want(&setup, true); /* and nothing when all are wanted again */
     setup_step(context, &setup);
     assert_memory_equal(setup.arena->gradients, whole, sizeof(float) * (size_t)size);
     free(whole);
@@ -88,7 +88,7 @@ static void fewer_rows_give_the_same_step(void **state) {
         }
 }
 
-static void inference_gives_the_rows_that_are_asked_for(void **state) {
+static void inference_gives_the_wanted_rows(void **state) {
     (void)state;
     shoal_context *context = test_context(NULL, 2);
     for (int post_norm = 0; post_norm < 2; post_norm++) {
@@ -96,15 +96,14 @@ static void inference_gives_the_rows_that_are_asked_for(void **state) {
         model_setup setup = setup_create(context, &c, false, 7);
         const int64_t floats = setup.rows * TEST_OUTPUTS;
         float *whole = malloc(sizeof(float) * (size_t)floats);
-        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
-        memcpy(whole, sh_network_logits(setup.net), sizeof(float) * (size_t)floats);
+        memcpy(whole, setup_forward(&setup), sizeof(float) * (size_t)floats);
         thin_out(&setup, 3);
         setup_want(&setup, false);
-        assert_int_equal(sh_network_forward(setup.net, &setup.batch), SHOAL_OK);
+        const float *logits = setup_forward(&setup);
         for (int64_t row = 0, at = 0; row < setup.rows; row++)
             if (setup.targets[row] != SHOAL_IGNORED)
-                assert_near(sh_network_logits(setup.net) + at++ * TEST_OUTPUTS,
-                            whole + row * TEST_OUTPUTS, TEST_OUTPUTS, 1e-5, "full");
+                assert_near(logits + at++ * TEST_OUTPUTS, whole + row * TEST_OUTPUTS,
+                            TEST_OUTPUTS, 1e-5, "full");
         free(whole);
         setup_destroy(&setup);
     }
@@ -115,7 +114,7 @@ int main(void) {
     test_kinds((shoal_attention){.clusters = 5, .topk = 8, .rounds = 2}, KINDS);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fewer_rows_give_the_same_step),
-        cmocka_unit_test(inference_gives_the_rows_that_are_asked_for),
+        cmocka_unit_test(inference_gives_the_wanted_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
