@@ -99,7 +99,7 @@ typedef struct {
     int threads;     /* 0: one per processor, or as many as OMP_NUM_THREADS says */
     const char *isa; /* "scalar", "avx2", "avx512", "neon"; NULL: the environment variable
                         SHOAL_ISA if set and not empty, else the best that runs here */
-    /* The caller's allocator, or NULL for malloc and free. Blocks need malloc's
+    /* The caller's allocator, or both NULL for malloc and free. Blocks need malloc's
        alignment only; NULL from allocate is an ordinary, reported failure. */
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *block);

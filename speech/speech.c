@@ -103,6 +103,8 @@ shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) 
 }
 
 shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
+    if (!s)
+        return (shoal_speech_info){0};
     const whisper_sizes *sizes = sizes_of(s->model);
     return (shoal_speech_info){.mels = sizes->mels,
                                .frames = MEL_FRAMES,

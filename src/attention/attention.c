@@ -189,21 +189,21 @@ void shoal_plan_destroy(shoal_plan *plan) {
 }
 
 size_t shoal_plan_workspace(const shoal_plan *plan) {
-    return sizeof *plan + plan->work_size + plan->state_size;
+    return plan ? sizeof *plan + plan->work_size + plan->state_size : 0;
 }
 
 size_t shoal_plan_state_size(const shoal_plan *plan) {
-    return plan->state_size;
+    return plan ? plan->state_size : 0;
 }
 
 const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state) {
-    return plan->kind->info.has_groups
+    return plan && plan->kind->info.has_groups
                ? plan->kind->groups(plan, state ? state : plan->state)
                : NULL;
 }
 
 const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
-    return plan->kind->info.has_top_keys
+    return plan && plan->kind->info.has_top_keys
                ? plan->kind->top_keys(plan, state ? state : plan->state)
                : NULL;
 }
@@ -452,6 +452,7 @@ shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *
     if (!out && plan->problem.batch * plan->problem.heads * plan->problem.queries > 0)
         return sh_fail(plan->context, SHOAL_INVALID, "shoal_forward: out is NULL");
     plan->kind->forward(&now);
+    plan->state_is_filled |= now.state == plan->state;
     return SHOAL_OK;
 }
 
@@ -464,6 +465,10 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     if (!plan->with_backward)
         return sh_fail(plan->context, SHOAL_INVALID,
                        "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+    if (now.state == plan->state && !plan->state_is_filled)
+        return sh_fail(
+            plan->context, SHOAL_INVALID,
+            "shoal_backward: there was no shoal_forward into the plan's state");
     int empty = plan->problem.batch * plan->problem.heads * plan->problem.queries == 0;
     if (!gradients || (!empty && (!gradients->out || !gradients->dout)))
         return sh_fail(plan->context, SHOAL_INVALID,

@@ -95,6 +95,7 @@ struct shoal_plan {
     shoal_attention attention;
     const attention_kind *kind;
     int with_backward, threads;
+    int state_is_filled; /* forward has written the plan's own state */
     size_t work_size, state_size;
     void *work;  /* the kind's structure */
     void *state; /* the plan's own */

@@ -334,7 +334,8 @@ static void append_field(printed *to, const shoal_attention *attention,
 }
 
 static size_t print(const shoal_attention *attention, bool all, char *text, size_t size) {
-    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    const attention_kind *kind = attention ? sh_attention_kind_at((int)attention->kind)
+                                           : NULL;
     printed to = {.separator = ':'};
     if (kind) {
         const shoal_kind_info *info = &kind->info;
@@ -353,7 +354,7 @@ static size_t print(const shoal_attention *attention, bool all, char *text, size
             append(&to, "%" PRIu64, attention->seed);
         }
     }
-    if (size > 0)
+    if (text && size > 0)
         snprintf(text, size, "%s", to.text);
     return to.length;
 }

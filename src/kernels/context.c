@@ -1,6 +1,7 @@
 /* The context: how it is made from the caller's options and the environment. */
 #include "base/context.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +94,11 @@ static shoal_status choose_threads(shoal_context *context) {
 }
 
 shoal_status shoal_context_create(const shoal_options *options, shoal_context **context) {
+    if (!context)
+        return SHOAL_INVALID;
     *context = NULL;
     shoal_options chosen = options ? *options : (shoal_options){0};
+    const bool half_an_allocator = !chosen.allocate != !chosen.release;
     if (!chosen.allocate || !chosen.release) {
         chosen.allocate = plain_allocate;
         chosen.release = plain_release;
@@ -104,6 +108,9 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
         return SHOAL_NO_MEMORY;
     *made = (shoal_context){.options = chosen};
     *context = made;
+    if (half_an_allocator)
+        return sh_fail(made, SHOAL_INVALID,
+                       "options.allocate and options.release go together: one is NULL");
     shoal_status status = choose_threads(made);
     if (status == SHOAL_NO_MEMORY) {
         shoal_context_destroy(made);

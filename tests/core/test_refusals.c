@@ -350,10 +350,55 @@ static void contexts(void **state) {
     case_destroy(&c);
 }
 
+/* ---- NULL, and calls in the wrong order -------------------------------------------- */
+
+static void *one_block(void *user, size_t bytes) {
+    (void)user;
+    return malloc(bytes);
+}
+
+static void null_arguments(void **state) {
+    (void)state;
+    shoal_context *context;
+    assert_int_equal(shoal_context_create(NULL, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_context_create(&(shoal_options){.allocate = one_block},
+                                          &context),
+                     SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "release"));
+    shoal_context_destroy(context);
+    char text[8] = "before";
+    assert_int_equal(shoal_attention_print(NULL, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    const shoal_attention full = {.kind = SHOAL_FULL};
+    assert_int_equal(shoal_attention_print(&full, NULL, 0), 4);
+    assert_int_equal(shoal_plan_workspace(NULL), 0);
+    assert_int_equal(shoal_plan_state_size(NULL), 0);
+    assert_null(shoal_plan_groups(NULL, NULL));
+    assert_null(shoal_plan_top_keys(NULL, NULL));
+}
+
+static void backward_before_forward(void **state) {
+    (void)state;
+    const case_spec spec = usual_spec();
+    attention_case c = case_create(&spec);
+    shoal_context *context = test_context(NULL, 1);
+    shoal_plan *plan = case_plan(context, &c, SHOAL_WITH_BACKWARD);
+    const shoal_gradients gradients = {.out = c.out.data, .dout = c.dout.data};
+    assert_int_equal(shoal_backward(plan, &c.inputs, &gradients), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "shoal_forward"));
+    assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_OK);
+    assert_int_equal(shoal_backward(plan, &c.inputs, &gradients), SHOAL_OK);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    case_destroy(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans),   cmocka_unit_test(inputs),  cmocka_unit_test(groups),
-        cmocka_unit_test(offsets), cmocka_unit_test(outputs), cmocka_unit_test(contexts),
+        cmocka_unit_test(plans),          cmocka_unit_test(inputs),
+        cmocka_unit_test(groups),         cmocka_unit_test(offsets),
+        cmocka_unit_test(outputs),        cmocka_unit_test(contexts),
+        cmocka_unit_test(null_arguments), cmocka_unit_test(backward_before_forward),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }
