@@ -23,5 +23,5 @@ int main(void) {
     else
         fprintf(stderr, "%s\n", shoal_context_message(context));
     shoal_context_destroy(context);
-    return status;
+    return status != SHOAL_OK;
 }

@@ -114,5 +114,5 @@ int main(int count, char **arguments) {
         fprintf(stderr, "train: %s\n", shoal_context_message(context));
     shoal_model_destroy(model);
     shoal_context_destroy(context);
-    return status;
+    return status != SHOAL_OK;
 }

@@ -33,5 +33,5 @@ int main(int count, char **arguments) {
         fprintf(stderr, "transcribe: %s\n", shoal_context_message(context));
     shoal_speech_close(speech);
     shoal_context_destroy(context);
-    return status;
+    return status != SHOAL_OK;
 }
