@@ -51,7 +51,9 @@ static size_t little_endian(const unsigned char *bytes, int count) {
     return value;
 }
 
-bool sh_npy_measure(const unsigned char *bytes, size_t size, size_t *text_begin,
+/* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
+   and where the data does. */
+static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
                     size_t *data_begin, npy_reason *reason) {
     if (!check_magic(bytes, size, reason))
         return false;
@@ -325,7 +327,7 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
     size_t text_begin;
     bool fortran = false;
     *header = (npy_header){0};
-    if (!sh_npy_measure(bytes, size, &text_begin, &header->data_begin, reason))
+    if (!measure(bytes, size, &text_begin, &header->data_begin, reason))
         return false;
     if (header->data_begin > size)
         return refuse(reason,
@@ -405,7 +407,7 @@ static shoal_status read_header(const source *file, unsigned char *head,
         sh_file_read(file->context, file->path, file->descriptor, head, NPY_PREFIX, &got);
     if (status != SHOAL_OK)
         return status;
-    if (!sh_npy_measure(head, got, &text_begin, &data_begin, &reason))
+    if (!measure(head, got, &text_begin, &data_begin, &reason))
         return bad(file, &reason);
     if (data_begin > got)
         status = sh_file_read(file->context, file->path, file->descriptor, head + got,

@@ -29,11 +29,6 @@ typedef struct {
     char text[256];
 } npy_reason;
 
-/* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
-   and where the data does. */
-bool sh_npy_measure(const unsigned char *bytes, size_t size, size_t *text_begin,
-                    size_t *data_begin, npy_reason *reason);
-
 /* Reads a header of version 1 to 3 whose first `size` bytes are given; the data need not
    be there. Only what Shoal can use passes: little-endian float32 or int32, C order. */
 bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,

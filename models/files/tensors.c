@@ -96,17 +96,12 @@ static void doubles_to_f32(const unsigned char *data, int64_t count, float *valu
     }
 }
 
-shoal_status sh_file_tensor_part_to_f32(shoal_context *context, const file_tensor *tensor,
-                                        int64_t begin, int64_t count, float *values) {
-    int64_t elements = sh_file_tensor_elements(tensor);
-    if (begin < 0 || count < 0 || begin > elements || count > elements - begin)
-        return sh_fail(context, SHOAL_INVALID, "'%s' has no elements %lld to %lld",
-                       sh_shown(tensor->name).text, (long long)begin,
-                       (long long)(begin + count));
+shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *tensor,
+                                   float *values) {
+    const int64_t count = sh_file_tensor_elements(tensor);
+    const unsigned char *data = tensor->data;
     if (count == 0)
         return SHOAL_OK;
-    const unsigned char *data = tensor->data;
-    data += (size_t)begin * sh_dtype_size(tensor->dtype);
     switch (tensor->dtype) {
     case DTYPE_F32: memcpy(values, data, (size_t)count * sizeof *values); break;
     case DTYPE_F16: halves_to_f32(data, count, values); break;
@@ -118,12 +113,6 @@ shoal_status sh_file_tensor_part_to_f32(shoal_context *context, const file_tenso
                        sh_shown(tensor->name).text, sh_dtype_name(tensor->dtype));
     }
     return SHOAL_OK;
-}
-
-shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *tensor,
-                                   float *values) {
-    return sh_file_tensor_part_to_f32(context, tensor, 0, sh_file_tensor_elements(tensor),
-                                      values);
 }
 
 static int compare_names(const void *left, const void *right) {

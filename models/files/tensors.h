@@ -57,9 +57,6 @@ SHOAL_PRIVATE bool sh_file_tensor_has_shape(const file_tensor *tensor, int rank,
 SHOAL_PRIVATE shoal_status sh_file_tensor_to_f32(shoal_context *context,
                                                  const file_tensor *tensor,
                                                  float *values);
-/* The same for elements begin .. begin + count - 1, for conversions in parts. */
-shoal_status sh_file_tensor_part_to_f32(shoal_context *context, const file_tensor *tensor,
-                                        int64_t begin, int64_t count, float *values);
 
 SHOAL_PRIVATE void sh_file_tensors_sort(file_tensor *tensors,
                                         int64_t count); /* by name, strcmp */

@@ -198,7 +198,7 @@ void sh_sinusoidal_positions(int64_t length, int64_t size, float *table) {
     }
 }
 
-int64_t sh_packing_sequence(const packing *sequences, int64_t row) {
+static int64_t packing_sequence(const packing *sequences, int64_t row) {
     int64_t low = 0, high = sequences->batch; /* offsets[low] <= row < offsets[high] */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -276,7 +276,7 @@ static void positions_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;
     int64_t first = task * ROW_BLOCK, last = min(first + ROW_BLOCK, c->rows);
-    int64_t sequence = sh_packing_sequence(c->sequences, first);
+    int64_t sequence = packing_sequence(c->sequences, first);
     for (int64_t row = first; row < last; row++) {
         while (c->sequences->offsets[sequence + 1] <= row)
             sequence++;

@@ -70,11 +70,6 @@ typedef struct {
     bool whole_rows; /* a block must hold whole rows (a norm follows) */
 } epilogue;
 
-/* y = x W' (onto: added to y instead). W is float. */
-void sh_matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix x, const_matrix w, bool onto,
-                       matrix y, epilogue then);
-
 /* dx = dy W (onto: added to dx). */
 void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
                     int64_t outputs, const_matrix dy, const_matrix w, bool onto,

@@ -71,9 +71,10 @@ static void run_product(product *p) {
                 ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
 }
 
-void sh_matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix x, const_matrix w, bool onto,
-                       matrix y, epilogue then) {
+/* y = x W' (onto: added to y instead). W is float. */
+static void matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
+                           int64_t outputs, const_matrix x, const_matrix w, bool onto,
+                           matrix y, epilogue then) {
     product p = {.context = context,
                  .rows = rows,
                  .inner = inputs,
@@ -225,8 +226,8 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         sh_widen_halves(context, layer->inputs * layer->outputs, weight->data, scratch);
         w = scratch;
     }
-    sh_matmul_forward(context, rows, layer->inputs, layer->outputs, x,
-                      (const_matrix){w, layer->inputs}, false, y, then);
+    matmul_forward(context, rows, layer->inputs, layer->outputs, x,
+                   (const_matrix){w, layer->inputs}, false, y, then);
 }
 
 typedef struct {

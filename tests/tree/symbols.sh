@@ -1,12 +1,13 @@
 #!/bin/bash
 # Reads the symbols of the three libraries (docs/ARCHITECTURE.md, "Three libraries"):
 #     symbols.sh CC BUILD SOURCE
-# Every global symbol begins with shoal_ or sh_. A shared library exports what its header
-# declares, and of its internals what a library above it uses. The program uses the
-# headers alone, and libshoal needs a C library, its mathematics.
+# Every global symbol begins with shoal_ or sh_, and what one file alone uses is static. A
+# shared library exports what its header declares, and of its internals what a library
+# above it uses. The program uses the headers alone, and libshoal needs a C library and its
+# mathematics.
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/declared.sh"
-cc=$1 build=$2 include=$3/include
+cc=$1 build=$2 source=$3 include=$3/include
 
 foreign() { # ARCHIVE: global names with neither prefix
     nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | grep -vE '^(shoal|sh)_'
@@ -32,6 +33,14 @@ misversioned() { # LIBRARY: names under another version than their prefix has
 
 unused() { # LIBRARY ABOVE...: internals that it exports for nobody
     comm -23 <(names "$1" | grep '^sh_') <([ $# = 1 ] || used "${@:2}")
+}
+
+could_be_static() { # SOURCE ARCHIVE...: internals that one file alone uses, and no test
+    comm -23 <(nm -g --defined-only "${@:2}" | awk 'NF == 3 { print $3 }' | grep '^sh_' |
+        sort -u) <({
+        nm -u "${@:2}" | awk '$1 == "U" { print $2 }'
+        grep -rhoE '\bsh_[a-z0-9_]+' "$1"/{tests,bench}
+    } 2>/dev/null | sort -u)
 }
 
 private_uses() { used "$1" | grep '^sh_'; } # PROGRAM
@@ -79,6 +88,8 @@ if (build_bad); then
     finds "a public name under another version" '^shoal_public' misversioned "$bad"
     finds "a private name among the public" '^sh_public' misversioned "$bad"
     finds "an internal that nobody uses" '^sh_public$' unused "$bad" "$work/main"
+    finds "an internal that may be static" '^sh_public$' could_be_static "$work" \
+        "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
     report "and nothing else" "$(unused "$bad" "$work/main" | grep sh_used
@@ -105,6 +116,8 @@ for name in shoal-speech shoal-models shoal; do
     fi
     above+=("$library")
 done
+[ ${#above[@]} -lt 3 ] || report "internals with one user are static" \
+    "$(could_be_static "$source" "${above[@]/%.so/.a}")"
 [ ! -e "$build/shoal" ] ||
     report "the program uses the headers alone" "$(private_uses "$build/shoal")"
 finish
