@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data_model.h"
+#include "folders.h"
 #include "speech/audio.h"
 #include "support.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data_model.h"
+#include "small_whisper.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 #include "support.h"
@@ -216,7 +216,7 @@ static void failed_allocations_are_reported(void **state) {
 
 static int begin(void **state) {
     (void)state;
-    made = make_ggml(51865);
+    made = make_ggml(&(small_whisper){51865, true, 5, true});
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model_whisper.h"
+#include "small_whisper.h"
 #include "speech/speech.h"
 #include "support.h"
 
@@ -18,8 +18,8 @@
 
 enum { VOCABULARY = 51865, SECOND = 16000 };
 
-static const small_whisper plain_model = {VOCABULARY, false, 1};
-static const small_whisper half_model = {VOCABULARY, true, 2};
+static const small_whisper plain_model = {VOCABULARY, false, 1, false};
+static const small_whisper half_model = {VOCABULARY, true, 2, false};
 
 /* ---- Recordings ----------------------------------------------------------------- */
 
@@ -203,7 +203,7 @@ static void test_refusals(void **state) {
 
 static void test_english_only(void **state) {
     (void)state;
-    const small_whisper english = {51864, true, 3};
+    const small_whisper english = {51864, true, 3, false};
     opened o = open_small(&english, NULL, 2);
     shoal_transcription summary;
     const shoal_transcribe_options options = {.no_fallback = 1};

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "exact/exact.h"
-#include "model_whisper.h"
+#include "small_whisper.h"
 #include "speech/speech.h"
 #include "support.h"
 
@@ -19,8 +19,8 @@
 
 enum { POSITIONS = 1500, VOCABULARY = 51865, SECOND = 16000 };
 
-static const small_whisper plain_model = {VOCABULARY, false, 1};
-static const small_whisper half_model = {VOCABULARY, true, 2};
+static const small_whisper plain_model = {VOCABULARY, false, 1, false};
+static const small_whisper half_model = {VOCABULARY, true, 2, false};
 
 static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
     float *sound = floats(samples), *features = floats(80 * 3000);
