@@ -62,10 +62,7 @@ static void watch_signals(bench_job *job) {
 enum { PAGE = 4096 };
 
 uint64_t bench_random(uint64_t seed, uint64_t counter) {
-    uint64_t x = counter + seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return mix_bits(counter + seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u);
 }
 
 /* Four uniform numbers make one that is normal enough. */

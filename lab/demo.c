@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "common.h"
+#include "lab.h"
 #include "options.h"
 
 enum { HEADS = 6, DIM = 64, SHORTEST = 256, LONGEST = 16384, LENGTHS = 16, SAMPLES = 64 };
@@ -77,10 +78,7 @@ static const char description[] = "generated data: every position has one of 60 
 static const float noise = 0.5f, loudness_spread = 0.5f;
 
 static uint64_t mix(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return mix_bits(x + 0x9e3779b97f4a7c15u);
 }
 
 /* In (0, 1), a pure function of its arguments. */

@@ -167,10 +167,9 @@ static bool measure_rows(const folder_run *run, int kind, const float *out,
 /* ---- Which queries ----------------------------------------------------------------- */
 
 static double random_share(uint64_t seed, uint64_t counter) {
-    uint64_t x = (counter + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
+    const uint64_t bits =
+        mix_bits((counter + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u);
+    return (double)(bits >> 11) * 0x1p-53;
 }
 
 /* Selection sampling: each is taken with the probability (still wanted) / (still left). */

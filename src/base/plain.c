@@ -11,13 +11,13 @@ typedef struct {
     locale_t plain, before;
 } locales;
 
-static locales enter(void) {
+static locales use_plain(void) {
     locales both = {.plain = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
     both.before = both.plain ? uselocale(both.plain) : (locale_t)0;
     return both;
 }
 
-static void leave(locales both) {
+static void restore(locales both) {
     if (!both.plain)
         return;
     uselocale(both.before);
@@ -25,19 +25,19 @@ static void leave(locales both) {
 }
 
 int sh_print_c(char *text, size_t size, const char *format, ...) {
-    const locales both = enter();
+    const locales both = use_plain();
     va_list arguments;
     va_start(arguments, format);
     const int length = vsnprintf(text, size, format, arguments);
     va_end(arguments);
-    leave(both);
+    restore(both);
     return length;
 }
 
 bool sh_read_c(const char *text, double *value) {
-    const locales both = enter();
+    const locales both = use_plain();
     char *rest;
     *value = strtod(text, &rest);
-    leave(both);
+    restore(both);
     return rest != text && !*rest;
 }
