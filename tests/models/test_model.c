@@ -1,6 +1,6 @@
 /* Whole models: any number of threads gives the same bits, a batch gives what its
    sequences give alone, inference gives what training gives, weights may be anywhere, a
-   step allocates nothing, and what cannot be done is refused. */
+   step allocates nothing. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -299,32 +299,6 @@ static void every_failing_allocation_is_reported(void **state) {
     }
 }
 
-/* ---- Refusals ---------------------------------------------------------------------- */
-
-static void what_cannot_be_is_refused(void **state) {
-    (void)state;
-    shoal_context *context = test_context(NULL, 1);
-    model_case c = big_case("full");
-    model_setup setup = setup_create(context, &c, true, 1);
-    const int64_t offsets[][4] = {{0, 301, 300}, {0, 300, 600, 900}, {1, 5}};
-    const int64_t batches[] = {2, 3, 1};
-    float *out;
-    for (int i = 0; i < 3; i++) {
-        shoal_model_inputs inputs = setup.inputs;
-        inputs.offsets = offsets[i];
-        inputs.batch = batches[i];
-        assert_int_equal(shoal_model_forward(setup.model, &inputs, &out), SHOAL_INVALID);
-    }
-    setup.tokens[17] = TEST_VOCABULARY;
-    assert_int_equal(shoal_model_forward(setup.model, &setup.inputs, &out),
-                     SHOAL_INVALID);
-    assert_non_null(strstr(shoal_context_message(context), "row 17"));
-    setup.tokens[17] = 0;
-    assert_int_equal(shoal_model_forward(setup.model, &setup.inputs, &out), SHOAL_OK);
-    setup_destroy(&setup);
-    shoal_context_destroy(context);
-}
-
 int main(void) {
     test_kinds((shoal_attention){.clusters = 5, .topk = 8, .rounds = 2}, KINDS);
     const struct CMUnitTest tests[] = {
@@ -335,7 +309,6 @@ int main(void) {
         cmocka_unit_test(weights_may_be_halves_and_anywhere),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(every_failing_allocation_is_reported),
-        cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
