@@ -255,6 +255,11 @@ static void impossible_arrays_are_not_written(void **state) {
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
     bad = good, bad.shape[0] = bad.shape[1] = INT64_MAX / 2;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
+    assert_int_equal(shoal_array_write(context, NULL, &good), SHOAL_INVALID);
+    assert_int_equal(shoal_array_write(context, path, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_array_read(context, NULL, &bad), SHOAL_INVALID);
+    assert_int_equal(shoal_array_read(context, path, NULL), SHOAL_INVALID);
+    shoal_array_release(NULL);
     bad = good, bad.data = NULL;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
     bad = good, bad.dtype = (shoal_dtype)5;

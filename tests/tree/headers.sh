@@ -1,6 +1,6 @@
 #!/bin/bash
 # Each public header compiles by itself, as C11 and as C++17, without a warning, and so do
-# README's example and that of shoal.h, which run too.
+# README's example and those of the headers; the first two run too.
 #     headers.sh CC BUILD SOURCE
 . "$(dirname "$0")/../report.sh"
 cc=$1 build=$2 source=$3
@@ -26,8 +26,8 @@ done
 readme_example() {
     sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d; /^```$/,$d'
 }
-header_example() { # the program in the comment at the head of shoal.h
-    sed -n '/A COMPLETE PROGRAM/,/^ \* [A-Z]/p' "$source/include/shoal.h" |
+header_example() { # the program in the comment at the head of HEADER, shoal.h without
+    sed -n '/A COMPLETE PROGRAM/,/^ \* [A-Z]/p' "$source/include/${1:-shoal.h}" |
         sed -n 's/^ \*     //p'
 }
 
@@ -38,6 +38,22 @@ runs() { # COMMAND that prints a program
     "$cc" $strict -std=c11 "$work/example.c" -L"$build" -lshoal -o "$work/example" &&
         LD_LIBRARY_PATH=$build "$work/example"
 }
+# The examples of the other headers want data or files: they are compiled and linked.
+links() { # HEADER LIBRARY
+    header_example "$1" >"$work/example.c"
+    grep -q main "$work/example.c" || { echo "there is no program"; return 1; }
+    # shellcheck disable=SC2086
+    "$cc" $strict -std=c11 "$work/example.c" -L"$build" "-l$2" -lshoal-models -lshoal \
+        -o "$work/example"
+}
 check "README's example compiles and runs" runs readme_example
 check "shoal.h's example compiles and runs" runs header_example
+for library in shoal-models shoal-speech; do
+    header=${library//-/_}.h
+    if [ -e "$build/lib$library.so" ]; then
+        check "$header's example compiles" links "$header" "$library"
+    else
+        skip "$header's example" "there is no lib$library here"
+    fi
+done
 finish
