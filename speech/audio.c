@@ -157,7 +157,7 @@ static void place_buffers(void *argument, block_layout *block) {
     const int64_t channels = f->information.channels;
     f->held = sh_reserve(block, CAPACITY, sizeof(float));
     f->mono = sh_reserve(block, BLOCK, sizeof(float));
-    f->frames = sh_reserve(block, sh_mul_checked(BLOCK, channels), sizeof(float));
+    f->frames = reserve_floats(block, BLOCK, channels);
 }
 
 shoal_status sh_audio_open(shoal_context *context, const char *path,

@@ -66,16 +66,14 @@ static void place(void *argument, block_layout *block) {
     const int64_t rows = d->longest, width = d->width;
     const int64_t audio = sh_mul_checked(sizes->text_layers, sizes->audio_positions);
     sh_reserve(block, 1, sizeof *d);
-    d->audio = sh_reserve(block, sh_mul_checked(audio, 2 * width), sizeof *d->audio);
+    d->audio = reserve_floats(block, audio, 2 * width);
     place_cache(d, block);
     d->rows = sh_reserve(block, rows, sizeof *d->rows);
-    d->x = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->x);
-    d->normed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->normed);
-    d->wide = sh_reserve(block, sh_mul_checked(rows, 4 * width), sizeof *d->wide);
-    d->mixed = sh_reserve(block, sh_mul_checked(rows, width), sizeof *d->mixed);
-    d->weights = sh_reserve(block,
-                            sh_mul_checked(d->model->context->threads, d->positions),
-                            sizeof *d->weights);
+    d->x = reserve_floats(block, rows, width);
+    d->normed = reserve_floats(block, rows, width);
+    d->wide = reserve_floats(block, rows, 4 * width);
+    d->mixed = reserve_floats(block, rows, width);
+    d->weights = reserve_floats(block, d->model->context->threads, d->positions);
     d->widened = sh_reserve(block, scratch_of(d), sizeof *d->widened);
 }
 

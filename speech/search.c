@@ -142,8 +142,7 @@ static void place(void *argument, block_layout *block) {
     search *s = argument;
     const int64_t beams = s->beams;
     sh_reserve(block, 1, sizeof *s);
-    s->logits =
-        sh_reserve(block, sh_mul_checked(beams, s->vocabulary), sizeof *s->logits);
+    s->logits = reserve_floats(block, beams, s->vocabulary);
     place_hypotheses(block, s->beams, s->positions, &s->live);
     place_hypotheses(block, s->beams, s->positions, &s->next);
     place_hypotheses(block, s->beams, s->positions, &s->done);

@@ -10,8 +10,7 @@ static void place(void *argument, block_layout *block) {
     const whisper_sizes *sizes = sizes_of(s->model);
     const int64_t positions = sizes->text_positions;
     sh_reserve(block, 1, sizeof *s);
-    s->features =
-        sh_reserve(block, sh_mul_checked(sizes->mels, MEL_FRAMES), sizeof *s->features);
+    s->features = reserve_floats(block, sizes->mels, MEL_FRAMES);
     s->prompt = sh_reserve(block, positions + 4, sizeof *s->prompt);
     s->past = sh_reserve(block, 2 * positions, sizeof *s->past);
     s->cuts = sh_reserve(block, positions + 1, sizeof *s->cuts);

@@ -364,10 +364,9 @@ static void place_encoder(void *argument, block_layout *block) {
     const whisper_sizes *sizes = sizes_of(e->model);
     const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
     sh_reserve(block, 1, sizeof *e);
-    e->frames = sh_reserve(block, sh_mul_checked(frames, sizes->mels), sizeof *e->frames);
-    e->narrow = sh_reserve(block, sh_mul_checked(frames, width), sizeof *e->narrow);
-    e->rows =
-        sh_reserve(block, sh_mul_checked(sizes->audio_positions, width), sizeof *e->rows);
+    e->frames = reserve_floats(block, frames, sizes->mels);
+    e->narrow = reserve_floats(block, frames, width);
+    e->rows = reserve_floats(block, sizes->audio_positions, width);
 }
 
 static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {

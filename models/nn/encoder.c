@@ -24,7 +24,6 @@
 
 enum {
     ROW_BLOCK = 64, /* rows that one task works on */
-    PIECE = 256,    /* elements of a row that get their dropout factors together */
     PROJECTIONS = 3 /* queries, keys, values */
 };
 
@@ -52,7 +51,7 @@ struct encoder {
     float *grad_projected; /* like projected */
     float *grad_keys;      /* like projected, where keys share the queries' projection */
     float *grad_rows;      /* [R][M] */
-    float *grad_dropped;   /* [R][M], gradient behind a dropout */
+    float *grad_dropped;   /* [R][M], gradient at a dropout's input */
     float *norm_parts;
 };
 
@@ -97,9 +96,9 @@ static linear narrow_linear(const encoder *stack, const encoder_layer *weights) 
                     weights->narrow_bias};
 }
 
-/* Whether b lies directly behind a, of `count` elements, in values and in gradients; two
-   that are absent do. */
-static bool behind(nn_tensor a, nn_tensor b, int64_t count) {
+/* Whether b begins where a, of `count` elements, ends, in values and in gradients; also
+   where both are absent. */
+static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
     if (!a.data || !b.data)
         return !a.data && !b.data;
     size_t bytes = (size_t)count * (a.half ? sizeof(uint16_t) : sizeof(float));
@@ -107,8 +106,9 @@ static bool behind(nn_tensor a, nn_tensor b, int64_t count) {
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
 
-/* The projections as few linear layers as the weights' places allow: `count` of them, part
-   i giving the columns from columns[i]. */
+/* The projections to queries, keys and values. Those whose weights follow each other in
+   memory are one linear layer: `count` are left, part i giving the columns from
+   columns[i]. */
 typedef struct {
     int count;
     linear parts[PROJECTIONS];
@@ -129,8 +129,8 @@ static projections projections_of(const encoder *stack, const encoder_layer *wei
         if (shared && i == 1)
             continue;
         linear *last = made.count ? &made.parts[made.count - 1] : NULL;
-        if (last && behind(last->weight, all[i].weight, last->outputs * model) &&
-            behind(last->bias, all[i].bias, last->outputs)) {
+        if (last && follows(last->weight, all[i].weight, last->outputs * model) &&
+            follows(last->bias, all[i].bias, last->outputs)) {
             last->outputs += model;
         } else {
             made.parts[made.count] = all[i];
@@ -141,17 +141,17 @@ static projections projections_of(const encoder *stack, const encoder_layer *wei
     return made;
 }
 
-/* Whether the layer goes on with the wanted rows alone behind its attention, and how many
+/* Whether the layer goes on with the wanted rows alone after its attention, and how many
    rows it has there. */
 static bool narrows(const pass *p, int64_t layer) {
     return p->wanted.rows && layer + 1 == p->stack->shape.layers;
 }
 
-static int64_t rows_behind(const pass *p, int64_t layer) {
+static int64_t rows_after(const pass *p, int64_t layer) {
     return narrows(p, layer) ? p->wanted.count : p->rows;
 }
 
-/* Which dropout of the model: three per layer, behind the network's own at 0. */
+/* Which dropout of the model: three per layer; 0 is the network's own. */
 enum { SITE_ATTENTION, SITE_ACTIVATION, SITE_FORWARD, SITES };
 
 static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
@@ -181,60 +181,49 @@ static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *l
 static void place_for_training(encoder *stack, block_layout *block) {
     const size_t state_size = shoal_plan_state_size(stack->plan);
     const int64_t rows = stack->limits.rows, model = stack->model;
-    const int64_t row_floats = sh_mul_checked(rows, model);
-    const int64_t hidden = sh_mul_checked(rows, stack->shape.feed_forward);
+    const int64_t width = stack->width, wide = stack->shape.feed_forward;
+    const bool post = stack->shape.post_norm;
     for (int64_t l = 0; l < stack->shape.layers; l++) {
         layer_memory made = {0};
-        made.attention_in =
-            stack->shape.post_norm ? NULL : sh_reserve(block, row_floats, sizeof(float));
-        made.projected =
-            sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
-        made.attended = sh_reserve(block, row_floats, sizeof(float));
-        made.middle = sh_reserve(block, row_floats, sizeof(float));
-        made.forward_in = sh_reserve(block, row_floats, sizeof(float));
-        made.hidden = sh_reserve(block, hidden, sizeof(float));
-        made.sum = sh_reserve(block, row_floats, sizeof(float));
-        made.out = stack->shape.post_norm ? sh_reserve(block, row_floats, sizeof(float))
-                                          : made.sum;
-        made.attention_statistics =
-            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
-        made.forward_statistics =
-            sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
+        made.attention_in = post ? NULL : reserve_floats(block, rows, model);
+        made.projected = reserve_floats(block, rows, width);
+        made.attended = reserve_floats(block, rows, model);
+        made.middle = reserve_floats(block, rows, model);
+        made.forward_in = reserve_floats(block, rows, model);
+        made.hidden = reserve_floats(block, rows, wide);
+        made.sum = reserve_floats(block, rows, model);
+        made.out = post ? reserve_floats(block, rows, model) : made.sum;
+        made.attention_statistics = reserve_floats(block, rows, 2);
+        made.forward_statistics = reserve_floats(block, rows, 2);
         made.state = sh_reserve(block, 1, state_size);
         if (block->base)
             stack->layers[l] = made;
     }
-    layer_norm norm = {.size = model};
-    stack->activated = sh_reserve(block, hidden, sizeof(float));
-    stack->final_statistics = sh_reserve(block, sh_mul_checked(rows, 2), sizeof(float));
-    stack->grad_hidden = sh_reserve(block, hidden, sizeof(float));
-    stack->grad_projected =
-        sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
-    bool two = sh_encoder_shares_keys(&stack->shape) &&
-               !sh_encoder_keys_are_queries(&stack->shape);
-    stack->grad_keys =
-        two ? sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float)) : NULL;
-    stack->grad_rows = sh_reserve(block, row_floats, sizeof(float));
-    stack->grad_dropped =
-        stack->shape.dropout > 0 ? sh_reserve(block, row_floats, sizeof(float)) : NULL;
-    stack->norm_parts = sh_reserve(block, sh_norm_scratch(&norm, rows), sizeof(float));
+    stack->activated = reserve_floats(block, rows, wide);
+    stack->final_statistics = reserve_floats(block, rows, 2);
+    stack->grad_hidden = reserve_floats(block, rows, wide);
+    stack->grad_projected = reserve_floats(block, rows, width);
+    if (sh_encoder_shares_keys(&stack->shape) &&
+        !sh_encoder_keys_are_queries(&stack->shape))
+        stack->grad_keys = reserve_floats(block, rows, width);
+    stack->grad_rows = reserve_floats(block, rows, model);
+    if (stack->shape.dropout > 0)
+        stack->grad_dropped = reserve_floats(block, rows, model);
+    stack->norm_parts = reserve_floats(block, sh_norm_scratch(model, rows), 1);
 }
 
-/* Arrays that are not alive together share: a norm's output is used up by the product
-   that follows it; the sum of post-norm takes the place of middle. */
+/* Arrays that are not needed at the same time are one: a norm's output is used up by the
+   product that follows it; the sum of post-norm takes the place of middle. */
 static void place_for_inference(encoder *stack, block_layout *block) {
     const int64_t rows = stack->limits.rows, model = stack->model;
-    const int64_t row_floats = sh_mul_checked(rows, model);
     layer_memory made = {0};
-    float *normed = sh_reserve(block, row_floats, sizeof(float));
-    made.attention_in = stack->shape.post_norm ? NULL : normed;
-    made.forward_in = normed;
-    made.projected = sh_reserve(block, sh_mul_checked(rows, stack->width), sizeof(float));
-    made.attended = sh_reserve(block, row_floats, sizeof(float));
-    made.middle = sh_reserve(block, row_floats, sizeof(float));
-    made.hidden =
-        sh_reserve(block, sh_mul_checked(rows, stack->shape.feed_forward), sizeof(float));
-    made.out = sh_reserve(block, row_floats, sizeof(float));
+    made.forward_in = reserve_floats(block, rows, model);
+    made.attention_in = stack->shape.post_norm ? NULL : made.forward_in;
+    made.projected = reserve_floats(block, rows, stack->width);
+    made.attended = reserve_floats(block, rows, model);
+    made.middle = reserve_floats(block, rows, model);
+    made.hidden = reserve_floats(block, rows, stack->shape.feed_forward);
+    made.out = reserve_floats(block, rows, model);
     made.sum = stack->shape.post_norm ? made.middle : made.out;
     for (int64_t l = 0; block->base && l < stack->shape.layers; l++)
         stack->layers[l] = made;
@@ -243,23 +232,19 @@ static void place_for_inference(encoder *stack, block_layout *block) {
 
 static void place(void *argument, block_layout *block) {
     encoder *stack = argument;
-    const int64_t model = stack->model;
+    const encoder_shape *shape = &stack->shape;
     sh_reserve(block, 1, sizeof *stack);
-    stack->layers = sh_reserve(block, stack->shape.layers, sizeof(layer_memory));
+    stack->layers = sh_reserve(block, shape->layers, sizeof(layer_memory));
     stack->offsets = sh_reserve(block, stack->limits.batch + 1, sizeof(int64_t));
     if (stack->limits.training)
         place_for_training(stack, block);
     else
         place_for_inference(stack, block);
-    if (sh_encoder_ends_in_norm(&stack->shape))
-        stack->finished =
-            sh_reserve(block, sh_mul_checked(stack->limits.rows, model), sizeof(float));
-    if (stack->limits.half_weights) {
-        int64_t most = stack->shape.feed_forward > stack->width
-                           ? stack->shape.feed_forward
-                           : stack->width;
-        stack->scratch = sh_reserve(block, sh_mul_checked(model, most), sizeof(float));
-    }
+    if (sh_encoder_ends_in_norm(shape))
+        stack->finished = reserve_floats(block, stack->limits.rows, stack->model);
+    if (stack->limits.half_weights)
+        stack->scratch =
+            reserve_floats(block, stack->model, max(shape->feed_forward, stack->width));
 }
 
 /* ---- The object -------------------------------------------------------------------- */
@@ -390,7 +375,7 @@ static shoal_status take_batch(encoder *stack, const packing *sequences) {
     return SHOAL_OK;
 }
 
-/* Behind the product that ends a branch, the attention's output or the feed-forward's
+/* After the product that ends a branch, the attention's output or the feed-forward's
    second: y = base + dropout(y + bias), and its norm. */
 typedef struct {
     const float *bias, *base;
@@ -405,16 +390,11 @@ static void add_residual(const void *shared, const shoal_context *context, int64
                          int64_t count, int64_t left, int64_t width) {
     const residual_epilogue *e = shared;
     const kernel_table *kernels = context->kernels;
-    float factors[PIECE];
     for (int64_t row = first; row < first + count; row++) {
         float *y = e->y + row * e->size + left;
         if (e->bias)
             kernels->add(width, e->bias + left, y);
-        for (int64_t from = 0; e->mask.rate > 0 && from < width; from += PIECE) {
-            int64_t some = min(PIECE, width - from);
-            sh_dropout_factors(&e->mask, row, left + from, some, factors);
-            kernels->multiply(some, factors, y + from);
-        }
+        sh_dropout_row(kernels, &e->mask, row, left, width, y);
         int64_t from = e->base_rows ? e->base_rows[row] : row;
         kernels->add(width, e->base + from * e->size + left, y);
     }
@@ -425,7 +405,7 @@ static void add_residual(const void *shared, const shoal_context *context, int64
                            e->statistics ? e->statistics + 2 * first : NULL);
 }
 
-/* Behind the feed-forward's first product: hidden += bias,
+/* After the feed-forward's first product: hidden += bias,
    activated = dropout(f(hidden)). */
 typedef struct {
     const float *bias;
@@ -439,18 +419,13 @@ static void activate_hidden(const void *shared, const shoal_context *context,
                             int64_t first, int64_t count, int64_t left, int64_t width) {
     const hidden_epilogue *e = shared;
     const kernel_table *kernels = context->kernels;
-    float factors[PIECE];
     for (int64_t row = first; row < first + count; row++) {
         float *hidden = e->hidden + row * e->size + left;
         float *activated = e->activated + row * e->size + left;
         if (e->bias)
             kernels->add(width, e->bias + left, hidden);
         activate(kernels, e->kind, width, hidden, activated);
-        for (int64_t from = 0; e->mask.rate > 0 && from < width; from += PIECE) {
-            int64_t some = min(PIECE, width - from);
-            sh_dropout_factors(&e->mask, row, left + from, some, factors);
-            kernels->multiply(some, factors, activated + from);
-        }
+        sh_dropout_row(kernels, &e->mask, row, left, width, activated);
     }
 }
 
@@ -482,7 +457,7 @@ static void gather_task(void *shared, int64_t task, int thread) {
                (size_t)g->size * sizeof(float));
 }
 
-/* What the attention gave, [rows_behind][M]: as it is, or the wanted rows gathered in
+/* What the attention gave, [rows_after][M]: as it is, or the wanted rows gathered in
    `scratch`. */
 static const float *attended_rows(const pass *p, int64_t l, float *scratch) {
     const encoder *stack = p->stack;
@@ -519,7 +494,7 @@ static void begin_feed_forward(encoder *stack, const encoder_layer *weights,
                            (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
 }
 
-/* The feed-forward's second product, and the norm behind it: post-norm's own, or while
+/* The feed-forward's second product, and the norm after it: post-norm's own, or while
    the rows are in cache the next layer's first, or the stack's last. */
 static void end_feed_forward(const pass *p, int64_t l, int64_t rows) {
     encoder *stack = p->stack;
@@ -555,7 +530,7 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
     const encoder_layer *weights = &p->weights->layers[l];
     layer_memory *memory = &stack->layers[l];
     const bool post = stack->shape.post_norm;
-    const int64_t rows = rows_behind(p, l);
+    const int64_t rows = rows_after(p, l);
     shoal_status status = run_attention(stack, weights, memory, p->rows,
                                         post ? stream : memory->attention_in);
     if (status != SHOAL_OK)
@@ -614,9 +589,9 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
  * entry, to its input on return. f(hidden) is computed again, together with its slope;
  * everything else that is needed was kept. */
 
-/* The gradient behind a dropout; itself when there is none. */
-static const float *behind_dropout(encoder *stack, dropout_mask mask, int64_t rows,
-                                   const float *gradient) {
+/* The gradient at a dropout's input; itself when there is none. */
+static const float *through_dropout(encoder *stack, dropout_mask mask, int64_t rows,
+                                    const float *gradient) {
     if (mask.rate <= 0)
         return gradient;
     sh_dropout_apply(stack->context, &mask, rows, stack->model, gradient,
@@ -624,7 +599,7 @@ static const float *behind_dropout(encoder *stack, dropout_mask mask, int64_t ro
     return stack->grad_dropped;
 }
 
-/* Behind the product that gives the gradient of `activated`. */
+/* After the product that gives the gradient of `activated`. */
 typedef struct {
     activation kind;
     dropout_mask mask;
@@ -636,10 +611,11 @@ typedef struct {
 static void take_slope(const void *shared, const shoal_context *context, int64_t first,
                        int64_t count, int64_t left, int64_t width) {
     const slope_epilogue *s = shared;
-    float factors[PIECE];
+    float factors[DROPOUT_PIECE];
     for (int64_t row = first; row < first + count; row++)
-        for (int64_t from = left; from < left + width; from += PIECE) {
-            int64_t some = min(PIECE, left + width - from), at = row * s->size + from;
+        for (int64_t from = left; from < left + width; from += DROPOUT_PIECE) {
+            int64_t some = min(DROPOUT_PIECE, left + width - from);
+            int64_t at = row * s->size + from;
             activation_slope(context->kernels, s->kind, some, s->hidden + at,
                              s->gradient + at, s->gradient + at, s->activated + at);
             if (s->mask.rate > 0) {
@@ -735,7 +711,7 @@ static void scatter_wanted(const pass *p, float *gradient) {
 static void output_branch(const pass *p, int64_t l, const float *dy, float *stream) {
     encoder *stack = p->stack;
     const linear output = output_linear(stack, &p->weights->layers[l]);
-    sh_linear_backward(stack->context, &output, rows_behind(p, l),
+    sh_linear_backward(stack->context, &output, rows_after(p, l),
                        (const_matrix){attended_rows(p, l, stack->grad_projected),
                                       stack->model},
                        (const_matrix){dy, stack->model},
@@ -746,7 +722,8 @@ static void output_branch(const pass *p, int64_t l, const float *dy, float *stre
     }
 }
 
-/* The same for the attention, behind output_branch. `in` is what was projected. */
+/* From grad_rows, which output_branch gave, to the gradient at the attention's input.
+   `in` is what was projected. */
 static shoal_status attention_branch(encoder *stack, const encoder_layer *weights,
                                      const layer_memory *memory, int64_t rows,
                                      const float *in, bool onto, float *into) {
@@ -773,17 +750,17 @@ static shoal_status pre_norm_layer(const pass *p, int64_t l, const float *stream
     encoder *stack = p->stack;
     const encoder_layer *weights = &p->weights->layers[l];
     const layer_memory *memory = &stack->layers[l];
-    const int64_t rows = rows_behind(p, l);
+    const int64_t rows = rows_after(p, l);
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
     const float *dy =
-        behind_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
+        through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
     forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
                    false, stack->grad_rows);
     sh_norm_backward(stack->context, &second, rows, memory->middle,
                      memory->forward_statistics, stack->grad_rows, gradient, gradient,
                      stack->norm_parts);
-    dy = behind_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
+    dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
     shoal_status status = attention_branch(stack, weights, memory, p->rows,
                                            memory->attention_in, false, stack->grad_rows);
@@ -799,20 +776,20 @@ static shoal_status post_norm_layer(const pass *p, int64_t l, const float *strea
     encoder *stack = p->stack;
     const encoder_layer *weights = &p->weights->layers[l];
     const layer_memory *memory = &stack->layers[l];
-    const int64_t rows = rows_behind(p, l);
+    const int64_t rows = rows_after(p, l);
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
     sh_norm_backward(stack->context, &second, rows, memory->sum,
                      memory->forward_statistics, gradient, NULL, gradient,
                      stack->norm_parts);
     const float *dy =
-        behind_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
+        through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
     forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
                    true, gradient);
     sh_norm_backward(stack->context, &first, rows, memory->middle,
                      memory->attention_statistics, gradient, NULL, gradient,
                      stack->norm_parts);
-    dy = behind_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
+    dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
     return attention_branch(stack, weights, memory, p->rows, stream, true, gradient);
 }
@@ -827,7 +804,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
     const int64_t layers = stack->shape.layers;
     if (sh_encoder_ends_in_norm(&stack->shape)) {
         layer_norm norm = final_norm(stack, weights);
-        sh_norm_backward(stack->context, &norm, rows_behind(&p, layers - 1),
+        sh_norm_backward(stack->context, &norm, rows_after(&p, layers - 1),
                          layers ? stack->layers[layers - 1].out : x,
                          stack->final_statistics, gradient, NULL, gradient,
                          stack->norm_parts);

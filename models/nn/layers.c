@@ -61,7 +61,7 @@ void sh_activation_backward(const shoal_context *context, activation kind, int64
 /* ---- Dropout --------------------------------------------------------------------- */
 
 /* One 64-bit number decides four elements, 16 bits each. A row's numbers are counted from
-   row << 32, so that rows of any width below 2^34 do not meet. */
+   row << 32, so that no two rows of up to 2^34 elements share one. */
 void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
                         int64_t count, float *factors) {
     const uint32_t dropped = (uint32_t)(mask->rate * 65536.0f + 0.5f);
@@ -80,6 +80,16 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     }
 }
 
+void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+                    int64_t left, int64_t count, float *x) {
+    float factors[DROPOUT_PIECE];
+    for (int64_t first = 0; mask->rate > 0 && first < count; first += DROPOUT_PIECE) {
+        int64_t some = min(DROPOUT_PIECE, count - first);
+        sh_dropout_factors(mask, row, left + first, some, factors);
+        kernels->multiply(some, factors, x + first);
+    }
+}
+
 typedef struct {
     const shoal_context *context;
     const dropout_mask *mask;
@@ -88,22 +98,16 @@ typedef struct {
     float *y;
 } dropout_call;
 
-enum { DROPOUT_PIECE = 256 };
-
 static void dropout_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const dropout_call *c = shared;
-    float factors[DROPOUT_PIECE];
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
-    for (int64_t row = task * ROW_BLOCK; row < last; row++)
-        for (int64_t left = 0; left < c->size; left += DROPOUT_PIECE) {
-            int64_t some = min(DROPOUT_PIECE, c->size - left);
-            const float *x = c->x + row * c->size + left;
-            float *y = c->y + row * c->size + left;
-            sh_dropout_factors(c->mask, row, left, some, factors);
-            for (int64_t i = 0; i < some; i++)
-                y[i] = x[i] * factors[i];
-        }
+    for (int64_t row = task * ROW_BLOCK; row < last; row++) {
+        float *y = c->y + row * c->size;
+        if (c->y != c->x)
+            memcpy(y, c->x + row * c->size, sizeof(float) * (size_t)c->size);
+        sh_dropout_row(c->context->kernels, c->mask, row, 0, c->size, y);
+    }
 }
 
 void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
@@ -147,8 +151,8 @@ void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), norm_task, &c);
 }
 
-int64_t sh_norm_scratch(const layer_norm *norm, int64_t rows) {
-    return 2 * norm->size * ceil_divide(rows, NORM_BLOCK);
+int64_t sh_norm_scratch(int64_t size, int64_t rows) {
+    return 2 * size * ceil_divide(rows, NORM_BLOCK);
 }
 
 static void norm_back_task(void *shared, int64_t task, int thread) {
@@ -245,7 +249,8 @@ void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t si
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_task, &c);
 }
 
-/* A task has some columns of every row: two rows of one token never meet in two tasks. */
+/* A task has some columns of every row, so that all rows of a token are added by the same
+   task, in order. */
 static void embed_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;

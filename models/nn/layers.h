@@ -156,9 +156,16 @@ typedef struct {
     uint64_t site; /* which dropout of the model */
 } dropout_mask;
 
+/* Elements of a row that get their factors together. */
+enum { DROPOUT_PIECE = 256 };
+
 /* factors[i] = 0 or 1 / (1 - rate) for elements left .. left + count - 1 of row `row`. */
 void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
                         int64_t count, float *factors);
+
+/* x[i] times their factors, in the calling thread; nothing where the rate is 0. */
+void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+                    int64_t left, int64_t count, float *x);
 
 /* y = x times the mask; [rows][size], y may be x. Forward and backward are the same. */
 void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
@@ -179,7 +186,7 @@ SHOAL_PRIVATE void sh_norm_forward(const shoal_context *context, const layer_nor
                                    float *statistics);
 
 /* Floats of scratch that a backward needs. */
-int64_t sh_norm_scratch(const layer_norm *norm, int64_t rows);
+int64_t sh_norm_scratch(int64_t size, int64_t rows);
 
 /* dx = (base + ) the gradient at x; dx may be dy or base. base [rows][size] or NULL. Adds
    to the gradients of scale and shift. */

@@ -164,8 +164,7 @@ static void place(void *argument, block_layout *block) {
                                   config->outputs),
                    sizeof(float));
     if (config->positions == SHOAL_SINUSOIDAL)
-        model->sinusoids =
-            sh_reserve(block, sh_mul_checked(limits->length, width), sizeof(float));
+        model->sinusoids = reserve_floats(block, limits->length, width);
     if (pools(config)) {
         model->pooled = sh_reserve(block, pooled, sizeof(float));
         model->pooled_gradient = sh_reserve(block, pooled, sizeof(float));

@@ -20,10 +20,8 @@ static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
 static void place_softmax(clustered_state *state, const shoal_plan *plan, int64_t heads,
                           block_layout *place) {
     const int64_t groups = sh_mul_checked(heads, plan->attention.clusters);
-    state->centroids =
-        sh_reserve(place, sh_mul_checked(groups, plan->problem.dim), sizeof(float));
-    state->shared =
-        sh_reserve(place, sh_mul_checked(groups, plan->problem.value_dim), sizeof(float));
+    state->centroids = reserve_floats(place, groups, plan->problem.dim);
+    state->shared = reserve_floats(place, groups, plan->problem.value_dim);
     state->largest = sh_reserve(place, groups, sizeof(float));
     state->inverse = sh_reserve(place, groups, sizeof(float));
     if (plan->kind->info.has_top_keys)

@@ -36,4 +36,9 @@ SHOAL_PRIVATE void *sh_allocate_parts(shoal_context *context, place_function *pl
 /* The product of counts for sh_reserve, which refuses it when it did not fit. */
 SHOAL_PRIVATE int64_t sh_mul_checked(int64_t a, int64_t b);
 
+/* A part of [rows][columns] floats. */
+static inline float *reserve_floats(block_layout *block, int64_t rows, int64_t columns) {
+    return sh_reserve(block, sh_mul_checked(rows, columns), sizeof(float));
+}
+
 #endif

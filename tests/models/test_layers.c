@@ -237,7 +237,7 @@ static void check_norm_backward(shoal_context *context) {
                        {.data = scale, .gradient = dscale},
                        {.data = shift, .gradient = dshift},
                        1e-5f};
-    float *scratch = random_floats(sh_norm_scratch(&norm, ROWS), 8);
+    float *scratch = random_floats(sh_norm_scratch(SIZE, ROWS), 8);
     double wanted_scale[SIZE] = {0}, wanted_shift[SIZE] = {0};
     double *from = doubles(x, ROWS * SIZE), *slope = doubles(dy, ROWS * SIZE);
     double *by_scale = doubles(scale, SIZE);
