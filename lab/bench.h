@@ -80,8 +80,7 @@ typedef struct {
     float *v, *out;                   /* [B][H][N][Dv] */
     float *spare;                     /* as v: other values, for the checks */
     float *dout, *dv;                 /* as v */
-    float *dq, *dk, *line_q, *line_k, *moved_q, *moved_k; /* as q */
-    int32_t *groups;                                      /* [B][H][N] */
+    float *dq, *dk, *moved_q;         /* as q */
 
     /* --scope layer only. q, k and v are then features in another order, some with the
        other sign: feature `a` of projection p is feature s = sources[p][a], or minus

@@ -6,20 +6,13 @@
    positions, one chunk), and at the length in question its weights sum to 1. auto has the
    bits of what it picked, which is verified.
 
-   The backward pass: identities that need no second implementation. out is linear in v, so
-   with the loss <dout, out> the gradient satisfies <dv, v> = <dout, out> exactly; dout is
-   set to out, which makes both sides large. Scores are products of queries and keys, so
-   scaling either does the same: in every kind with keys of their own <dq, q> = <dk, k>.
-
-   The loss along a line (q, k) + t (a, b) has the slope <dq, a> + <dk, b> at t = 0, which
-   a central difference of two forward passes must give. The line is the gradient's own
-   direction, where the slope is largest, plus q and k, which a gradient that is 0 by
-   mistake cannot hide from. But where a choice flips on the way the loss jumps, so only
-   the part of the gradient counts that flips none. Groups can be held. Top keys stay the
-   same when no centroid and no key changes its direction: members may move as long as
-   their mean does so only along itself, and a head's keys may all be scaled. lsh's
-   buckets stay the same when every query is scaled (few positions, all in one chunk, do
-   the rest); the oracle's keys, when queries and keys are. */
+   The backward pass: out is linear in v, so with the loss <dout, out> the gradient
+   satisfies <dv, v> = <dout, out> exactly; dout is set to out, which makes both sides
+   large. Scores are products of queries and keys, so scaling either does the same: in
+   every kind with keys of their own <dq, q> = <dk, k>. And for another dout, which is 0
+   but on a few queries of one head, all gradients are the exact ones. Of lsh they are so
+   on 32 positions; at the length in question all queries are scaled, which changes no
+   bucket, and the loss must change as <dq, q> says. */
 #include <stdlib.h>
 
 #include "bench.h"
@@ -29,12 +22,13 @@
 enum {
     SAMPLES = 32,       /* queries */
     EXACT_SAMPLES = 64, /* of kinds without a choice */
+    FEW = 8,            /* queries with a gradient */
     SMALL = 32          /* positions in a chunk of lsh */
 };
 
 static const double tolerance = 1e-5;
 
-/* A step moves q and k by this part of their length. */
+/* A step scales the queries by this part. */
 static const double step_share = 5e-5;
 
 void bench_note(bench_row *row, const char *what, double error, double limit) {
@@ -141,126 +135,118 @@ static shoal_status check_samples(const shoal_plan *plan, const bench_data *data
     return SHOAL_OK;
 }
 
-/* ---- Gradients: lines along which nothing flips ------------------------------------ */
+/* ---- Gradients --------------------------------------------------------------------- */
 
-/* Replaces a [count] by its part that lies along b. */
-static void keep_along(float *a, const float *b, int64_t count) {
-    const double squared = dot_floats(b, b, count), along = dot_floats(a, b, count);
-    for (int64_t d = 0; d < count; d++)
-        a[d] = squared > 0 ? (float)(along / squared * (double)b[d]) : 0;
-}
+/* Of one head, exact: dq, dk [N][D], dv [N][Dv]. */
+typedef struct {
+    double *dq, *dk, *dv, *dout; /* dout: [Dv] */
+} exact_gradients;
 
-static void add_row(float *sum, const float *row, float factor, int64_t dim) {
-    for (int64_t d = 0; d < dim; d++)
-        sum[d] += factor * row[d];
-}
-
-/* For one head: takes from each row of the line its group's mean, except the part of that
-   mean along the centroid. means and centroids: [clusters][D]; sizes: [clusters]. */
-static void keep_centroids(const bench_data *data, int64_t head, int32_t clusters,
-                           float *means, float *centroids, float *sizes) {
-    const int64_t n = data->length, dim = data->dim;
-    const int32_t *groups = data->groups + head * n;
-    float *line = data->line_q + head * n * dim;
-    memset(means, 0, (size_t)(clusters * dim) * sizeof *means);
-    memset(centroids, 0, (size_t)(clusters * dim) * sizeof *centroids);
-    memset(sizes, 0, (size_t)clusters * sizeof *sizes);
-    for (int64_t i = 0; i < n; i++)
-        sizes[groups[i]]++;
-    for (int64_t i = 0; i < n; i++) {
-        const float share = 1 / sizes[groups[i]];
-        add_row(means + groups[i] * dim, line + i * dim, share, dim);
-        add_row(centroids + groups[i] * dim, data->q + (head * n + i) * dim, share, dim);
+/* Sets dout to v on up to FEW queries of the head, one from each part of them, and adds
+   their gradients. Where rounding may have decided between two keys dout stays 0. */
+static void draw_gradients(const bench_data *data, exact_head *head, int64_t at,
+                           uint64_t seed, exact_gradients *exact) {
+    const int64_t n = data->length, few = n < FEW ? n : FEW, Dv = data->value_dim;
+    for (int64_t s = 0; s < few; s++) {
+        const uint64_t draw = bench_random(seed, (uint64_t)13 << 56 | (uint64_t)s);
+        const int64_t first = s * n / few, next = (s + 1) * n / few;
+        const int64_t i = first + (int64_t)(draw % (uint64_t)(next - first));
+        const int64_t from = (at * n + i) * Dv;
+        exact_row(head, i);
+        if (head->margin <= 1e-5)
+            continue;
+        for (int64_t d = 0; d < Dv; d++) {
+            data->dout[from + d] = data->v[from + d];
+            exact->dout[d] = (double)data->v[from + d];
+        }
+        exact_output_gradient(head, i, exact->dout, exact->dq, exact->dk, exact->dv);
     }
-    for (int64_t i = 0; i < n; i++)
-        add_row(line + i * dim, means + groups[i] * dim, -1, dim);
-    for (int32_t j = 0; j < clusters; j++)
-        keep_along(means + j * dim, centroids + j * dim, dim);
-    for (int64_t i = 0; i < n; i++)
-        add_row(line + i * dim, means + groups[i] * dim, 1, dim);
 }
 
-static bool keep_all_centroids(const bench_data *data, int32_t clusters) {
-    const size_t rows = (size_t)clusters * (size_t)data->dim;
-    float *memory = malloc((2 * rows + (size_t)clusters) * sizeof *memory);
-    if (!memory)
-        return false;
-    for (int64_t head = 0; head < data->batch * data->heads; head++)
-        keep_centroids(data, head, clusters, memory, memory + rows, memory + 2 * rows);
+/* The worst of the three, over all heads. One whose gradient is next to nothing, as those
+   of queries and keys are where there is one position, is measured by the others'. */
+static double gradients_error(const bench_data *data, int64_t at, bool own_keys,
+                              const exact_gradients *exact) {
+    const float *const made[] = {data->dv, data->dq, data->dk};
+    const double *const expected[] = {exact->dv, exact->dq, exact->dk};
+    const int64_t sizes[] = {data->length * data->value_dim, data->length * data->dim,
+                             data->length * data->dim};
+    squares sums[3] = {0};
+    double largest = 0, worst = 0;
+    for (int a = 0; a < (own_keys ? 3 : 2); a++) {
+        for (int64_t i = 0; i < data->batch * data->heads * sizes[a]; i++)
+            squares_add(&sums[a], (double)made[a][i],
+                        i / sizes[a] == at ? expected[a][i % sizes[a]] : 0);
+        largest = fmax(largest, sums[a].size);
+    }
+    for (int a = 0; a < 3; a++) {
+        sums[a].size = fmax(sums[a].size, 1e-2 * largest);
+        worst = worse(worst, squares_relative(sums[a]));
+    }
+    return worst;
+}
+
+/* A gradient of few queries, in one head, against the exact one. */
+static shoal_status check_few(shoal_plan *plan, const bench_data *data,
+                              const shoal_attention *attention, uint64_t seed,
+                              bench_row *row, const char *what) {
+    const shoal_problem problem = bench_problem(data);
+    const shoal_inputs inputs = bench_inputs(data, attention);
+    const shoal_gradients gradients = bench_gradients(data);
+    const int64_t queries = data->length * data->dim, Dv = data->value_dim;
+    const uint64_t draw = bench_random(seed, (uint64_t)13 << 56 | FEW);
+    const int64_t at = (int64_t)(draw % (uint64_t)(data->batch * data->heads));
+    shoal_status status = shoal_forward(plan, &inputs, data->out);
+    exact_head *head = exact_load(&problem, &inputs, plan, attention, at / data->heads,
+                                  at % data->heads);
+    double *memory =
+        calloc((size_t)(2 * queries + (data->length + 1) * Dv), sizeof *memory);
+    if (status == SHOAL_OK && head && memory) {
+        exact_gradients exact = {.dq = memory,
+                                 .dk = memory + queries,
+                                 .dv = memory + 2 * queries,
+                                 .dout = memory + 2 * queries + data->length * Dv};
+        memset(data->dout, 0, (size_t)data->value_count * sizeof *data->dout);
+        draw_gradients(data, head, at, seed, &exact);
+        status = shoal_backward(plan, &inputs, &gradients);
+        bench_note(row, what, gradients_error(data, at, inputs.k != NULL, &exact), 1e-4);
+    } else if (status == SHOAL_OK) {
+        status = SHOAL_NO_MEMORY;
+    }
+    exact_destroy(head);
     free(memory);
-    return true;
+    return status;
 }
 
-/* Reduces the line to directions that flip no choice of the kind: of a group's top keys,
-   of a query's own top keys, of buckets. */
-static bool keep_choices(shoal_plan *plan, const bench_data *data,
-                         const shoal_attention *attention) {
-    const bool top_keys = shoal_plan_top_keys(plan, NULL) != NULL;
-    const bool own_top = attention->topk > 0 && !top_keys;
-    const bool buckets = attention->rounds > 0 && data->length > SMALL;
-    const int64_t keys = data->length * data->dim;
-    if (own_top || buckets)
-        for (int64_t at = 0; at < data->query_count; at += data->dim)
-            keep_along(data->line_q + at, data->q + at, data->dim);
-    if (own_top || top_keys)
-        for (int64_t at = 0; at < data->query_count; at += keys)
-            keep_along(data->line_k + at, data->k + at, keys);
-    return !top_keys || keep_all_centroids(data, attention->clusters);
-}
-
-/* ---- Gradients: the difference ----------------------------------------------------- */
-
-/* Makes the line of one array: its own direction and that of the array, both of the
-   array's length. Returns the slope that may be expected of the two, signs aside. */
-static double mix_line(float *line, const float *from, const float *gradient,
-                       int64_t count) {
-    const double length = sqrt(dot_floats(from, from, count));
-    const double own = sqrt(dot_floats(line, line, count));
-    for (int64_t i = 0; i < count; i++)
-        line[i] =
-            (float)((own > 0 ? length / own * (double)line[i] : 0) + (double)from[i]);
-    return length * own + fabs(dot_floats(gradient, from, count));
-}
-
-static void move(float *moved, const float *from, const float *along, double step,
-                 int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        moved[i] = (float)((double)from[i] + step * (double)along[i]);
-}
-
-/* <dout, out> at (q, k) + step (line), and what the gradient says about the way there,
-   as far as q and k really moved after rounding. */
-static shoal_status loss_at(shoal_plan *plan, bench_data *data, shoal_inputs inputs,
-                            double step, double *loss, double *predicted) {
-    move(data->moved_q, data->q, data->line_q, step, data->query_count);
-    *predicted = dot_floats(data->moved_q, data->dq, data->query_count);
+/* <dout, out> with all queries scaled, and what the gradient says about the way there, as
+   far as they really moved after rounding. */
+static shoal_status loss_at(shoal_plan *plan, const bench_data *data, shoal_inputs inputs,
+                            double scale, double *loss, double *predicted) {
+    for (int64_t i = 0; i < data->query_count; i++)
+        data->moved_q[i] = (float)(scale * (double)data->q[i]);
     inputs.q = data->moved_q;
-    if (inputs.k) {
-        move(data->moved_k, data->k, data->line_k, step, data->query_count);
-        *predicted += dot_floats(data->moved_k, data->dk, data->query_count);
-        inputs.k = data->moved_k;
-    }
+    *predicted = dot_floats(data->moved_q, data->dq, data->query_count);
     shoal_status status = shoal_forward(plan, &inputs, data->out);
     *loss = dot_floats(data->dout, data->out, data->value_count);
     return status;
 }
 
-/* Difference between the slope by differences and by the gradient, relative to the size
-   of its parts, and never to less than what rounding makes of the loss: few positions
-   have gradients near 0. */
-static shoal_status slope_error(shoal_plan *plan, bench_data *data, shoal_inputs inputs,
-                                double *error) {
+/* Relative to the size of the gradient, and never to less than what rounding makes of the
+   loss: few positions have gradients near 0. */
+static shoal_status check_scaling(shoal_plan *plan, const bench_data *data,
+                                  const shoal_attention *attention, bench_row *row) {
+    const shoal_inputs inputs = bench_inputs(data, attention);
     double loss[2] = {0}, predicted[2] = {0};
-    double size = mix_line(data->line_q, data->q, data->dq, data->query_count);
     shoal_status status = SHOAL_OK;
-    if (inputs.k)
-        size += mix_line(data->line_k, data->k, data->dk, data->query_count);
     for (int side = 0; side < 2 && status == SHOAL_OK; side++)
-        status = loss_at(plan, data, inputs, side ? step_share : -step_share, &loss[side],
-                         &predicted[side]);
+        status = loss_at(plan, data, inputs, side ? 1 + step_share : 1 - step_share,
+                         &loss[side], &predicted[side]);
+    const double size = fabs(dot_floats(data->dq, data->q, data->query_count));
     const double difference = fabs(loss[1] - loss[0] - (predicted[1] - predicted[0]));
     const double rounding = 5e-5 * fabs(loss[0]);
-    *error = difference == 0 ? 0 : difference / (2 * step_share * size + rounding);
+    bench_note(row, "difference when the queries are scaled",
+               difference == 0 ? 0 : difference / (2 * step_share * size + rounding),
+               2e-3);
     return status;
 }
 
@@ -268,37 +254,18 @@ static double relative(double a, double b) {
     return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
 }
 
-static shoal_status check_gradients(shoal_plan *plan, bench_data *data,
-                                    const shoal_attention *attention, bench_row *row,
-                                    bool few) {
-    const size_t bytes = (size_t)data->query_count * sizeof(float);
-    shoal_inputs inputs = bench_inputs(data, attention);
-    double error = 0;
-    bench_note(row,
-               few ? "<dv, v> = <dout, out> on few positions" : "<dv, v> = <dout, out>",
+/* Of the call that was timed, where dout is out. */
+static void check_products(const bench_data *data, const shoal_attention *attention,
+                           bench_row *row) {
+    bench_note(row, "<dv, v> = <dout, out>",
                relative(dot_floats(data->dv, data->v, data->value_count),
                         dot_floats(data->dout, data->out, data->value_count)),
                1e-5);
-    if (inputs.k)
+    if (!kind_facts(attention)->keys_are_queries)
         bench_note(row, "<dq, q> = <dk, k>",
                    relative(dot_floats(data->dq, data->q, data->query_count),
                             dot_floats(data->dk, data->k, data->query_count)),
                    1e-5);
-    if (shoal_plan_groups(plan, NULL)) {
-        const int64_t count = data->batch * data->heads * data->length;
-        memcpy(data->groups, shoal_plan_groups(plan, NULL), (size_t)count * 4);
-        inputs.groups = data->groups;
-    }
-    memcpy(data->line_q, data->dq, bytes);
-    memcpy(data->line_k, data->dk, bytes);
-    if (!keep_choices(plan, data, attention))
-        return SHOAL_NO_MEMORY;
-    shoal_status status = slope_error(plan, data, inputs, &error);
-    bench_note(row,
-               few ? "directional difference on few positions"
-                   : "directional difference of dq and dk",
-               error, 2e-3);
-    return status;
 }
 
 /* ---- lsh, whose choices are not reported ------------------------------------------- */
@@ -335,7 +302,8 @@ static shoal_status check_small(bench_job *job, const shoal_attention *attention
     if (status == SHOAL_OK)
         status = check_one_chunk(plan, &data, attention, row);
     if (status == SHOAL_OK && job->train)
-        status = check_gradients(plan, &data, attention, row, true);
+        status = check_few(plan, &data, attention, job->seed, row,
+                           "gradients of 8 queries, 32 positions");
     shoal_plan_destroy(plan);
     bench_data_destroy(&data);
     return status;
@@ -350,10 +318,8 @@ static shoal_status check_sum(shoal_plan *plan, bench_data *data,
         data->spare[i] = 1;
     inputs.v = data->spare;
     shoal_status status = shoal_forward(plan, &inputs, data->out);
-    for (int64_t i = 0; i < data->value_count && status == SHOAL_OK; i++) {
-        const double error = fabs((double)data->out[i] - 1);
-        largest = error <= largest ? largest : error; /* a NaN, once there, stays */
-    }
+    for (int64_t i = 0; i < data->value_count && status == SHOAL_OK; i++)
+        largest = worse(largest, fabs((double)data->out[i] - 1));
     if (status == SHOAL_OK)
         bench_note(row, "weights sum to 1", largest, tolerance);
     return status;
@@ -366,8 +332,12 @@ static shoal_status verify(bench_job *job, shoal_plan *plan, bench_data *data,
     const bool reported = attention->rounds == 0; /* buckets are not */
     shoal_status status = reported ? check_samples(plan, data, attention, job->seed, row)
                                    : check_small(job, attention, row);
-    if (status == SHOAL_OK && job->train)
-        status = check_gradients(plan, data, attention, row, false);
+    if (status == SHOAL_OK && job->train) {
+        check_products(data, attention, row);
+        status = reported ? check_few(plan, data, attention, job->seed, row,
+                                      "gradients of 8 queries")
+                          : check_scaling(plan, data, attention, row);
+    }
     if (status == SHOAL_OK && !reported)
         status = check_sum(plan, data, attention, row);
     return status;

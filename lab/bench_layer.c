@@ -409,10 +409,6 @@ static squares projection_error(const gradient_check *check, int p, double *expe
     return sums;
 }
 
-static double worse(double worst, double error) {
-    return error <= worst ? worst : error; /* a NaN, once there, stays */
-}
-
 /* The worst of the projections. One whose gradient is next to nothing, as those of queries
    and keys are where there is one position, is measured by the others'. */
 static double projections_error(const gradient_check *check, double *expected) {

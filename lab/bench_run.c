@@ -163,16 +163,13 @@ bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
                      .train = job->train,
                      .query_count = job->batch * job->heads * length * job->dim,
                      .value_count = job->batch * job->heads * length * job->value_dim};
-    float **const as_query[] = {&data->q,       &data->k,      &data->dq,
-                                &data->dk,      &data->line_q, &data->line_k,
-                                &data->moved_q, &data->moved_k};
+    float **const as_query[] = {&data->q, &data->k, &data->dq, &data->dk, &data->moved_q};
     float **const as_value[] = {&data->v, &data->out, &data->spare, &data->dout,
                                 &data->dv};
-    for (int i = 0; i < (job->train ? 8 : 2); i++)
+    for (int i = 0; i < (job->train ? 5 : 2); i++)
         *as_query[i] = touched(data->query_count, sizeof(float), &fine);
     for (int i = 0; i < (job->train ? 5 : 3); i++)
         *as_value[i] = touched(data->value_count, sizeof(float), &fine);
-    data->groups = touched(job->batch * job->heads * length, sizeof(int32_t), &fine);
     if (!fine || (job->layer && !create_features(data, job))) {
         bench_data_destroy(data);
         return false;
@@ -190,14 +187,12 @@ bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
 }
 
 void bench_data_destroy(bench_data *data) {
-    float *const arrays[] = {data->q,        data->k,        data->v,      data->out,
-                             data->spare,    data->dout,     data->dv,     data->dq,
-                             data->dk,       data->line_q,   data->line_k, data->moved_q,
-                             data->moved_k,  data->features, data->noise,  data->slope,
-                             data->dfeatures};
+    float *const arrays[] = {data->q,     data->k,        data->v,        data->out,
+                             data->spare, data->dout,     data->dv,       data->dq,
+                             data->dk,    data->moved_q,  data->features, data->noise,
+                             data->slope, data->dfeatures};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
-    free(data->groups);
     free(data->offsets);
     free(data->sources);
     *data = (bench_data){0};
@@ -266,7 +261,7 @@ static double estimate(const bench_job *job, int kind, int at) {
 static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
     const bool lsh = job->attention[kind].rounds > 0; /* is verified once more, small */
-    const double again = job->layer ? (job->train ? 3.5 : 1) : (job->train ? 0.6 : 0);
+    const double again = job->layer ? (job->train ? 4 : 1) : (job->train ? 1 : 0);
     return estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }
 

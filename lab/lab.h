@@ -50,4 +50,9 @@ static inline double squares_relative(squares sums) {
     return sums.error == 0 ? 0 : sqrt(sums.error / sums.size);
 }
 
+/* The larger error; a NaN, once there, stays. */
+static inline double worse(double worst, double error) {
+    return error <= worst ? worst : error;
+}
+
 #endif
