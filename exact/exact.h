@@ -1,6 +1,6 @@
-/* Every formula of Shoal once, in double precision and by the plainest loops, written from
-   the mathematics alone: what the tests, `shoal bench` and `shoal quality` compare the
-   libraries with. Nothing here is fast, and nothing is shared with what it judges.
+/* Every formula of Shoal once, in double precision and by the plainest loops, written
+   from the mathematics alone: what the tests, `shoal bench` and `shoal quality` compare
+   the libraries with. Nothing here is fast, and nothing is shared with what it judges.
 
    attention.c  one head of any kind: a query's row of weights, its output, its gradients
    layers.c     products, norms, activations, losses, and a layer around its attention
@@ -72,8 +72,8 @@ const double *exact_row(exact_head *head, int64_t i);
 /* out [Dv] = row V of query i. */
 void exact_output(exact_head *head, int64_t i, double *out);
 
-/* Adds what dout [Dv], the gradient of query i's output, says about everything: dq [N][D],
-   dk [S][D], dv [S][Dv]. Where the keys are the queries all of it goes to dq. */
+/* Adds what dout [Dv], the gradient of query i's output, says about everything: dq
+   [N][D], dk [S][D], dv [S][Dv]. Where the keys are the queries all of it goes to dq. */
 void exact_output_gradient(exact_head *head, int64_t i, const double *dout, double *dq,
                            double *dk, double *dv);
 
@@ -130,8 +130,8 @@ typedef enum {
     EXACT_PARTS
 } exact_part_name;
 
-/* How libshoal-models names their weight and bias (or scale and shift), behind the name of
-   the layer: "attention.query.weight". */
+/* How libshoal-models names their weight and bias (or scale and shift), behind the name
+   of the layer: "attention.query.weight". */
 extern const char *const exact_part_names[EXACT_PARTS][2];
 
 /* Where dropout multiplies: behind the attention's output product [M], inside the

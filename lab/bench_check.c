@@ -40,8 +40,8 @@ void bench_note(bench_row *row, const char *what, double error, double limit) {
 
 /* ---- Sampled queries --------------------------------------------------------------- */
 
-/* How much better, by the centroid's score, the best key outside the top is than the worst
-   in it. For the query of the last exact_row. */
+/* How much better, by the centroid's score, the best key outside the top is than the
+   worst in it. For the query of the last exact_row. */
 static double top_regret(const exact_head *head) {
     double worst = INFINITY, best = -INFINITY;
     for (int64_t l = 0; l < head->keys; l++)
@@ -68,8 +68,9 @@ static void draw_queries(const bench_data *data, uint64_t seed, int64_t count,
     qsort(queries, (size_t)count, sizeof *queries, by_size);
 }
 
-/* Adds one query's output to the sums and returns what its top keys are worse than others.
-   Where rounding may have decided between two keys, either is right: it tells nothing. */
+/* Adds one query's output to the sums and returns what its top keys are worse than
+   others. Where rounding may have decided between two keys, either is right: it tells
+   nothing. */
 static double compare_query(exact_head *head, int64_t i, const shoal_attention *attention,
                             const float *out, double *exact, squares *sums) {
     if (head->groups && (head->groups[i] < 0 || head->groups[i] >= attention->clusters))

@@ -7,11 +7,11 @@
    bit. Given the same, the attention alone makes the same choices, and it tells them.
 
    So the attention is run alone and verified as --scope attention verifies it. Around its
-   output, sampled rows of the layer are computed exactly. The gradients are checked twice.
-   Those that were timed: parameters behind the attention change nothing that it chooses,
-   so the loss along their gradient has the slope |gradient|^2, which a central difference
-   of two forward passes must give. The norm behind the attention does not care how long
-   its rows are, so the gradient there is at right angles to them:
+   output, sampled rows of the layer are computed exactly. The gradients are checked
+   twice. Those that were timed: parameters behind the attention change nothing that it
+   chooses, so the loss along their gradient has the slope |gradient|^2, which a central
+   difference of two forward passes must give. The norm behind the attention does not care
+   how long its rows are, so the gradient there is at right angles to them:
 
        <dx, x> = <dWq, Wq> + <dWk, Wk> + <dWv, Wv> - <dWo, Wo> - <dbo, bo>.
 
@@ -46,8 +46,8 @@ static void find_parts(bench_layer *layer) {
                 layer->parts[p / 2][p % 2] = found;
 }
 
-/* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get noise.
-   Biases of the projections stay 0. */
+/* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get
+   noise. Biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
     for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
@@ -409,8 +409,8 @@ static squares projection_error(const gradient_check *check, int p, double *expe
     return sums;
 }
 
-/* The worst of the projections. One whose gradient is next to nothing, as those of queries
-   and keys are where there is one position, is measured by the others'. */
+/* The worst of the projections. One whose gradient is next to nothing, as those of
+   queries and keys are where there is one position, is measured by the others'. */
 static double projections_error(const gradient_check *check, double *expected) {
     squares sums[BENCH_PROJECTIONS] = {0};
     double largest = 0, worst = 0;

@@ -1,7 +1,7 @@
-/* The arrays, and what is measured in which order. Lengths go upwards. At each length every kind is made,
-   called once and verified; then the kinds take turns, so that whatever else the machine
-   does falls on all of them. A kind that would not fit into the time left is estimated
-   from the length before.
+/* The arrays, and what is measured in which order. Lengths go upwards. At each length
+   every kind is made, called once and verified; then the kinds take turns, so that
+   whatever else the machine does falls on all of them. A kind that would not fit into the
+   time left is estimated from the length before.
 
    An interrupt may come in the middle of a long call: a thread of its own then reports
    what there is, while the results are locked. */

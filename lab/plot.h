@@ -68,8 +68,8 @@ bool take_plot(const char *command, const char *value, const char **path);
 /* Writes the figure whole or not at all; on failure the reason is filled in. */
 bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size);
 
-/* Any picture of that size, in points, as plot_write writes its figures; `paint` gets what
-   it paints. In builds with cairo only. */
+/* Any picture of that size, in points, as plot_write writes its figures; `paint` gets
+   what it paints. In builds with cairo only. */
 struct _cairo;
 typedef void plot_painter(struct _cairo *cr, const void *what);
 bool plot_paint(const char *path, double width, double height, plot_painter *paint,

@@ -1,6 +1,6 @@
 /* shoal quality, in files: the command line and folders of arrays (quality.c), what is
-   measured in which order and the weights of sampled queries (quality_run.c), and all that
-   is printed and drawn (quality_report.c).
+   measured in which order and the weights of sampled queries (quality_run.c), and all
+   that is printed and drawn (quality_report.c).
 
    Shapes: B batch, H heads, G key/value heads, N queries, S keys, D dim, Dv value_dim. */
 #ifndef SHOAL_LAB_QUALITY_H

@@ -2,8 +2,8 @@
    compared with it and its rows checked; then the kinds take turns on the clock, so that
    whatever else the machine does falls on all of them.
 
-   A kind's weights for a sampled query come from exact/, with the groups and top keys that
-   the library used. They are trusted because, applied to the values, they give the
+   A kind's weights for a sampled query come from exact/, with the groups and top keys
+   that the library used. They are trusted because, applied to the values, they give the
    library's own output. */
 #define _GNU_SOURCE
 #include <float.h>
@@ -172,7 +172,7 @@ static double random_share(uint64_t seed, uint64_t counter) {
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/* Selection sampling: each is taken with the probability (still wanted) / (still left). */
+/* Selection sampling: each is taken with the probability still wanted / still left. */
 static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
     int64_t taken = 0;
     for (int64_t i = 0; i < total && taken < count; i++)
