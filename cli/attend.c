@@ -133,19 +133,14 @@ static const option_row rows[] =
 
 static const command_help help = {
     "attend", "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
-    "Attention of the queries over the keys and values: float32 arrays [batch, heads, "
-    "length,\n"
-    "dim] in .npy files of version 1 to 3. K and V may have fewer heads than Q, a "
-    "divisor of\n"
-    "them. KIND is spelled as shoal kinds shows. In shared-full and lsh the keys are "
-    "the\n"
-    "queries: K must equal Q, and - says so. Outputs are written when everything else "
-    "has\n"
-    "succeeded, each whole or not at all.\n",
+    "Attention of the queries over the keys and values: float32 arrays [batch, heads,\n"
+    "length, dim] in .npy files of version 1 to 3. K and V may have fewer heads than\n"
+    "Q, a divisor of them. KIND is spelled as shoal kinds shows. In shared-full and\n"
+    "lsh the keys are the queries: K must equal Q, and - says so. Outputs are written\n"
+    "when everything else has succeeded, each whole or not at all.\n",
     rows,
-    "-o may be left out when something else is asked for: --check, a gradient, the "
-    "groups or\n"
-    "the top keys.\n"
+    "-o may be left out when something else is asked for: --check, a gradient, the\n"
+    "groups or the top keys.\n"
     "\n"
     "environment:\n"
     "  SHOAL_SLICE_ABOVE    when Q, K, V and the output have more bytes than this "

@@ -53,9 +53,8 @@ static const command_help help = {
     "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
     "each of the kinds of attention, on the same fresh data of its task.\n",
     rows,
-    "lsh and shared-full take the queries as keys: they evaluate models that were "
-    "trained\n"
-    "so (by one of the two, or with shared_qk).\n"};
+    "lsh and shared-full take the queries as keys: they evaluate models that were\n"
+    "trained so (by one of the two, or with shared_qk).\n"};
 
 static int open_checkpoint(eval_job *job, const char *path) {
     char inside[TRAIN_PATH];

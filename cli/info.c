@@ -24,9 +24,8 @@ static int read_line(const command_help *help, int count, char **arguments, bool
 
 static const command_help kinds_help =
     {"kinds", "kinds [--json]",
-     "The kinds of attention, how each is spelled with every default shown, and its cost "
-     "in\n"
-     "operations for N queries and S keys of size D and values of size Dv.\n",
+     "The kinds of attention, how each is spelled with every default shown, and its\n"
+     "cost in operations for N queries and S keys of size D and values of size Dv.\n",
      rows, "Options follow the name after a colon: i-clustered-100:topk=64,seed=7\n"};
 
 static int print_kinds_json(void) {
@@ -66,9 +65,8 @@ int kinds_command(int count, char **arguments) {
 
 static const command_help info_help =
     {"info", "info [--json]",
-     "The version, the instruction set and threads that a call would use here, and what "
-     "was\n"
-     "used to build the program.\n",
+     "The version, the instruction set and threads that a call would use here, and\n"
+     "what was used to build the program.\n",
      rows,
      "environment:\n"
      "  SHOAL_ISA          forces an instruction set: scalar, avx2, avx512, neon\n"

@@ -77,22 +77,19 @@ static const option_row rows[] = {
     HELP_ROW,
     {0}};
 
-static const command_help help = {
-    "train", "train TASK --out DIR [options]",
-    "Trains a transformer encoder. TASK is copy: 0w0w with w of L symbols from 1 to 10,\n"
-    "a fifth of them masked and never both copies of one; the masked ones are wanted.\n"
-    "Defaults are the paper's: 4 layers, 6 heads of 32, feed-forward 768, sinusoidal\n"
-    "positions, R-Adam at 0.0002, gradients clipped at 10, weight decay 0.01, batches "
-    "of\n"
-    "32, 5000 steps, the rate halved on a plateau of the validation loss.\n",
-    rows,
-    "Validation is on fresh data every validate_every steps. The log has one JSON "
-    "object\n"
-    "per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to go on; "
-    "after\n"
-    "a crash nothing is lost but the steps since the last checkpoint, and --resume "
-    "gives\n"
-    "the same curve to the last bit as if nothing had happened.\n"};
+static const command_help help =
+    {"train", "train TASK --out DIR [options]",
+     "Trains a transformer encoder. TASK is copy: 0w0w with w of L symbols from 1 to\n"
+     "10, a fifth of them masked and never both copies of one; the masked ones are\n"
+     "wanted. Defaults are the paper's: 4 layers, 6 heads of 32, feed-forward 768,\n"
+     "sinusoidal positions, R-Adam at 0.0002, gradients clipped at 10, weight decay\n"
+     "0.01, batches of 32, 5000 steps, the rate halved on a plateau of the validation\n"
+     "loss.\n",
+     rows,
+     "Validation is on fresh data every validate_every steps. The log has one JSON\n"
+     "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
+     "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
+     "and --resume gives the same curve to the last bit as if nothing had happened.\n"};
 
 /* ---- Results --------------------------------------------------------------------- */
 

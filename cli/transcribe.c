@@ -256,12 +256,11 @@ static const command_help help = {
     "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
     "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length.\n",
     rows,
-    "Decoding is the published one: timestamps in pairs, symbols nobody speaks left "
-    "out,\n"
-    "higher temperatures (0.2 ... 1, the best of 5) where the text repeats itself\n"
-    "(compression above 2.4) or is unlikely (mean log-probability below -1), silence\n"
-    "left out where it is likely (above 0.6) and the words are not.\n"
-    "A recording that cannot be read does not keep the others from being transcribed.\n"};
+    "Decoding is the published one: timestamps in pairs, symbols nobody speaks left\n"
+    "out, higher temperatures (0.2 ... 1, the best of 5) where the text repeats\n"
+    "itself (compression above 2.4) or is unlikely (mean log-probability below -1),\n"
+    "silence left out where it is likely (above 0.6) and the words are not. A\n"
+    "recording that cannot be read does not keep the others from being transcribed.\n"};
 
 /* ---- Destinations --------------------------------------------------------------- */
 

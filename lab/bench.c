@@ -154,25 +154,20 @@ static const option_row rows[] = {
     HELP_ROW,
     {0}};
 
-static const command_help help = {
-    "bench", "bench [options]",
-    "What each kind of attention costs on this machine, in time and in memory, at "
-    "growing\n"
-    "lengths, and where it becomes faster than full attention. Every result is verified\n"
-    "before its time is printed. The kinds take turns; best and median are shown, and "
-    "how\n"
-    "far apart they are. Beside them, measured in the same run: the rate of a BLAS and "
-    "of\n"
-    "memory.\n",
-    rows,
-    "An element is a position of a sequence. B/elem. plan: what the plan holds besides\n"
-    "inputs and outputs (layer: what the model holds, weights included); process: how\n"
-    "much the process grew at its peak. Where full (or any kind) would exceed the "
-    "budget\n"
-    "its time is an estimate, marked ~.\n"
-    "Ctrl-C shows and saves what is measured so far. A result that is wrong gets no "
-    "time,\n"
-    "and the exit code is then 1.\n"};
+static const command_help help =
+    {"bench", "bench [options]",
+     "What each kind of attention costs on this machine, in time and in memory, at\n"
+     "growing lengths, and where it becomes faster than full attention. Every result\n"
+     "is verified before its time is printed. The kinds take turns; best and median\n"
+     "are shown, and how far apart they are. Beside them, measured in the same run:\n"
+     "the rate of a BLAS and of memory.\n",
+     rows,
+     "An element is a position of a sequence. B/elem. plan: what the plan holds\n"
+     "besides inputs and outputs (layer: what the model holds, weights included);\n"
+     "process: how much the process grew at its peak. Where full (or any kind) would\n"
+     "exceed the budget its time is an estimate, marked ~. Ctrl-C shows and saves what\n"
+     "is measured so far. A result that is wrong gets no time, and the exit code is\n"
+     "then 1.\n"};
 
 /* Refuses options of the other scope. */
 static int check_sizes(const bench_job *job) {

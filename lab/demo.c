@@ -47,20 +47,16 @@ static const option_row options[] =
      HELP_ROW,
      {0}};
 
-static const command_help help = {"demo", "demo [--max-length N] [--threads T] [--json]",
-                                  "Full attention against clustered-100 and "
-                                  "i-clustered-100 on generated data: 6 heads of\n"
-                                  "64, lengths 256, 512, ... For each, the time of a "
-                                  "call (best of a few), the memory of\n"
-                                  "the plan, the error measured against exact attention "
-                                  "on 64 sampled queries, and how many\n"
-                                  "times faster than full it is. Takes less than a "
-                                  "minute: where full attention would take\n"
-                                  "too long its time is an estimate, marked ~.\n",
-                                  options,
-                                  "Before a time of full attention is printed its result "
-                                  "is compared with the exact one;\n"
-                                  "if it is wrong, the exit code is 1.\n"};
+static const command_help help =
+    {"demo", "demo [--max-length N] [--threads T] [--json]",
+     "Full attention against clustered-100 and i-clustered-100 on generated data: 6\n"
+     "heads of 64, lengths 256, 512, ... For each, the time of a call (best of a few),\n"
+     "the memory of the plan, the error measured against exact attention on 64 sampled\n"
+     "queries, and how many times faster than full it is. Takes less than a minute:\n"
+     "where full attention would take too long its time is an estimate, marked ~.\n",
+     options,
+     "Before a time of full attention is printed its result is compared with the exact\n"
+     "one; if it is wrong, the exit code is 1.\n"};
 
 /* ---- Data: the same on every machine ----------------------------------------------- */
 

@@ -28,10 +28,9 @@ static const option_row rows[] = {{"output", 'o', "F.svg|F.png", "the picture",
 
 static const command_help help =
     {"plot", "plot LOG... -o F.svg|F.png",
-     "Draws logs of shoal train (the files, or the folders that hold them; up to 7): "
-     "loss\n"
-     "and accuracy against steps. Lines are training, in means over neighbouring steps;\n"
-     "markers are validation.\n",
+     "Draws logs of shoal train (the files, or the folders that hold them; up to 7):\n"
+     "loss and accuracy against steps. Lines are training, in means over neighbouring\n"
+     "steps; markers are validation.\n",
      rows, NULL};
 
 /* A curve as it is read: means of `stride` neighbours once there are too many points. */

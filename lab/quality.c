@@ -76,11 +76,11 @@ static const option_row rows[] =
 
 static const command_help help = {
     "quality", "quality DIR... [options]",
-    "How near each kind of attention comes to full attention on queries, keys and "
-    "values\n"
-    "of a real model, and what that costs. DIR holds layerL_q.npy, layerL_k.npy and\n"
-    "layerL_v.npy for its layers L: float32 [batch, heads, length, dim], one shape for\n"
-    "all layers; k and v may have fewer heads than q, a divisor of them.\n",
+    "How near each kind of attention comes to full attention on queries, keys and\n"
+    "values of a real model, and what that costs. DIR holds layerL_q.npy,\n"
+    "layerL_k.npy and layerL_v.npy for its layers L: float32 [batch, heads, length,\n"
+    "dim], one shape for all layers; k and v may have fewer heads than q, a divisor\n"
+    "of them.\n",
     rows,
     "error: |out - full| / |full|, a layer as one long vector; its mean over the layers\n"
     "and its worst. rows L1: mean L1 distance of a query's attention weights from\n"

@@ -705,13 +705,10 @@ static const option_row rows[] =
 static const command_help help =
     {"repro", "repro copy --out DIR [options]",
      "The paper's masked copy experiment: a transformer is trained for every kind of\n"
-     "attention and every length, the shortest sequences first. A cell ends after all "
-     "its\n"
-     "steps, or early when three validations in a row, 5 fresh batches each, have not "
-     "one\n"
-     "mistake (stop_after, validate_batches); its accuracy is then measured on 20 "
-     "batches\n"
-     "that decided nothing.\n",
+     "attention and every length, the shortest sequences first. A cell ends after all\n"
+     "its steps, or early when three validations in a row, 5 fresh batches each, have\n"
+     "not one mistake (stop_after, validate_batches); its accuracy is then measured on\n"
+     "20 batches that decided nothing.\n",
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"
      "processes may work on one folder: each takes cells that nobody is training.\n"
