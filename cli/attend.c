@@ -88,7 +88,7 @@ static bool take_check(void *shared, const char *name, const char *value) {
 }
 
 static const option_row rows[] =
-    {{"output", 'o', "OUT.npy", "write the result there, [batch, heads, N, Dv]",
+    {{"output", 'o', "FILE", "write the result there, [batch, heads, N, Dv]",
       SETS_TEXT(attend_job, output_paths[OUTPUT_OUT])},
      {"scale", 0, "X", "multiply the scores by X (default: 1/sqrt(dim))",
       TAKEN_BY(take_scale)},
@@ -98,29 +98,30 @@ static const option_row rows[] =
       TAKEN_BY(take_seed)},
      THREADS_ROW(attend_job),
      ISA_ROW(attend_job),
-     {"query-lengths", 0, "F", "live queries per sequence, int32 [batch] (default: all)",
+     {"query-lengths", 0, "FILE",
+      "live queries per sequence, int32 [batch] (default: all)",
       SETS_TEXT(attend_job, input_paths[INPUT_QUERY_LENGTHS])},
-     {"key-lengths", 0, "F", "live keys per sequence, int32 [batch] (default: all)",
+     {"key-lengths", 0, "FILE", "live keys per sequence, int32 [batch] (default: all)",
       SETS_TEXT(attend_job, input_paths[INPUT_KEY_LENGTHS])},
-     {"groups", 0, "F",
+     {"groups", 0, "FILE",
       "use these groups of queries, int32 [batch, heads, N], -1 in the\n"
       "padding (default: the kind finds its own)",
       SETS_TEXT(attend_job, input_paths[INPUT_GROUPS])},
-     {"save-groups", 0, "F", "write the groups that were used",
+     {"save-groups", 0, "FILE", "write the groups that were used",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GROUPS])},
-     {"save-top", 0, "F",
+     {"save-top", 0, "FILE",
       "write the top keys that were used, int32 [batch, heads,\n"
       "clusters, topk], -1 where there are fewer",
       SETS_TEXT(attend_job, output_paths[OUTPUT_TOP])},
-     {"grad-out", 0, "F", "gradient of the output, for the three below",
+     {"grad-out", 0, "FILE", "gradient of the output, for the three below",
       SETS_TEXT(attend_job, input_paths[INPUT_GRAD_OUT])},
-     {"grad-q", 0, "F", "write the gradient of Q",
+     {"grad-q", 0, "FILE", "write the gradient of Q",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_Q])},
-     {"grad-k", 0, "F",
+     {"grad-k", 0, "FILE",
       "write the gradient of K (0 where the keys are the queries:\n"
       "the gradient of Q is then the whole)",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_K])},
-     {"grad-v", 0, "F", "write the gradient of V",
+     {"grad-v", 0, "FILE", "write the gradient of V",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_V])},
      {"check", 0, "[=SAMPLES]",
       "compare with exact attention on a seeded sample of queries\n"
@@ -131,8 +132,9 @@ static const option_row rows[] =
      HELP_ROW,
      {0}};
 
-static const command_help help = {
-    "attend", "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
+const command_help attend_help = {
+    "attend",
+    "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
     "Attention of the queries over the keys and values: float32 arrays [batch, heads,\n"
     "length, dim] in .npy files of version 1 to 3. K and V may have fewer heads than\n"
     "Q, a divisor of them. KIND is spelled as shoal kinds shows. In shared-full and\n"
@@ -148,7 +150,8 @@ static const command_help help = {
     "                       536870912), work on one sequence and key head after another\n"
     "                       to save memory; --check then prints the root mean square of\n"
     "                       their errors\n"
-    "  SHOAL_ISA, OMP_NUM_THREADS    defaults of --isa and --threads\n"};
+    "  SHOAL_ISA, OMP_NUM_THREADS    defaults of --isa and --threads\n",
+    "KIND FILE"};
 
 /* ---- The command line ------------------------------------------------------------- */
 
@@ -156,10 +159,10 @@ static int take_words(attend_job *job, int count, char **words) {
     static const char *const names[] = {"KIND", "Q.npy", "K.npy", "V.npy"};
     if (count < 4)
         return complain(EXIT_USAGE, "attend", "%s is missing; usage: shoal %s",
-                        names[count], help.usage);
+                        names[count], attend_help.usage);
     if (count > 4)
         return complain(EXIT_USAGE, "attend", "%s is one word too many; usage: shoal %s",
-                        words[4], help.usage);
+                        words[4], attend_help.usage);
     job->kind = words[0];
     for (int i = 0; i < 3; i++)
         job->input_paths[INPUT_Q + i] = words[1 + i];
@@ -802,7 +805,7 @@ static int attend(attend_job *job) {
 
 int attend_command(int count, char **arguments) {
     attend_job job = {0};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&attend_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     int code = take_words(&job, count - optind, arguments + optind);

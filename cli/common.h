@@ -16,7 +16,7 @@ enum {
     EXIT_RESOURCES = 4  /* memory ran out, or an output cannot be written */
 };
 
-/* For the end of every help text. */
+/* For the end of the general help, and for shoal(1). */
 extern const char exit_codes_help[];
 
 /* One message line on stderr, "shoal COMMAND: ...", and the exit code handed back. */

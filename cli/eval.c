@@ -33,7 +33,7 @@ static bool take_kinds(void *shared, const char *name, const char *value) {
 }
 
 static const option_row rows[] =
-    {{"attention", 0, "LIST",
+    {{"attention", 0, "KINDS",
       "kinds of attention, as shoal kinds spells them, with commas\n"
       "between (default: the one that was trained)",
       TAKEN_BY(take_kinds)},
@@ -48,13 +48,15 @@ static const option_row rows[] =
      HELP_ROW,
      {0}};
 
-static const command_help help = {
-    "eval", "eval CHECKPOINT [options]",
+const command_help eval_help = {
+    "eval",
+    "eval CHECKPOINT [options]",
     "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
     "each of the kinds of attention, on the same fresh data of its task.\n",
     rows,
     "lsh and shared-full take the queries as keys: they evaluate models that were\n"
-    "trained so (by one of the two, or with shared_qk).\n"};
+    "trained so (by one of the two, or with shared_qk).\n",
+    "FILE"};
 
 static int open_checkpoint(eval_job *job, const char *path) {
     char inside[TRAIN_PATH];
@@ -162,7 +164,7 @@ static int run(eval_job *job, int count, char **paths) {
         return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
                         count == 0 ? "no checkpoint was given"
                                    : "one checkpoint at a time",
-                        help.usage);
+                        eval_help.usage);
     int code = open_context("eval", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
         return code;
@@ -182,7 +184,7 @@ static int run(eval_job *job, int count, char **paths) {
 
 int eval_command(int count, char **arguments) {
     static eval_job job = {.batches = DEFAULT_BATCHES};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&eval_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     return run(&job, count - optind, arguments + optind);

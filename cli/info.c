@@ -22,11 +22,14 @@ static int read_line(const command_help *help, int count, char **arguments, bool
 
 /* ---- kinds, from the library's own table ------------------------------------------ */
 
-static const command_help kinds_help =
-    {"kinds", "kinds [--json]",
+const command_help kinds_help =
+    {"kinds",
+     "kinds [--json]",
      "The kinds of attention, how each is spelled with every default shown, and its\n"
      "cost in operations for N queries and S keys of size D and values of size Dv.\n",
-     rows, "Options follow the name after a colon: i-clustered-100:topk=64,seed=7\n"};
+     rows,
+     "Options follow the name after a colon: i-clustered-100:topk=64,seed=7\n",
+     NULL};
 
 static int print_kinds_json(void) {
     json_t *kinds = json_array();
@@ -63,14 +66,16 @@ int kinds_command(int count, char **arguments) {
 
 /* ---- info: what this build is and what it would use here -------------------------- */
 
-static const command_help info_help =
-    {"info", "info [--json]",
+const command_help info_help =
+    {"info",
+     "info [--json]",
      "The version, the instruction set and threads that a call would use here, and\n"
      "what was used to build the program.\n",
      rows,
      "environment:\n"
      "  SHOAL_ISA          forces an instruction set: scalar, avx2, avx512, neon\n"
-     "  OMP_NUM_THREADS    the number of threads unless --threads says another\n"};
+     "  OMP_NUM_THREADS    the number of threads unless --threads says another\n",
+     NULL};
 
 static const char blas[] = "OpenBLAS for the layers of models; attention needs none";
 
@@ -89,11 +94,10 @@ static bool isa_runs(const char *name) {
 }
 
 static json_t *runnable(void) {
-    static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (isa_runs(names[i]))
-            json_array_append_new(list, json_string(names[i]));
+    for (int i = 0; isa_names[i]; i++)
+        if (isa_runs(isa_names[i]))
+            json_array_append_new(list, json_string(isa_names[i]));
     return list;
 }
 

@@ -6,27 +6,31 @@
 #include "common.h"
 #include "options.h"
 
-static const struct {
-    const char *name;
-    int (*run)(int count, char **arguments);
-    const char *summary;
-    bool measures; /* a command of the laboratory (lab/) */
-} commands[] = {
-    {"attend", attend_command, "attention on arrays in .npy files", false},
-    {"train", train_command, "train a transformer with any kind of attention", false},
-    {"eval", eval_command, "a trained model with other kinds of attention", false},
-    {"transcribe", transcribe_command, "text of recordings, by a Whisper model", false},
-    {"kinds", kinds_command, "the kinds of attention, their defaults and cost", false},
-    {"info", info_command, "version, instruction set, threads", false},
-    {"demo", demo_command, "full against clustered attention at growing lengths", true},
-    {"bench", bench_command, "what each kind costs here, verified, with pictures", true},
-    {"quality", quality_command, "error of each kind beside its time, on real q, k, v",
-     true},
-    {"wer", wer_command, "word error rate of each kind in a Whisper model", true},
-    {"repro", repro_command, "an experiment of the paper, whole and resumable", true},
-    {"plot", plot_command, "loss and accuracy of trainings as a picture", true},
-};
-enum { COMMANDS = sizeof commands / sizeof *commands };
+const command_row commands[] =
+    {{"attend", attend_command, &attend_help, "attention on arrays in .npy files", false},
+     {"train", train_command, &train_help,
+      "train a transformer with any kind of attention", false},
+     {"eval", eval_command, &eval_help, "a trained model with other kinds of attention",
+      false},
+     {"transcribe", transcribe_command, &transcribe_help,
+      "text of recordings, by a Whisper model", false},
+     {"kinds", kinds_command, &kinds_help,
+      "the kinds of attention, their defaults and cost", false},
+     {"info", info_command, &info_help, "version, instruction set, threads", false},
+     {"demo", demo_command, &demo_help,
+      "full against clustered attention at growing lengths", true},
+     {"bench", bench_command, &bench_help,
+      "what each kind costs here, verified, with pictures", true},
+     {"quality", quality_command, &quality_help,
+      "error of each kind beside its time, on real q, k, v", true},
+     {"wer", wer_command, &wer_help, "word error rate of each kind in a Whisper model",
+      true},
+     {"repro", repro_command, &repro_help,
+      "an experiment of the paper, whole and resumable", true},
+     {"plot", plot_command, &plot_help, "loss and accuracy of trainings as a picture",
+      true},
+     {0}};
+enum { COMMANDS = sizeof commands / sizeof *commands - 1 };
 
 static void print_commands(const char *title, bool measures) {
     printf("%s:\n", title);
@@ -40,39 +44,63 @@ static void print_general_help(void) {
     printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\n");
     print_commands("commands", false);
     print_commands("commands that measure", true);
-    printf("  shoal COMMAND --help    what a command does, with every option\n"
+    printf("  shoal help COMMAND      what a command does, with every option\n"
            "  shoal --version         the version\n\n"
-           "example:\n  shoal attend i-clustered-100 q.npy k.npy v.npy -o out.npy\n\n%s",
+           "example:\n  shoal attend shoal-100 q.npy k.npy v.npy -o out.npy\n\n%s",
            exit_codes_help);
 }
 
 static int unknown_command(const char *word) {
     const char *near =
         closest_name(word, &commands[0].name, COMMANDS, sizeof commands[0]);
+    char list[200] = "";
+    for (int i = 0; i < COMMANDS; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
+                 commands[i].name);
     if (near)
-        return complain(EXIT_USAGE, "", "unknown command %s; did you mean %s?", word,
-                        near);
-    return complain(EXIT_USAGE, "", "unknown command %s; see shoal --help", word);
+        return complain(EXIT_USAGE, "",
+                        "unknown command %s; did you mean %s? There are %s", word, near,
+                        list);
+    return complain(EXIT_USAGE, "", "unknown command %s; there are %s", word, list);
+}
+
+static const command_row *find_command(const char *word) {
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(word, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int run_help(int count, char **arguments) {
+    const command_row *command = count > 1 ? find_command(arguments[1]) : NULL;
+    if (count > 2)
+        return complain(EXIT_USAGE, "help", "%s is one word too many", arguments[2]);
+    if (count > 1 && !command)
+        return unknown_command(arguments[1]);
+    if (command)
+        print_help(command->help);
+    else
+        print_general_help();
+    return EXIT_OK;
 }
 
 static int run(int count, char **arguments) {
     if (count < 2)
         return complain(EXIT_USAGE, "", "no command; see shoal --help");
     const char *word = arguments[1];
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
-        strcmp(word, "help") == 0) {
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
         print_general_help();
         return EXIT_OK;
     }
+    if (strcmp(word, "help") == 0)
+        return run_help(count - 1, arguments + 1);
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
         printf("shoal %s\n", shoal_version());
         return EXIT_OK;
     }
     handle_signals();
-    for (int i = 0; i < COMMANDS; i++)
-        if (strcmp(word, commands[i].name) == 0)
-            return commands[i].run(count - 1, arguments + 1);
-    return unknown_command(word);
+    const command_row *command = find_command(word);
+    return command ? command->run(count - 1, arguments + 1) : unknown_command(word);
 }
 
 int main(int count, char **arguments) {

@@ -2,18 +2,22 @@
 #include "commands.h"
 #include "common.h"
 
-static int say_so(const char *command) {
-    return complain(EXIT_USAGE, command,
-                    "this program was built without speech, which needs more libraries "
-                    "(tools/install-deps speech)");
-}
+#define WITHOUT                                                                          \
+    "this program was built without speech, which needs more libraries "                 \
+    "(tools/install-deps speech)"
+
+static const option_row rows[] = {HELP_ROW, {0}};
+
+const command_help transcribe_help = {"transcribe", "transcribe", WITHOUT "\n",
+                                      rows,         NULL,         NULL};
+const command_help wer_help = {"wer", "wer", WITHOUT "\n", rows, NULL, NULL};
 
 int transcribe_command(int count, char **arguments) {
     (void)count;
-    return say_so(arguments[0]);
+    return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }
 
 int wer_command(int count, char **arguments) {
     (void)count;
-    return say_so(arguments[0]);
+    return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }

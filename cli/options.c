@@ -55,9 +55,11 @@ const char *closest_name(const char *word, const void *names, int count, int str
 
 /* ---- Options ---------------------------------------------------------------------- */
 
-static int count_rows(const option_row *rows) {
+const char *const isa_names[] = {"scalar", "avx2", "avx512", "neon", NULL};
+
+static int count_shown(const option_row *rows) {
     int count = 0;
-    while (rows[count].name)
+    while (rows[count].name && rows[count].help)
         count++;
     return count;
 }
@@ -87,8 +89,8 @@ static void refuse_option(const command_help *help, const char *written,
     char name[LONGEST_WORD + 1];
     const char *bare = written + strspn(written, "-");
     snprintf(name, sizeof name, "%.*s", (int)strcspn(bare, "="), bare);
-    const char *near = closest_name(name, &help->options->name, count_rows(help->options),
-                                    sizeof(option_row));
+    const char *near = closest_name(name, &help->options->name,
+                                    count_shown(help->options), sizeof(option_row));
     if (value_missing)
         complain(EXIT_USAGE, help->command, "%s needs a value", written);
     else if (near && strcmp(near, name) == 0)
@@ -110,10 +112,10 @@ static void print_indented(const char *text, int columns) {
     putchar('\n');
 }
 
-static void print_help(const command_help *help) {
+void print_help(const command_help *help) {
     printf("usage: shoal %s\n\n%s", help->usage, help->about);
     printf("\noptions:\n");
-    for (const option_row *row = help->options; row->name; row++) {
+    for (const option_row *row = help->options; row->name && row->help; row++) {
         char left[64], letter[8] = "    ";
         if (row->letter)
             snprintf(letter, sizeof letter, "-%c, ", row->letter);
@@ -125,7 +127,6 @@ static void print_help(const command_help *help) {
     }
     if (help->notes)
         printf("\n%s", help->notes);
-    printf("\n%s", exit_codes_help);
 }
 
 /* ---- Numbers ---------------------------------------------------------------------- */
@@ -175,6 +176,23 @@ bool parse_scale(const char *command, const char *option, const char *text,
 
 /* ---- Taking options --------------------------------------------------------------- */
 
+static bool take_choice(const char *command, const option_row *row, const char *value,
+                        int *choice) {
+    char list[120] = "";
+    for (int i = 0; row->choices[i]; i++) {
+        const char *between = i == 0 ? "" : row->choices[i + 1] ? ", " : " or ";
+        const size_t used = strlen(list);
+        if (strcmp(value, row->choices[i]) == 0) {
+            *choice = i;
+            return true;
+        }
+        snprintf(list + used, sizeof list - used, "%s%s", between, row->choices[i]);
+    }
+    complain(EXIT_USAGE, command, "--%s is \"%s\"; it must be %s", row->name, value,
+             list);
+    return false;
+}
+
 static bool take_option(const command_help *help, const option_row *row,
                         const char *value, void *job) {
     void *field = (char *)job + row->field;
@@ -184,6 +202,7 @@ static bool take_option(const command_help *help, const option_row *row,
     case OPTION_INTEGER:
         return parse_integer(help->command, row->name, value, row->min, row->max, field);
     case OPTION_SEED: return parse_seed(help->command, row->name, value, field);
+    case OPTION_CHOICE: return take_choice(help->command, row, value, field);
     default: return row->take(job, row->name, value);
     }
 }

@@ -1,5 +1,6 @@
-/* Command lines from one table per subcommand: the table is what is parsed, what the help
-   shows, and where the closest match to a misspelt option is found. */
+/* Command lines from one table per subcommand: the table is what is parsed, what the help,
+   the manual pages and the shells' completions show, and where the closest match to a
+   misspelt option is found. */
 #ifndef SHOAL_CLI_OPTIONS_H
 #define SHOAL_CLI_OPTIONS_H
 
@@ -19,18 +20,21 @@ typedef enum {
     OPTION_TEXT,    /* sets a const char * */
     OPTION_INTEGER, /* sets an int64_t, from min to max */
     OPTION_SEED,    /* sets a uint64_t */
+    OPTION_CHOICE,  /* sets an int: which of the choices */
     OPTION_OTHER    /* calls a function */
 } option_type;
 
 typedef struct {
     const char *name;  /* long form without dashes; NULL ends the table */
     char letter;       /* short form, or 0 */
-    const char *value; /* what the help calls the value; NULL: a flag; "[=X]": optional */
-    const char *help;
+    const char *value; /* what the help calls the value; NULL: a flag; "[=X]": optional.
+                          FILE, MODEL, DIR and KIND in it say how it is completed. */
+    const char *help;  /* NULL: understood and nowhere shown; such rows come last */
     option_type type;
     size_t field; /* of the job, what is set */
     int64_t min, max;
     option_function *take;
+    const char *const *choices; /* the words that a value may be, then NULL; or NULL */
 } option_row;
 
 /* The end of a row: what the option does. */
@@ -39,6 +43,8 @@ typedef struct {
 #define SETS_SEED(job, member) .type = OPTION_SEED, .field = offsetof(job, member)
 #define SETS_INTEGER(job, member, low, high)                                             \
     .type = OPTION_INTEGER, .field = offsetof(job, member), .min = low, .max = high
+#define SETS_CHOICE(job, member, words)                                                  \
+    .type = OPTION_CHOICE, .field = offsetof(job, member), .choices = words
 #define TAKEN_BY(function) .type = OPTION_OTHER, .take = function
 
 typedef struct {
@@ -47,11 +53,17 @@ typedef struct {
     const char *about; /* the paragraph after it */
     const option_row *options;
     const char *notes; /* after the options; may be NULL */
+    const char *words; /* what the words of the line are, the last any number of times:
+                          FILE, DIR, KIND or the word itself; NULL: there are none */
 } command_help;
+
+void print_help(const command_help *help);
 
 /* Takes all options into the job. Returns the exit code when that is the end (--help, a
    mistake), or -1: go on with the words at optind. Words may stand anywhere. */
 int take_options(const command_help *help, int count, char **arguments, void *job);
+
+extern const char *const isa_names[];
 
 /* Rows that commands have in common; the job has int64_t threads and const char *isa. */
 #define THREADS_ROW(job)                                                                 \
@@ -64,7 +76,7 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
         "isa", 0, "NAME",                                                                \
             "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
             "else the best that runs here)",                                             \
-            SETS_TEXT(job, isa)                                                          \
+            SETS_TEXT(job, isa), .choices = isa_names                                    \
     }
 #define HELP_ROW                                                                         \
     { "help", 'h', NULL, "print this", .type = OPTION_HELP }

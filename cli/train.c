@@ -42,43 +42,44 @@ static bool take_pair(void *shared, const char *name, const char *value) {
     return job->files || train_say_pair(&job->settings, value) == EXIT_OK;
 }
 
-static const option_row rows[] = {
-    {"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
-     TAKEN_BY(take_field)},
-    {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
-     TAKEN_BY(take_field)},
-    {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
-    {"steps", 0, "N", "steps in all (default: 5000)", TAKEN_BY(take_field)},
-    {"batch", 0, "N", "sequences of a step (default: 32)", TAKEN_BY(take_field)},
-    {"learning-rate", 0, "X", "(default: 0.0002)", TAKEN_BY(take_field)},
-    {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
-    {"config", 0, "F.json", "an object of fields, as --print-config writes it; flags win",
-     TAKEN_BY(take_config)},
-    {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
-    {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
-     SETS_FLAG(train_job, print_config)},
-    {"out", 'o', "DIR",
-     "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
-     "made if it is missing",
-     SETS_TEXT(train_job, run.folder)},
-    {"resume", 0, NULL,
-     "go on from the checkpoint in the folder, or begin where there is\n"
-     "none; the configuration is the checkpoint's, --steps may differ",
-     SETS_FLAG(train_job, run.resume)},
-    {"save-seconds", 0, "S",
-     "seconds between checkpoints; 0: after every step (default: 60)",
-     SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
-    {"threads", 0, "T",
-     "threads (default: 0, one per processor); they change\n"
-     "the time and nothing else",
-     SETS_INTEGER(train_job, threads, 0, 4096)},
-    ISA_ROW(train_job),
-    {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
-    HELP_ROW,
-    {0}};
+static const option_row rows[] =
+    {{"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
+      TAKEN_BY(take_field)},
+     {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
+      TAKEN_BY(take_field)},
+     {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
+     {"steps", 0, "N", "steps in all (default: 5000)", TAKEN_BY(take_field)},
+     {"batch", 0, "N", "sequences of a step (default: 32)", TAKEN_BY(take_field)},
+     {"learning-rate", 0, "X", "(default: 0.0002)", TAKEN_BY(take_field)},
+     {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
+     {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
+      TAKEN_BY(take_config)},
+     {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
+     {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
+      SETS_FLAG(train_job, print_config)},
+     {"out", 'o', "DIR",
+      "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
+      "made if it is missing",
+      SETS_TEXT(train_job, run.folder)},
+     {"resume", 0, NULL,
+      "go on from the checkpoint in the folder, or begin where there is\n"
+      "none; the configuration is the checkpoint's, --steps may differ",
+      SETS_FLAG(train_job, run.resume)},
+     {"save-seconds", 0, "S",
+      "seconds between checkpoints; 0: after every step (default: 60)",
+      SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
+     {"threads", 0, "T",
+      "threads (default: 0, one per processor); they change\n"
+      "the time and nothing else",
+      SETS_INTEGER(train_job, threads, 0, 4096)},
+     ISA_ROW(train_job),
+     {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
+     HELP_ROW,
+     {0}};
 
-static const command_help help =
-    {"train", "train TASK --out DIR [options]",
+const command_help train_help =
+    {"train",
+     "train TASK --out DIR [options]",
      "Trains a transformer encoder. TASK is copy: 0w0w with w of L symbols from 1 to\n"
      "10, a fifth of them masked and never both copies of one; the masked ones are\n"
      "wanted. Defaults are the paper's: 4 layers, 6 heads of 32, feed-forward 768,\n"
@@ -89,7 +90,8 @@ static const command_help help =
      "Validation is on fresh data every validate_every steps. The log has one JSON\n"
      "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
      "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
-     "and --resume gives the same curve to the last bit as if nothing had happened.\n"};
+     "and --resume gives the same curve to the last bit as if nothing had happened.\n",
+     "copy"};
 
 /* ---- Results --------------------------------------------------------------------- */
 
@@ -174,7 +176,7 @@ static int print_config(train_job *job, shoal_context *context) {
 static int train(train_job *job, shoal_context *context) {
     if (!job->run.folder)
         return complain(EXIT_USAGE, "train", "no folder was given; usage: shoal %s",
-                        help.usage);
+                        train_help.usage);
     watch_stop();
     int code = train_go(&job->run, context);
     if (code != EXIT_OK)
@@ -193,7 +195,7 @@ static int with_task(train_job *job, int count, char **words) {
     if (count != 1)
         return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
                         count == 0 ? "no task was given" : "one task at a time",
-                        help.usage);
+                        train_help.usage);
     int code = open_context("train", (int)job->threads, job->isa, &context);
     if (code != EXIT_OK)
         return code;
@@ -217,7 +219,7 @@ int train_command(int count, char **arguments) {
     int code = -1;
     for (int pass = 0; pass < 2 && code < 0; pass++) {
         job.files = pass == 0;
-        code = take_options(&help, count, arguments, &job);
+        code = take_options(&train_help, count, arguments, &job);
     }
     if (code >= 0)
         return job.files_code != EXIT_OK ? job.files_code : code;

@@ -19,14 +19,14 @@
 
 /* ---- Transcripts on their way out ----------------------------------------------- */
 
-typedef enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON, FORMS } transcript_form;
+enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON };
 /* As options spell them, and as files end. */
-static const char *const transcript_forms[FORMS] = {"txt", "srt", "vtt", "json"};
+static const char *const transcript_forms[] = {"txt", "srt", "vtt", "json", NULL};
 
 /* One recording's transcript on its way out: to stdout as it comes, or to memory that
    becomes a file at the end. */
 typedef struct {
-    transcript_form form;
+    int form;
     FILE *to;
     int64_t segments;
     json_t *list; /* FORM_JSON: the segments so far */
@@ -172,7 +172,7 @@ enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 
 typedef struct {
     const char *model, *attention, *isa, *folder;
-    transcript_form form;
+    int form;
     int64_t beams, threads;
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, quiet;
@@ -183,35 +183,29 @@ typedef struct {
     transcript out;
 } transcribe_job;
 
-static bool take_form(void *job, const char *name, const char *value) {
-    for (int form = 0; form < FORMS; form++)
-        if (strcmp(value, transcript_forms[form]) == 0) {
-            ((transcribe_job *)job)->form = (transcript_form)form;
-            return true;
-        }
-    complain(EXIT_USAGE, "transcribe", "--%s is \"%s\"; it must be txt, srt, vtt or json",
-             name, value);
-    return false;
-}
-
-static bool take_task(void *shared, const char *name, const char *value) {
-    transcribe_job *job = shared;
-    job->options.translate = strcmp(value, "translate") == 0;
-    if (job->options.translate || strcmp(value, "transcribe") == 0)
-        return true;
-    complain(EXIT_USAGE, "transcribe",
-             "--%s is \"%s\"; it must be transcribe or translate", name, value);
-    return false;
-}
-
 static bool take_language(void *job, const char *name, const char *value) {
     (void)name;
     ((transcribe_job *)job)->options.language = strcmp(value, "auto") ? value : NULL;
     return true;
 }
 
+/* --output was the format once; in other commands it is a file. */
+static bool take_old_format(void *job, const char *name, const char *value) {
+    for (int form = 0; transcript_forms[form]; form++)
+        if (strcmp(value, transcript_forms[form]) == 0) {
+            ((transcribe_job *)job)->form = form;
+            return true;
+        }
+    complain(EXIT_USAGE, "transcribe",
+             "--%s is \"%s\"; --out DIR says where texts go, --format FORM what they are",
+             name, value);
+    return false;
+}
+
+static const char *const tasks[] = {"transcribe", "translate", NULL};
+
 static const option_row rows[] =
-    {{"model", 'm', "M",
+    {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
       "(default: the environment variable SHOAL_MODEL)",
       SETS_TEXT(transcribe_job, model)},
@@ -224,12 +218,13 @@ static const option_row rows[] =
       "listens to the first 30 s (default: auto)",
       TAKEN_BY(take_language)},
      {"task", 't', "TASK", "transcribe, or translate into English (default: transcribe)",
-      TAKEN_BY(take_task)},
+      SETS_CHOICE(transcribe_job, options.translate, tasks)},
      {"beam-size", 'b', "B",
       "texts that are followed side by side, 1 to 64; 1 is greedy\n"
       "(default: 1)",
       SETS_INTEGER(transcribe_job, beams, 1, MOST_BEAMS)},
-     {"output", 'f', "FORM", "txt, srt, vtt or json (default: txt)", TAKEN_BY(take_form)},
+     {"format", 'f', "FORM", "txt, srt, vtt or json (default: txt)",
+      SETS_CHOICE(transcribe_job, form, transcript_forms)},
      {"out", 'o', "DIR",
       "write NAME.FORM there for each recording NAME, instead of to\n"
       "standard output; made if it is missing",
@@ -249,10 +244,12 @@ static const option_row rows[] =
      {"quiet", 'q', NULL, "no summary on standard error",
       SETS_FLAG(transcribe_job, quiet)},
      HELP_ROW,
+     {"output", 0, "FORM", NULL, TAKEN_BY(take_old_format)},
      {0}};
 
-static const command_help help = {
-    "transcribe", "transcribe FILE... --model M [options]",
+const command_help transcribe_help = {
+    "transcribe",
+    "transcribe FILE... --model MODEL [options]",
     "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
     "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length.\n",
     rows,
@@ -260,7 +257,8 @@ static const command_help help = {
     "out, higher temperatures (0.2 ... 1, the best of 5) where the text repeats\n"
     "itself (compression above 2.4) or is unlikely (mean log-probability below -1),\n"
     "silence left out where it is likely (above 0.6) and the words are not. A\n"
-    "recording that cannot be read does not keep the others from being transcribed.\n"};
+    "recording that cannot be read does not keep the others from being transcribed.\n",
+    "FILE"};
 
 /* ---- Destinations --------------------------------------------------------------- */
 
@@ -437,10 +435,10 @@ static int open_model(transcribe_job *job) {
 static int run(transcribe_job *job, int count, char **paths) {
     if (count == 0)
         return complain(EXIT_USAGE, "transcribe",
-                        "no recording was given; usage: shoal %s", help.usage);
+                        "no recording was given; usage: shoal %s", transcribe_help.usage);
     if (!job->model || !*job->model)
         return complain(EXIT_USAGE, "transcribe",
-                        "no model; give --model M or set SHOAL_MODEL");
+                        "no model; give --model MODEL or set SHOAL_MODEL");
     int code = open_context("transcribe", (int)job->threads, job->isa, &job->context);
     if (code == EXIT_OK)
         code = check_attention(job);
@@ -460,7 +458,7 @@ static int run(transcribe_job *job, int count, char **paths) {
 
 int transcribe_command(int count, char **arguments) {
     transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     job.options.beams = (int)job.beams;

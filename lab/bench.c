@@ -80,26 +80,6 @@ static bool take_lengths(void *shared, const char *name, const char *text) {
     return true;
 }
 
-static bool take_mode(void *shared, const char *name, const char *value) {
-    bench_job *job = shared;
-    job->train = strcmp(value, "train") == 0;
-    if (job->train || strcmp(value, "forward") == 0)
-        return true;
-    complain(EXIT_USAGE, "bench", "--%s is \"%s\"; it must be forward or train", name,
-             value);
-    return false;
-}
-
-static bool take_scope(void *shared, const char *name, const char *value) {
-    bench_job *job = shared;
-    job->layer = strcmp(value, "layer") == 0;
-    if (job->layer || strcmp(value, "attention") == 0)
-        return true;
-    complain(EXIT_USAGE, "bench", "--%s is \"%s\"; it must be attention or layer", name,
-             value);
-    return false;
-}
-
 static bool take_picture(void *job, const char *name, const char *value) {
     (void)name;
     return take_plot("bench", value, &((bench_job *)job)->plot_path);
@@ -107,8 +87,11 @@ static bool take_picture(void *job, const char *name, const char *value) {
 
 /* ---- The options ------------------------------------------------------------------- */
 
+static const char *const modes[] = {"forward", "train", NULL};
+static const char *const scopes[] = {"attention", "layer", NULL};
+
 static const option_row rows[] = {
-    {"kinds", 0, "LIST",
+    {"kinds", 0, "KINDS",
      "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS ")",
      TAKEN_BY(take_kinds)},
     {"lengths", 0, "LIST",
@@ -127,11 +110,11 @@ static const option_row rows[] = {
     {"batch", 0, "B", "sequences (default: 1)", SETS_INTEGER(bench_job, batch, 1, 65536)},
     THREADS_ROW(bench_job),
     {"mode", 0, "MODE", "forward, or train: forward and backward (default: forward)",
-     TAKEN_BY(take_mode)},
+     SETS_CHOICE(bench_job, train, modes)},
     {"scope", 0, "SCOPE",
      "attention, or layer: a whole encoder layer with projections,\n"
      "feed-forward and norms (default: attention)",
-     TAKEN_BY(take_scope)},
+     SETS_CHOICE(bench_job, layer, scopes)},
     {"repeats", 0, "R",
      "repetitions at most, 1 to 100; fewer where time is short\n"
      "(default: 7; with --quick 3)",
@@ -147,15 +130,17 @@ static const option_row rows[] = {
     ISA_ROW(bench_job),
     {"json", 0, NULL, "print one JSON object instead of the table",
      SETS_FLAG(bench_job, json)},
-    {"csv", 0, "F", "write the rows there as comma-separated values",
+    {"csv", 0, "FILE", "write the rows there as comma-separated values",
      SETS_TEXT(bench_job, csv_path)},
-    {"plot", 0, "F.svg|F.png", "draw time and memory per element against the length",
+    {"plot", 0, "FILE",
+     "draw time and memory per element against the length (.svg or .png)",
      TAKEN_BY(take_picture)},
     HELP_ROW,
     {0}};
 
-static const command_help help =
-    {"bench", "bench [options]",
+const command_help bench_help =
+    {"bench",
+     "bench [options]",
      "What each kind of attention costs on this machine, in time and in memory, at\n"
      "growing lengths, and where it becomes faster than full attention. Every result\n"
      "is verified before its time is printed. The kinds take turns; best and median\n"
@@ -167,7 +152,8 @@ static const command_help help =
      "process: how much the process grew at its peak. Where full (or any kind) would\n"
      "exceed the budget its time is an estimate, marked ~. Ctrl-C shows and saves what\n"
      "is measured so far. A result that is wrong gets no time, and the exit code is\n"
-     "then 1.\n"};
+     "then 1.\n",
+     NULL};
 
 /* Refuses options of the other scope. */
 static int check_sizes(const bench_job *job) {
@@ -411,7 +397,7 @@ int bench_command(int count, char **arguments) {
     job->dim = 64;
     job->batch = 1;
     job->seed = 1;
-    int code = take_options(&help, count, arguments, job);
+    int code = take_options(&bench_help, count, arguments, job);
     if (code >= 0) {
         free(job);
         return code;

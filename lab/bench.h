@@ -53,7 +53,8 @@ typedef struct {
     int64_t length[BENCH_LENGTHS];
     int64_t heads, dim, value_dim, feed_forward, batch, threads, repeats, budget;
     uint64_t seed;
-    bool train, layer, json, quick;
+    int train, layer; /* which of --mode's and of --scope's words */
+    bool json, quick;
     const char *isa, *csv_path, *plot_path;
 
     /* What is worked on. */

@@ -47,8 +47,9 @@ static const option_row options[] =
      HELP_ROW,
      {0}};
 
-static const command_help help =
-    {"demo", "demo [--max-length N] [--threads T] [--json]",
+const command_help demo_help =
+    {"demo",
+     "demo [--max-length N] [--threads T] [--json]",
      "Full attention against clustered-100 and i-clustered-100 on generated data: 6\n"
      "heads of 64, lengths 256, 512, ... For each, the time of a call (best of a few),\n"
      "the memory of the plan, the error measured against exact attention on 64 sampled\n"
@@ -56,7 +57,8 @@ static const command_help help =
      "where full attention would take too long its time is an estimate, marked ~.\n",
      options,
      "Before a time of full attention is printed its result is compared with the exact\n"
-     "one; if it is wrong, the exit code is 1.\n"};
+     "one; if it is wrong, the exit code is 1.\n",
+     NULL};
 
 /* ---- Data: the same on every machine ----------------------------------------------- */
 
@@ -373,7 +375,7 @@ static int with_memory(demonstration *demo) {
 
 int demo_command(int count, char **arguments) {
     demonstration demo = {.longest = LONGEST, .begun = seconds_now()};
-    int code = take_options(&help, count, arguments, &demo);
+    int code = take_options(&demo_help, count, arguments, &demo);
     if (code >= 0)
         return code;
     if (optind < count)

@@ -21,17 +21,20 @@ typedef struct {
     const char *picture;
 } plot_job;
 
-static const option_row rows[] = {{"output", 'o', "F.svg|F.png", "the picture",
+static const option_row rows[] = {{"output", 'o', "FILE", "the picture (.svg or .png)",
                                    SETS_TEXT(plot_job, picture)},
                                   HELP_ROW,
                                   {0}};
 
-static const command_help help =
-    {"plot", "plot LOG... -o F.svg|F.png",
+const command_help plot_help =
+    {"plot",
+     "plot LOG... -o FILE",
      "Draws logs of shoal train (the files, or the folders that hold them; up to 7):\n"
      "loss and accuracy against steps. Lines are training, in means over neighbouring\n"
      "steps; markers are validation.\n",
-     rows, NULL};
+     rows,
+     NULL,
+     "FILE"};
 
 /* A curve as it is read: means of `stride` neighbours once there are too many points. */
 typedef struct {
@@ -175,10 +178,10 @@ static int run(const char *picture, int count, char **paths) {
     char reason[4300];
     if (count == 0 || count > MOST_LOGS)
         return complain(EXIT_USAGE, "plot", "%s; usage: shoal %s",
-                        count ? "more than 7 logs" : "no log was given", help.usage);
+                        count ? "more than 7 logs" : "no log was given", plot_help.usage);
     if (!picture)
         return complain(EXIT_USAGE, "plot", "no picture was named; usage: shoal %s",
-                        help.usage);
+                        plot_help.usage);
     if (!plot_possible(picture, reason, sizeof reason))
         return complain(EXIT_USAGE, "plot", "%s", reason);
     plotted_log *logs = calloc((size_t)count, sizeof *logs);
@@ -193,6 +196,6 @@ static int run(const char *picture, int count, char **paths) {
 
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&plot_help, count, arguments, &job);
     return ended >= 0 ? ended : run(job.picture, count - optind, arguments + optind);
 }

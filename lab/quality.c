@@ -40,7 +40,7 @@ static bool take_picture(void *job, const char *name, const char *value) {
 }
 
 static const option_row rows[] =
-    {{"kinds", 0, "LIST",
+    {{"kinds", 0, "KINDS",
       "kinds of attention, as shoal kinds spells them; a kind's -C\n"
       "stands for --clusters; full is added where it is missing\n"
       "(default: full,clustered-C,i-clustered-C,\n"
@@ -67,15 +67,16 @@ static const option_row rows[] =
       SETS_SEED(quality_job, seed)},
      THREADS_ROW(quality_job),
      ISA_ROW(quality_job),
-     {"plot", 0, "F.svg|F.png", "draw error against time, with the Pareto front",
+     {"plot", 0, "FILE", "draw error against time, with the Pareto front (.svg or .png)",
       TAKEN_BY(take_picture)},
      {"json", 0, NULL, "print one JSON object instead of the tables",
       SETS_FLAG(quality_job, json)},
      HELP_ROW,
      {0}};
 
-static const command_help help = {
-    "quality", "quality DIR... [options]",
+const command_help quality_help = {
+    "quality",
+    "quality DIR... [options]",
     "How near each kind of attention comes to full attention on queries, keys and\n"
     "values of a real model, and what that costs. DIR holds layerL_q.npy,\n"
     "layerL_k.npy and layerL_v.npy for its layers L: float32 [batch, heads, length,\n"
@@ -88,7 +89,8 @@ static const command_help help = {
     "full's key. Weights are computed in double precision from the groups and top keys\n"
     "that were used, and must give the output when applied to v: if one does not, the\n"
     "exit code is 1. lsh has none: -.\n"
-    "Ctrl-C shows the layers measured so far; twice ends at once.\n"};
+    "Ctrl-C shows the layers measured so far; twice ends at once.\n",
+    "DIR"};
 
 /* ---- Options ----------------------------------------------------------------------- */
 
@@ -441,7 +443,7 @@ static int measure_folders(quality_job *job) {
 static int run(quality_job *job, int count, char **paths) {
     if (count == 0)
         return complain(EXIT_USAGE, "quality", "no folder was given; usage: shoal %s",
-                        help.usage);
+                        quality_help.usage);
     int code = check_destination("quality", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("quality", (int)job->threads, job->isa, &job->context);
@@ -464,7 +466,7 @@ int quality_command(int count, char **arguments) {
     static quality_job job = {.samples = DEFAULT_SAMPLES,
                               .repeats = DEFAULT_REPEATS,
                               .seed = DEFAULT_SEED};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&quality_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kinds == 0)

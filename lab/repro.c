@@ -675,7 +675,7 @@ static bool take_field(void *job, const char *name, const char *value) {
 static const option_row rows[] =
     {{"out", 'o', "DIR", "folder of the trainings, " REPRO_RESULTS " and the pictures",
       SETS_TEXT(repro_job, folder)},
-     {"kinds", 0, "LIST",
+     {"kinds", 0, "KINDS",
       "kinds of attention (default: full, clustered and i-clustered at\n"
       "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds)",
       TAKEN_BY(take_kinds)},
@@ -702,8 +702,9 @@ static const option_row rows[] =
      HELP_ROW,
      {0}};
 
-static const command_help help =
-    {"repro", "repro copy --out DIR [options]",
+const command_help repro_help =
+    {"repro",
+     "repro copy --out DIR [options]",
      "The paper's masked copy experiment: a transformer is trained for every kind of\n"
      "attention and every length, the shortest sequences first. A cell ends after all\n"
      "its steps, or early when three validations in a row, 5 fresh batches each, have\n"
@@ -712,7 +713,8 @@ static const command_help help =
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"
      "processes may work on one folder: each takes cells that nobody is training.\n"
-     "The pictures are DIR/copy.svg and DIR/copy.png.\n"};
+     "The pictures are DIR/copy.svg and DIR/copy.png.\n",
+     "copy"};
 
 /* ---- The command --------------------------------------------------------------- */
 
@@ -786,10 +788,10 @@ static int run(repro_job *job, int count, char **words) {
         return complain(EXIT_USAGE, "repro", "%s; usage: shoal %s",
                         count == 0 ? "no experiment was given"
                                    : "the only experiment is copy",
-                        help.usage);
+                        repro_help.usage);
     if (!job->folder)
         return complain(EXIT_USAGE, "repro", "no folder was given; usage: shoal %s",
-                        help.usage);
+                        repro_help.usage);
     int code = open_context("repro", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
         return code;
@@ -802,7 +804,7 @@ static int run(repro_job *job, int count, char **words) {
 int repro_command(int count, char **arguments) {
     static repro_job job = {.settings = {.command = "repro"},
                             .save_seconds = DEFAULT_SAVE};
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&repro_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kind_count == 0)

@@ -96,11 +96,11 @@ static bool take_picture(void *job, const char *name, const char *value) {
 }
 
 static const option_row rows[] =
-    {{"model", 'm', "M",
+    {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
       "(default: the environment variable SHOAL_MODEL)",
       SETS_TEXT(wer_job, model)},
-     {"attention", 'a', "LIST",
+     {"attention", 'a', "KINDS",
       "kinds of attention for the encoder, as shoal kinds spells\n"
       "them; full is added where it is missing\n"
       "(default: full,shoal-100)",
@@ -123,7 +123,7 @@ static const option_row rows[] =
       SETS_INTEGER(wer_job, limit, 1, INT32_MAX)},
      THREADS_ROW(wer_job),
      ISA_ROW(wer_job),
-     {"plot", 0, "F.svg|F.png", "draw word error rate against encoder time",
+     {"plot", 0, "FILE", "draw word error rate against encoder time (.svg or .png)",
       TAKEN_BY(take_picture)},
      {"json", 0, NULL, "print one JSON object instead of the table",
       SETS_FLAG(wer_job, json)},
@@ -132,8 +132,9 @@ static const option_row rows[] =
      HELP_ROW,
      {0}};
 
-static const command_help help =
-    {"wer", "wer DIR --model M [options]",
+const command_help wer_help =
+    {"wer",
+     "wer DIR --model MODEL [options]",
      "How well a Whisper model recognises speech with each kind of attention in its\n"
      "encoder, and what that costs. DIR holds recordings and transcripts.txt, or\n"
      "LibriSpeech's *.trans.txt, in it or below: each line is the name of a recording\n"
@@ -143,7 +144,8 @@ static const command_help help =
      "30 s). Both texts are normalised: lower case, no punctuation, numbers as digits,\n"
      "contractions and titles spelled out, American spelling. Encoder times are of one\n"
      "window of 30 s, convolutions included, after a first run of the same.\n"
-     "Ctrl-C shows the windows measured so far; twice ends at once.\n"};
+     "Ctrl-C shows the windows measured so far; twice ends at once.\n",
+     "DIR"};
 
 /* ---- Options ----------------------------------------------------------------------- */
 
@@ -796,9 +798,10 @@ static int run(wer_job *job, int count, char **words) {
     if (count != 1)
         return complain(EXIT_USAGE, "wer", "%s; usage: shoal %s",
                         count ? "one folder at a time" : "no folder was given",
-                        help.usage);
+                        wer_help.usage);
     if (!job->model || !*job->model)
-        return complain(EXIT_USAGE, "wer", "no model; give --model M or set SHOAL_MODEL");
+        return complain(EXIT_USAGE, "wer",
+                        "no model; give --model MODEL or set SHOAL_MODEL");
     job->folder = words[0];
     int code = check_destination("wer", job->plot_path);
     if (code == EXIT_OK)
@@ -817,7 +820,7 @@ int wer_command(int count, char **arguments) {
                           .gap = DEFAULT_GAP,
                           .beams = 1};
     job.model = getenv("SHOAL_MODEL");
-    const int ended = take_options(&help, count, arguments, &job);
+    const int ended = take_options(&wer_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (job.kind_count == 0)

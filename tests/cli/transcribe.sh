@@ -121,6 +121,10 @@ expect "misspelt option" 2 "did you mean --language" shoal transcribe talk.wav \
 expect "misspelt attention" 2 "clusterd" shoal transcribe talk.wav -m small.bin \
     -a clusterd-4
 expect "unknown form" 2 "txt, srt, vtt" shoal transcribe talk.wav -m small.bin -f doc
+expect "the format was --output" 2 "no recording" shoal transcribe -m small.bin \
+    --output srt
+expect "--output is no file here" 2 "--format FORM" shoal transcribe talk.wav \
+    -m small.bin --output talk.srt
 expect "unknown task" 2 "translate" shoal transcribe talk.wav -m small.bin -t sing
 expect "no beams" 2 "beam-size" shoal transcribe talk.wav -m small.bin -b 0
 expect "unknown language" 3 "elvish" shoal transcribe talk.wav -m small.bin -l elvish
