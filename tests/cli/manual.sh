@@ -1,7 +1,7 @@
 #!/bin/bash
 # What the program says about itself: help, manual pages, completion.
 . "$(dirname "$0")/lib/helpers.sh"
-commands=$(shoal --help | sed -n 's/^  \([a-z]\{4,\}\) .*/\1/p' | grep -vx shoal)
+commands=$(shoal --help | sed -n 's/^  \([a-z]\{3,\}\) .*/\1/p' | grep -vx shoal)
 shown() { shoal "$1" --help | grep -o '^  \(-., \|    \)--[a-z-]*' | grep -o -- '--.*'; }
 
 # ---- Help
