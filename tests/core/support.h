@@ -130,7 +130,8 @@ static inline const shoal_kind_info *facts_of(shoal_kind kind) {
 enum { TEST_KINDS = 32 };
 
 /* Spells every kind of the library's list, and what options make of it, with the numbers
-   that are given where the kind has them. The list ends with NULL. */
+   that are given where the kind has them; topk is a window's too. The list ends with
+   NULL. */
 void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]);
 
 /* ---- Contexts ------------------------------------------------------------------ */
