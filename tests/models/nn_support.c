@@ -158,7 +158,7 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
         exact_layer_create(config->heads * config->head_dim, config->feed_forward);
     assert_non_null(layer);
     layer->post_norm = config->norm == SHOAL_NORM_POST;
-    layer->activation = config->activation;
+    layer->activation = (shoal_activation)config->activation;
     for (int part = 0; part < EXACT_PARTS; part++) {
         char full[2][PARAMETER_NAME];
         for (int which = 0; which < 2; which++)
