@@ -240,7 +240,7 @@ static void place(void *argument, block_layout *block) {
         place_for_training(stack, block);
     else
         place_for_inference(stack, block);
-    if (sh_encoder_ends_in_norm(shape))
+    if (!shape->post_norm)
         stack->finished = reserve_floats(block, stack->limits.rows, stack->model);
     if (stack->limits.half_weights)
         stack->scratch =
@@ -382,7 +382,7 @@ typedef struct {
     const int32_t *base_rows; /* which row of base a row has; NULL: its own */
     dropout_mask mask;
     float *y, *normed, *statistics;
-    const layer_norm *norm; /* NULL: none follows */
+    const layer_norm *norm;
     int64_t size;
 } residual_epilogue;
 
@@ -398,11 +398,9 @@ static void add_residual(const void *shared, const shoal_context *context, int64
         int64_t from = e->base_rows ? e->base_rows[row] : row;
         kernels->add(width, e->base + from * e->size + left, y);
     }
-    if (e->norm)
-        kernels->norm_rows(count, e->size, e->y + first * e->size, e->norm->scale.data,
-                           e->norm->shift.data, e->norm->epsilon,
-                           e->normed + first * e->size,
-                           e->statistics ? e->statistics + 2 * first : NULL);
+    kernels->norm_rows(count, e->size, e->y + first * e->size, e->norm->scale.data,
+                       e->norm->shift.data, e->norm->epsilon, e->normed + first * e->size,
+                       e->statistics ? e->statistics + 2 * first : NULL);
 }
 
 /* After the feed-forward's first product: hidden += bias,
@@ -494,35 +492,40 @@ static void begin_feed_forward(encoder *stack, const encoder_layer *weights,
                            (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
 }
 
-/* The feed-forward's second product, and the norm after it: post-norm's own, or while
-   the rows are in cache the next layer's first, or the stack's last. */
+typedef struct {
+    layer_norm norm;
+    float *normed, *statistics; /* where its results go */
+} norm_step;
+
+/* Pre-norm: the norm that begins layer l, or ends the stack where l is past the last. */
+static norm_step begin_norm(const pass *p, int64_t l) {
+    const encoder *stack = p->stack;
+    if (l == stack->shape.layers)
+        return (norm_step){final_norm(stack, p->weights), stack->finished,
+                           stack->final_statistics};
+    return (norm_step){attention_norm(stack, &p->weights->layers[l]),
+                       stack->layers[l].attention_in,
+                       stack->layers[l].attention_statistics};
+}
+
+/* The feed-forward's second product, and while the rows are in cache the norm that
+   follows: post-norm's own, or the next that pre-norm needs. */
 static void end_feed_forward(const pass *p, int64_t l, int64_t rows) {
     encoder *stack = p->stack;
     const encoder_layer *weights = &p->weights->layers[l];
     layer_memory *memory = &stack->layers[l];
-    const bool post = stack->shape.post_norm, last = l + 1 == stack->shape.layers;
-    layer_norm norm;
-    residual_epilogue e = {.base = post ? memory->forward_in : memory->middle,
-                           .mask = dropout_at(p, l, SITE_FORWARD),
-                           .y = memory->sum,
-                           .norm = &norm};
-    if (post) {
-        norm = forward_norm(stack, weights);
-        e.normed = memory->out;
-        e.statistics = memory->forward_statistics;
-    } else if (!last) {
-        norm = attention_norm(stack, weights + 1);
-        e.normed = memory[1].attention_in;
-        e.statistics = memory[1].attention_statistics;
-    } else if (sh_encoder_ends_in_norm(&stack->shape)) {
-        norm = final_norm(stack, p->weights);
-        e.normed = stack->finished;
-        e.statistics = stack->final_statistics;
-    } else {
-        e.norm = NULL;
-    }
-    linear narrow = narrow_linear(stack, weights);
-    end_branch(stack, &narrow, rows, stack->activated, e);
+    const bool post = stack->shape.post_norm;
+    const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
+                                              memory->forward_statistics}
+                                : begin_norm(p, l + 1);
+    const linear narrow = narrow_linear(stack, weights);
+    end_branch(stack, &narrow, rows, stack->activated,
+               (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
+                                   .mask = dropout_at(p, l, SITE_FORWARD),
+                                   .y = memory->sum,
+                                   .normed = next.normed,
+                                   .statistics = next.statistics,
+                                   .norm = &next.norm});
 }
 
 static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
@@ -563,15 +566,12 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
         return status;
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
-    const bool final = sh_encoder_ends_in_norm(&stack->shape);
+    const bool post = stack->shape.post_norm;
     *out = x;
-    if (!stack->shape.post_norm && (layers > 0 || final)) {
-        layer_norm first = layers ? attention_norm(stack, &weights->layers[0])
-                                  : final_norm(stack, weights);
-        sh_norm_forward(stack->context, &first, p.rows, x,
-                        layers ? stack->layers[0].attention_in : stack->finished,
-                        layers ? stack->layers[0].attention_statistics
-                               : stack->final_statistics);
+    if (!post) {
+        const norm_step first = begin_norm(&p, 0);
+        sh_norm_forward(stack->context, &first.norm, p.rows, x, first.normed,
+                        first.statistics);
     }
     for (int64_t l = 0; l < layers; l++) {
         status = run_layer(&p, l, *out);
@@ -579,7 +579,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
             return status;
         *out = stack->layers[l].out;
     }
-    if (final)
+    if (!post)
         *out = stack->finished;
     return SHOAL_OK;
 }
@@ -802,7 +802,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                        "encoder_backward: the encoder was made for inference");
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
-    if (sh_encoder_ends_in_norm(&stack->shape)) {
+    if (!stack->shape.post_norm) {
         layer_norm norm = final_norm(stack, weights);
         sh_norm_backward(stack->context, &norm, rows_after(&p, layers - 1),
                          layers ? stack->layers[layers - 1].out : x,

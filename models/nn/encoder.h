@@ -19,7 +19,8 @@ typedef struct {
     int64_t head_dim;     /* model size M = heads * head_dim */
     int64_t feed_forward; /* F */
     shoal_attention attention;
-    bool shared_qk; /* one projection for queries and keys; shared-full and lsh always */
+    bool
+        shared_qk; /* one projection for queries and keys; always where keys_are_queries */
     bool post_norm; /* otherwise pre-norm, whose stack ends in a norm of its own */
     activation activation;
     float dropout; /* after attention, after the activation and after the feed-forward */
@@ -27,14 +28,13 @@ typedef struct {
 } encoder_shape;
 
 int64_t sh_encoder_model(const encoder_shape *shape); /* M */
-/* Whether the attention takes its queries as keys; whether a layer has no key projection;
-   whether the stack ends in a norm. */
+/* Whether the attention takes its queries as keys, and whether a layer has no projection
+   of keys. */
 bool sh_encoder_keys_are_queries(const encoder_shape *shape);
 bool sh_encoder_shares_keys(const encoder_shape *shape);
-bool sh_encoder_ends_in_norm(const encoder_shape *shape);
 
 /* One layer's numbers. Any bias may be absent. Where query, key and value (or query and
-   value, when the keys are shared) lie one behind the other, they are one product. */
+   value, when the keys are shared) follow each other in memory, they are one product. */
 typedef struct {
     nn_tensor query, key, value, output;                     /* [M][M] each */
     nn_tensor query_bias, key_bias, value_bias, output_bias; /* [M] */

@@ -8,16 +8,12 @@ int64_t sh_encoder_model(const encoder_shape *shape) {
 }
 
 bool sh_encoder_keys_are_queries(const encoder_shape *shape) {
-    return shape->attention.kind == SHOAL_SHARED_FULL ||
-           shape->attention.kind == SHOAL_LSH;
+    const shoal_kind_info *kind = shoal_kind_describe((int)shape->attention.kind);
+    return kind && kind->keys_are_queries;
 }
 
 bool sh_encoder_shares_keys(const encoder_shape *shape) {
     return shape->shared_qk || sh_encoder_keys_are_queries(shape);
-}
-
-bool sh_encoder_ends_in_norm(const encoder_shape *shape) {
-    return !shape->post_norm;
 }
 
 /* ---- Weights in an arena ---------------------------------------------------------- */
@@ -75,7 +71,7 @@ void sh_encoder_describe(parameters *into, const encoder_shape *shape) {
         snprintf(prefix, sizeof prefix, "layers.%lld.forward_norm", (long long)l);
         describe_norm(into, model, prefix);
     }
-    if (sh_encoder_ends_in_norm(shape))
+    if (!shape->post_norm)
         describe_norm(into, model, "final_norm");
 }
 

@@ -35,16 +35,15 @@ typedef struct {
     bool overflow;
 } parameters;
 
-/* Runs `describe` twice, measuring first; it calls parameters_add for each. Values and
-   gradients are 0. One allocation; sh_parameters_destroy(NULL) is legal. */
+/* `describe` calls sh_parameters_add for each parameter; it runs twice, the first time to
+   measure. Values and gradients begin as 0. One allocation. */
 typedef void describe_function(parameters *into, const void *model);
 shoal_status sh_parameters_create(shoal_context *context, describe_function *describe,
                                   const void *model, bool with_gradients,
                                   parameters **made);
-void sh_parameters_destroy(parameters *arena);
+void sh_parameters_destroy(parameters *arena); /* NULL is legal */
 
-/* joined: directly behind the one before, without a gap, so that several are one matrix.
-   */
+/* joined: begins where the one before ends, so that several are one matrix. */
 typedef struct {
     parameter_start start;
     float spread;
@@ -61,8 +60,7 @@ const parameter *sh_parameters_find(const parameters *arena, const char *name);
 nn_tensor sh_parameters_tensor(const parameters *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* First values from the seed. A value depends on the seed and on its place in the list.
-   */
+/* First values, each a function of the seed and of its place in the list. */
 void sh_parameters_start(parameters *arena, uint64_t seed);
 void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena);
 
