@@ -357,7 +357,7 @@ typedef struct {
     float *dx;
 } conv_call;
 
-/* The first and one past the last row of first .. last - 1 whose row of x for this tap,
+/* Narrows first .. last - 1, rows of the output, to those whose row of x for this tap,
    stride t + tap - 1, exists. */
 static void live_rows(const conv_call *c, int64_t tap, int64_t *first, int64_t *last) {
     int64_t stride = c->layer->stride;
@@ -412,8 +412,8 @@ void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t 
     sh_team_run(sh_team_of(context), ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
 }
 
-/* dx of rows begin .. end - 1 of x: one gather over the taps, so that tasks do not meet.
-   Row s of x is tap s + 1 - stride t of row t. */
+/* dx of some rows of x, gathered over the taps, so that no two tasks write to one row. Row
+   s of x is tap s + 1 - stride t of row t. */
 static void conv_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const conv_call *c = shared;
