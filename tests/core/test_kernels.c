@@ -22,6 +22,11 @@ SHOAL_KERNELS(DECLARE_CHECK)
 
 #define SCALAR sh_kernel_table_at(0)
 
+#define CHECK(name, walks)                                                               \
+    static void check_##name(const kernel_table *table) {                                \
+        walks;                                                                           \
+    }
+
 /* ---- The sizes -------------------------------------------------------------------- */
 
 /* 1 .. 70, then the larger ones. */
@@ -66,9 +71,7 @@ static void pack_once(const kernel_table *table, int width, int most, int dim, i
     guarded_finish("pack");
 }
 
-static void check_pack(const kernel_table *table) {
-    walk(table, ALL_DIMS, 4, pack_once);
-}
+CHECK(pack, walk(table, ALL_DIMS, 4, pack_once))
 
 static void unpack_once(const kernel_table *table, int width, int most, int dim,
                         int salt) {
@@ -86,9 +89,7 @@ static void unpack_once(const kernel_table *table, int width, int most, int dim,
     guarded_finish("unpack");
 }
 
-static void check_unpack(const kernel_table *table) {
-    walk(table, ALL_DIMS, 16, unpack_once);
-}
+CHECK(unpack, walk(table, ALL_DIMS, 16, unpack_once))
 
 static void score_once(const kernel_table *table, int width, int count, int dim,
                        int salt) {
@@ -101,9 +102,7 @@ static void score_once(const kernel_table *table, int width, int count, int dim,
     guarded_finish("score");
 }
 
-static void check_score(const kernel_table *table) {
-    walk(table, ALL_DIMS, 1, score_once);
-}
+CHECK(score, walk(table, ALL_DIMS, 1, score_once))
 
 static void mix_once(const kernel_table *table, int width, int count, int dim, int salt) {
     const int stride = dim + count % 3;
@@ -116,9 +115,7 @@ static void mix_once(const kernel_table *table, int width, int count, int dim, i
     guarded_finish("mix");
 }
 
-static void check_mix(const kernel_table *table) {
-    walk(table, ALL_DIMS, 2, mix_once);
-}
+CHECK(mix, walk(table, ALL_DIMS, 2, mix_once))
 
 /* Any width that has room for the lanes is legal here, and any number of lanes. */
 static void spread_once(const kernel_table *table, int panel, int count, int dim,
@@ -134,9 +131,7 @@ static void spread_once(const kernel_table *table, int panel, int count, int dim
     guarded_finish("spread");
 }
 
-static void check_spread(const kernel_table *table) {
-    walk(table, ALL_DIMS, 2, spread_once);
-}
+CHECK(spread, walk(table, ALL_DIMS, 2, spread_once))
 
 /* ---- Softmax ---------------------------------------------------------------------- */
 
@@ -207,9 +202,7 @@ static void softmax_once(const kernel_table *table, int width, int count, int di
     guarded_finish("softmax_step");
 }
 
-static void check_softmax_step(const kernel_table *table) {
-    walk(table, 1, 12, softmax_once);
-}
+CHECK(softmax_step, walk(table, 1, 12, softmax_once))
 
 static void slope_once(const kernel_table *table, int width, int count, int dim,
                        int salt) {
@@ -233,9 +226,7 @@ static void slope_once(const kernel_table *table, int width, int count, int dim,
     guarded_finish("softmax_slope");
 }
 
-static void check_softmax_slope(const kernel_table *table) {
-    walk(table, 1, 3, slope_once);
-}
+CHECK(softmax_slope, walk(table, 1, 3, slope_once))
 
 static void dot_once(const kernel_table *table, int width, int count, int dim, int salt) {
     (void)dim;
@@ -248,9 +239,7 @@ static void dot_once(const kernel_table *table, int width, int count, int dim, i
     guarded_finish("dot_columns");
 }
 
-static void check_dot_columns(const kernel_table *table) {
-    walk(table, 1, 10, dot_once);
-}
+CHECK(dot_columns, walk(table, 1, 10, dot_once))
 
 /* ---- Candidates and hashes -------------------------------------------------------- */
 
@@ -278,9 +267,7 @@ static void collect_once(const kernel_table *table, int width, int count, int di
     guarded_finish("collect");
 }
 
-static void check_collect(const kernel_table *table) {
-    walk(table, 1, 3, collect_once);
-}
+CHECK(collect, walk(table, 1, 3, collect_once))
 
 static void signs_once(const kernel_table *table, int width, int bits) {
     const float odd[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f};
@@ -471,9 +458,7 @@ static void add_once(const kernel_table *table, int count, int salt) {
     guarded_finish("add");
 }
 
-static void check_add(const kernel_table *table) {
-    walk_lengths(table, 1, add_once);
-}
+CHECK(add, walk_lengths(table, 1, add_once))
 
 static void multiply_once(const kernel_table *table, int count, int salt) {
     (void)salt;
@@ -485,9 +470,7 @@ static void multiply_once(const kernel_table *table, int count, int salt) {
     guarded_finish("multiply");
 }
 
-static void check_multiply(const kernel_table *table) {
-    walk_lengths(table, 1, multiply_once);
-}
+CHECK(multiply, walk_lengths(table, 1, multiply_once))
 
 static void scale_once(const kernel_table *table, int count, int salt) {
     (void)salt;
@@ -498,9 +481,7 @@ static void scale_once(const kernel_table *table, int count, int salt) {
     guarded_finish("scale_by");
 }
 
-static void check_scale_by(const kernel_table *table) {
-    walk_lengths(table, 1, scale_once);
-}
+CHECK(scale_by, walk_lengths(table, 1, scale_once))
 
 static void lerp_once(const kernel_table *table, int count, int salt) {
     float *x = random_rows(1, count, count);
@@ -511,9 +492,7 @@ static void lerp_once(const kernel_table *table, int count, int salt) {
     guarded_finish("lerp");
 }
 
-static void check_lerp(const kernel_table *table) {
-    walk_lengths(table, 2, lerp_once);
-}
+CHECK(lerp, walk_lengths(table, 2, lerp_once))
 
 static void relu_once(const kernel_table *table, int count, int salt) {
     float *x = wide_row(count, salt);
@@ -524,9 +503,7 @@ static void relu_once(const kernel_table *table, int count, int salt) {
     guarded_finish("relu");
 }
 
-static void check_relu(const kernel_table *table) {
-    walk_lengths(table, 2, relu_once);
-}
+CHECK(relu, walk_lengths(table, 2, relu_once))
 
 /* Fused multiply-adds are rounded otherwise: some units of what is largest in a sum. */
 static void gelu_compare(float_pair values, const float *x, const char *what,
@@ -545,9 +522,7 @@ static void gelu_once(const kernel_table *table, int count, int salt) {
     guarded_finish("gelu");
 }
 
-static void check_gelu(const kernel_table *table) {
-    walk_lengths(table, 2, gelu_once);
-}
+CHECK(gelu, walk_lengths(table, 2, gelu_once))
 
 static void relu_slope_once(const kernel_table *table, int count, int salt) {
     float *x = wide_row(count, salt % 2);
@@ -560,9 +535,7 @@ static void relu_slope_once(const kernel_table *table, int count, int salt) {
     guarded_finish("relu_slope");
 }
 
-static void check_relu_slope(const kernel_table *table) {
-    walk_lengths(table, 4, relu_slope_once);
-}
+CHECK(relu_slope, walk_lengths(table, 4, relu_slope_once))
 
 static void gelu_slope_once(const kernel_table *table, int count, int salt) {
     float *x = wide_row(count, salt % 2);
@@ -575,9 +548,7 @@ static void gelu_slope_once(const kernel_table *table, int count, int salt) {
     guarded_finish("gelu_slope");
 }
 
-static void check_gelu_slope(const kernel_table *table) {
-    walk_lengths(table, 4, gelu_slope_once);
-}
+CHECK(gelu_slope, walk_lengths(table, 4, gelu_slope_once))
 
 static void norm_once(const kernel_table *table, int size, int salt) {
     const int count = size ? 1 + salt * 4 : 0;
@@ -593,9 +564,7 @@ static void norm_once(const kernel_table *table, int size, int salt) {
     guarded_finish("norm_rows");
 }
 
-static void check_norm_rows(const kernel_table *table) {
-    walk_lengths(table, 2, norm_once);
-}
+CHECK(norm_rows, walk_lengths(table, 2, norm_once))
 
 static void norm_slope_once(const kernel_table *table, int size, int salt) {
     const int count = size ? 1 + salt * 3 : 0;
@@ -614,9 +583,7 @@ static void norm_slope_once(const kernel_table *table, int size, int salt) {
     guarded_finish("norm_rows_slope");
 }
 
-static void check_norm_rows_slope(const kernel_table *table) {
-    walk_lengths(table, 2, norm_slope_once);
-}
+CHECK(norm_rows_slope, walk_lengths(table, 2, norm_slope_once))
 
 static void column_once(const kernel_table *table, int width, int salt) {
     const int counts[] = {0, 1, 5, 256, 300};
@@ -629,9 +596,7 @@ static void column_once(const kernel_table *table, int width, int salt) {
     guarded_finish("column_sums");
 }
 
-static void check_column_sums(const kernel_table *table) {
-    walk_lengths(table, 5, column_once);
-}
+CHECK(column_sums, walk_lengths(table, 5, column_once))
 
 /* salt 1: the gradient takes the place of the logits; 2: it is not wanted; 3: a NaN. */
 static void entropy_once(const kernel_table *table, int classes, int salt) {
@@ -658,9 +623,7 @@ static void entropy_once(const kernel_table *table, int classes, int salt) {
     guarded_finish("cross_entropy");
 }
 
-static void check_cross_entropy(const kernel_table *table) {
-    walk_lengths(table, 4, entropy_once);
-}
+CHECK(cross_entropy, walk_lengths(table, 4, entropy_once))
 
 static uint16_t *random_halves(int count) {
     uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
@@ -681,9 +644,7 @@ static void dots_once(const kernel_table *table, int inputs, int salt) {
     guarded_finish("dots");
 }
 
-static void check_dots(const kernel_table *table) {
-    walk_lengths(table, 18, dots_once);
-}
+CHECK(dots, walk_lengths(table, 18, dots_once))
 
 /* Every half there is, NaN aside to the bit, from any place on. */
 static void check_widen(const kernel_table *table) {
@@ -723,9 +684,7 @@ static void adam_once(const kernel_table *table, int count, int salt) {
     guarded_finish("adam");
 }
 
-static void check_adam(const kernel_table *table) {
-    walk_lengths(table, 4, adam_once);
-}
+CHECK(adam, walk_lengths(table, 4, adam_once))
 
 static void squares_once(const kernel_table *table, int count, int salt) {
     (void)salt;
@@ -737,9 +696,7 @@ static void squares_once(const kernel_table *table, int count, int salt) {
     guarded_finish("sum_squares");
 }
 
-static void check_sum_squares(const kernel_table *table) {
-    walk_lengths(table, 1, squares_once);
-}
+CHECK(sum_squares, walk_lengths(table, 1, squares_once))
 
 /* ---- The list --------------------------------------------------------------------- */
 
