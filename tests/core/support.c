@@ -274,7 +274,15 @@ attention_case case_create(const case_spec *spec) {
     return c;
 }
 
+static void forget_run(attention_case *c) {
+    shoal_plan_destroy(c->plan);
+    shoal_context_destroy(c->context);
+    c->plan = NULL;
+    c->context = NULL;
+}
+
 void case_destroy(attention_case *c) {
+    forget_run(c);
     tensor *all[] = {&c->q, &c->k, &c->v, &c->out, &c->dout, &c->dq, &c->dk, &c->dv};
     for (int64_t i = 0; i < COUNT_OF(all); i++)
         tensor_destroy(all[i]);
@@ -362,6 +370,12 @@ shoal_plan *case_run(shoal_context *context, attention_case *c) {
     case_forward(plan, c);
     case_backward(plan, c);
     return plan;
+}
+
+void case_run_on(const char *isa, int threads, attention_case *c) {
+    forget_run(c);
+    c->context = test_context(isa, threads);
+    c->plan = case_run(c->context, c);
 }
 
 /* dk belongs to nobody where the keys are the queries: it is 0 from end to end. */

@@ -75,6 +75,8 @@ typedef struct {
     int64_t *query_lengths, *key_lengths; /* [batch], what is live */
     int64_t *query_offsets, *key_offsets; /* [batch + 1], packed only */
     int32_t *groups;                      /* [batch][heads][queries], own_groups only */
+    shoal_context *context;               /* of case_run_on, as is the plan */
+    shoal_plan *plan;
 } attention_case;
 
 /* keys and kv_heads are ignored where the keys are the queries; kv_heads 0 means heads.
@@ -92,6 +94,9 @@ void case_forward(shoal_plan *plan, attention_case *c);
 void case_backward(shoal_plan *plan, attention_case *c);
 /* Plan with backward, forward, backward; the caller destroys the plan. */
 shoal_plan *case_run(shoal_context *context, attention_case *c);
+
+/* The same with a context of its own; the case keeps both. */
+void case_run_on(const char *isa, int threads, attention_case *c);
 
 /* Surroundings of out, dq, dk and dv. */
 void case_check_surroundings(const attention_case *c);

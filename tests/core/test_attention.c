@@ -91,32 +91,27 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
 }
 
 /* A kind that picks another gives its bits, and those are checked. */
-static void check_picked(shoal_context *context, const attention_case *c,
-                         const shoal_plan *plan) {
+static void check_picked(const attention_case *c) {
     case_spec spec = c->spec;
-    assert_int_equal(shoal_plan_picked(plan, NULL, &spec.attention), SHOAL_OK);
+    assert_int_equal(shoal_plan_picked(c->plan, NULL, &spec.attention), SHOAL_OK);
     attention_case picked = case_create(&spec);
-    shoal_plan *picked_plan = case_run(context, &picked);
-    check_everything(&picked, picked_plan);
+    case_run_on(shoal_context_isa(c->context), 2, &picked);
+    check_everything(&picked, picked.plan);
     case_check_identical(c, &picked);
     case_check_surroundings(c);
-    shoal_plan_destroy(picked_plan);
     case_destroy(&picked);
 }
 
 static void check_case(const case_spec *spec) {
     for (int i = 0; test_isa(i); i++) {
-        shoal_context *context = test_context(test_isa(i), 2);
         attention_case c = case_create(spec);
         case_calm(&c);
-        shoal_plan *plan = case_run(context, &c);
+        case_run_on(test_isa(i), 2, &c);
         if (facts_of(spec->attention.kind)->picks)
-            check_picked(context, &c, plan);
+            check_picked(&c);
         else
-            check_everything(&c, plan);
-        shoal_plan_destroy(plan);
+            check_everything(&c, c.plan);
         case_destroy(&c);
-        shoal_context_destroy(context);
     }
 }
 
@@ -169,18 +164,15 @@ static void large_scores(void **state) {
                           .scale = 4,
                           .seed = 5};
         for (int isa = 0; test_isa(isa); isa++) {
-            shoal_context *context = test_context(test_isa(isa), 1);
             attention_case c = case_create(&spec);
             for (int64_t e = 0; e < c.q.elements; e++)
                 c.q.data[e] = (float)(int)(c.q.data[e] * 3);
             for (int64_t e = 0; e < c.k.elements; e++)
                 c.k.data[e] = (float)(int)(c.k.data[e] * 3);
-            shoal_plan *plan = case_run(context, &c);
-            check_forward(&c, plan);
-            check_gradients(&c, plan);
-            shoal_plan_destroy(plan);
+            case_run_on(test_isa(isa), 1, &c);
+            check_forward(&c, c.plan);
+            check_gradients(&c, c.plan);
             case_destroy(&c);
-            shoal_context_destroy(context);
         }
     }
 }
@@ -226,12 +218,9 @@ static void climbing_scores(void **state) {
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
         for (int isa = 0; test_isa(isa); isa++) {
             attention_case c = climbing_case(kinds[i]);
-            shoal_context *context = test_context(test_isa(isa), 2);
-            shoal_plan *plan = case_run(context, &c);
-            check_forward(&c, plan);
-            shoal_plan_destroy(plan);
+            case_run_on(test_isa(isa), 2, &c);
+            check_forward(&c, c.plan);
             case_destroy(&c);
-            shoal_context_destroy(context);
         }
 }
 
@@ -261,12 +250,9 @@ static void sharp_groups(void **state) {
                 c.q.data[i * spec.dim] = centre + (i % 2 ? apart : -apart);
                 c.groups[i] = (int32_t)i / 10;
             }
-            shoal_context *context = test_context(test_isa(isa), 2);
-            shoal_plan *plan = case_run(context, &c);
-            check_everything(&c, plan);
-            shoal_plan_destroy(plan);
+            case_run_on(test_isa(isa), 2, &c);
+            check_everything(&c, c.plan);
             case_destroy(&c);
-            shoal_context_destroy(context);
         }
 }
 
@@ -304,25 +290,23 @@ static void some_gradients(void **state) {
             case_spec spec = random_spec((shoal_kind)kind, 777);
             spec.queries = spec.keys = 17;
             attention_case whole = case_create(&spec), part = case_create(&spec);
-            shoal_context *context = test_context(NULL, 1);
-            shoal_plan *plan = case_run(context, &whole);
-            case_forward(plan, &part);
+            case_run_on(NULL, 1, &whole);
+            case_forward(whole.plan, &part);
             shoal_gradients gradients = {.out = part.out.data,
                                          .dout = part.dout.data,
                                          .dq = wanted & 1 ? part.dq.data : NULL,
                                          .dk = wanted & 2 ? part.dk.data : NULL,
                                          .dv = wanted & 4 ? part.dv.data : NULL};
-            assert_int_equal(shoal_backward(plan, &part.inputs, &gradients), SHOAL_OK);
+            assert_int_equal(shoal_backward(whole.plan, &part.inputs, &gradients),
+                             SHOAL_OK);
             if (wanted & 1)
                 check_identical(&whole.dq, &part.dq, part.query_lengths, "dq");
             if (wanted & 2)
                 check_identical(&whole.dk, &part.dk, part.key_lengths, "dk");
             if (wanted & 4)
                 check_identical(&whole.dv, &part.dv, part.key_lengths, "dv");
-            shoal_plan_destroy(plan);
             case_destroy(&whole);
             case_destroy(&part);
-            shoal_context_destroy(context);
         }
 }
 

@@ -51,13 +51,11 @@ static void padding_goes_nowhere(void **state) {
                 fill_dead(&other.k, other.key_lengths, poisons[p]);
                 fill_dead(&other.v, other.key_lengths, poisons[p]);
                 fill_dead(&other.dout, other.query_lengths, poisons[p]);
-                shoal_context *context = test_context(test_isa(isa), 2);
-                shoal_plan_destroy(case_run(context, &nan));
-                shoal_plan_destroy(case_run(context, &other));
+                case_run_on(test_isa(isa), 2, &nan);
+                case_run_on(test_isa(isa), 2, &other);
                 case_check_identical(&nan, &other);
                 case_check_surroundings(&nan);
                 case_check_surroundings(&other);
-                shoal_context_destroy(context);
                 case_destroy(&nan);
                 case_destroy(&other);
             }
@@ -140,8 +138,7 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
     spec.ragged = false;
     attention_case c = case_create(&spec);
     spoil(&c, what, 0, 0, NAN);
-    shoal_context *context = test_context(isa, 1);
-    shoal_plan_destroy(case_run(context, &c));
+    case_run_on(isa, 1, &c);
     for (int64_t i = 0; i < spec.queries; i++) {
         bool spoiled = !row_is_finite(&c.out, i);
         if (i == 4 || what != SPOIL_Q)
@@ -149,7 +146,6 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
         else if (spec.attention.kind == SHOAL_FULL)
             assert_false(spoiled);
     }
-    shoal_context_destroy(context);
     case_destroy(&c);
 }
 
@@ -177,14 +173,11 @@ static void check_nothing(case_spec spec) {
     spec.layout = LAYOUT_CONTIGUOUS;
     spec.ragged = false;
     attention_case c = case_create(&spec);
-    shoal_context *context = test_context(NULL, 2);
-    shoal_plan *plan = case_run(context, &c);
+    case_run_on(NULL, 2, &c);
     check_all_zero(&c.out);
     check_all_zero(&c.dq);
     check_all_zero(&c.dk);
     check_all_zero(&c.dv);
-    shoal_plan_destroy(plan);
-    shoal_context_destroy(context);
     case_destroy(&c);
 }
 
@@ -219,8 +212,7 @@ static void lowest_scores_weigh_nothing(void **state) {
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
             for (int64_t n = 0; n < COUNT_OF(counts); n++) {
                 attention_case c = case_of_lowest(kinds[kind], counts[n]);
-                shoal_context *context = test_context(test_isa(isa), 2);
-                shoal_plan_destroy(case_run(context, &c));
+                case_run_on(test_isa(isa), 2, &c);
                 for (int d = 0; d < 5; d++) {
                     double mean = 0;
                     for (int64_t l = counts[n]; l < c.spec.keys; l++)
@@ -231,7 +223,6 @@ static void lowest_scores_weigh_nothing(void **state) {
                         fail_msg("%s, %s, %lld lowest: %g, not %g", test_isa(isa),
                                  kinds[kind], (long long)counts[n], got, mean);
                 }
-                shoal_context_destroy(context);
                 case_destroy(&c);
             }
 }
@@ -267,14 +258,11 @@ static void zero_lengths(void **state) {
                 if (which != 0 || shared)
                     c.key_lengths[b] = 0;
             }
-            shoal_context *context = test_context(NULL, 2);
-            shoal_plan *plan = case_run(context, &c);
-            check_groups(&c, plan);
+            case_run_on(NULL, 2, &c);
+            check_groups(&c, c.plan);
             for (int64_t b = 0; b < spec.batch; b++)
                 c.query_lengths[b] = c.key_lengths[b] = 0; /* all of it must be 0 */
             case_check_surroundings(&c);
-            shoal_plan_destroy(plan);
-            shoal_context_destroy(context);
             case_destroy(&c);
         }
 }

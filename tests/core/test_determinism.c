@@ -170,15 +170,12 @@ static void plans_can_be_used_again(void **state) {
         attention_case between = case_create(&spec);
         for (int64_t i = 0; i < between.q.elements; i++)
             between.q.data[i] = i % 5 ? -between.q.data[i] : INFINITY;
-        shoal_context *context = test_context(NULL, 2);
-        shoal_plan *plan = case_run(context, &first);
-        case_forward(plan, &between);
-        case_backward(plan, &between);
-        case_forward(plan, &again);
-        case_backward(plan, &again);
+        case_run_on(NULL, 2, &first);
+        case_forward(first.plan, &between);
+        case_backward(first.plan, &between);
+        case_forward(first.plan, &again);
+        case_backward(first.plan, &again);
         case_check_identical(&first, &again);
-        shoal_plan_destroy(plan);
-        shoal_context_destroy(context);
         case_destroy(&first);
         case_destroy(&again);
         case_destroy(&between);
@@ -190,13 +187,10 @@ static void check_seeds_matter(const char *kind) {
     case_spec spec = short_spec(kind), other_spec = spec;
     other_spec.attention.seed++;
     attention_case c = case_create(&spec), other = case_create(&other_spec);
-    shoal_context *context = test_context(NULL, 2);
-    shoal_plan *plan = case_run(context, &c), *other_plan = case_run(context, &other);
-    assert_memory_not_equal(shoal_plan_groups(plan, NULL),
-                            shoal_plan_groups(other_plan, NULL), groups_size(&c));
-    shoal_plan_destroy(plan);
-    shoal_plan_destroy(other_plan);
-    shoal_context_destroy(context);
+    case_run_on(NULL, 2, &c);
+    case_run_on(NULL, 2, &other);
+    assert_memory_not_equal(shoal_plan_groups(c.plan, NULL),
+                            shoal_plan_groups(other.plan, NULL), groups_size(&c));
     case_destroy(&c);
     case_destroy(&other);
 }

@@ -40,23 +40,19 @@ static void check_same_groups(const attention_case *c, const shoal_plan *a,
 }
 
 static void compare_layouts(const char *isa, const char *kind, bool ragged) {
-    shoal_context *context = test_context(isa, 2);
     case_spec plain_spec = layout_spec(kind, LAYOUT_CONTIGUOUS, ragged);
     attention_case plain = case_create(&plain_spec);
-    shoal_plan *plain_plan = case_run(context, &plain);
+    case_run_on(isa, 2, &plain);
     for (int layout = LAYOUT_CONTIGUOUS + 1; layout < LAYOUT_COUNT; layout++) {
         case_spec spec = layout_spec(kind, (memory_layout)layout, ragged);
         attention_case other = case_create(&spec);
-        shoal_plan *plan = case_run(context, &other);
+        case_run_on(isa, 2, &other);
         case_check_surroundings(&other);
         case_check_identical(&plain, &other);
-        check_same_groups(&plain, plain_plan, plan);
-        shoal_plan_destroy(plan);
+        check_same_groups(&plain, plain.plan, other.plan);
         case_destroy(&other);
     }
-    shoal_plan_destroy(plain_plan);
     case_destroy(&plain);
-    shoal_context_destroy(context);
 }
 
 static void layouts_do_not_matter(void **state) {
@@ -130,13 +126,11 @@ static void inputs_may_overlap(void **state) {
         if (together.inputs.k)
             together.inputs.k = together.q.data;
         together.inputs.v = together.q.data;
-        shoal_context *context = test_context(NULL, 2);
-        shoal_plan_destroy(case_run(context, &apart));
-        shoal_plan_destroy(case_run(context, &together));
+        case_run_on(NULL, 2, &apart);
+        case_run_on(NULL, 2, &together);
         case_check_identical(&apart, &together);
         case_destroy(&apart);
         case_destroy(&together);
-        shoal_context_destroy(context);
     }
 }
 

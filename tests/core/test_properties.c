@@ -26,16 +26,13 @@ static const char *const GROUPED[] = {
 /* Runs the case, then compares it as if its kind were full. */
 static void check_equals_full(attention_case *c) {
     for (int i = 0; test_isa(i); i++) {
-        shoal_context *context = test_context(test_isa(i), 2);
-        shoal_plan *plan = case_run(context, c);
-        check_groups(c, plan);
+        case_run_on(test_isa(i), 2, c);
+        check_groups(c, c->plan);
         shoal_kind kind = c->spec.attention.kind;
         c->spec.attention.kind = SHOAL_FULL;
-        check_forward(c, plan);
-        check_gradients(c, plan);
+        check_forward(c, c->plan);
+        check_gradients(c, c->plan);
         c->spec.attention.kind = kind;
-        shoal_plan_destroy(plan);
-        shoal_context_destroy(context);
     }
 }
 
@@ -130,14 +127,11 @@ static void identical_queries(void **state) {
                 for (int64_t i = 1; i < spec.queries; i++)
                     memcpy(tensor_row(&c.q, b, h, i), tensor_row(&c.q, b, h, 0),
                            sizeof(float) * (size_t)spec.dim);
-        shoal_context *context = test_context(NULL, 2);
-        shoal_plan *plan = case_run(context, &c);
-        check_groups(&c, plan);
-        check_gradients(&c, plan);
+        case_run_on(NULL, 2, &c);
+        check_groups(&c, c.plan);
+        check_gradients(&c, c.plan);
         c.spec.attention.kind = SHOAL_FULL;
-        check_forward(&c, plan);
-        shoal_plan_destroy(plan);
-        shoal_context_destroy(context);
+        check_forward(&c, c.plan);
         case_destroy(&c);
     }
 }
