@@ -27,19 +27,19 @@ static bool take_config(void *shared, const char *name, const char *value) {
     train_job *job = shared;
     (void)name;
     if (job->files)
-        job->files_code = train_say_file(&job->settings, value);
+        job->files_code = settings_add_file(&job->settings, value);
     return job->files_code == EXIT_OK;
 }
 
 static bool take_field(void *shared, const char *name, const char *value) {
     train_job *job = shared;
-    return job->files || train_say(&job->settings, name, value) == EXIT_OK;
+    return job->files || settings_add(&job->settings, name, value) == EXIT_OK;
 }
 
 static bool take_pair(void *shared, const char *name, const char *value) {
     train_job *job = shared;
     (void)name;
-    return job->files || train_say_pair(&job->settings, value) == EXIT_OK;
+    return job->files || settings_add_pair(&job->settings, value) == EXIT_OK;
 }
 
 static const option_row rows[] =
@@ -169,7 +169,7 @@ static int interrupted(const train_job *job) {
 /* ---- The command ----------------------------------------------------------------- */
 
 static int print_config(train_job *job, shoal_context *context) {
-    const int code = train_apply(&job->settings, context, &job->run.config);
+    const int code = settings_apply(&job->settings, context, &job->run.config);
     return code == EXIT_OK ? print_json(train_config_json(&job->run.config)) : code;
 }
 
@@ -200,7 +200,7 @@ static int with_task(train_job *job, int count, char **words) {
     if (code != EXIT_OK)
         return code;
     if (train_defaults(words[0], &job->run.config, &reason))
-        code = train_say(&job->settings, "task", words[0]);
+        code = settings_add(&job->settings, "task", words[0]);
     else
         code = complain(EXIT_USAGE, "train", "%s", reason.text);
     if (code == EXIT_OK)

@@ -55,8 +55,8 @@ size_t train_get(const train_config *config, int index, char *text, size_t size)
 /* All fields as one JSON object: numbers, booleans and strings. */
 json_t *train_config_json(const train_config *config);
 
-/* What the user said, in order; later ones win. Fields that nobody named keep the task's
-   default, or the checkpoint's value when a run is resumed. */
+/* What the user set, in order; later ones win. Other fields keep the task's default, or the
+   checkpoint's value when a run is resumed. */
 typedef struct {
     const char *command; /* for complaints */
     const char *file;    /* what is being read; NULL: the command line */
@@ -64,19 +64,19 @@ typedef struct {
     struct {
         char name[32], text[TRAIN_VALUE];
         const char *file;
-    } said[TRAIN_SETTINGS];
+    } list[TRAIN_SETTINGS];
 } train_settings;
 
 /* Each returns an exit code, after a complaint where it is not EXIT_OK. */
-int train_say(train_settings *settings, const char *name, const char *text);
-int train_say_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
+int settings_add(train_settings *settings, const char *name, const char *text);
+int settings_add_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
 /* A JSON object of fields; keys that are none are refused by name. */
-int train_say_file(train_settings *settings, const char *path);
-/* Says every field as the configuration has it, and nothing else. */
-int train_say_all(train_settings *settings, const train_config *config);
-/* Puts what was said into the configuration. */
-int train_apply(const train_settings *settings, shoal_context *context,
-                train_config *config);
+int settings_add_file(train_settings *settings, const char *path);
+/* Exactly the fields of the configuration. */
+int settings_add_all(train_settings *settings, const train_config *config);
+/* Puts them into the configuration. */
+int settings_apply(const train_settings *settings, shoal_context *context,
+                   train_config *config);
 
 /* ---- The masked copy and its trainer (train_copy.c) -------------------------------- */
 
@@ -131,28 +131,28 @@ typedef struct {
 
 /* Each call gives a status, and the trainer's reason where it is not SHOAL_OK. A trainer
    that was begun, well or not, must be ended. Steps allocate nothing. */
-shoal_status trainer_begin(trainer *at, shoal_context *context,
+shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config);
-void trainer_end(trainer *at);
-shoal_status trainer_save(trainer *at, const char *path);
+void trainer_end(trainer *self);
+shoal_status trainer_save(trainer *self, const char *path);
 /* Goes on where the checkpoint was. One of another configuration is refused with the first
    field that differs; `steps` alone may. */
-shoal_status trainer_resume(trainer *at, const char *path);
+shoal_status trainer_resume(trainer *self, const char *path);
 /* The configuration that a checkpoint was made with. */
 shoal_status train_read(shoal_context *context, const char *path, train_config *config,
                         train_reason *reason);
 
-shoal_status trainer_step(trainer *at, train_step *step);
+shoal_status trainer_step(trainer *self, train_step *step);
 /* validate_batches fresh batches. After a multiple of validate_every steps the schedule
    and the rule for stopping see the score. */
-shoal_status trainer_validate(trainer *at, train_score *score);
+shoal_status trainer_validate(trainer *self, train_score *score);
 /* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
    batches that neither training nor validation sees; 0: only whether the weights can do
    with it. Changes nothing. */
-shoal_status trainer_evaluate(trainer *at, const shoal_attention *attention,
+shoal_status trainer_evaluate(trainer *self, const shoal_attention *attention,
                               int64_t batches, train_score *score);
-bool trainer_must_validate(const trainer *at); /* before the next step */
-bool trainer_finished(const trainer *at);      /* all steps done, or stop_after reached */
+bool trainer_must_validate(const trainer *self); /* before the next step */
+bool trainer_finished(const trainer *self); /* all steps done, or stop_after reached */
 
 /* ---- Runs (train_run.c) ------------------------------------------------------------ */
 

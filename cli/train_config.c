@@ -1,5 +1,5 @@
 /* The configuration of a training as text: one table of fields, through which flags, files
-   and checkpoints read and write it, and what the user said about them. */
+   and checkpoints read and write it, and the settings that the user gave. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -264,7 +264,7 @@ json_t *train_config_json(const train_config *config) {
     return object;
 }
 
-/* ---- What the user says ------------------------------------------------------------ */
+/* ---- Settings ------------------------------------------------------------ */
 
 static int refuse_field(const train_settings *settings, const char *name) {
     const char *near = closest_name(name, &rows[0].name, ROWS, sizeof *rows);
@@ -275,7 +275,7 @@ static int refuse_field(const train_settings *settings, const char *name) {
                     name, near ? near : "shoal train copy");
 }
 
-int train_say(train_settings *settings, const char *name, const char *text) {
+int settings_add(train_settings *settings, const char *name, const char *text) {
     if (!find_row(name))
         return refuse_field(settings, name);
     if (settings->count == TRAIN_SETTINGS)
@@ -285,31 +285,31 @@ int train_say(train_settings *settings, const char *name, const char *text) {
         return complain(EXIT_USAGE, settings->command, "%s: \"%.40s...\" is too long",
                         name, text);
     const int at = settings->count++;
-    snprintf(settings->said[at].name, sizeof settings->said[at].name, "%s", name);
-    snprintf(settings->said[at].text, sizeof settings->said[at].text, "%s", text);
-    settings->said[at].file = settings->file;
+    snprintf(settings->list[at].name, sizeof settings->list[at].name, "%s", name);
+    snprintf(settings->list[at].text, sizeof settings->list[at].text, "%s", text);
+    settings->list[at].file = settings->file;
     return EXIT_OK;
 }
 
-int train_say_all(train_settings *settings, const train_config *config) {
+int settings_add_all(train_settings *settings, const train_config *config) {
     char text[TRAIN_VALUE];
     int code = EXIT_OK;
     settings->count = 0;
     for (int i = 0; i < ROWS && code == EXIT_OK; i++) {
         train_get(config, i, text, sizeof text);
-        code = train_say(settings, rows[i].name, text);
+        code = settings_add(settings, rows[i].name, text);
     }
     return code;
 }
 
-int train_say_pair(train_settings *settings, const char *pair) {
+int settings_add_pair(train_settings *settings, const char *pair) {
     char name[64];
     const size_t length = strcspn(pair, "=");
     if (!pair[length] || length == 0 || length >= sizeof name)
         return complain(EXIT_USAGE, settings->command,
                         "--set is \"%s\"; it must be KEY=VALUE", pair);
     snprintf(name, sizeof name, "%.*s", (int)length, pair);
-    return train_say(settings, name, pair + length + 1);
+    return settings_add(settings, name, pair + length + 1);
 }
 
 /* A number, boolean or string as the text that a flag would have. */
@@ -327,7 +327,7 @@ static bool value_text(const json_t *value, char *text, size_t size) {
     return true;
 }
 
-int train_say_file(train_settings *settings, const char *path) {
+int settings_add_file(train_settings *settings, const char *path) {
     json_t *object = load_json(settings->command, path);
     const char *key;
     json_t *value;
@@ -345,7 +345,7 @@ int train_say_file(train_settings *settings, const char *path) {
                             "%s: %s must be a number, a truth or a short string", path,
                             key);
         else
-            code = train_say(settings, key, text);
+            code = settings_add(settings, key, text);
         if (code != EXIT_OK)
             break;
     }
@@ -354,14 +354,14 @@ int train_say_file(train_settings *settings, const char *path) {
     return code;
 }
 
-int train_apply(const train_settings *settings, shoal_context *context,
-                train_config *config) {
+int settings_apply(const train_settings *settings, shoal_context *context,
+                   train_config *config) {
     for (int i = 0; i < settings->count; i++) {
         train_reason reason;
-        if (train_set(context, config, settings->said[i].name, settings->said[i].text,
+        if (train_set(context, config, settings->list[i].name, settings->list[i].text,
                       &reason))
             continue;
-        const char *file = settings->said[i].file;
+        const char *file = settings->list[i].file;
         return complain(file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command, "%s%s%s",
                         file ? file : "", file ? ": " : "", reason.text);
     }

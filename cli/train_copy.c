@@ -91,12 +91,12 @@ static shoal_status refuse(train_reason *reason, shoal_status status, const char
     return status;
 }
 
-/* Keeps the library's message. */
-static shoal_status seen(trainer *at, shoal_status status) {
+/* Copies the library's message to the reason. */
+static shoal_status keep_message(trainer *self, shoal_status status) {
     if (status == SHOAL_OK)
         return status;
-    const char *message = shoal_context_message(at->context);
-    return refuse(&at->reason, status, "%s",
+    const char *message = shoal_context_message(self->context);
+    return refuse(&self->reason, status, "%s",
                   *message ? message : shoal_status_text(status));
 }
 
@@ -123,31 +123,32 @@ static shoal_schedule schedule_of(const train_config *config) {
     return schedule;
 }
 
-shoal_status trainer_begin(trainer *at, shoal_context *context,
+shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config) {
     const int64_t length = copy_positions(config->length);
-    *at =
+    *self =
         (trainer){.context = context, .config = *config, .schedule = schedule_of(config)};
-    at->config.model.vocabulary = MASK + 1;
-    at->config.model.outputs = SYMBOLS + 1;
-    at->config.model.max_length = length;
-    shoal_status status = shoal_model_create(context, &at->config.model, config->seed,
+    self->config.model.vocabulary = MASK + 1;
+    self->config.model.outputs = SYMBOLS + 1;
+    self->config.model.max_length = length;
+    shoal_status status = shoal_model_create(context, &self->config.model, config->seed,
                                              config->batch, config->batch * length,
-                                             SHOAL_WITH_BACKWARD, &at->model);
+                                             SHOAL_WITH_BACKWARD, &self->model);
     if (status == SHOAL_OK)
-        status = shoal_optimizer_create(at->model, &config->optimizer, &at->optimizer);
-    if (status == SHOAL_OK && !allocate_batch(config, &at->batch))
-        return refuse(&at->reason, SHOAL_NO_MEMORY, "out of memory: a batch of %" PRId64,
-                      config->batch);
-    return seen(at, status);
+        status =
+            shoal_optimizer_create(self->model, &config->optimizer, &self->optimizer);
+    if (status == SHOAL_OK && !allocate_batch(config, &self->batch))
+        return refuse(&self->reason, SHOAL_NO_MEMORY,
+                      "out of memory: a batch of %" PRId64, config->batch);
+    return keep_message(self, status);
 }
 
-void trainer_end(trainer *at) {
-    shoal_optimizer_destroy(at->optimizer);
-    shoal_model_destroy(at->model);
-    free(at->batch.offsets);
-    free(at->batch.tokens);
-    *at = (trainer){0};
+void trainer_end(trainer *self) {
+    shoal_optimizer_destroy(self->optimizer);
+    shoal_model_destroy(self->model);
+    free(self->batch.offsets);
+    free(self->batch.tokens);
+    *self = (trainer){0};
 }
 
 /* ---- One batch -------------------------------------------------------------------- */
@@ -155,10 +156,10 @@ void trainer_end(trainer *at) {
 /* Forward and the score of the trainer's batch, and while training backward too. Loss from
    the targets, accuracy from the answers; where the loss is over the masked rows alone both
    are the same, and without dropout only those rows are computed. */
-static shoal_status run_batch(trainer *at, shoal_model *model, bool training,
+static shoal_status run_batch(trainer *self, shoal_model *model, bool training,
                               train_score *score) {
-    const train_config *config = &at->config;
-    const copy_batch *batch = &at->batch;
+    const train_config *config = &self->config;
+    const copy_batch *batch = &self->batch;
     const bool all = config->loss == LOSS_ALL;
     const bool some = !all && !(training && config->model.dropout > 0);
     const int64_t rows = some ? batch->masked_count : batch->offsets[config->batch];
@@ -170,15 +171,15 @@ static shoal_status run_batch(trainer *at, shoal_model *model, bool training,
                                        .wanted = some ? batch->masked : NULL,
                                        .wanted_count = batch->masked_count,
                                        .training = training,
-                                       .step = at->state.step};
+                                       .step = self->state.step};
     shoal_loss loss = {0}, right = {0};
     float *out;
     shoal_status status = shoal_model_forward(model, &inputs, &out);
     if (status == SHOAL_OK && all) /* before the gradient overwrites the logits */
-        status = shoal_cross_entropy(at->context, rows, outputs, out, batch->answers,
+        status = shoal_cross_entropy(self->context, rows, outputs, out, batch->answers,
                                      NULL, &right);
     if (status == SHOAL_OK)
-        status = shoal_cross_entropy(at->context, rows, outputs, out, targets,
+        status = shoal_cross_entropy(self->context, rows, outputs, out, targets,
                                      training ? out : NULL, &loss);
     if (status == SHOAL_OK && training)
         status = shoal_model_backward(model, &inputs, out, NULL);
@@ -189,34 +190,34 @@ static shoal_status run_batch(trainer *at, shoal_model *model, bool training,
                            .accuracy = right.counted
                                            ? (double)right.correct / (double)right.counted
                                            : 0};
-    return seen(at, status);
+    return keep_message(self, status);
 }
 
-static shoal_status run_step(trainer *at, train_step *step) {
-    const train_config *config = &at->config;
-    copy_make(config, SPLIT_TRAIN, at->state.step, &at->batch);
-    shoal_status status = run_batch(at, at->model, true, &step->score);
+static shoal_status run_step(trainer *self, train_step *step) {
+    const train_config *config = &self->config;
+    copy_make(config, SPLIT_TRAIN, self->state.step, &self->batch);
+    shoal_status status = run_batch(self, self->model, true, &step->score);
     if (status != SHOAL_OK)
         return status;
-    status = shoal_gradients_clip(at->model, config->clip, &step->gradient_norm);
+    status = shoal_gradients_clip(self->model, config->clip, &step->gradient_norm);
     if (status != SHOAL_OK && !isfinite(step->gradient_norm))
-        return refuse(&at->reason, status,
+        return refuse(&self->reason, status,
                       "the gradient of step %" PRId64 " is not finite: the training has "
                       "diverged; a smaller learning_rate, a warmup or a smaller clip may "
                       "help",
-                      at->state.step + 1);
-    step->learning_rate = shoal_schedule_rate(&at->schedule, at->state.step + 1);
+                      self->state.step + 1);
+    step->learning_rate = shoal_schedule_rate(&self->schedule, self->state.step + 1);
     if (status == SHOAL_OK)
-        status = shoal_optimizer_step(at->optimizer, step->learning_rate);
+        status = shoal_optimizer_step(self->optimizer, step->learning_rate);
     if (status == SHOAL_OK)
-        at->state.step++;
-    return seen(at, status);
+        self->state.step++;
+    return keep_message(self, status);
 }
 
-shoal_status trainer_step(trainer *at, train_step *step) {
+shoal_status trainer_step(trainer *self, train_step *step) {
     const double begun = seconds_now();
-    const shoal_status status = run_step(at, step);
-    at->state.seconds += seconds_now() - begun;
+    const shoal_status status = run_step(self, step);
+    self->state.seconds += seconds_now() - begun;
     return status;
 }
 
@@ -224,75 +225,76 @@ shoal_status trainer_step(trainer *at, train_step *step) {
 
 /* Batches `first` .. first + count - 1 of a split, with the averaged weights where there
    are some: the mean loss, and all positions. */
-static shoal_status score_split(trainer *at, shoal_model *model, copy_split split,
+static shoal_status score_split(trainer *self, shoal_model *model, copy_split split,
                                 int64_t first, int64_t count, train_score *score) {
     train_score sum = {0}, one = {0};
     shoal_status status = SHOAL_OK;
-    shoal_optimizer_use_average(at->optimizer, 1);
+    shoal_optimizer_use_average(self->optimizer, 1);
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
-        copy_make(&at->config, split, first + i, &at->batch);
-        status = run_batch(at, model, false, &one);
+        copy_make(&self->config, split, first + i, &self->batch);
+        status = run_batch(self, model, false, &one);
         sum.loss += one.loss / (double)count;
         sum.correct += one.correct;
         sum.counted += one.counted;
     }
-    shoal_optimizer_use_average(at->optimizer, 0);
+    shoal_optimizer_use_average(self->optimizer, 0);
     sum.accuracy = sum.counted ? (double)sum.correct / (double)sum.counted : 0;
     *score = sum;
     return status;
 }
 
 /* Only a validation after a multiple of validate_every steps may change the rate or end
-   the training. One at the end of the steps in between reports its score and leaves the
-   state as it is, so that going on with more steps is as if they had been asked for at
-   once. */
-static bool decides(const trainer *at) {
-    return at->state.step % at->config.validate_every == 0;
+   the training. One after the last step that is not such a multiple reports its score and
+   changes no state, so that a run that is continued with more steps is the run that had
+   them from the beginning. */
+static bool decides(const trainer *self) {
+    return self->state.step % self->config.validate_every == 0;
 }
 
-shoal_status trainer_validate(trainer *at, train_score *score) {
+shoal_status trainer_validate(trainer *self, train_score *score) {
     const double begun = seconds_now();
-    train_state *state = &at->state;
-    const int64_t batches = at->config.validate_batches;
+    train_state *state = &self->state;
+    const int64_t batches = self->config.validate_batches;
     const int64_t intervals =
-        state->step > 0 ? (state->step - 1) / at->config.validate_every : 0;
-    const shoal_status status =
-        score_split(at, at->model, SPLIT_VALIDATE, intervals * batches, batches, score);
+        state->step > 0 ? (state->step - 1) / self->config.validate_every : 0;
+    const shoal_status status = score_split(self, self->model, SPLIT_VALIDATE,
+                                            intervals * batches, batches, score);
     state->seconds += seconds_now() - begun;
     if (status != SHOAL_OK)
         return status;
     state->validated_at = state->step;
-    if (!decides(at))
+    if (!decides(self))
         return SHOAL_OK;
-    shoal_schedule_observe(&at->schedule, score->loss);
+    shoal_schedule_observe(&self->schedule, score->loss);
     state->perfect = score->correct == score->counted ? state->perfect + 1 : 0;
     state->validations++;
     return SHOAL_OK;
 }
 
-shoal_status trainer_evaluate(trainer *at, const shoal_attention *attention,
+shoal_status trainer_evaluate(trainer *self, const shoal_attention *attention,
                               int64_t batches, train_score *score) {
     shoal_model *view;
-    const int64_t rows = at->config.batch * at->config.model.max_length;
+    const int64_t rows = self->config.batch * self->config.model.max_length;
     shoal_status status =
-        shoal_model_view(at->model, attention, at->config.batch, rows, &view);
+        shoal_model_view(self->model, attention, self->config.batch, rows, &view);
     if (status != SHOAL_OK)
-        return seen(at, status);
-    status = score_split(at, view, SPLIT_TEST, 0, batches, score);
+        return keep_message(self, status);
+    status = score_split(self, view, SPLIT_TEST, 0, batches, score);
     shoal_model_destroy(view);
     return status;
 }
 
-bool trainer_must_validate(const trainer *at) {
-    const train_state *state = &at->state;
+bool trainer_must_validate(const trainer *self) {
+    const train_state *state = &self->state;
     return state->step > 0 && state->validated_at != state->step &&
-           (state->step >= at->config.steps || decides(at));
+           (state->step >= self->config.steps || decides(self));
 }
 
-bool trainer_finished(const trainer *at) {
-    const bool stopped = at->config.stop_after > 0 &&
-                         at->state.perfect >= at->config.stop_after;
-    return !trainer_must_validate(at) && (at->state.step >= at->config.steps || stopped);
+bool trainer_finished(const trainer *self) {
+    const bool stopped = self->config.stop_after > 0 &&
+                         self->state.perfect >= self->config.stop_after;
+    return !trainer_must_validate(self) &&
+           (self->state.step >= self->config.steps || stopped);
 }
 
 /* ---- Checkpoints ------------------------------------------------------------------ */
@@ -322,19 +324,20 @@ static char *add_note(note_list *list, const char *prefix, const char *key) {
     return list->values[at];
 }
 
-shoal_status trainer_save(trainer *at, const char *path) {
+shoal_status trainer_save(trainer *self, const char *path) {
     note_list list = {.count = 0};
     for (int i = 0; train_field(i); i++)
-        train_get(&at->config, i, add_note(&list, "config.", train_field(i)),
+        train_get(&self->config, i, add_note(&list, "config.", train_field(i)),
                   TRAIN_VALUE);
     for (int i = 0; i < COUNTS; i++) {
-        const char *place = (const char *)&at->state + counts[i].offset;
+        const char *place = (const char *)&self->state + counts[i].offset;
         snprintf(add_note(&list, "", counts[i].key), TRAIN_VALUE, "%" PRId64,
                  *(const int64_t *)(const void *)place);
     }
-    snprintf(add_note(&list, "", seconds_key), TRAIN_VALUE, "%a", at->state.seconds);
-    return seen(at, shoal_checkpoint_save(path, at->model, at->optimizer, &at->schedule,
-                                          list.notes, list.count));
+    snprintf(add_note(&list, "", seconds_key), TRAIN_VALUE, "%a", self->state.seconds);
+    return keep_message(self,
+                        shoal_checkpoint_save(path, self->model, self->optimizer,
+                                              &self->schedule, list.notes, list.count));
 }
 
 /* A text from a file of unknown origin, made fit for a message. */
@@ -376,24 +379,25 @@ shoal_status train_read(shoal_context *context, const char *path, train_config *
 }
 
 /* The first field that differs is named. */
-static shoal_status compare_config(trainer *at, const char *path,
+static shoal_status compare_config(trainer *self, const char *path,
                                    const shoal_checkpoint *file) {
     char mine[TRAIN_VALUE], theirs[TRAIN_VALUE];
     train_config config;
     const shoal_status status =
-        read_config(at->context, path, file, &config, &at->reason);
+        read_config(self->context, path, file, &config, &self->reason);
     for (int i = 0; status == SHOAL_OK && train_field(i); i++) {
-        train_get(&at->config, i, mine, sizeof mine);
+        train_get(&self->config, i, mine, sizeof mine);
         train_get(&config, i, theirs, sizeof theirs);
         if (strcmp(mine, theirs) != 0 && strcmp(train_field(i), "steps") != 0)
-            return refuse(&at->reason, SHOAL_INVALID,
+            return refuse(&self->reason, SHOAL_INVALID,
                           "%s: the checkpoint has %s = %s, and this training has %s",
                           path, train_field(i), theirs, mine);
     }
     return status;
 }
 
-/* At most far beyond what any training counts to, so that products with batches fit. */
+/* At most 10^12: more than any training counts to, and products with sizes of batches fit
+   an int64_t. */
 static bool read_count(const char *text, void *place) {
     char *rest;
     const long long value = strtoll(text, &rest, 10);
@@ -407,7 +411,7 @@ static bool read_seconds(const char *text, double *value) {
     return rest != text && !*rest && *value >= 0 && isfinite(*value);
 }
 
-static shoal_status read_state(trainer *at, const char *path,
+static shoal_status read_state(trainer *self, const char *path,
                                const shoal_checkpoint *file, train_state *state) {
     for (int i = 0; i <= COUNTS; i++) {
         const char *key = i < COUNTS ? counts[i].key : seconds_key;
@@ -419,26 +423,27 @@ static shoal_status read_state(trainer *at, const char *path,
         if (text)
             snprintf(shown, sizeof shown, "%s", text);
         make_printable(shown);
-        return refuse(&at->reason, SHOAL_BAD_FILE,
+        return refuse(&self->reason, SHOAL_BAD_FILE,
                       "%s: %s is %s; it must be a number from 0 up", path, key, shown);
     }
     return SHOAL_OK;
 }
 
-shoal_status trainer_resume(trainer *at, const char *path) {
+shoal_status trainer_resume(trainer *self, const char *path) {
     shoal_checkpoint *file;
     train_state state = {0};
-    shoal_status status = shoal_checkpoint_open(at->context, path, &file);
+    shoal_status status = shoal_checkpoint_open(self->context, path, &file);
     if (status != SHOAL_OK)
-        return seen(at, status);
-    status = compare_config(at, path, file);
+        return keep_message(self, status);
+    status = compare_config(self, path, file);
     if (status == SHOAL_OK)
-        status = read_state(at, path, file, &state);
+        status = read_state(self, path, file, &state);
     if (status == SHOAL_OK)
-        status = seen(at, shoal_checkpoint_load(file, at->model, at->optimizer,
-                                                &at->schedule));
+        status =
+            keep_message(self, shoal_checkpoint_load(file, self->model, self->optimizer,
+                                                     &self->schedule));
     if (status == SHOAL_OK)
-        at->state = state;
+        self->state = state;
     shoal_checkpoint_close(file);
     return status;
 }

@@ -287,7 +287,7 @@ static int begin_training(running *at) {
         there ? train_read(at->context, at->checkpoint, &run->config, &reason) : SHOAL_OK;
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &reason);
-    const int code = train_apply(run->settings, at->context, &run->config);
+    const int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
     status = trainer_begin(&at->trainer, at->context, &run->config);
@@ -415,7 +415,8 @@ int train_go(train_run *run, shoal_context *context) {
     at = (running){.run = run, .context = context};
     const bool was_there = exists(run->folder);
     train_config tried = run->config;
-    int code = train_apply(run->settings, context, &tried); /* before a folder is made */
+    int code =
+        settings_apply(run->settings, context, &tried); /* before a folder is made */
     if (code == EXIT_OK)
         code = train_make_folder(run->command, run->folder);
     if (code != EXIT_OK)

@@ -191,18 +191,18 @@ static repro_cell cell_of(const repro_job *job, const char *kind, int64_t length
 }
 
 /* The grid's own settings, what the user said, and the cell's. */
-static int say_cell(const repro_job *job, const char *kind, int64_t length,
-                    train_settings *settings) {
+static int cell_settings(const repro_job *job, const char *kind, int64_t length,
+                         train_settings *settings) {
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, length);
     *settings = (train_settings){.command = "repro"};
-    int code = train_say(settings, "stop_after", STOP_AFTER);
+    int code = settings_add(settings, "stop_after", STOP_AFTER);
     for (int i = 0; i < job->settings.count && code == EXIT_OK; i++)
-        code =
-            train_say(settings, job->settings.said[i].name, job->settings.said[i].text);
+        code = settings_add(settings, job->settings.list[i].name,
+                            job->settings.list[i].text);
     if (code == EXIT_OK)
-        code = train_say(settings, "attention", kind);
-    return code == EXIT_OK ? train_say(settings, "length", text) : code;
+        code = settings_add(settings, "attention", kind);
+    return code == EXIT_OK ? settings_add(settings, "length", text) : code;
 }
 
 static json_t *result_of(const train_run *run, const char *kind) {
@@ -282,15 +282,15 @@ static int do_cell(repro_job *job, const char *kind, int64_t length, int number)
     train_config config;
     bool go_on = true;
     train_defaults("copy", &config, NULL);
-    int code = say_cell(job, kind, length, &settings);
+    int code = cell_settings(job, kind, length, &settings);
     if (code == EXIT_OK)
-        code = train_apply(&settings, job->context, &config);
+        code = settings_apply(&settings, job->context, &config);
     if (code == EXIT_OK && find_cell(job, kind, length))
         code = check_done(job, kind, length, &config, &go_on);
     /* Fields that are not given would be the checkpoint's when a cell is resumed: all are
        given, so that a checkpoint of other settings is refused. */
     if (code == EXIT_OK)
-        code = train_say_all(&settings, &config);
+        code = settings_add_all(&settings, &config);
     return code == EXIT_OK && go_on
                ? train_cell(job, kind, length, number, &settings, &config)
                : code;
@@ -665,11 +665,11 @@ static bool take_pair(void *job, const char *name, const char *pair) {
             complain(EXIT_USAGE, "repro", "--%s %s: use --%s", name, pair, own[i][1]);
             return false;
         }
-    return train_say_pair(&((repro_job *)job)->settings, pair) == EXIT_OK;
+    return settings_add_pair(&((repro_job *)job)->settings, pair) == EXIT_OK;
 }
 
 static bool take_field(void *job, const char *name, const char *value) {
-    return train_say(&((repro_job *)job)->settings, name, value) == EXIT_OK;
+    return settings_add(&((repro_job *)job)->settings, name, value) == EXIT_OK;
 }
 
 static const option_row rows[] =
@@ -747,7 +747,7 @@ static int report(repro_job *job) {
 static int check_settings(const repro_job *job) {
     train_config config;
     train_defaults("copy", &config, NULL);
-    return train_apply(&job->settings, job->context, &config);
+    return settings_apply(&job->settings, job->context, &config);
 }
 
 static int check_folder(const repro_job *job) {

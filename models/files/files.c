@@ -229,8 +229,8 @@ static shoal_status write_directly(shoal_context *context, const char *path,
     return SHOAL_OK;
 }
 
-/* The folder's entry is written by syncing the folder. A file system that cannot do that
-   for folders says EINVAL and needs no more. */
+/* Syncing a folder writes the names in it. A file system that cannot sync folders answers
+   EINVAL; there is nothing more to do then. */
 static bool sync_folder_of(const char *target) {
     char folder[PATH_MAX];
     const char *slash = strrchr(target, '/');

@@ -314,7 +314,8 @@ bool sh_npy_data_bytes(int rank, const int64_t *shape, size_t *bytes) {
     return true;
 }
 
-/* Whether the two orders differ: not when at most one dimension is beyond 1. */
+/* Whether C and Fortran order differ: they are the same where at most one dimension is
+   above 1. */
 static bool order_matters(const npy_header *header) {
     int longer = 0;
     for (int i = 0; i < header->rank; i++)

@@ -35,7 +35,8 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                   npy_reason *reason);
 
 /* Bytes of an array of 4-byte elements, or false when a dimension is negative or the size
-   is beyond an int64. Dimensions of 0 do not excuse the others from fitting. */
+   is beyond an int64. The others must fit even where a
+   dimension is 0. */
 bool sh_npy_data_bytes(int rank, const int64_t *shape, size_t *bytes);
 
 /* Writes the header of such an array; returns its length, a multiple of 64. */

@@ -27,8 +27,6 @@ struct safetensors {
     int64_t shard_count;
 };
 
-/* ---- One file: the JSON tree is measured, copied into one block and let go ---------- */
-
 /* ---- From JSON to one tensor ------------------------------------------------------ */
 
 typedef struct {
@@ -103,7 +101,7 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
     return read_place(buffer, json_object_get(description, "data_offsets"), tensor);
 }
 
-/* ---- The whole header ------------------------------------------------------------- */
+/* ---- The whole header: the JSON tree is copied into one block and freed ----------- */
 
 static char *copy_text(char **room, const char *text) {
     size_t size = strlen(text) + 1;
@@ -269,7 +267,7 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
     return status;
 }
 
-/* ---- Shards: "weight_map" of an index names the file of every tensor --------------- */
+/* ---- Shards: "weight_map" of an index names the file of every tensor -------------- */
 
 typedef struct {
     shoal_context *context;
@@ -493,7 +491,7 @@ const char *sh_safetensors_note_of(const safetensors *file, const char *key) {
     return NULL;
 }
 
-/* ---- Writing: a header by jansson, then the tensors' bytes from where they are ------ */
+/* ---- Writing: a header by jansson, then the tensors' bytes from where they are ---- */
 
 typedef struct {
     shoal_context *context;

@@ -41,7 +41,7 @@ bool sh_dtype_from_name(const char *name, tensor_dtype *dtype) {
 
 bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape, int64_t *elements,
                     size_t *bytes) {
-    /* The product without its zeros must fit too, so that no dimension is absurd. */
+    /* A 0 counts as 1, so that {0, 2^62, 2^62} is refused like {1, 2^62, 2^62}. */
     int64_t product = (int64_t)sh_dtype_size(dtype);
     bool empty = false;
     for (int i = 0; i < rank; i++) {

@@ -1,8 +1,8 @@
 /* Tensors as they lie in a model file: a name, a type, a shape and bytes in a read-only
    mapping of the file. Both readers (safetensors.h, ggml.h) give these.
 
-   The mapping: a file that somebody cuts short while it is open takes its pages with it,
-   as for any program that maps files. Replace model files by renaming, as Shoal does. */
+   If a file is truncated while it is mapped, touching its lost pages ends the program, as
+   it does for any program that maps files. Replace model files by renaming, as Shoal does. */
 #ifndef SHOAL_MODELS_FILES_TENSORS_H
 #define SHOAL_MODELS_FILES_TENSORS_H
 
@@ -44,7 +44,8 @@ bool sh_dtype_from_name(const char *name, tensor_dtype *dtype);
 size_t sh_dtype_size(tensor_dtype dtype);
 
 /* Elements and bytes of a shape. False when a dimension is negative or a product does not
-   fit in an int64; a dimension of 0 does not excuse the others. */
+   fit in an int64; the others must fit even
+   where a dimension is 0. */
 SHOAL_PRIVATE bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape,
                                   int64_t *elements, size_t *bytes);
 

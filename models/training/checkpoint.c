@@ -398,7 +398,8 @@ static shoal_status compare_config(const shoal_checkpoint *checkpoint,
                    "%s: its model was made with another %s", checkpoint->path, other);
 }
 
-/* Far beyond what any training counts to, and its products with batches fit. */
+/* At most 10^12: more than any training counts to, and products with sizes of batches fit
+   an int64_t. */
 static bool read_count(const char *text, int64_t *value) {
     char *rest;
     *value = strtoll(text, &rest, 10);

@@ -10,10 +10,11 @@
 
 /* ---- Cross-entropy --------------------------------------------------------------- */
 
-/* Rows whose losses are kept at a time. Their sum is in the rows' order whatever it is. */
-enum { PART = 4096 };
-
-enum { ROW_BLOCK = 64 }; /* rows of one task */
+enum {
+    PART = 4096,   /* rows whose losses are kept at a time; they are added in the rows'
+                      order, so that this changes no bit */
+    ROW_BLOCK = 64 /* rows of one task */
+};
 
 typedef struct {
     const shoal_context *context;
