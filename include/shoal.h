@@ -130,14 +130,14 @@ SHOAL_API shoal_status shoal_measure_crossover(shoal_context *context);
 /* ---- Kinds of attention ----------------------------------------------------------- */
 
 typedef enum {
-    SHOAL_FULL, /* full             softmax(scale Q K') V                         */
-    SHOAL_SHARED_FULL, /* shared-full      full with K = Q                               */
-    SHOAL_CLUSTERED, /* clustered-C      one attention per group of queries            */
-    SHOAL_I_CLUSTERED, /* i-clustered-C    and the topk keys of a group exactly per query */
-    SHOAL_LSH,        /* lsh-R            Reformer's hashing, R rounds, K = Q           */
-    SHOAL_ORACLE_TOP, /* oracle-top-k     only the k best keys of each query            */
-    SHOAL_SHOAL,      /* shoal-C          i-clustered with groups=keys,normaliser=query */
-    SHOAL_AUTO        /* auto             full or shoal-C, whichever suits the problem  */
+    SHOAL_FULL,        /* full           softmax(scale Q K') V */
+    SHOAL_SHARED_FULL, /* shared-full    full with K = Q */
+    SHOAL_CLUSTERED,   /* clustered-C    one attention per group of queries */
+    SHOAL_I_CLUSTERED, /* i-clustered-C  and a group's topk keys exactly per query */
+    SHOAL_LSH,         /* lsh-R          Reformer's hashing, R rounds, K = Q */
+    SHOAL_ORACLE_TOP,  /* oracle-top-k   only the k best keys of each query */
+    SHOAL_SHOAL,       /* shoal-C        i-clustered with groups=keys,normaliser=query */
+    SHOAL_AUTO,        /* auto           full or shoal-C, whichever suits the problem */
 } shoal_kind;
 
 /* How queries are grouped: by hashes of the queries and Hamming k-means, as the paper

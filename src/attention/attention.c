@@ -22,8 +22,9 @@ const shoal_kind_info *shoal_kind_describe(int index) {
 
 double shoal_attention_operations(const shoal_attention *attention,
                                   const shoal_problem *problem, unsigned flags) {
-    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
-    if (!kind)
+    const attention_kind *kind = attention ? sh_attention_kind_at((int)attention->kind)
+                                           : NULL;
+    if (!kind || !problem)
         return 0;
     /* Backward does five products where forward does two. */
     const operation_count count = kind->operations(attention, problem);

@@ -18,7 +18,8 @@
     KIND(LSH, lsh)                                                                       \
     KIND(ORACLE_TOP, oracle_top)                                                         \
     KIND(SHOAL, shoal)                                                                   \
-    KIND(AUTO, auto)
+    KIND(AUTO, auto)                                                                     \
+    /* a row per kind */
 
 /* Options after the colon of a spelling, beside the seed and the tolerance. */
 enum option {

@@ -135,7 +135,7 @@ void sh_dense_delta(dense_delta_job *job, team workers) {
     sh_team_run(workers, ceil_divide(job->n, DELTA_TASK), delta_task, job);
 }
 
-static void start_backward(const dense_backward_job *job, query_panel *panel) {
+void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel) {
     const dense_keys *keys = &job->keys;
     keys->kernels->pack(job->x.data + panel->first * job->x.stride, job->x.stride, NULL,
                         panel->count, panel->width, keys->dim, keys->scale,
@@ -145,10 +145,11 @@ static void start_backward(const dense_backward_job *job, query_panel *panel) {
                         keys->value_dim, 1, panel->grad_out);
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(keys->dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
-        int live = i < panel->count;
-        panel->largest[i] = live ? job->largest[panel->first + i] : 0;
-        panel->inverse[i] = live ? job->inverse[panel->first + i] : 0;
-        panel->delta[i] = live ? job->delta[panel->first + i] : 0;
+        const int live = i < panel->count;
+        const int64_t at = panel->first + i;
+        panel->largest[i] = live ? job->largest.data[at * job->largest.stride] : 0;
+        panel->inverse[i] = live ? job->inverse.data[at * job->inverse.stride] : 0;
+        panel->delta[i] = live ? job->delta.data[at * job->delta.stride] : 0;
     }
 }
 
@@ -208,7 +209,7 @@ static void backward_chunk(void *shared, int64_t chunk, int thread) {
         int panels =
             sh_dense_cut(scratch, job->keys.kernels, first, min(first + block, job->n));
         for (int p = 0; p < panels; p++)
-            start_backward(job, &scratch->panels[p]);
+            sh_dense_backward_start(job, &scratch->panels[p]);
         for (int64_t key = chunk * KEY_CHUNK; key < end; key += KEY_BLOCK)
             for (int p = 0; p < panels; p++)
                 sh_dense_backward_panel(job, key, min(key + KEY_BLOCK, end),

@@ -68,7 +68,7 @@ typedef struct {
     dense_keys keys;
     int64_t key_count;
     row_view x, out;
-    float *largest, *inverse;   /* one for each row of x, or NULL */
+    float *largest, *inverse;   /* of each row of x, or NULL */
     scores_callback *on_scores; /* may be NULL */
     void *context;              /* of on_scores */
     dense_scratch *threads;
@@ -85,15 +85,14 @@ typedef struct {
 } dense_delta_job;
 void sh_dense_delta(dense_delta_job *job, team workers);
 
-/* Backward of softmax(scale x K') V for n rows x, whose softmax had the score `largest`
-   and the inverse sum `inverse`: adds to dk and dv; dq, if wanted, is overwritten, or added to when onto
-   is not 0. delta[i] is what the softmax's gradient subtracts: the weighted mean of
-   row i's slopes. A gradient with data NULL is not wanted. */
+/* Backward of softmax(scale x K') V for n rows x. What forward and sh_dense_delta found is
+   one number for each row. Adds to dk and dv; dq, if wanted, is overwritten, or added to
+   when onto is not 0. A gradient with data NULL is not wanted. */
 typedef struct {
     dense_keys keys;
     int64_t n, key_count;
-    row_view x, dout;                       /* [n] */
-    const float *largest, *inverse, *delta; /* [n] */
+    row_view x, dout;                 /* [n] */
+    row_view largest, inverse, delta; /* [n][1] */
     row_view dq, dk, dv;
     int onto;
     scores_callback *on_scores; /* forward's */
@@ -103,8 +102,11 @@ typedef struct {
 } dense_backward_job;
 void sh_dense_backward(dense_backward_job *job, team workers);
 
-/* Its part for keys first .. last - 1 and one panel, whose queries, grad_out, largest,
-   inverse and delta are there: adds to the panel's grad_q, and to dk and dv. */
+/* Loads a panel with its rows, and sets its grad_q to 0. */
+void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel);
+
+/* Passes keys first .. last - 1 over one panel that was loaded: adds to its grad_q, and to
+   dk and dv. */
 void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
                              query_panel *panel, dense_scratch *scratch);
 

@@ -44,8 +44,9 @@ typedef struct {
     float *keys;   /* [LSH_WINDOW][dim], unit length */
     float *values; /* [LSH_WINDOW][value_dim] */
     /* Backward only: */
-    float *queries, *grad_out;      /* [LSH_CHUNK][dim], [LSH_CHUNK][value_dim] */
-    float *grad_keys, *grad_values; /* as keys and values */
+    float *queries, *grad_out;        /* [LSH_CHUNK][dim], [LSH_CHUNK][value_dim] */
+    float *largest, *inverse, *delta; /* [LSH_CHUNK] */
+    float *grad_keys, *grad_values;   /* as keys and values */
 } lsh_scratch;
 
 /* For heads of at most most_counted() positions, M: */
@@ -136,6 +137,9 @@ static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
         return;
     scratch->queries = sh_reserve(work, LSH_CHUNK * dim, sizeof(float));
     scratch->grad_out = sh_reserve(work, LSH_CHUNK * value_dim, sizeof(float));
+    scratch->largest = sh_reserve(work, LSH_CHUNK, sizeof(float));
+    scratch->inverse = sh_reserve(work, LSH_CHUNK, sizeof(float));
+    scratch->delta = sh_reserve(work, LSH_CHUNK, sizeof(float));
     scratch->grad_keys = sh_reserve(work, LSH_WINDOW * dim, sizeof(float));
     scratch->grad_values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
 }
@@ -537,9 +541,9 @@ static void backward_counted(lsh_job *job, const int32_t *orders, team workers) 
                                 .key_count = n,
                                 .x = job->view.q,
                                 .dout = job->dout,
-                                .largest = job->largest,
-                                .inverse = job->inverse,
-                                .delta = job->slot->delta,
+                                .largest = {job->largest, 1},
+                                .inverse = {job->inverse, 1},
+                                .delta = {job->slot->delta, 1},
                                 .dq = job->dq,
                                 .dk = {grad_keys, plan->problem.dim},
                                 .dv = job->dv,
@@ -600,26 +604,12 @@ static void gather_gradients(const lsh_job *job, const lsh_chunk *chunk,
                job->view.q.data + position * job->view.q.stride, dim * sizeof(float));
         memcpy(scratch->grad_out + i * value_dim,
                job->dout.data + position * job->dout.stride, value_dim * sizeof(float));
+        scratch->largest[i] = job->largest[position];
+        scratch->inverse[i] = job->inverse[position];
+        scratch->delta[i] = job->slot->delta[position];
     }
     memset(scratch->grad_keys, 0, window * dim * sizeof(float));
     memset(scratch->grad_values, 0, window * value_dim * sizeof(float));
-}
-
-static void start_panel(const lsh_job *job, const int32_t *queries,
-                        const lsh_scratch *scratch, query_panel *panel) {
-    const shoal_plan *plan = job->call->plan;
-    const int64_t dim = plan->problem.dim, value_dim = plan->problem.value_dim;
-    plan->kernels->pack(scratch->queries + panel->first * dim, dim, NULL, panel->count,
-                        panel->width, (int)dim, plan->problem.scale, panel->queries);
-    plan->kernels->pack(scratch->grad_out + panel->first * value_dim, value_dim, NULL,
-                        panel->count, panel->width, (int)value_dim, 1, panel->grad_out);
-    memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * panel->width));
-    for (int i = 0; i < panel->width; i++) {
-        int live = i < panel->count;
-        panel->largest[i] = live ? job->largest[queries[i]] : 0;
-        panel->inverse[i] = live ? job->inverse[queries[i]] : 0;
-        panel->delta[i] = live ? job->slot->delta[queries[i]] : 0;
-    }
 }
 
 /* to[index[r]] += from[r]. */
@@ -643,6 +633,9 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     const dense_backward_job dense = {.keys = window_keys(job, scratch),
                                       .x = {scratch->queries, problem->dim},
                                       .dout = {scratch->grad_out, problem->value_dim},
+                                      .largest = {scratch->largest, 1},
+                                      .inverse = {scratch->inverse, 1},
+                                      .delta = {scratch->delta, 1},
                                       .dq = job->dq,
                                       .dk = {job->dq.data ? scratch->grad_keys : NULL,
                                              problem->dim},
@@ -655,7 +648,7 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
         const int32_t *queries = chunk.window + chunk.before + first;
         cut(plan, &chunk, first, panel);
-        start_panel(job, queries, scratch, panel);
+        sh_dense_backward_start(&dense, panel);
         sh_dense_backward_panel(&dense, 0, window, panel, scratch->dense);
         if (job->dq.data)
             plan->kernels->unpack(panel->grad_q, panel->count, panel->width,
