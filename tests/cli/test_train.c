@@ -2,17 +2,12 @@
    of resumptions, stopping, learning, evaluation with other kinds, what a step and a
    validation are made of, memory. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 #include "train_support.h"
 
@@ -70,7 +65,6 @@ static const char *const kinds[] = {"full",  "clustered-4",    "i-clustered-4:to
 
 static void threads_change_nothing(void **state) {
     static curve one, many;
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         whole_curve(kinds[i], 1, &one);
         assert_int_equal(one.validations, STEPS / 3);
@@ -109,7 +103,6 @@ static void checkpoint_path(char path[256]) {
 static void resuming_changes_nothing(void **state) {
     static curve whole, pieces;
     char path[256];
-    (void)state;
     checkpoint_path(path);
     for (int64_t i = 0; i < COUNT_OF(kinds); i += 2) {
         whole_curve(kinds[i], 2, &whole);
@@ -123,7 +116,6 @@ static void resuming_changes_nothing(void **state) {
 static void raising_the_steps_changes_nothing(void **state) {
     static curve whole, pieces;
     char path[256];
-    (void)state;
     checkpoint_path(path);
     whole_curve("full", 1, &whole);
     memset(&pieces, 0, sizeof pieces);
@@ -150,7 +142,6 @@ static void stops_by_the_rule_only(void **state) {
     shoal_context *context = test_context(NULL, 1);
     trainer at = small_trainer(context, "full");
     train_score score;
-    (void)state;
     at.config.stop_after = 2;
     at.state.perfect = 1;
     at.state.step = 3;
@@ -177,7 +168,6 @@ static void evaluates_with_other_kinds(void **state) {
     trainer at = small_trainer(context, "full");
     train_score full, same, other;
     static curve line;
-    (void)state;
     advance(&at, &line);
     const train_state before = at.state;
     shoal_attention kind = spelled("clustered-100"); /* no more queries: full */
@@ -222,7 +212,6 @@ static void learns_to_copy(void **state) {
     trainer at = trainer_with(context, COUNT_OF(settings), settings);
     train_step step;
     train_score score = {0};
-    (void)state;
     while (!trainer_finished(&at) && score.accuracy < 0.97)
         assert_int_equal(trainer_must_validate(&at) ? trainer_validate(&at, &score)
                                                     : trainer_step(&at, &step),
@@ -264,7 +253,6 @@ static void averages_are_what_is_judged(void **state) {
     trainer other = trainer_with(context, 1, plain);
     const size_t bytes = weight_bytes(&at);
     train_score judged, wanted;
-    (void)state;
     take_steps(&at, 3);
     float *before = copy_weights(&at);
     assert_int_equal(shoal_optimizer_use_average(at.optimizer, 1), SHOAL_OK);
@@ -322,7 +310,6 @@ static void losses_are_over_what_they_say(void **state) {
                                                   {{"loss", "all"}, {"dropout", "0"}}};
     shoal_context *context = test_context(NULL, 2);
     double losses[2];
-    (void)state;
     for (int i = 0; i < 2; i++) {
         trainer at = trainer_with(context, 2, settings[i]);
         float *first = copy_weights(&at);
@@ -351,7 +338,6 @@ static void gradients_are_clipped(void **state) {
     float *before = copy_weights(&at);
     double moved = 0;
     train_step step;
-    (void)state;
     assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
     assert_true(step.gradient_norm > 0.01);
     for (size_t i = 0; i < weight_bytes(&at) / sizeof(float); i++)
@@ -376,7 +362,6 @@ static void the_optimizer_is_as_configured(void **state) {
     enum { CASES = sizeof settings / sizeof *settings, AFTER_RECTIFIED = 8 };
     shoal_context *context = test_context(NULL, 1);
     float *weights[CASES];
-    (void)state;
     for (int i = 0; i < CASES; i++) {
         trainer at = trainer_with(context, 1, settings[i]);
         take_steps(&at, AFTER_RECTIFIED);
@@ -399,7 +384,6 @@ static void the_rate_drops_on_a_plateau(void **state) {
     trainer at = trainer_with(context, COUNT_OF(settings), settings);
     train_step step;
     train_score score;
-    (void)state;
     for (int i = 0; i < 8; i++) {
         take_steps(&at, 1);
         assert_int_equal(trainer_validate(&at, &score), SHOAL_OK);
@@ -415,7 +399,6 @@ static void divergence_is_said_and_spoils_nothing(void **state) {
     shoal_context *context = test_context(NULL, 1);
     trainer at = trainer_with(context, 1, settings);
     train_step step;
-    (void)state;
     take_steps(&at, 1);
     weights_of(&at)[3] = NAN;
     float *before = copy_weights(&at);
@@ -431,7 +414,6 @@ static void divergence_is_said_and_spoils_nothing(void **state) {
 /* ---- Memory ---------------------------------------------------------------------- */
 
 static void steps_allocate_nothing(void **state) {
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
@@ -479,7 +461,6 @@ static bool survive(int64_t fail_at, const char *path) {
 static void allocations_may_fail(void **state) {
     char path[256];
     int64_t failures = 1;
-    (void)state;
     checkpoint_path(path);
     while (!survive(failures, path))
         failures++;

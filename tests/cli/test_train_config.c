@@ -1,17 +1,12 @@
 /* The copy task against its description, configurations as text, and what a checkpoint
    says about both. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 #include "train_support.h"
 
@@ -82,7 +77,6 @@ static void copy_is_as_described(void **state) {
     shoal_context *context = test_context(NULL, 1);
     train_config config = some_config(context, "full");
     static batch_memory memory;
-    (void)state;
     for (int all = 0; all < 2; all++)
         for (int64_t length = 1; length <= 31; length += length < 4 ? 1 : 9) {
             int64_t first_copy = 0, masked = 0;
@@ -123,7 +117,6 @@ static void batches_are_functions_of_their_number(void **state) {
     shoal_context *context = test_context(NULL, 1);
     train_config config = some_config(context, "full");
     static batch_memory a, b;
-    (void)state;
     config.length = 31;
     make(&a, &config, SPLIT_TRAIN, 7);
     make(&b, &config, SPLIT_TRAIN, 8);
@@ -144,7 +137,6 @@ static void batches_are_functions_of_their_number(void **state) {
 static void fields_are_read_and_written(void **state) {
     shoal_context *context = test_context(NULL, 1);
     train_config config = some_config(context, "i-clustered-9:topk=3"), copy;
-    (void)state;
     assert_true(train_defaults("copy", &copy, NULL));
     int fields = 0;
     for (; train_field(fields); fields++) {
@@ -182,7 +174,6 @@ static void wrong_fields_are_named(void **state) {
     train_config config = some_config(context, "full");
     const train_config before = config;
     train_reason reason;
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_false(train_set(context, &config, wrong[i][0], wrong[i][1], &reason));
         assert_non_null(strstr(reason.text, wrong[i][2]));
@@ -214,7 +205,6 @@ static void the_state_comes_back(void **state) {
     train_config read;
     train_reason reason;
     char path[256];
-    (void)state;
     temporary_path(path);
     at.state = (train_state){.step = 2,
                              .validations = 5,
@@ -250,7 +240,6 @@ static void other_fields_are_named(void **state) {
     trainer at = trainer_with(context, 0, NULL);
     train_step step;
     char path[256];
-    (void)state;
     temporary_path(path);
     assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
     assert_int_equal(trainer_save(&at, path), SHOAL_OK);
@@ -319,7 +308,6 @@ static void wrong_notes_are_named(void **state) {
          {"state.perfect", NULL, "state.perfect is missing"},
          {"state.seconds", "nan", "state.seconds"}};
     shoal_context *context = test_context(NULL, 1);
-    (void)state;
     resume_with(context, "", NULL, SHOAL_OK, "");
     /* The same, spelled otherwise. */
     resume_with(context, "config.learning_rate", "1.0e-2", SHOAL_OK, "");

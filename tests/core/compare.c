@@ -1,15 +1,12 @@
 /* The library's results against the exact formulas. */
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attention/lsh.h"
-
-#include <cmocka.h>
+#include "cases.h"
 
 #include "support.h"
 

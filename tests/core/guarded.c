@@ -1,13 +1,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include "guarded.h"
+#include "cases.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "support.h"
 

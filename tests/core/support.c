@@ -1,13 +1,10 @@
 #include "support.h"
+#include "cases.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const uint32_t GUARD = UINT32_C(0x7fc0beef);
 

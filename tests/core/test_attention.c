@@ -1,11 +1,8 @@
 /* Every kind, forward and backward, against the double-precision reference over random
    problems of awkward sizes, on each instruction set that runs here. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 enum { PROBLEMS_PER_KIND = 100 };
@@ -126,7 +123,6 @@ static void check_kind(void **state) {
 
 /* Longer sequences, where blocks of keys and of queries begin and end inside. */
 static void several_blocks(void **state) {
-    (void)state;
     const case_spec common = {.batch = 1,
                               .heads = 2,
                               .queries = 1111,
@@ -146,7 +142,6 @@ static void several_blocks(void **state) {
 /* Scores in the hundreds: a softmax that does not subtract its maximum overflows. Inputs
    are small integers, so that the scores themselves are exact in float. */
 static void large_scores(void **state) {
-    (void)state;
     const char *const kinds[] = {"full",
                                  "clustered-64",
                                  "i-clustered-64:topk=5",
@@ -212,7 +207,6 @@ static attention_case climbing_case(const char *kind) {
 }
 
 static void climbing_scores(void **state) {
-    (void)state;
     const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
                                  "shoal-7:topk=8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -228,7 +222,6 @@ static void climbing_scores(void **state) {
    score those keys lower and higher than it does: what counts is the other keys' small
    share. */
 static void sharp_groups(void **state) {
-    (void)state;
     const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};
     const float centre = 16, apart = 16;
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
@@ -258,7 +251,6 @@ static void sharp_groups(void **state) {
 
 /* Without the backward flag, forward gives the same bits, and backward is refused. */
 static void forward_only(void **state) {
-    (void)state;
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         case_spec spec = random_spec((shoal_kind)kind, 4242);
         spec.queries = spec.keys = 24;
@@ -284,7 +276,6 @@ static void forward_only(void **state) {
 
 /* Any subset of the gradients may be asked for. */
 static void some_gradients(void **state) {
-    (void)state;
     for (int kind = 0; shoal_kind_describe(kind); kind++)
         for (int wanted = 0; wanted < 8; wanted++) {
             case_spec spec = random_spec((shoal_kind)kind, 777);

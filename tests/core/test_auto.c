@@ -1,14 +1,10 @@
 /* auto: what it picks, that it is then that kind to the bit, and who decides. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 enum { HEADS = 2, DIM = 16 };
@@ -114,7 +110,6 @@ static void check_pick(const char *kind, int64_t length, double spread, int cros
 }
 
 static void by_size(void **state) {
-    (void)state;
     check_pick("auto", 200, 0.1, 450, "full");
     check_pick("auto", 1500, 0.1, 450, "shoal-100");
     check_pick("auto", 1500, 0.1, 100000, "full");
@@ -122,7 +117,6 @@ static void by_size(void **state) {
 }
 
 static void by_error(void **state) {
-    (void)state;
     check_pick("auto:tolerance=0.1", 1500, 0.02, 450, "shoal-100:topk=32");
     check_pick("auto:tolerance=0.1", 1500, 0.3, 450, "shoal-");
     check_pick("auto:tolerance=0.0001", 1500, 1, 450, "full");
@@ -130,7 +124,6 @@ static void by_error(void **state) {
 }
 
 static void tolerance_is_kept(void **state) {
-    (void)state;
     const double spreads[] = {0.05, 0.1, 0.2, 0.4};
     shoal_context *context = context_with(2, 450);
     for (int64_t i = 0; i < COUNT_OF(spreads); i++) {
@@ -149,7 +142,6 @@ static void tolerance_is_kept(void **state) {
 
 /* Lengths and an empty sequence, and a plan that has picked nothing yet. */
 static void corners(void **state) {
-    (void)state;
     sequence s = make(1200, 0.1);
     shoal_context *context = context_with(2, 450);
     shoal_attention attention, used;
@@ -178,7 +170,6 @@ static void corners(void **state) {
 }
 
 static void crossover(void **state) {
-    (void)state;
     shoal_context *context;
     shoal_options options = {.crossover = -1};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_INVALID);
@@ -198,7 +189,6 @@ static void crossover(void **state) {
 }
 
 static void spelling(void **state) {
-    (void)state;
     const char *const good[] = {"auto", "auto:tolerance=0.1",
                                 "auto:tolerance=0.035,seed=2", "auto:tolerance=2"};
     const char *const bad[] =

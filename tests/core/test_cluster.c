@@ -1,18 +1,15 @@
 /* Grouping and top-k: k-means against the plain loop that its header describes, on every
    instruction set and several teams; topk_cut and topk_sort against qsort; group_sort
    against its definition. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
+#include "cases.h"
 #include "cluster/grouping.h"
 #include "cluster/kmeans.h"
 #include "cluster/topk.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 enum { MOST_WORDS = 4, PROBLEMS = 240, MOST_THREADS = 4 };
 
@@ -234,7 +231,6 @@ static void check_team(const kmeans_case *k, const hash_array *hashes,
 }
 
 static void kmeans_is_the_plain_loop(void **state) {
-    (void)state;
     shoal_context *two = test_context("scalar", 2);
     shoal_context *most = test_context("scalar", MOST_THREADS);
     const team teams[] = {{.threads = 1},
@@ -281,7 +277,6 @@ static void fill_list(uint64_t *list, int32_t count, uint64_t seed) {
 }
 
 static void topk_is_qsort(void **state) {
-    (void)state;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         const int32_t count = (int32_t)test_pick(seed, 1, 0, seed % 10 ? 90 : 700);
         const int32_t k = (int32_t)test_pick(seed, 2, 0, count + 3);
@@ -302,7 +297,6 @@ static void topk_is_qsort(void **state) {
 }
 
 static void candidates_order_scores(void **state) {
-    (void)state;
     const float rising[] =
         {-__builtin_inff(), -3e38f, -1, -1e-40f, 0, 1e-40f, 1, 2, 3e38f,
          __builtin_inff()};
@@ -336,7 +330,6 @@ static void check_grouping(const grouping *sorted, const int32_t *groups, int64_
 }
 
 static void group_sort_sorts(void **state) {
-    (void)state;
     for (uint64_t seed = 0; seed < 300; seed++) {
         const int64_t n = test_pick(seed, 1, 0, 400);
         const int32_t clusters = (int32_t)test_pick(seed, 2, 1, 50);

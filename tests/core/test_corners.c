@@ -1,12 +1,9 @@
 /* Padding, NaN and infinities, and problems with nothing in them. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static const char *KINDS[TEST_KINDS + 1];
@@ -40,7 +37,6 @@ static void fill_dead(const tensor *t, const int64_t *lengths, float value) {
 /* ---- Padding ------------------------------------------------------------------- */
 
 static void padding_goes_nowhere(void **state) {
-    (void)state;
     const float poisons[] = {INFINITY, -INFINITY, 0, 3e38f};
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++)
@@ -108,7 +104,6 @@ static void check_spoiling(shoal_context *context, const case_spec *spec, spoili
 }
 
 static void nan_stays_in_its_head(void **state) {
-    (void)state;
     const float values[] = {NAN, INFINITY, -INFINITY};
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 2);
@@ -150,7 +145,6 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
 }
 
 static void nan_reaches_what_depends_on_it(void **state) {
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             const shoal_kind_info *facts = facts_of(spelled(KINDS[kind]).kind);
@@ -207,7 +201,6 @@ static void lowest_scores_weigh_nothing(void **state) {
     static const char *const kinds[] = {"full", "clustered-5", "clustered-5:groups=keys",
                                         "i-clustered-5:topk=9", "shoal-5:topk=9"};
     const int64_t counts[] = {1, 64, 129, 199};
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
             for (int64_t n = 0; n < COUNT_OF(counts); n++) {
@@ -228,7 +221,6 @@ static void lowest_scores_weigh_nothing(void **state) {
 }
 
 static void no_queries_keys_or_batch(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec no_queries = corner_spec(KINDS[kind]), no_keys = no_queries;
         case_spec no_batch = no_queries, neither = no_queries;
@@ -246,7 +238,6 @@ static void no_queries_keys_or_batch(void **state) {
 
 /* Lengths of 0 in a problem that has room for more. */
 static void zero_lengths(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++)
         for (int which = 0; which < 3; which++) {
             case_spec spec = corner_spec(KINDS[kind]);

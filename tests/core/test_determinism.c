@@ -1,13 +1,10 @@
 /* The same input and seed: the same bits on any number of threads, and the same groups on
    any instruction set. Sequences are long enough to be cut into blocks. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static const int THREADS[] = {2, 3, 7};
@@ -89,7 +86,6 @@ static void compare_threads(const char *isa, const case_spec *spec) {
 }
 
 static void threads_do_not_matter(void **state) {
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             case_spec spec = short_spec(KINDS[kind]);
@@ -98,7 +94,6 @@ static void threads_do_not_matter(void **state) {
 }
 
 static void threads_do_not_matter_in_one_long_head(void **state) {
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             case_spec spec = long_spec(KINDS[kind]);
@@ -128,7 +123,6 @@ static void compare_instruction_sets(const case_spec *spec) {
 }
 
 static void groups_are_the_same_on_every_instruction_set(void **state) {
-    (void)state;
     const int32_t bits[] = {1, 8, 31, 63, 64, 65, 128, 255};
     const int64_t dims[] = {1, 3, 16, 65};
     for (int64_t b = 0; b < COUNT_OF(bits); b++)
@@ -145,7 +139,6 @@ static void groups_are_the_same_on_every_instruction_set(void **state) {
 
 /* In the keys' metric: everything that leads to a group is floating point. */
 static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
-    (void)state;
     const int32_t ranks[] = {1, 3, 16, 33, 1024};
     const int64_t dims[] = {1, 3, 16, 65, 100};
     for (int64_t r = 0; r < COUNT_OF(ranks); r++)
@@ -163,7 +156,6 @@ static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
 
 /* A plan keeps nothing from one call to the next, not even of infinities. */
 static void plans_can_be_used_again(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = short_spec(KINDS[kind]);
         attention_case first = case_create(&spec), again = case_create(&spec);
@@ -196,7 +188,6 @@ static void check_seeds_matter(const char *kind) {
 }
 
 static void seeds_matter(void **state) {
-    (void)state;
     check_seeds_matter("clustered-50:seed=4");
     check_seeds_matter("shoal-50:seed=4");
 }

@@ -1,13 +1,10 @@
 /* The exact formulas themselves: their gradients against central finite differences of
    their outputs, and their weights against what must hold for any attention. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 enum { MAX_CLUSTERS = 5, MAX_ROUNDS = 3 };
@@ -138,7 +135,6 @@ static void compare_gradients(exact_head *head, uint64_t seed) {
 /* Every kind but one that is another, with either normaliser: a kind that has one of its
    own does not listen. */
 static void gradients_are_those_of_differences(void **state) {
-    (void)state;
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         int checked = 0;
         for (uint64_t seed = 1; seed <= 20 && !facts_of((shoal_kind)kind)->picks; seed++)
@@ -162,7 +158,6 @@ static void gradients_are_those_of_differences(void **state) {
 /* Rows of weights are never negative and sum to 1, whatever the kind; to 0 for a query that
    sees no key, neither itself nor through its group. */
 static void weights_are_averages(void **state) {
-    (void)state;
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         if (facts_of((shoal_kind)kind)->picks)
             continue;
@@ -185,7 +180,6 @@ static void weights_are_averages(void **state) {
 /* A query that is its group's centroid sees the same with either normaliser, and as if
    it attended in full. */
 static void normalisers_agree_on_a_centroid(void **state) {
-    (void)state;
     for (uint64_t seed = 1; seed <= 5; seed++) {
         exact_head *head =
             head_create((shoal_attention){.kind = SHOAL_I_CLUSTERED}, seed);
@@ -219,7 +213,6 @@ static void check_two_outputs(exact_head *head, shoal_kind kind, double first,
 
 /* Two queries, two keys, by hand: scores 0 and log 3 give weights 1/4 and 3/4. */
 static void worked_example(void **state) {
-    (void)state;
     const int32_t one_group[] = {0, 0}, second[] = {1}, first[] = {0};
     shoal_attention attention = {.topk = 1, .clusters = 1};
     exact_head *head = exact_create(&attention, 2, 2, 1, 1);

@@ -2,12 +2,9 @@
    A kernel that joins src/kernels/list.h needs a check_NAME below, or this does not
    build. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "guarded.h"
 #include "kernels/kernels.h"
 #include "support.h"
@@ -719,7 +716,6 @@ static void on_every_table(check_function *check) {
 SHOAL_KERNELS(TEST_OF)
 
 static void scalar_closest_is_its_definition(void **state) {
-    (void)state;
     check_closest(SCALAR);
 }
 

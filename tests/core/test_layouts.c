@@ -1,12 +1,9 @@
 /* Layout is only strides, and a head is alone: neither where the numbers lie in memory
    nor what else is in the batch changes a single bit. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static const char *KINDS[TEST_KINDS + 1];
@@ -56,7 +53,6 @@ static void compare_layouts(const char *isa, const char *kind, bool ragged) {
 }
 
 static void layouts_do_not_matter(void **state) {
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             compare_layouts(test_isa(isa), KINDS[kind], false);
@@ -94,7 +90,6 @@ static void check_head_alone(shoal_context *context, const attention_case *c,
 }
 
 static void heads_are_alone(void **state) {
-    (void)state;
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; KINDS[kind]; kind++)
             for (int64_t kv_heads = 2; kv_heads <= 4; kv_heads += 2) {
@@ -114,7 +109,6 @@ static void heads_are_alone(void **state) {
 
 /* q, k and v may be one and the same array. */
 static void inputs_may_overlap(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         spec.keys = spec.queries;
@@ -136,7 +130,6 @@ static void inputs_may_overlap(void **state) {
 
 /* One set of keys and values for the whole batch, by a batch stride of 0. */
 static void a_stride_of_zero_shares(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
         attention_case copied = case_create(&spec), shared = case_create(&spec);

@@ -2,15 +2,12 @@
    number of threads; every query with the nearest of the centres that were found; and
    groups as tight as plain Lloyd's from a random start. N queries, C clusters. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "cluster/lloyd.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 enum { MOST_THREADS = 3, MOST_RANK = 64 };
 
@@ -281,7 +278,6 @@ static void check_case(character which, int64_t n, int clusters, int rank, int i
 
 /* Around every size where the way changes: panels, tasks, half and whole samples. */
 static void groups_are_the_same_everywhere(void **state) {
-    (void)state;
     const int64_t sizes[] = {2,    3,    25,   49,   959,  960,  961,  1023, 1024,
                              1025, 1200, 2000, 4095, 4096, 4097, 4200, 5000};
     const int clusters[] = {1, 2, 3, 4, 5, 25, 100}, ranks[] = {1, 2, 8, 16, 17, 33, 64};
@@ -297,7 +293,6 @@ static void groups_are_the_same_everywhere(void **state) {
 
 /* So many clusters that the sample grows with them. */
 static void many_clusters(void **state) {
-    (void)state;
     check_case(MIXTURE, 9599, 300, 4, 5, 1);
     check_case(MIXTURE, 9601, 300, 4, 2, 2);
     check_case(SPREAD, 9700, 300, 3, 1, 3);
@@ -309,7 +304,6 @@ static void many_clusters(void **state) {
 /* Clusters that are more than half of the points: hardly one stays empty. */
 static void nearly_as_many_clusters(void **state) {
     const int64_t sizes[] = {1023, 1024, 1100};
-    (void)state;
     for (int64_t s = 0; s < COUNT_OF(sizes); s++) {
         lloyd_case c = lloyd_case_create(SPREAD, sizes[s], 1000, 16, 6, 3);
         int32_t *groups = test_memory(c.n, sizeof *groups), used = 0;
@@ -327,7 +321,6 @@ static void nearly_as_many_clusters(void **state) {
 }
 
 static void groups_are_tight(void **state) {
-    (void)state;
     const int64_t sizes[] = {300, 1023, 1025, 2000, 4097, 6000};
     const int clusters[] = {10, 25, 100}, iterations[] = {1, 2, 5};
     for (int64_t s = 0; s < COUNT_OF(sizes); s++)
@@ -353,7 +346,6 @@ static void groups_are_tight(void **state) {
 
 /* NaN and infinities in some queries, in all of them, and in the projection. */
 static void spoilt_queries(void **state) {
-    (void)state;
     const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f};
     const int64_t sizes[] = {70, 1500, 4500}, steps[] = {1, 3, 41};
     for (int which = 0; which < 36; which++) {

@@ -1,16 +1,13 @@
 /* lsh over many chunks: buckets as they are defined, then forward and backward against
    the reference with those buckets. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
 #include "base/random.h"
+#include "cases.h"
 #include "support.h"
 
 #include "attention/lsh.h"
-
-#include <cmocka.h>
 
 static const int64_t LENGTHS[] = {1, 2, 31, 32, 33, 64, 65, 66, 97, 128, 200, 333};
 
@@ -29,7 +26,6 @@ static case_spec lsh_spec(int64_t n, int32_t rounds, uint64_t seed) {
 /* ---- Buckets ---------------------------------------------------------------------- */
 
 static void bucket_counts(void **state) {
-    (void)state;
     const int64_t expected[][2] = {{1, 2},   {32, 2},  {64, 2},     {65, 4},
                                    {128, 4}, {129, 6}, {4096, 128}, {4097, 130}};
     for (int64_t i = 0; i < COUNT_OF(expected); i++)
@@ -60,7 +56,6 @@ static void check_bucket(const attention_case *c, const float *q, int64_t round,
 }
 
 static void buckets_are_the_largest_products(void **state) {
-    (void)state;
     case_spec spec = lsh_spec(333, 3, 10);
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
@@ -90,7 +85,6 @@ static int32_t *buckets_on(const char *isa, const attention_case *c) {
 
 /* Nor do they depend on how long a query is; 0 and NaN go to the first bucket. */
 static void buckets_are_the_same_everywhere(void **state) {
-    (void)state;
     case_spec spec = lsh_spec(300, 2, 5);
     attention_case c = case_create(&spec), scaled = case_create(&spec);
     for (int64_t i = 0; i < spec.queries; i++)
@@ -125,7 +119,6 @@ static void check_on(attention_case *c, const char *isa, int threads) {
 /* One round walks over chunks from 65 positions on; more rounds count pairs up to 64
    positions for each. */
 static void many_chunks(void **state) {
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(LENGTHS); i++)
         for (int isa = 0; test_isa(isa); isa++)
             for (int32_t rounds = 1; rounds <= 5; rounds += 1 + (int32_t)(i % 4)) {
@@ -138,7 +131,6 @@ static void many_chunks(void **state) {
 
 /* A zero query has the key 0 and still a gradient of its own, by chunks and counted. */
 static void zero_queries(void **state) {
-    (void)state;
     for (int32_t rounds = 1; rounds <= 2; rounds++) {
         case_spec spec = lsh_spec(80, rounds, 35);
         attention_case c = case_create(&spec);
@@ -153,7 +145,6 @@ static void zero_queries(void **state) {
 /* Few positions in two bundles that point away from each other, so that no round shows
    the last chunk anything of the first bundle: a whole block of keys. */
 static void keys_that_no_round_shows(void **state) {
-    (void)state;
     case_spec spec = lsh_spec(256, 4, 36);
     attention_case c = case_create(&spec);
     for (int64_t i = 0; i < 256; i++)
@@ -180,7 +171,6 @@ static void check_threads(int32_t rounds) {
 }
 
 static void any_number_of_threads(void **state) {
-    (void)state;
     check_threads(3);
     check_threads(16); /* 64 times 16 is more than 700: pairs are counted */
 }

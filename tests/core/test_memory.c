@@ -1,12 +1,9 @@
 /* Memory: every allocation failed in turn, nothing allocated while running, the workspace
    that was promised, and state that the caller keeps. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static const char *KINDS[TEST_KINDS + 1];
@@ -68,7 +65,6 @@ static void check_failures(shoal_status (*road)(const shoal_options *, attention
 }
 
 static void allocations_may_fail(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
@@ -105,7 +101,6 @@ static shoal_status attend_road(const shoal_options *options, attention_case *c)
 }
 
 static void attend_may_fail(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = memory_spec(KINDS[kind]);
         attention_case c = case_create(&spec);
@@ -149,7 +144,6 @@ static void check_too_large(const char *kind, int64_t batch, int64_t heads,
    a size can count. Groups take room even where there are no positions, and here their
    number is 2^64. */
 static void too_large_to_hold(void **state) {
-    (void)state;
     const char *const extremes[] = {
         "clustered-65535:bits=255",
         "clustered-65535:groups=keys,rank=1024",
@@ -173,7 +167,6 @@ static void too_large_to_hold(void **state) {
 /* ---- Nothing is allocated while running ---------------------------------------- */
 
 static void running_allocates_nothing(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
@@ -234,7 +227,6 @@ static size_t workspace_of(const char *kind, int64_t length, int64_t heads) {
 
 /* At most 64 bytes per query per head beyond a constant, and nothing of size N x S. */
 static void workspace_is_linear(void **state) {
-    (void)state;
     const char *const kinds[] = {"i-clustered-100", "shoal-100:topk=32"};
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
         for (int64_t heads = 1; heads <= 6; heads += 5) {
@@ -245,7 +237,6 @@ static void workspace_is_linear(void **state) {
 }
 
 static void full_needs_no_matrix(void **state) {
-    (void)state;
     size_t small = workspace_of("full", 20000, 1);
     size_t large = workspace_of("full", 120000, 1);
     assert_true(large - small <= 1024u * 100000u);
@@ -299,7 +290,6 @@ static void check_two_layers(const char *kind) {
 }
 
 static void one_plan_two_layers(void **state) {
-    (void)state;
     for (int64_t kind = 0; KINDS[kind]; kind++)
         check_two_layers(KINDS[kind]);
 }

@@ -2,15 +2,12 @@
    queries are by all keys, and how much of that `rank` directions keep. The same bits on
    every instruction set. D: size of a query or key, N queries, S keys. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "cluster/metric.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 enum { MOST_DIM = 100, SWEEPS = 12 };
 
@@ -292,7 +289,6 @@ static void check_metric(const metric_case *c, int rank, const char *what) {
 }
 
 static void distances_are_those_of_the_keys(void **state) {
-    (void)state;
     const int dims[] = {1, 2, 3, 7, 8, 17, 33, 64, 65}, ranks[] = {1, 3, 8, 16, 40};
     for (int which = 0; which < 3 * CHARACTERS * CHARACTERS; which++) {
         const character keys = (character)(which % CHARACTERS);
@@ -308,7 +304,6 @@ static void distances_are_those_of_the_keys(void **state) {
 
 /* More rows than the sample: near the covariance of all, and from end to end of them. */
 static void a_sample_stands_for_all(void **state) {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         metric_case c = case_of(WHITE, SCALED, 12, 3000, 2000 + (int64_t)seed, seed);
         double *keys = test_memory(c.dim * c.dim, sizeof *keys), typical = 0;
@@ -330,7 +325,6 @@ static void a_sample_stands_for_all(void **state) {
 
 /* Large and small numbers: the same directions, to the last bit. */
 static void any_magnitude(void **state) {
-    (void)state;
     metric_case c = case_of(FALLING, SCALED, 20, 150, 140, 9);
     float *usual = find_projection(&c, sh_kernel_table_at(0), 8);
     for (int power = -20; power <= 20; power += 5) {
@@ -353,7 +347,6 @@ static void any_magnitude(void **state) {
 
 /* Keys that tell no two queries apart: every direction is 0, or as good as that. */
 static void keys_without_extent(void **state) {
-    (void)state;
     for (int which = 0; which < 4; which++)
         for (int dim = 1; dim <= 65; dim += 16) {
             metric_case c = case_of(WHITE, WHITE, dim, 100, 60, 7);
@@ -373,7 +366,6 @@ static void keys_without_extent(void **state) {
 
 /* NaN and infinities: whatever comes out, it is the same on every instruction set. */
 static void spoilt_rows(void **state) {
-    (void)state;
     const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (int which = 0; which < 8; which++) {
         metric_case c = case_of(FALLING, FALLING, 20, 150, 140, 9);

@@ -1,12 +1,9 @@
 /* What the oracle keeps when scores are equal, rise or fall along the keys, or are no
    numbers at all. Comparison with the reference is in test_attention.c. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 enum { KEYS = 1000 };
@@ -37,7 +34,6 @@ static float mean_position(shoal_context *context, int32_t topk, const float *ke
 }
 
 static void equal_scores_keep_the_lowest_keys(void **state) {
-    (void)state;
     static float keys[KEYS];
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 1);
@@ -55,7 +51,6 @@ static void equal_scores_keep_the_lowest_keys(void **state) {
 
 /* Every block of rising keys pushes out all that was kept before. */
 static void rising_and_falling_scores(void **state) {
-    (void)state;
     static float rising[KEYS], falling[KEYS];
     for (int l = 0; l < KEYS; l++) {
         rising[l] = (float)l * 1e-6f;
@@ -71,7 +66,6 @@ static void rising_and_falling_scores(void **state) {
 
 /* NaN is kept before anything else; -infinity only where nothing else is left. */
 static void scores_that_are_no_numbers(void **state) {
-    (void)state;
     static float keys[KEYS];
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 1);
@@ -90,7 +84,6 @@ static void scores_that_are_no_numbers(void **state) {
 
 /* With room for every key it is full attention, to the last NaN. */
 static void enough_room_is_full(void **state) {
-    (void)state;
     case_spec spec = {.attention = {.kind = SHOAL_FULL},
                       .batch = 1,
                       .heads = 2,

@@ -2,11 +2,7 @@
    while he waits. Waiting is judged by processor time, which other programs on the
    machine do not add to. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +12,7 @@
 
 #include "base/context.h"
 #include "base/parallel.h"
-
-#include <cmocka.h>
+#include "cases.h"
 
 static shoal_context *context_with(int threads) {
     shoal_context *context;
@@ -42,7 +37,6 @@ static void count_task(void *shared, int64_t task, int thread) {
 }
 
 static void every_task_runs_once(void **state) {
-    (void)state;
     for (int threads = 1; threads <= 5; threads++) {
         shoal_context *context = context_with(threads);
         for (int round = 0; round < 2000; round++) {
@@ -66,7 +60,6 @@ static void turn_task(void *shared, int64_t task, int thread) {
 }
 
 static void turns_come_in_order(void **state) {
-    (void)state;
     shoal_context *context = context_with(4);
     for (int round = 0; round < 200; round++) {
         tally t = {.threads = 4};
@@ -85,7 +78,6 @@ static void unit_task(void *shared, int64_t unit, int slot, team workers) {
 }
 
 static void units_run_once(void **state) {
-    (void)state;
     shoal_context *context = context_with(3);
     for (int units = 0; units < 20; units++) {
         tally t = {.threads = 3, .taken = units};
@@ -123,7 +115,6 @@ static void slow_task(void *shared, int64_t task, int thread) {
 }
 
 static void callers_sleep(void **state) {
-    (void)state;
     shoal_context *context = context_with(2);
     slow_work slow = {0};
     const double before = seconds_of(CLOCK_THREAD_CPUTIME_ID);
@@ -133,7 +124,6 @@ static void callers_sleep(void **state) {
 }
 
 static void idle_workers_sleep(void **state) {
-    (void)state;
     shoal_context *context = context_with(4);
     tally t = {.threads = 4};
     sh_team_run(sh_team_of(context), 100, count_task, &t);
@@ -153,7 +143,6 @@ static void late_task(void *shared, int64_t task, int thread) {
 }
 
 static void those_whose_turn_is_late_sleep(void **state) {
-    (void)state;
     shoal_context *context = context_with(2);
     atomic_int turn = 0;
     const double before = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
@@ -164,7 +153,6 @@ static void those_whose_turn_is_late_sleep(void **state) {
 
 /* A forked process has the context and none of its workers. */
 static void a_fork_works(void **state) {
-    (void)state;
     shoal_context *context = context_with(3);
     tally t = {.threads = 3};
     sh_team_run(sh_team_of(context), 100, count_task, &t);
@@ -199,7 +187,6 @@ static void check_environment(const char *text, shoal_status wanted, int threads
 }
 
 static void the_environment_says_how_many(void **state) {
-    (void)state;
     check_environment("3", SHOAL_OK, 3);
     check_environment("2,4", SHOAL_OK, 2);
     check_environment("4096", SHOAL_OK, 4096);

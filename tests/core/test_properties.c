@@ -1,13 +1,10 @@
 /* What must hold whatever the numbers: the kinds that turn into full attention, and the
    error estimate. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 /* ---- Kinds that turn into full attention --------------------------------------- */
@@ -52,7 +49,6 @@ static case_spec clustered_spec(const char *kind, int32_t clusters, int32_t topk
 }
 
 static void no_more_queries_than_clusters(void **state) {
-    (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++)
         for (int32_t clusters = 70; clusters <= 71; clusters++) {
             case_spec spec = clustered_spec(GROUPED[kind], clusters, 4);
@@ -63,7 +59,6 @@ static void no_more_queries_than_clusters(void **state) {
 }
 
 static void every_key_is_a_top_key(void **state) {
-    (void)state;
     for (int64_t kind = FIRST_IMPROVED; kind < COUNT_OF(GROUPED); kind++)
         for (int32_t topk = 45; topk <= 47; topk++) {
             case_spec spec = clustered_spec(GROUPED[kind], 7, topk);
@@ -98,14 +93,12 @@ static void check_short_sequences(const char *kind) {
 }
 
 static void short_sequences_equal_full(void **state) {
-    (void)state;
     for (int64_t kind = FIRST_IMPROVED; kind < COUNT_OF(GROUPED); kind++)
         check_short_sequences(GROUPED[kind]);
 }
 
 /* The caller's groups, one for each query, in an order of its own. */
 static void singleton_groups(void **state) {
-    (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++) {
         case_spec spec = clustered_spec(GROUPED[kind], 70, 4);
         spec.own_groups = true;
@@ -118,7 +111,6 @@ static void singleton_groups(void **state) {
 }
 
 static void identical_queries(void **state) {
-    (void)state;
     for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++) {
         case_spec spec = clustered_spec(GROUPED[kind], 6, 5);
         attention_case c = case_create(&spec);
@@ -212,7 +204,6 @@ static void check_estimate(const case_spec *spec) {
 }
 
 static void estimate_of_everything_is_the_error(void **state) {
-    (void)state;
     const char *kinds[TEST_KINDS + 1];
     test_kinds((shoal_attention){.clusters = 5, .topk = 6, .rounds = 2}, kinds);
     for (int layout = 0; layout < LAYOUT_COUNT; layout++)
@@ -227,7 +218,6 @@ static void estimate_of_everything_is_the_error(void **state) {
 
 /* An output that is off in one known place. */
 static void estimate_sees_one_wrong_number(void **state) {
-    (void)state;
     case_spec spec = clustered_spec("clustered-5", 5, 0);
     spec.attention = (shoal_attention){.kind = SHOAL_FULL};
     attention_case c = case_create(&spec);
@@ -248,7 +238,6 @@ static void estimate_sees_one_wrong_number(void **state) {
 /* One query that carries nearly all of the error is found by a few samples, and what they
    say is right on the mean, with and without it. */
 static void few_samples_tell_the_error(void **state) {
-    (void)state;
     enum { SEEDS = 60 };
     for (int spoilt = 0; spoilt < 2; spoilt++) {
         case_spec spec = clustered_spec("clustered-5", 5, 0);

@@ -1,12 +1,9 @@
 /* What cannot be honoured is refused with a message, and nothing is written. */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static case_spec usual_spec(void) {
@@ -167,7 +164,6 @@ static const struct {
 };
 
 static void plans(void **state) {
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(PLAN_CHANGES); i++)
         check_plan_refused(PLAN_CHANGES[i].change, PLAN_CHANGES[i].name);
 }
@@ -257,7 +253,6 @@ INPUT_CHANGE(unwanted_groups, c->inputs.groups = (const int32_t *)c->q.data)
 INPUT_CHANGE(crooked_state, c->inputs.state = (char *)c->q.data + 4)
 
 static void inputs(void **state) {
-    (void)state;
     case_spec spec = usual_spec();
     check_inputs_refused(&spec, no_q, "no_q");
     check_inputs_refused(&spec, no_k, "no_k");
@@ -276,7 +271,6 @@ static void inputs(void **state) {
 }
 
 static void groups(void **state) {
-    (void)state;
     case_spec spec = usual_spec();
     spec.own_groups = true;
     check_inputs_refused(&spec, group_out_of_range, "group_out_of_range");
@@ -288,7 +282,6 @@ static void groups(void **state) {
 }
 
 static void offsets(void **state) {
-    (void)state;
     case_spec spec = usual_spec();
     spec.layout = LAYOUT_PACKED;
     check_inputs_refused(&spec, falling_query_offsets, "falling_query_offsets");
@@ -305,7 +298,6 @@ static void offsets(void **state) {
 
 /* Outputs that are missing, and a kind that cannot be read. */
 static void outputs(void **state) {
-    (void)state;
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
@@ -330,7 +322,6 @@ static void outputs(void **state) {
 
 /* Options that are refused still give a context to read the message from, and no more. */
 static void contexts(void **state) {
-    (void)state;
     const shoal_options refused[] = {{.isa = "pentium"}, {.threads = -1}};
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
@@ -358,7 +349,6 @@ static void *one_block(void *user, size_t bytes) {
 }
 
 static void null_arguments(void **state) {
-    (void)state;
     shoal_context *context;
     assert_int_equal(shoal_context_create(NULL, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_context_create(&(shoal_options){.allocate = one_block},
@@ -378,7 +368,6 @@ static void null_arguments(void **state) {
 }
 
 static void backward_before_forward(void **state) {
-    (void)state;
     const case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);

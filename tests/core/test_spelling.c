@@ -1,25 +1,20 @@
 /* The spelling of an attention: what is read, what is written, and what is refused. */
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "support.h"
 
 static shoal_context *context;
 
 static int create_context(void **state) {
-    (void)state;
     context = test_context(NULL, 1);
     return 0;
 }
 
 static int destroy_context(void **state) {
-    (void)state;
     shoal_context_destroy(context);
     return 0;
 }
@@ -54,7 +49,6 @@ static void check_parse(const char *text, shoal_attention expected) {
 }
 
 static void known_spellings(void **state) {
-    (void)state;
     uint64_t seed = parse("clustered-100").seed; /* the default, whatever it is */
     check_parse("full", (shoal_attention){.kind = SHOAL_FULL});
     check_parse("shared-full", (shoal_attention){.kind = SHOAL_SHARED_FULL});
@@ -131,7 +125,6 @@ static void known_spellings(void **state) {
 /* Every kind describes itself: its defaults are what its name alone means, and written
    with every option they are read back as they were. */
 static void descriptions(void **state) {
-    (void)state;
     int kinds = 0;
     for (const shoal_kind_info *info; (info = shoal_kind_describe(kinds)); kinds++) {
         assert_true(info->name[0] && info->cost[0] && info->summary[0]);
@@ -201,7 +194,6 @@ static void check_shortest(const char *text, const shoal_attention *attention) {
 }
 
 static void round_trips(void **state) {
-    (void)state;
     for (uint64_t seed = 1; seed <= 2000; seed++) {
         shoal_attention attention = random_attention(seed);
         char text[256];
@@ -233,7 +225,6 @@ static void unused_fields(void **state) {
                    .groups = SHOAL_GROUPS_KEYS,
                    .iterations = 10},
                   "clustered-3:groups=keys"}};
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(cases); i++) {
         char text[256];
         shoal_attention attention = cases[i].attention;
@@ -246,7 +237,6 @@ static void unused_fields(void **state) {
 
 /* As snprintf: cut, ended, and the whole length returned. */
 static void little_room(void **state) {
-    (void)state;
     shoal_attention attention =
         parse("i-clustered-12345:topk=7,groups=keys,normaliser=query,bits=9,rank=5,"
               "iterations=3,seed=99");
@@ -358,7 +348,6 @@ static const struct {
 };
 
 static void malformed_spellings(void **state) {
-    (void)state;
     for (int64_t i = 0; i < COUNT_OF(MALFORMED); i++) {
         shoal_attention attention = {.kind = SHOAL_LSH, .rounds = 3}, before = attention;
         const char *text = MALFORMED[i].text;
@@ -374,7 +363,6 @@ static void malformed_spellings(void **state) {
 
 /* Text without end or sense: refused, or read as something that can be written again. */
 static void random_text(void **state) {
-    (void)state;
     static const char letters[] =
         "i-clustered-100:topk=32,bits=63,seed=1lsh-4oracle-full shoal-groups=keys,rank"
         "\n%s";

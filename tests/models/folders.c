@@ -1,15 +1,11 @@
 #define _GNU_SOURCE
 #include "folders.h"
+#include "cases.h"
 
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 void write_bytes_to(const char *path, const void *bytes, size_t size) {
     FILE *file = fopen(path, "wb");

@@ -1,15 +1,12 @@
 #include "nn_support.h"
+#include "cases.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/nn/layers.h"
-
-#include <cmocka.h>
 
 #include "support.h"
 

@@ -1,14 +1,11 @@
 /* Cases for a comparison with PyTorch: bench/peers/train_check.py makes the folders, runs
    this program with SHOAL_NN_CASES naming where they are, and reads what it wrote. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "nn_support.h"
-
-#include <cmocka.h>
 
 #include "shoal_models.h"
 #include "support.h"
@@ -59,7 +56,6 @@ static void write_case(shoal_context *context, const char *folder, const model_c
 }
 
 static void cases_for_pytorch_are_written_where_asked(void **state) {
-    (void)state;
     const char *folder = getenv("SHOAL_NN_CASES");
     if (!folder)
         skip();

@@ -2,19 +2,14 @@
    fit, is cut short or is no checkpoint is refused with a message that names what is wrong,
    while model and optimizer stay what they were. */
 #define _GNU_SOURCE
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <locale.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cases.h"
 #include "models/files/safetensors.h"
 #include "shoal_models.h"
 #include "support.h"

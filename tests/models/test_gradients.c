@@ -2,13 +2,10 @@
    over the orders of norms, activations, positions, heads, kinds of attention, dropout
    and awkward sizes. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
+#include "cases.h"
 #include "nn_support.h"
-
-#include <cmocka.h>
 
 #include "support.h"
 
@@ -100,7 +97,6 @@ static void check_case(shoal_context *context, const model_case *c) {
 }
 
 static void gradients_are_those_of_finite_differences(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     model_case c;
     for (int64_t i = 0; find_case(i, &c); i++)
@@ -109,7 +105,6 @@ static void gradients_are_those_of_finite_differences(void **state) {
 }
 
 static void plain_row_functions_give_them_too(void **state) {
-    (void)state;
     shoal_context *context = test_context("scalar", 1);
     check_case(context, &CASES[0]);
     check_case(context, &CASES[1]);
@@ -139,7 +134,6 @@ static void logits_are_exact(void **state) {
                              .layers = 1,          .heads = 3,
                              .head_dim = 100,      .feed_forward = 20,
                              .dropout = 0.3f,      .lengths = {5, 6, -1}};
-    (void)state;
     shoal_context *context = test_context(NULL, 1);
     model_case c;
     for (int64_t i = 0; find_case(i, &c); i++)

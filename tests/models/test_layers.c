@@ -1,15 +1,12 @@
 /* Layers one by one: activations, half precision, products, norms, dropout,
    convolutions, with the scalar kernels and the best. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "kernels/half.h"
 #include "models/nn/layers.h"
-
-#include <cmocka.h>
 
 #include "nn_support.h"
 #include "support.h"
@@ -72,7 +69,6 @@ static void check_gelu(shoal_context *context) {
 }
 
 static void gelu_is_exact(void **state) {
-    (void)state;
     with_both(check_gelu);
 }
 
@@ -85,7 +81,6 @@ static double half_value(uint16_t half) {
 }
 
 static void halves_convert_exactly(void **state) {
-    (void)state;
     for (int i = 0; i < 65536; i++) {
         uint16_t half = (uint16_t)i;
         float value = half_to_float(half);
@@ -125,7 +120,6 @@ static void check_widening(shoal_context *context) {
 }
 
 static void halves_widen_exactly(void **state) {
-    (void)state;
     with_both(check_widening);
 }
 
@@ -166,7 +160,6 @@ static void check_products(shoal_context *context) {
 }
 
 static void products_are_right_for_floats_and_halves(void **state) {
-    (void)state;
     with_both(check_products);
 }
 
@@ -193,7 +186,6 @@ static void check_linear_backward(shoal_context *context) {
 }
 
 static void gradients_of_products_are_added(void **state) {
-    (void)state;
     with_both(check_linear_backward);
 }
 
@@ -255,7 +247,6 @@ static void check_norm_backward(shoal_context *context) {
 }
 
 static void norms_are_right(void **state) {
-    (void)state;
     with_both(check_norm);
     with_both(check_norm_backward);
 }
@@ -263,7 +254,6 @@ static void norms_are_right(void **state) {
 /* ---- Dropout ----------------------------------------------------------------------- */
 
 static void dropout_keeps_the_share_it_should(void **state) {
-    (void)state;
     enum { ROWS = 400, SIZE = 257 };
     float factors[SIZE], piece[SIZE];
     dropout_mask mask = {.rate = 0.25f, .seed = 1, .step = 2, .site = 3};
@@ -348,7 +338,6 @@ static void compare_slopes(const layer_case *c, double *values, const double *sl
 /* Its gradients are those of central differences, in either order of the norms, with
    either activation, with and without dropout. */
 static void exact_layer_gradients(void **state) {
-    (void)state;
     for (int variant = 0; variant < 8; variant++) {
         layer_case c = {0};
         fill_layer(&c, variant);
@@ -454,7 +443,6 @@ static void check_conv(const shoal_context *context, int64_t length, int stride,
 }
 
 static void convolutions_and_their_gradients_are_right(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     const int64_t lengths[] = {0, 1, 2, 3, 7, 8, 131, 260};
     for (int64_t i = 0; i < COUNT_OF(lengths); i++)

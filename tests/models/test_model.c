@@ -2,15 +2,12 @@
    sequences give alone, inference gives what training gives, weights may be anywhere, a
    step allocates nothing. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "kernels/half.h"
 #include "nn_support.h"
-
-#include <cmocka.h>
 
 #include "support.h"
 
@@ -60,7 +57,6 @@ static training train(const char *kind, int threads, bool post_norm) {
 }
 
 static void threads_change_no_bit(void **state) {
-    (void)state;
     for (int64_t k = 0; KINDS[k]; k++) {
         training one = train(KINDS[k], 1, k % 2);
         for (int threads = 2; threads <= 5; threads += 3) {
@@ -97,7 +93,6 @@ static void run_alone(const model_setup *setup, int64_t b, float *logits) {
 
 /* To rounding: a product's last rows may be summed by another of the BLAS's kernels. */
 static void a_batch_gives_what_its_sequences_give_alone(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     for (int64_t k = 0; KINDS[k]; k++) {
         model_case c = big_case(KINDS[k]);
@@ -119,7 +114,6 @@ static void a_batch_gives_what_its_sequences_give_alone(void **state) {
 }
 
 static void a_model_takes_smaller_batches_too(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     model_case c = big_case("i-clustered-5:topk=8");
     model_setup setup = setup_create(context, &c, true, 9);
@@ -148,7 +142,6 @@ static void a_model_takes_smaller_batches_too(void **state) {
 /* ---- Inference --------------------------------------------------------------------- */
 
 static void inference_gives_what_training_gives(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     for (int64_t k = 0; KINDS[k / 2]; k++) {
         model_case c = big_case(KINDS[k / 2]);
@@ -200,7 +193,6 @@ static void free_halves(encoder_layer *layer) {
 }
 
 static void weights_may_be_halves_and_anywhere(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     model_case c = big_case("full");
     model_setup setup = setup_create(context, &c, false, 2);
@@ -253,7 +245,6 @@ static void weights_may_be_halves_and_anywhere(void **state) {
 /* ---- Memory ------------------------------------------------------------------------ */
 
 static void a_step_allocates_nothing(void **state) {
-    (void)state;
     for (int64_t k = 0; KINDS[k]; k++) {
         counting_allocator allocator = {0};
         shoal_options options = counting_options(&allocator);
@@ -274,7 +265,6 @@ static void a_step_allocates_nothing(void **state) {
 }
 
 static void every_failing_allocation_is_reported(void **state) {
-    (void)state;
     model_case c = big_case("i-clustered-5:topk=8");
     const shoal_model_config config = config_of(&c);
     for (int64_t fail_at = 0, last = 1; fail_at <= last; fail_at++) {

@@ -1,15 +1,10 @@
 /* The calls of a model: layers alone, wanted rows, views, refusals, memory that grows as the
    rows do. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "shoal_models.h"
 #include "support.h"
 
@@ -93,7 +88,6 @@ static void layers_alone(void **state) {
     float features[ROWS * MODEL], direction[ROWS * MODEL], dout[ROWS * MODEL],
         dfeatures[ROWS * MODEL];
     float *out;
-    (void)state;
     fill(features, ROWS * MODEL, 4);
     fill(direction, ROWS * MODEL, 5);
     const shoal_model_inputs inputs = {.batch = BATCH,
@@ -129,7 +123,6 @@ enum { WANTED = 4 };
 
 /* Fewer rows come out, and gradients are those of the whole with 0 elsewhere. */
 static void wanted_rows_are_those_of_the_whole(void **state) {
-    (void)state;
     for (int bare = 0; bare < 2; bare++) {
         shoal_context *context = test_context(NULL, 2);
         shoal_model_config config = config_of("full", bare);
@@ -185,7 +178,6 @@ static void wrong_wanted_rows_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS] = {0};
     float *out;
-    (void)state;
     shoal_model_inputs inputs = {.batch = BATCH,
                                  .offsets = offsets,
                                  .tokens = tokens,
@@ -219,7 +211,6 @@ static void views_share_the_weights(void **state) {
     shoal_model *model = make_model(context, &config), *view, *other;
     int32_t tokens[ROWS];
     float whole[ROWS * OUTPUTS], *out, *values, *theirs, *gradients;
-    (void)state;
     fill_tokens(tokens);
     const shoal_model_inputs inputs = {.batch = BATCH,
                                        .offsets = offsets,
@@ -266,7 +257,6 @@ static void views_of_shared_projections(void **state) {
     const shoal_attention kinds[] = {spelled("shared-full"), spelled("full")};
     shoal_model *model = make_model(context, &config);
     float features[ROWS * MODEL], outs[2][ROWS * MODEL], *out;
-    (void)state;
     fill(features, ROWS * MODEL, 4);
     const shoal_model_inputs inputs = {.batch = BATCH,
                                        .offsets = offsets,
@@ -293,7 +283,6 @@ static void wrong_inputs_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS + 10] = {0};
     float *out;
-    (void)state;
     shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .tokens = tokens};
     float none[ROWS * OUTPUTS] = {0};
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
@@ -353,7 +342,6 @@ static void wrong_inputs_are_refused(void **state) {
 static void wrong_configurations_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model;
-    (void)state;
     for (int field = 0; field < 13; field++) {
         shoal_model_config config = config_of("full", field == 11);
         switch (field) {
@@ -402,7 +390,6 @@ static void memory_grows_as_the_rows(void **state) {
     static const char *const kinds[] = {"full", "clustered-100", "i-clustered-100",
                                         "lsh-1"};
     shoal_context *context = test_context(NULL, 2);
-    (void)state;
     for (int64_t k = 0; k < COUNT_OF(kinds); k++) {
         size_t bytes[2];
         for (int i = 0; i < 2; i++) {

@@ -3,11 +3,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "models/files/npy.h"
 #include "shoal_models.h"
 
@@ -32,7 +27,6 @@ static const char *inside(const char *name) {
 }
 
 static int begin(void **state) {
-    (void)state;
     return !mkdtemp(directory) || shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
@@ -60,7 +54,6 @@ static void remove_file(const char *path, const char *name) {
 }
 
 static int end(void **state) {
-    (void)state;
     for_each_file(directory, remove_file);
     shoal_context_destroy(context);
     return rmdir(directory);
@@ -97,12 +90,10 @@ static void check_corpus_file(const char *path, const char *name) {
 }
 
 static void corpus_is_read_or_refused(void **state) {
-    (void)state;
     assert_true(for_each_file(CORPUS, check_corpus_file) > 80);
 }
 
 static void refusals_say_why(void **state) {
-    (void)state;
     static const struct {
         const char *name, *words;
     } rows[] = {
@@ -142,7 +133,6 @@ static void refusals_say_why(void **state) {
 }
 
 static void what_is_no_file_is_refused(void **state) {
-    (void)state;
     shoal_array array;
     assert_int_equal(shoal_array_read(context, inside("absent.npy"), &array), SHOAL_IO);
     assert_non_null(strstr(shoal_context_message(context), "absent.npy"));
@@ -170,7 +160,6 @@ static shoal_status read_through_pipe(const char *name, long cut, long more,
 }
 
 static void pipes_are_read(void **state) {
-    (void)state;
     static const char *const names[] = {"ok-version1", "ok-version2",
                                         "ok-unaligned-by-one", "ok-int32", "ok-scalar"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -190,7 +179,6 @@ static void pipes_are_read(void **state) {
 }
 
 static void a_read_array_is_a_private_copy(void **state) {
-    (void)state;
     float values[2] = {1, 2};
     shoal_array array = {SHOAL_FLOAT32, 1, {2}, values, NULL, 0}, first, second;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
@@ -210,7 +198,6 @@ static void a_read_array_is_a_private_copy(void **state) {
 /* ---- Writing ---------------------------------------------------------------------- */
 
 static void what_is_written_is_read(void **state) {
-    (void)state;
     int32_t values[2 * 3 * 4 * 5];
     for (int i = 0; i < 2 * 3 * 4 * 5; i++)
         values[i] = i * 77777 - 999;
@@ -243,7 +230,6 @@ static void what_is_written_is_read(void **state) {
 }
 
 static void impossible_arrays_are_not_written(void **state) {
-    (void)state;
     float value = 1;
     shoal_array good = {SHOAL_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
     const char *path = inside("impossible.npy");
@@ -269,7 +255,6 @@ static void impossible_arrays_are_not_written(void **state) {
 
 /* A file size limit stands in for a full disk. */
 static void a_failed_write_leaves_what_was_there(void **state) {
-    (void)state;
     static float values[100000];
     shoal_array small = {SHOAL_FLOAT32, 1, {3}, values, NULL, 0}, back;
     shoal_array large = {SHOAL_FLOAT32, 1, {100000}, values, NULL, 0};
@@ -293,7 +278,6 @@ static void a_failed_write_leaves_what_was_there(void **state) {
 }
 
 static void unwritable_places_are_named(void **state) {
-    (void)state;
     float value = 1;
     shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
     assert_int_equal(shoal_array_write(context, inside("no/such/a.npy"), &array),
@@ -308,7 +292,6 @@ static void unwritable_places_are_named(void **state) {
 }
 
 static void links_pipes_and_permissions_survive(void **state) {
-    (void)state;
     float value = 4;
     char link[512], target[512], bytes[256];
     struct stat information;
@@ -339,7 +322,6 @@ static void links_pipes_and_permissions_survive(void **state) {
 }
 
 static void a_refused_context_stays_refused(void **state) {
-    (void)state;
     float value = 1;
     shoal_options options = {.isa = "abacus"};
     shoal_context *refused;

@@ -3,14 +3,11 @@
    1. Queries at most e apart have softmax rows at most e |K|_2 apart (L2).
    2. No row of i-clustered is farther from full than that of clustered (L1). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "shoal_models.h"
 #include "support.h"
 
@@ -150,7 +147,6 @@ static void check_propositions(const proposition_data *data) {
 }
 
 static void propositions_on_random_data(void **state) {
-    (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
         case_spec spec = {.batch = 1,
                           .heads = 2,
@@ -224,7 +220,6 @@ static const float *head_of(const shoal_array *array, int64_t head) {
 }
 
 static void propositions_on_real_data(void **state) {
-    (void)state;
     skip_without_data();
     for (int64_t i = 0; i < COUNT_OF(LAYERS); i++) {
         const real_layer *layer = &LAYERS[i];
@@ -278,7 +273,6 @@ static attention_case real_case(shoal_context *context, const real_layer *layer,
 }
 
 static void real_data_against_reference(void **state) {
-    (void)state;
     skip_without_data();
     for (int64_t i = 1; i < COUNT_OF(LAYERS); i += 2) {
         shoal_context *context = test_context(NULL, 0);

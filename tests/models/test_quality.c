@@ -1,13 +1,10 @@
 /* What shoal-C is worth on the queries, keys and values of real models: its error beside
    the bars that were set for it, and how well a few sampled queries tell that error. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "shoal_models.h"
 #include "support.h"
 
@@ -113,7 +110,6 @@ static void check_at_most(const char *what, double error, double bar) {
 }
 
 static void whisper_tiny(void **state) {
-    (void)state;
     check_at_most("whisper-tiny, shoal-100:topk=32",
                   mean_error(WHISPER, COUNT_OF(WHISPER), "shoal-100:topk=32"), 0.22);
     check_at_most("whisper-tiny, shoal-100:topk=64",
@@ -121,7 +117,6 @@ static void whisper_tiny(void **state) {
 }
 
 static void minilm_l6(void **state) {
-    (void)state;
     double paper = mean_error(MINILM, COUNT_OF(MINILM), "i-clustered-25:topk=32");
     check_at_most("minilm-l6, shoal-25:topk=32",
                   mean_error(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32"), 0.62 * paper);
@@ -182,12 +177,10 @@ static void check_estimates(const char *const *names, int64_t count, const char 
 }
 
 static void estimates_on_whisper_tiny(void **state) {
-    (void)state;
     check_estimates(WHISPER, COUNT_OF(WHISPER), "shoal-100:topk=32");
 }
 
 static void estimates_on_minilm_l6(void **state) {
-    (void)state;
     check_estimates(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32");
 }
 

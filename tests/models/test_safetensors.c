@@ -1,19 +1,14 @@
 /* safetensors: what is written is read back, and every way of being wrong is refused. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cases.h"
 #include "folders.h"
 #include "models/files/safetensors.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 static shoal_context *context;
 static const char *folder;
@@ -87,7 +82,6 @@ static void check_contents(const safetensors *file) {
 }
 
 static void what_is_written_is_read(void **state) {
-    (void)state;
     for (int durable = 0; durable < 2; durable++) {
         safetensors *file;
         const file_tensor *t;
@@ -131,7 +125,6 @@ static void corners_are_legal(void **state) {
         "{\"__metadata__\":{}}",
         TWO_EMPTY,
     };
-    (void)state;
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         safetensors *file;
         assert_int_equal(parse(headers[i], 0, &file), SHOAL_OK);
@@ -205,7 +198,6 @@ static void wrong_headers_are_refused(void **state) {
          "\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
          3},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         safetensors *file = (safetensors *)&file;
         if (parse(cases[i].header, cases[i].data, &file) != SHOAL_BAD_FILE)
@@ -219,7 +211,6 @@ static void deep_nesting_is_refused(void **state) {
     enum { DEPTH = 100000 };
     safetensors *file;
     char *header = malloc(DEPTH + 16);
-    (void)state;
     strcpy(header, "{\"a\":");
     memset(header + 5, '[', DEPTH);
     header[5 + DEPTH] = 0;
@@ -229,7 +220,6 @@ static void deep_nesting_is_refused(void **state) {
 
 static void header_lengths_are_checked(void **state) {
     const uint64_t lengths[] = {0, 1, 3, 100000001, UINT32_MAX, INT64_MAX, UINT64_MAX};
-    (void)state;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         safetensors *file;
         size_t size;
@@ -253,7 +243,6 @@ static void check_usable(const safetensors *file, const unsigned char *bytes,
 }
 
 static void every_byte_and_length_is_tried(void **state) {
-    (void)state;
     static const char header[] =
         "{\"__metadata__\":{\"k\":\"v\"},"
         "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
@@ -290,7 +279,6 @@ static void every_byte_and_length_is_tried(void **state) {
 
 static void odd_files_are_refused(void **state) {
     safetensors *file;
-    (void)state;
     assert_int_equal(sh_safetensors_open(context, inside("absent"), &file), SHOAL_IO);
     assert_int_equal(sh_safetensors_open(context, folder, &file), SHOAL_BAD_FILE);
     assert_int_equal(sh_safetensors_open(context, "/dev/zero", &file), SHOAL_BAD_FILE);
@@ -302,7 +290,6 @@ static void odd_files_are_refused(void **state) {
 static void the_writer_refuses(void **state) {
     const file_tensor twice[] = {written[1], written[1]};
     file_tensor bad[] = {written[1], written[1], written[1], written[1], written[1]};
-    (void)state;
     bad[0].name = "__metadata__";
     bad[1].name = "\xc3";
     bad[2].name = "";
@@ -345,7 +332,6 @@ static void shards_are_one_model(void **state) {
         "{\"weight_map\": {\"step\": \"one\", \"weights\": \"two\"}}",
     };
     safetensors *file;
-    (void)state;
     sh_safetensors_write(context, inside("one"), &written[1], 1, NULL, 0, 0);
     sh_safetensors_write(context, inside("two"), &written[3], 1, NULL, 0, 0);
     write_text("i.json", "{\"weight_map\": {\"weights\": \"one\", \"step\": \"two\"}}");
@@ -364,7 +350,6 @@ static void shards_are_one_model(void **state) {
 }
 
 static void failed_allocations_are_reported(void **state) {
-    (void)state;
     write_text("i.json", "{\"weight_map\": {\"weights\": \"one\", \"step\": \"two\"}}");
     for (int64_t n = 0;; n++) {
         counting_allocator memory = {0};
@@ -391,13 +376,11 @@ static void failed_allocations_are_reported(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     folder = make_folder();
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
 static int end(void **state) {
-    (void)state;
     remove_folder(folder);
     shoal_context_destroy(context);
     return 0;

@@ -2,13 +2,10 @@
    published ones in double precision, clipping, averages, the learning rate's schedule,
    random numbers, the arena of parameters. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cases.h"
 #include "models/nn/parameters.h"
 #include "shoal_models.h"
 #include "support.h"
@@ -90,7 +87,6 @@ static void check_entropy(shoal_context *context, int64_t rows, int64_t classes)
 }
 
 static void cross_entropy_is_right(void **state) {
-    (void)state;
     for (int i = 0; test_isa(i); i++) {
         shoal_context *context = test_context(test_isa(i), 1 + i % 3);
         check_entropy(context, 70, 300);
@@ -105,7 +101,6 @@ static void cross_entropy_has_its_slope(void **state) {
     shoal_context *context = test_context(NULL, 2);
     entropy_case c = entropy_create(7, 5);
     shoal_loss loss[2];
-    (void)state;
     assert_int_equal(shoal_cross_entropy(context, 7, 5, c.logits, c.targets, c.slopes,
                                          loss),
                      SHOAL_OK);
@@ -130,7 +125,6 @@ static void cross_entropy_has_corners(void **state) {
     float logits[6] = {0};
     int32_t targets[2] = {SHOAL_IGNORED, SHOAL_IGNORED};
     shoal_loss loss = {1, 1, 1};
-    (void)state;
     assert_int_equal(shoal_cross_entropy(context, 0, 3, NULL, NULL, NULL, &loss),
                      SHOAL_OK);
     assert_true(loss.mean == 0 && loss.counted == 0 && loss.correct == 0);
@@ -250,7 +244,6 @@ static void check_optimizer(const shoal_optimizer_config *config) {
 }
 
 static void optimizers_do_what_was_published(void **state) {
-    (void)state;
     for (int32_t kind = SHOAL_RADAM; kind <= SHOAL_ADAM_L2; kind++) {
         shoal_optimizer_config config = shoal_optimizer_defaults();
         config.kind = kind;
@@ -268,7 +261,6 @@ static void optimizers_do_what_was_published(void **state) {
 static void no_config_is_the_default(void **state) {
     vectors on[2] = {vectors_create(1), vectors_create(3)};
     const shoal_optimizer_config config = shoal_optimizer_defaults();
-    (void)state;
     for (int i = 0; i < 2; i++) {
         shoal_optimizer *optimizer;
         assert_int_equal(shoal_optimizer_create(on[i].model, i ? &config : NULL,
@@ -291,7 +283,6 @@ static void wrong_optimizers_are_refused(void **state) {
     vectors on = vectors_create(1);
     shoal_optimizer *optimizer;
     shoal_model *view;
-    (void)state;
     for (int field = 0; field < 9; field++) {
         shoal_optimizer_config config = shoal_optimizer_defaults();
         switch (field) {
@@ -337,7 +328,6 @@ static double norm_of(const vectors *on) {
 static void clipping_scales_to_the_limit(void **state) {
     vectors on = vectors_create(2);
     double norm;
-    (void)state;
     fill_gradients(&on, 1);
     const double whole = norm_of(&on);
     const double limits[] = {0, 1e9, 10}; /* no limit, a far one, one that is reached */
@@ -365,7 +355,6 @@ static void averages_follow_the_weights(void **state) {
     vectors on = vectors_create(2);
     shoal_optimizer_config config = shoal_optimizer_defaults();
     shoal_optimizer *optimizer;
-    (void)state;
     config.average = 0.9f;
     assert_int_equal(shoal_optimizer_create(on.model, &config, &optimizer), SHOAL_OK);
     on.values[5] = 3;
@@ -396,7 +385,6 @@ static void averages_follow_the_weights(void **state) {
 
 static void the_rate_warms_up_and_drops(void **state) {
     shoal_schedule plan = shoal_schedule_start(0.1);
-    (void)state;
     assert_true(shoal_schedule_rate(&plan, 1) == 0.1); /* a constant */
     assert_false(shoal_schedule_observe(&plan, 1) || shoal_schedule_observe(&plan, 2));
     plan = shoal_schedule_start(0.1);
@@ -428,7 +416,6 @@ static void the_rate_warms_up_and_drops(void **state) {
 
 static void random_numbers_are_functions(void **state) {
     int counts[10] = {0};
-    (void)state;
     assert_true(shoal_random(1, 2, 3) == shoal_random(1, 2, 3));
     assert_true(shoal_random(1, 2, 3) != shoal_random(2, 2, 3));
     assert_true(shoal_random(1, 2, 3) != shoal_random(1, 3, 3));
@@ -467,7 +454,6 @@ static void describe(parameters *into, const void *model) {
 static void the_arena_lists_what_it_holds(void **state) {
     shoal_context *context = test_context(NULL, 1);
     parameters *arena;
-    (void)state;
     assert_int_equal(sh_parameters_create(context, describe, NULL, true, &arena),
                      SHOAL_OK);
     sh_parameters_start(arena, 3);

@@ -2,14 +2,11 @@
    gradients are those of the whole, to rounding (a product's last rows may be summed by
    another of the BLAS's kernels). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "nn_support.h"
-
-#include <cmocka.h>
 
 #include "support.h"
 
@@ -78,7 +75,6 @@ static void compare_steps(const char *kind, bool post_norm, int64_t every, int t
 }
 
 static void fewer_rows_give_the_same_step(void **state) {
-    (void)state;
     for (int64_t k = 0; KINDS[k]; k++)
         for (int post_norm = 0; post_norm < 2; post_norm++) {
             compare_steps(KINDS[k], post_norm, 5, 1 + (int)k % 3);
@@ -89,7 +85,6 @@ static void fewer_rows_give_the_same_step(void **state) {
 }
 
 static void inference_gives_the_wanted_rows(void **state) {
-    (void)state;
     shoal_context *context = test_context(NULL, 2);
     for (int post_norm = 0; post_norm < 2; post_norm++) {
         const model_case c = small_case("full", post_norm);

@@ -1,20 +1,17 @@
 #define _GNU_SOURCE
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cases.h"
 #include "models/files/safetensors.h"
 #include "small_whisper.h"
 #include "speech/mel.h"
 #include "support.h"
 
 #include "shoal_speech.h"
-#include <cmocka.h>
-
 enum { MELS = 80 };
 
 /* ---- A ggml file ---------------------------------------------------------------- */

@@ -2,22 +2,17 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
 #include <sndfile.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cases.h"
 #include "folders.h"
 #include "speech/audio.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 static const double pi = 3.14159265358979323846;
 static shoal_context *context;
@@ -108,7 +103,6 @@ static const struct {
 };
 
 static void formats_are_read(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         const char *path = inside(formats[i].name);
         int64_t length, expected = 2 * AUDIO_RATE;
@@ -131,7 +125,6 @@ static void formats_are_read(void **state) {
 /* Without a delay: sample for sample the sine, at a rate that has to be resampled. */
 static void resampling_has_no_delay(void **state) {
     int64_t length;
-    (void)state;
     write_sine(inside("r.wav"), SF_FORMAT_WAV | SF_FORMAT_FLOAT, 44100, 1, 88200);
     float *samples = read_all(inside("r.wav"), 1000, &length);
     for (int64_t i = 2000; i < length - 2000; i++)
@@ -142,7 +135,6 @@ static void resampling_has_no_delay(void **state) {
 
 static void descriptions_are_the_files(void **state) {
     audio_file *recording;
-    (void)state;
     write_sine(inside("s.wav"), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 44100, 2, 66150);
     assert_int_equal(sh_audio_open(context, inside("s.wav"), &recording), SHOAL_OK);
     audio_information information = sh_audio_describe(recording);
@@ -159,7 +151,6 @@ static void windows_are_parts_of_the_whole(void **state) {
     audio_file *recording;
     const float *part;
     uint64_t begin = 0;
-    (void)state;
     write_sine(inside("w.wav"), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 22050, 1,
                SECONDS * 22050);
     float *whole = read_all(inside("w.wav"), AUDIO_WINDOW, &length);
@@ -210,7 +201,6 @@ static void refuse(const char *name, shoal_status expected, const char *message)
 }
 
 static void other_files_are_refused(void **state) {
-    (void)state;
     write_bytes_to(inside("text.wav"), "To be or not to be, that is...\n", 31);
     write_bytes_to(inside("empty.flac"), "", 0);
     write_bytes_to(inside("riff.wav"), "RIFF\4\0\0\0WAVE", 12);
@@ -224,14 +214,12 @@ static void other_files_are_refused(void **state) {
 }
 
 static void no_samples_are_refused(void **state) {
-    (void)state;
     write_sine(inside("none.wav"), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 16000, 1, 0);
     refuse("none.wav", SHOAL_BAD_FILE, "no samples");
 }
 
 static void odd_numbers_are_refused(void **state) {
     const float odd[] = {NAN, INFINITY, -INFINITY, 2e9f};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         SF_INFO information = {.samplerate = 16000,
                                .channels = 1,
@@ -259,7 +247,6 @@ static unsigned char *load(const char *path, size_t *size) {
 static void cut_files_are_refused(void **state) {
     static const int cut_formats[] = {SF_FORMAT_WAV | SF_FORMAT_PCM_16,
                                       SF_FORMAT_FLAC | SF_FORMAT_PCM_16};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         size_t size;
         write_sine(inside("cut"), cut_formats[i], 16000, 1, 20000);
@@ -281,7 +268,6 @@ const char *__lsan_default_suppressions(void) {
 
 /* Headers with every byte wrong in turn: whatever is said, nothing breaks. */
 static void damaged_headers_do_no_harm(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         size_t size;
         if (!write_sine(inside("damaged"), formats[i].format, formats[i].rate,
@@ -307,7 +293,6 @@ static void damaged_headers_do_no_harm(void **state) {
 /* What a damaged MP3 makes its decoder write must not reach our standard error. */
 static void decoders_are_silent(void **state) {
     size_t size;
-    (void)state;
     if (!write_sine(inside("loud.mp3"), SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 44100,
                     1, 44100)) {
         print_message("MP3 cannot be written here: skipped\n");
@@ -331,7 +316,6 @@ static void decoders_are_silent(void **state) {
 }
 
 static void failed_allocations_are_reported(void **state) {
-    (void)state;
     write_sine(inside("m.wav"), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 8000, 1, 100);
     for (int64_t n = 0; n <= 2; n++) {
         counting_allocator memory = {0};
@@ -350,13 +334,11 @@ static void failed_allocations_are_reported(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     folder = make_folder();
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
 static int end(void **state) {
-    (void)state;
     remove_folder(folder);
     shoal_context_destroy(context);
     return 0;

@@ -1,19 +1,14 @@
 /* Speech models from ggml files: every count, dimension and length wrong in turn. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "small_whisper.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 static const small_whisper multilingual = {51865, true, 4, true};
 
@@ -37,7 +32,6 @@ static whisper_file *parse_good(const made_model *m) {
 /* ---- ggml, right ------------------------------------------------------------------ */
 
 static void all_vocabularies_are_read(void **state) {
-    (void)state;
     for (int32_t vocabulary = 51864; vocabulary <= 51866; vocabulary++) {
         const small_whisper model = {vocabulary, true, 1, true};
         made_model m = make_ggml(&model);
@@ -60,7 +54,6 @@ static void tensors_are_where_they_should_be(void **state) {
     whisper_file *file = parse_good(&made);
     const file_tensor *t = sh_whisper_file_tensor(file, "encoder.conv1.weight");
     float values[1500 * 4];
-    (void)state;
     assert_true(t && t->rank == 3 && t->shape[0] == 4 && t->shape[1] == 80 &&
                 t->shape[2] == 3 && t->dtype == DTYPE_F16);
     t = sh_whisper_file_tensor(file, "encoder.conv%d.bias", 2);
@@ -104,7 +97,6 @@ static bool accepted_cut(size_t size) {
 
 static void every_size_is_checked(void **state) {
     static const int32_t wrong[] = {0, -1, INT32_MAX, INT32_MIN, 7, 1 << 20};
-    (void)state;
     for (size_t field = 0; field < 14; field++) {
         unsigned char *at = made.bytes + 4 * field, before[4];
         memcpy(before, at, 4);
@@ -129,7 +121,6 @@ static void refuse_as(size_t at, int32_t value, const char *expected) {
 }
 
 static void quantised_files_are_refused_by_name(void **state) {
-    (void)state;
     refuse_as(44, 2, "Q4_0");
     refuse_as(44, 2007, "Q8_0");
     refuse_as(44, 1009, "Q5_1");
@@ -140,7 +131,6 @@ static void quantised_files_are_refused_by_name(void **state) {
 }
 
 static void tokens_are_checked(void **state) {
-    (void)state;
     refuse_as(made.tokens_begin, 50256, "tokens");
     refuse_as(made.tokens_begin, 51866, "tokens");
     refuse_as(made.tokens_begin, -1, "tokens");
@@ -173,7 +163,6 @@ static void every_tensor_header_is_checked(void **state) {
     static const int32_t wrong[] = {0, -1, INT32_MAX, INT32_MIN, 5, 65536};
     size_t begin[64], end[64];
     int count = list_tensors(begin, end);
-    (void)state;
     assert_int_equal(count, 11 + 15 + 24);
     for (int i = 0; i < count; i++) {
         for (size_t at = begin[i]; at < end[i] && i % 3 == 0; at++) {
@@ -198,7 +187,6 @@ static void every_tensor_header_is_checked(void **state) {
 static void shapes_are_checked(void **state) {
     size_t begin[64], end[64];
     int count = list_tensors(begin, end), changed = 0;
-    (void)state;
     for (int i = 0; i < count; i++) {
         int32_t rank, dims[4], other[2];
         memcpy(&rank, made.bytes + begin[i], 4);
@@ -218,7 +206,6 @@ static void shapes_are_checked(void **state) {
 static void every_cut_is_refused(void **state) {
     size_t begin[64], end[64];
     int count = list_tensors(begin, end);
-    (void)state;
     for (size_t size = 0; size < 80; size++)
         assert_false(accepted_cut(size));
     for (size_t size = made.tokens_begin - 8; size < made.tokens_begin + 60; size++)
@@ -239,7 +226,6 @@ static void tensors_are_there_once_and_no_others(void **state) {
     int count = list_tensors(begin, end);
     size_t last = made.size - begin[count - 1];
     unsigned char *twice = malloc(made.size + last);
-    (void)state;
     memcpy(twice, made.bytes, made.size);
     memcpy(twice + made.size, made.bytes + begin[count - 1], last);
     assert_false(accepted(twice, made.size + last));
@@ -251,7 +237,6 @@ static void tensors_are_there_once_and_no_others(void **state) {
 
 static void other_files_are_refused(void **state) {
     whisper_file *file;
-    (void)state;
     write_bytes_to(inside("text"), "just a text\n", 12);
     write_bytes_to(inside("empty"), "", 0);
     assert_int_equal(sh_whisper_file_open(context, inside("text"), &file),
@@ -271,7 +256,6 @@ static void the_real_file_is_read(void **state) {
     const char *path = test_data("models/ggml-tiny.bin");
     whisper_file *file;
     float *computed, worst = 0;
-    (void)state;
     if (!path) {
         print_message("models/ggml-tiny.bin is not there: skipped\n");
         skip();
@@ -294,14 +278,12 @@ static void the_real_file_is_read(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     folder = make_folder();
     made = make_ggml(&multilingual);
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
 static int end(void **state) {
-    (void)state;
     remove_folder(folder);
     free(made.bytes);
     shoal_context_destroy(context);

@@ -1,20 +1,15 @@
 /* Speech models from Hugging Face folders: the same as from a ggml file, and what is
    wrong with a folder is said. */
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "small_whisper.h"
 #include "speech/mel.h"
 #include "speech/whisper_readers.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 static shoal_context *context;
 static made_model made;
@@ -45,7 +40,6 @@ static void check_same(const whisper_file *a, const whisper_file *b) {
 
 static void folders_give_the_same_model(void **state) {
     whisper_file *model = parse_good(&made), *file;
-    (void)state;
     for (int shards = 0; shards <= 1; shards++) {
         const char *where = make_folder();
         char path[512];
@@ -73,7 +67,6 @@ static shoal_status open_with(const char *where, const char *name, const char *t
 static void lists_of_tokens_are_read(void **state) {
     whisper_file *model = parse_good(&made), *file;
     const char *where = make_folder();
-    (void)state;
     make_hf_folder(context, model, where, false);
     assert_int_equal(open_with(where, "generation_config.json",
                                "{\"suppress_tokens\": [7, 9], "
@@ -136,7 +129,6 @@ static void configurations_are_checked(void **state) {
         {"num_mel_bins", "d_model"},
     };
     whisper_sizes sizes;
-    (void)state;
     assert_int_equal(sh_hf_parse_config(context, "c", good_config, strlen(good_config),
                                         &sizes),
                      SHOAL_OK);
@@ -173,7 +165,6 @@ static void names_are_mapped(void **state) {
                                          "model.",
                                          ""};
     char text[64];
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_true(sh_hf_canonical_name(names[i][0], text, sizeof text));
         assert_string_equal(text, names[i][1]);
@@ -186,7 +177,6 @@ static void names_are_mapped(void **state) {
 static void failed_allocations_are_reported(void **state) {
     const char *where = make_folder();
     whisper_file *model = parse_good(&made);
-    (void)state;
     make_hf_folder(context, model, where, false);
     sh_whisper_file_close(model);
     for (int64_t n = 0;; n++) {
@@ -215,13 +205,11 @@ static void failed_allocations_are_reported(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     made = make_ggml(&(small_whisper){51865, true, 5, true});
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
 static int end(void **state) {
-    (void)state;
     free(made.bytes);
     shoal_context_destroy(context);
     return 0;

@@ -1,17 +1,12 @@
 /* Log-mel features against a plain discrete Fourier transform in double precision. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "speech/mel.h"
 #include "support.h"
-
-#include <cmocka.h>
 
 static const double pi = 3.14159265358979323846;
 
@@ -122,7 +117,6 @@ static void compare(int bands, int64_t count) {
 }
 
 static void features_are_those_of_the_definition(void **state) {
-    (void)state;
     compare(80, MEL_SAMPLES);
     compare(80, 100003);
     compare(128, 16000);
@@ -132,7 +126,6 @@ static void features_are_those_of_the_definition(void **state) {
 static void silence_is_flat(void **state) {
     fixture f = set_up(80, 1);
     float quiet[500] = {0};
-    (void)state;
     for (int64_t count = 0; count <= 500; count += 500) {
         sh_mel_compute(f.features, quiet, count, f.out);
         for (int i = 0; i < 80 * MEL_FRAMES; i++)
@@ -144,7 +137,6 @@ static void silence_is_flat(void **state) {
 static void threads_change_nothing(void **state) {
     fixture one = set_up(80, 1), three = set_up(80, 3);
     float *samples = make_sound(MEL_SAMPLES);
-    (void)state;
     sh_mel_compute(one.features, samples, MEL_SAMPLES, one.out);
     sh_mel_compute(three.features, samples, MEL_SAMPLES, three.out);
     assert_memory_equal(one.out, three.out, 80 * MEL_FRAMES * sizeof(float));
@@ -156,7 +148,6 @@ static void threads_change_nothing(void **state) {
 static void loud_sound_stays_finite(void **state) {
     fixture f = set_up(80, 1);
     float *samples = make_sound(16000);
-    (void)state;
     for (int i = 0; i < 16000; i++)
         samples[i] = samples[i] < 0 ? -1e9f : 1e9f;
     sh_mel_compute(f.features, samples, 16000, f.out);
@@ -169,7 +160,6 @@ static void loud_sound_stays_finite(void **state) {
 static void bands_are_limited(void **state) {
     fixture f = set_up(1, 1);
     mel *none;
-    (void)state;
     assert_int_equal(sh_mel_create(f.context, 0, f.filters, &none), SHOAL_INVALID);
     assert_int_equal(sh_mel_create(f.context, 257, f.filters, &none), SHOAL_INVALID);
     tear_down(&f);

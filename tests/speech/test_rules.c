@@ -1,16 +1,12 @@
 /* Decoding without a network: which tokens may follow, where windows are cut, and how
    texts are compressed. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "speech/search.h"
 #include "speech/speech.h"
-
-#include <cmocka.h>
 
 /* A vocabulary of 10 words, the end, two specials and 8 times. */
 enum { END = 10, NO_TIMES = 12, TIME = 13, ALL = 21, SYMBOL = 3, BLANK = 4 };
@@ -53,7 +49,6 @@ static void fill_wordy(float *logits) {
 }
 
 static void test_symbols_are_left_out(void **state) {
-    (void)state;
     float logits[ALL];
     fill_wordy(logits);
     check_allowed(false, NULL, 0, logits, "...xx.....xx.........");
@@ -61,7 +56,6 @@ static void test_symbols_are_left_out(void **state) {
 }
 
 static void test_times_come_in_pairs(void **state) {
-    (void)state;
     float logits[ALL];
     fill_wordy(logits);
     /* The first token is a time, and an early one. */
@@ -81,7 +75,6 @@ static void test_times_come_in_pairs(void **state) {
 }
 
 static void test_likely_times_win(void **state) {
-    (void)state;
     float logits[ALL];
     for (int i = 0; i < ALL; i++)
         logits[i] = i < TIME ? 1 : 0;
@@ -92,7 +85,6 @@ static void test_likely_times_win(void **state) {
 }
 
 static void test_the_last_time(void **state) {
-    (void)state;
     float logits[ALL];
     fill_wordy(logits);
     check_allowed(true, (int32_t[]){ALL - 1, 5}, 2, logits, "...x.......xxxxxxxxxx");
@@ -101,7 +93,6 @@ static void test_the_last_time(void **state) {
 }
 
 static void test_log_sum_exp(void **state) {
-    (void)state;
     static float logits[5000];
     double sum = 0;
     for (int i = 0; i < 5000; i++) {
@@ -160,7 +151,6 @@ static const cut_case cut_cases[] = {
 };
 
 static void test_windows_are_cut(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof cut_cases / sizeof *cut_cases; i++) {
         const cut_case *c = &cut_cases[i];
         segment_cut cuts[13];
@@ -179,7 +169,6 @@ static void test_windows_are_cut(void **state) {
 }
 
 static void test_compression(void **state) {
-    (void)state;
     char text[2000];
     unsigned char *room = malloc(sh_compression_room(sizeof text));
     assert_true(sh_compression_ratio(text, 0, room) == 0);

@@ -1,21 +1,15 @@
 /* Tokens: their layout, languages, text, and what decoding leaves out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "speech/tokens.h"
 #include "speech/whisper_file.h"
 #include "support.h"
 
-#include <cmocka.h>
-
 static void layouts_are_the_published_ones(void **state) {
     tokens t;
-    (void)state;
     assert_true(sh_tokens_layout(51864, &t));
     assert_true(!t.multilingual && t.end_of_text == 50256 && t.start == 50257 &&
                 t.transcribe == 50358 && t.first_timestamp == 50363 && t.languages == 99);
@@ -33,7 +27,6 @@ static void layouts_are_the_published_ones(void **state) {
 }
 
 static void languages_are_found(void **state) {
-    (void)state;
     assert_int_equal(sh_language_find("en"), 0);
     assert_int_equal(sh_language_find("German"), 2);
     assert_int_equal(sh_language_find("YUE"), 99);
@@ -67,7 +60,6 @@ static void utf8_is_judged(void **state) {
                                       "\xc3",
                                       "\xe2\x99",
                                       "a\xff"};
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_true(sh_utf8_valid(good[i], strlen(good[i])));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -111,7 +103,6 @@ static tokens small_vocabulary(void) {
 static void pieces_are_merged_in_order(void **state) {
     tokens t = small_vocabulary();
     int32_t ids[8];
-    (void)state;
     assert_int_equal(sh_tokens_find(&t, "hell", 4), 258);
     assert_int_equal(sh_tokens_find(&t, "help", 4), -1);
     assert_int_equal(sh_tokens_find(&t, "", 0), -1);
@@ -130,7 +121,6 @@ static void text_is_put_together(void **state) {
     const int32_t ids[] = {50258, 50364, 258, 'o', 50257, -1, 99999};
     const int32_t broken[] = {261, 'a', 0xaa, 0xe2, 0x99, 0xaa, 0xf0};
     char text[32];
-    (void)state;
     assert_int_equal(sh_tokens_decode(&t, ids, 7, text, sizeof text), 5);
     assert_string_equal(text, "hello");
     assert_int_equal(sh_tokens_decode(&t, ids, 7, text, 3), 5);
@@ -157,7 +147,6 @@ static void the_real_vocabulary(void **state) {
     shoal_context *context;
     whisper_file *file;
     char text[64];
-    (void)state;
     if (!path) {
         print_message("models/ggml-tiny.bin is not there: skipped\n");
         skip();

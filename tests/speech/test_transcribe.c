@@ -2,20 +2,16 @@
    threads, memory, refusals; and, where the real model is there, real speech. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "small_whisper.h"
 #include "speech/speech.h"
 #include "support.h"
 
 #include "shoal_speech.h"
-#include <cmocka.h>
-
 enum { VOCABULARY = 51865, SECOND = 16000 };
 
 static const small_whisper plain_model = {VOCABULARY, false, 1, false};
@@ -58,7 +54,6 @@ static heard hear_samples(const opened *o, int64_t count,
 }
 
 static void test_recordings_of_any_length(void **state) {
-    (void)state;
     static const int64_t lengths[] = {0, 1, 159, 160, 16000, 480000, 480001, 1300000};
     opened o = open_small(&half_model, "shoal-20", 2);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
@@ -77,7 +72,6 @@ static void test_recordings_of_any_length(void **state) {
 }
 
 static void test_threads_change_nothing(void **state) {
-    (void)state;
     uint64_t digests[3];
     for (int i = 0; i < 3; i++) {
         opened o = open_small(&half_model, "shoal-20", i + 1);
@@ -92,7 +86,6 @@ static void test_threads_change_nothing(void **state) {
 }
 
 static void test_the_caller_can_stop(void **state) {
-    (void)state;
     opened o = open_small(&half_model, NULL, 2);
     float *samples = floats(70 * SECOND);
     const shoal_recording recording = {.samples = samples, .sample_count = 70 * SECOND};
@@ -109,7 +102,6 @@ static void test_the_caller_can_stop(void **state) {
 
 /* Memory is what was reserved when the model was opened, however long the recording. */
 static void test_memory_does_not_grow(void **state) {
-    (void)state;
     counting_allocator memory = {0};
     const shoal_options counted = counting_options(&memory);
     opened o = {.path = write_whisper(&half_model)};
@@ -128,7 +120,6 @@ static void test_memory_does_not_grow(void **state) {
 }
 
 static void test_every_allocation_fails_in_turn(void **state) {
-    (void)state;
     char *path = write_whisper(&half_model);
     int64_t failures = 0;
     for (int64_t at = 1;; at++) {
@@ -164,7 +155,6 @@ static shoal_status transcribe_with(const opened *o, shoal_transcribe_options op
 }
 
 static void test_refusals(void **state) {
-    (void)state;
     opened o = open_small(&plain_model, NULL, 1);
     float *features = floats(80 * 3000), *encoded = floats(1500 * SMALL_WIDTH), logit;
     shoal_speech *none;
@@ -202,7 +192,6 @@ static void test_refusals(void **state) {
 }
 
 static void test_english_only(void **state) {
-    (void)state;
     const small_whisper english = {51864, true, 3, false};
     opened o = open_small(&english, NULL, 2);
     shoal_transcription summary;
@@ -230,7 +219,6 @@ static int collect(void *user, const shoal_segment *segment) {
 }
 
 static void test_real_speech(void **state) {
-    (void)state;
     static const char reference[] =
         "fisher went back to the library the girl was sealing up some letters as he "
         "entered and looked up i am afraid miss holland i've got myself into very "

@@ -2,21 +2,17 @@
    weights; the cache, beams and searches against the plain network. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "exact/exact.h"
 #include "small_whisper.h"
 #include "speech/speech.h"
 #include "support.h"
 
 #include "shoal_speech.h"
-#include <cmocka.h>
-
 enum { POSITIONS = 1500, VOCABULARY = 51865, SECOND = 16000 };
 
 static const small_whisper plain_model = {VOCABULARY, false, 1, false};
@@ -119,18 +115,15 @@ static void check_numbers(const small_whisper *model) {
 }
 
 static void test_numbers_of_float_weights(void **state) {
-    (void)state;
     check_numbers(&plain_model);
 }
 
 static void test_numbers_of_half_weights(void **state) {
-    (void)state;
     check_numbers(&half_model);
 }
 
 /* Groups for every query: no kind but oracle and lsh is anything else than full. */
 static void test_kinds_that_are_exact(void **state) {
-    (void)state;
     static const char *const kinds[] = {"clustered-1500", "i-clustered-7:topk=1500",
                                         "shoal-1500", "oracle-top-1500"};
     opened o = open_small(&half_model, NULL, 2);
@@ -150,7 +143,6 @@ static void test_kinds_that_are_exact(void **state) {
 }
 
 static void test_another_kind_is_another_result(void **state) {
-    (void)state;
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 4, 30 * SECOND), *exact = encode(&o, features);
     assert_int_equal(shoal_speech_set_attention(o.speech, "clustered-3"), SHOAL_OK);
@@ -176,7 +168,6 @@ static void check_near(const float *a, const float *b, int64_t count) {
 
 /* Beams that part, swap and multiply give what each text gives alone. */
 static void test_beams_remember_their_past(void **state) {
-    (void)state;
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 5, 10 * SECOND), *encoded = encode(&o, features);
     decoder *d = o.speech->decoder;
@@ -281,7 +272,6 @@ static void check_search(const opened *o, const float *encoded, search_task task
 
 /* Whatever the search, the score that it reports is the text's. */
 static void test_scores_are_the_texts(void **state) {
-    (void)state;
     static const int32_t prompt[] = {50258, 50259, 50359};
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 6, 25 * SECOND), *encoded = encode(&o, features);
@@ -300,7 +290,6 @@ static void test_scores_are_the_texts(void **state) {
 
 /* With room for one token, beams see the best token, and greedy the same. */
 static void test_greedy_is_the_best_token(void **state) {
-    (void)state;
     static const int32_t prompt[] = {50258, 50259, 50359, 50363};
     opened o = open_small(&plain_model, NULL, 1);
     float *features = features_of(&o, 7, 5 * SECOND), *encoded = encode(&o, features);

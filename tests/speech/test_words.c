@@ -1,15 +1,10 @@
 /* Word errors: the normal form of text, and edits counted. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases.h"
 #include "speech/words.h"
-
-#include <cmocka.h>
 
 static shoal_context *context;
 
@@ -53,7 +48,6 @@ static void texts_become_normal(void **state) {
          "\xe4\xbd\xa0\xe5\xa5\xbd \xd0\x9f"},
         {"\xff\xfe ok \xc3", "ok"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[256], again[256];
         size_t length = sh_normalise_words(cases[i][0], text, sizeof text);
@@ -69,7 +63,6 @@ static void texts_become_normal(void **state) {
 static void long_words_are_cut(void **state) {
     enum { LONG = 1000 };
     char *word = malloc(LONG + 1), *text = malloc(2 * LONG);
-    (void)state;
     memset(word, 'x', LONG);
     word[LONG] = 0;
     assert_int_equal(sh_normalise_words(word, text, 2 * LONG), LONG + 3);
@@ -83,7 +76,6 @@ static void long_words_are_cut(void **state) {
 static void any_bytes_are_taken(void **state) {
     char text[64], normal[1024];
     uint64_t seed = 1;
-    (void)state;
     for (int round = 0; round < 20000; round++) {
         size_t size = 0;
         for (; size < 40; size++) {
@@ -115,7 +107,6 @@ static void edits_are_counted(void **state) {
         {"the cat sat on the mat", "cat sat at on mat today", {6, 2, 1, 1}},
         {" a  b ", "ab", {2, 1, 0, 1}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shoal_word_errors errors = {0};
         assert_int_equal(sh_count_edits(context, cases[i].reference, cases[i].hypothesis,
@@ -127,7 +118,6 @@ static void edits_are_counted(void **state) {
 
 static void errors_add_up(void **state) {
     shoal_word_errors errors = {0};
-    (void)state;
     assert_int_equal(shoal_count_word_errors(context, "It's TWENTY ONE, sir.",
                                              "it is 21 sir", &errors),
                      SHOAL_OK);
@@ -141,12 +131,10 @@ static void errors_add_up(void **state) {
 }
 
 static int begin(void **state) {
-    (void)state;
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 
 static int end(void **state) {
-    (void)state;
     shoal_context_destroy(context);
     return 0;
 }
