@@ -14,18 +14,44 @@ enum {
 };
 #define SAFETENSORS_METADATA "__metadata__"
 
-/* One block holds the object and everything it points to, except what is mapped. */
 struct safetensors {
     shoal_context *context;
     const char *label;    /* the file's name, for messages */
+    json_t *root;         /* the header, whose text the names are; NULL: of shards */
     file_tensor *tensors; /* [count], sorted by name */
     int64_t count;
-    shoal_note *notes; /* [note_count], sorted by key */
-    int64_t note_count;
     file_map map;         /* of a file of its own */
     safetensors **shards; /* [shard_count]: the tensors are theirs */
     int64_t shard_count;
 };
+
+/* What an object is made of, in one block: itself, its label, room for `count` tensors and
+   for as many shards and their names as there may be. */
+typedef struct {
+    safetensors file;
+    const char *label;
+    int64_t shards;
+    const char **names; /* [shards], needed only while opening */
+} file_parts;
+
+static void place(void *argument, block_layout *block) {
+    file_parts *parts = argument;
+    safetensors *file = &parts->file;
+    sh_reserve(block, 1, sizeof *file);
+    char *label = sh_reserve(block, (int64_t)strlen(parts->label) + 1, 1);
+    file->label = label ? strcpy(label, parts->label) : NULL;
+    file->tensors = sh_reserve(block, file->count, sizeof *file->tensors);
+    file->shards = sh_reserve(block, parts->shards, sizeof(safetensors *));
+    parts->names = sh_reserve(block, parts->shards, sizeof *parts->names);
+}
+
+static shoal_status make_file(file_parts *parts, safetensors **file) {
+    *file = sh_allocate_parts(parts->file.context, place, parts, NULL);
+    if (!*file)
+        return SHOAL_NO_MEMORY;
+    **file = parts->file;
+    return SHOAL_OK;
+}
 
 /* ---- From JSON to one tensor ------------------------------------------------------ */
 
@@ -101,50 +127,20 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
     return read_place(buffer, json_object_get(description, "data_offsets"), tensor);
 }
 
-/* ---- The whole header: the JSON tree is copied into one block and freed ----------- */
+/* ---- The whole header ------------------------------------------------------------- */
 
-static char *copy_text(char **room, const char *text) {
-    size_t size = strlen(text) + 1;
-    char *copy = memcpy(*room, text, size);
-    *room += size;
-    return copy;
-}
-
-/* Bytes of all names, keys and values with their zeros; false: metadata are not text. */
-static bool measure_text(json_t *root, json_t *metadata, size_t *bytes) {
-    *bytes = 0;
-    for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i))
-        *bytes += strlen(json_object_iter_key(i)) + 1;
-    for (void *i = json_object_iter(metadata); i;
-         i = json_object_iter_next(metadata, i)) {
-        const char *value = json_string_value(json_object_iter_value(i));
-        if (!value)
+static bool are_strings(json_t *object) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value) {
+        if (!json_is_string(value))
             return false;
-        *bytes += strlen(json_object_iter_key(i)) + strlen(value) + 2;
     }
     return true;
 }
 
-typedef struct {
-    safetensors file;
-    const char *label;
-    size_t text_bytes;
-    char *text; /* [text_bytes]: names, keys and values of notes */
-} file_parts;
-
-static void place(void *argument, block_layout *block) {
-    file_parts *parts = argument;
-    safetensors *file = &parts->file;
-    sh_reserve(block, 1, sizeof *file);
-    char *label = sh_reserve(block, (int64_t)strlen(parts->label) + 1, 1);
-    file->label = label ? strcpy(label, parts->label) : NULL;
-    file->tensors = sh_reserve(block, file->count, sizeof *file->tensors);
-    file->notes = sh_reserve(block, file->note_count, sizeof *file->notes);
-    parts->text = sh_reserve(block, (int64_t)parts->text_bytes, 1);
-}
-
 static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
-                                 safetensors *file, char **text) {
+                                 safetensors *file) {
     shoal_status status = SHOAL_OK;
     file_tensor *next = file->tensors;
     void *i = json_object_iter(root);
@@ -152,7 +148,7 @@ static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
         const char *name = json_object_iter_key(i);
         if (strcmp(name, SAFETENSORS_METADATA) == 0)
             continue;
-        *next = (file_tensor){.name = copy_text(text, name)};
+        *next = (file_tensor){.name = name};
         status = read_tensor(buffer, json_object_iter_value(i), next++);
     }
     return status;
@@ -164,10 +160,6 @@ static int compare_places(const void *left, const void *right) {
     if (first != second)
         return first < second ? -1 : 1;
     return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
-}
-
-static int compare_keys(const void *left, const void *right) {
-    return strcmp(((const shoal_note *)left)->key, ((const shoal_note *)right)->key);
 }
 
 /* Sorted by place, each tensor begins where the one before it ended. */
@@ -190,48 +182,36 @@ static shoal_status check_coverage(const data_buffer *buffer, safetensors *file)
     return SHOAL_OK;
 }
 
-static void read_notes(json_t *metadata, safetensors *file, char **text) {
-    shoal_note *next = file->notes;
-    for (void *i = json_object_iter(metadata); i;
-         i = json_object_iter_next(metadata, i)) {
-        next->key = copy_text(text, json_object_iter_key(i));
-        next->value = copy_text(text, json_string_value(json_object_iter_value(i)));
-        next++;
-    }
-}
-
+/* Takes the reference to the tree in any case. */
 static shoal_status read_root(const data_buffer *buffer, json_t *root,
                               safetensors **file) {
     json_t *metadata = json_object_get(root, SAFETENSORS_METADATA);
-    file_parts parts = {.file.context = buffer->context, .label = buffer->label};
+    file_parts parts = {.file = {.context = buffer->context, .root = root},
+                        .label = buffer->label};
+    shoal_status status = SHOAL_OK;
     if (!json_is_object(root))
-        return sh_fail(buffer->context, SHOAL_BAD_FILE, "%s: its header is not an object",
-                       buffer->label);
-    if ((metadata && !json_is_object(metadata)) ||
-        !measure_text(root, metadata, &parts.text_bytes))
-        return sh_fail(buffer->context, SHOAL_BAD_FILE,
-                       "%s: its metadata are not an object of strings", buffer->label);
-    int64_t count = (int64_t)json_object_size(root) - (metadata != NULL);
-    parts.file.count = count;
-    parts.file.note_count = (int64_t)json_object_size(metadata);
-    *file = sh_allocate_parts(buffer->context, place, &parts, NULL);
-    if (!*file)
-        return SHOAL_NO_MEMORY;
-    **file = parts.file;
-    read_notes(metadata, *file, &parts.text);
-    shoal_status status = read_tensors(buffer, root, *file, &parts.text);
+        status = sh_fail(buffer->context, SHOAL_BAD_FILE,
+                         "%s: its header is not an object", buffer->label);
+    else if (metadata && (!json_is_object(metadata) || !are_strings(metadata)))
+        status = sh_fail(buffer->context, SHOAL_BAD_FILE,
+                         "%s: its metadata are not an object of strings", buffer->label);
+    parts.file.count = (int64_t)json_object_size(root) - (metadata != NULL);
     if (status == SHOAL_OK)
-        status = check_coverage(buffer, *file);
+        status = make_file(&parts, file);
     if (status != SHOAL_OK) {
-        sh_safetensors_close(*file);
-        *file = NULL;
+        json_decref(root);
         return status;
     }
-    sh_file_tensors_sort((*file)->tensors, count);
-    if ((*file)->note_count > 0)
-        qsort((*file)->notes, (size_t)(*file)->note_count, sizeof(shoal_note),
-              compare_keys);
-    return SHOAL_OK;
+    status = read_tensors(buffer, root, *file);
+    if (status == SHOAL_OK)
+        status = check_coverage(buffer, *file);
+    if (status == SHOAL_OK) {
+        sh_file_tensors_sort((*file)->tensors, (*file)->count);
+        return SHOAL_OK;
+    }
+    sh_safetensors_close(*file);
+    *file = NULL;
+    return status;
 }
 
 shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
@@ -262,9 +242,7 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
                        sh_shown(error.text).text);
     data_buffer buffer = {context, label, bytes + SAFETENSORS_LENGTH + length,
                           size - SAFETENSORS_LENGTH - (size_t)length};
-    shoal_status status = read_root(&buffer, root, file);
-    json_decref(root);
-    return status;
+    return read_root(&buffer, root, file);
 }
 
 /* ---- Shards: "weight_map" of an index names the file of every tensor -------------- */
@@ -361,33 +339,17 @@ static shoal_status open_shards(const shard_index *index, const char **names,
     return SHOAL_OK;
 }
 
-typedef struct {
-    safetensors file;
-    const char *path;
-    int64_t tensors;
-    const char **names; /* [tensors], needed only while opening */
-} index_parts;
-
-static void place_index(void *argument, block_layout *block) {
-    index_parts *parts = argument;
-    sh_reserve(block, 1, sizeof parts->file);
-    char *label = sh_reserve(block, (int64_t)strlen(parts->path) + 1, 1);
-    parts->file.label = label ? strcpy(label, parts->path) : NULL;
-    parts->file.tensors = sh_reserve(block, parts->tensors, sizeof(file_tensor));
-    parts->file.shards = sh_reserve(block, parts->tensors, sizeof(safetensors *));
-    parts->names = sh_reserve(block, parts->tensors, sizeof *parts->names);
-}
-
 static shoal_status open_weight_map(const shard_index *index, safetensors **file) {
-    index_parts parts = {.file.context = index->context,
-                         .path = index->path,
-                         .tensors = (int64_t)json_object_size(index->weight_map)};
+    const int64_t tensors = (int64_t)json_object_size(index->weight_map);
+    file_parts parts = {.file = {.context = index->context, .count = tensors},
+                        .label = index->path,
+                        .shards = tensors};
     int64_t count = 0;
-    *file = sh_allocate_parts(index->context, place_index, &parts, NULL);
-    if (!*file)
-        return SHOAL_NO_MEMORY;
-    **file = parts.file;
-    shoal_status status = list_shards(index, parts.names, &count);
+    shoal_status status = make_file(&parts, file);
+    if (status != SHOAL_OK)
+        return status;
+    (*file)->count = 0;
+    status = list_shards(index, parts.names, &count);
     if (status == SHOAL_OK)
         status = open_shards(index, parts.names, count, *file);
     if (status != SHOAL_OK) {
@@ -443,6 +405,7 @@ void sh_safetensors_close(safetensors *file) {
         return;
     for (int64_t i = 0; i < file->shard_count; i++)
         sh_safetensors_close(file->shards[i]);
+    json_decref(file->root);
     sh_file_map_close(&file->map);
     sh_release(file->context, file);
 }
@@ -476,19 +439,12 @@ shoal_status sh_safetensors_require(shoal_context *context, const safetensors *f
     return SHOAL_OK;
 }
 
-int64_t sh_safetensors_note_count(const safetensors *file) {
-    return file->note_count;
-}
-
-shoal_note sh_safetensors_note_at(const safetensors *file, int64_t index) {
-    return file->notes[index];
+json_t *sh_safetensors_notes(const safetensors *file) {
+    return json_object_get(file->root, SAFETENSORS_METADATA);
 }
 
 const char *sh_safetensors_note_of(const safetensors *file, const char *key) {
-    for (int64_t i = 0; i < file->note_count; i++)
-        if (strcmp(file->notes[i].key, key) == 0)
-            return file->notes[i].value;
-    return NULL;
+    return json_string_value(json_object_get(sh_safetensors_notes(file), key));
 }
 
 /* ---- Writing: a header by jansson, then the tensors' bytes from where they are ---- */

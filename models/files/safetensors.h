@@ -44,11 +44,9 @@ shoal_status sh_safetensors_require(shoal_context *context, const safetensors *f
                                     const char *name, tensor_dtype dtype, int rank,
                                     const int64_t *shape, const file_tensor **tensor);
 
-/* __metadata__: strings by key. In the keys' order, strcmp. */
-int64_t sh_safetensors_note_count(const safetensors *file);
-shoal_note sh_safetensors_note_at(const safetensors *file, int64_t index);
-const char *sh_safetensors_note_of(const safetensors *file,
-                                   const char *key); /* or NULL */
+/* __metadata__, an object of strings, or NULL; and the string of one key, or NULL. */
+json_t *sh_safetensors_notes(const safetensors *file);
+const char *sh_safetensors_note_of(const safetensors *file, const char *key);
 
 /* Writes tensors (`bytes` is not looked at: the shape says it) and notes as
    sh_file_replace does: the file appears whole or not at all. Larger elements first, then

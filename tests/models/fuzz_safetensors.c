@@ -22,10 +22,11 @@ static void check(const safetensors *file, const unsigned char *bytes, size_t si
             sum = (unsigned char)(sum + data[b]);
     }
     require(covered <= size - 8, "tensors do not overlap");
-    for (int64_t i = 0; i < sh_safetensors_note_count(file); i++) {
-        shoal_note note = sh_safetensors_note_at(file, i);
-        const char *value = sh_safetensors_note_of(file, note.key);
-        require(value && strcmp(value, note.value) == 0, "a note is found by its key");
+    const char *key;
+    json_t *note;
+    json_object_foreach(sh_safetensors_notes(file), key, note) {
+        const char *value = sh_safetensors_note_of(file, key);
+        require(value && json_string_value(note) == value, "a note is found by its key");
     }
 }
 

@@ -297,17 +297,18 @@ static void rewrite(workplace *place, const char *left_out, const char *key,
     file_tensor tensors[256];
     shoal_note kept[64];
     int64_t count = 0, note_count = 0;
+    const char *name;
+    json_t *note;
     assert_int_equal(sh_safetensors_open(place->context, place->path, &file), SHOAL_OK);
     for (int64_t i = 0; i < sh_safetensors_count(file); i++) {
         assert_true(count < 256);
         tensors[count] = *sh_safetensors_at(file, i);
         count += strcmp(tensors[count].name, left_out) != 0;
     }
-    for (int64_t i = 0; i < sh_safetensors_note_count(file); i++) {
+    json_object_foreach(sh_safetensors_notes(file), name, note) {
         assert_true(note_count < 64);
-        kept[note_count] = sh_safetensors_note_at(file, i);
-        if (strcmp(kept[note_count].key, key) == 0)
-            kept[note_count].value = value;
+        const bool changed = strcmp(name, key) == 0;
+        kept[note_count] = (shoal_note){name, changed ? value : json_string_value(note)};
         note_count += kept[note_count].value != NULL;
     }
     assert_int_equal(sh_safetensors_write(place->context, place->other, tensors, count,
