@@ -128,6 +128,7 @@ struct search {
     hypothesis *live, *next, *done; /* [B] each */
     candidate *candidates;          /* [B * (B + 1)] */
     int32_t *chosen, *parents;      /* [B] */
+    bool damaged; /* a row of logits had NaN or infinity in this search */
 };
 
 static void place_hypotheses(block_layout *block, int beams, int positions,
@@ -218,6 +219,13 @@ static int32_t draw(const float *logits, int count, const search_task *task,
     return last;
 }
 
+/* sh_log_sum_exp of a row after the rules, which always leave a token to choose. */
+static double sum_of(search *s, const float *logits) {
+    const double sum = sh_log_sum_exp(logits, s->vocabulary);
+    s->damaged = s->damaged || !isfinite(sum);
+    return sum;
+}
+
 static void extend(search *s, const search_task *task, int beam, uint64_t step) {
     hypothesis *h = &s->live[beam];
     float *logits = logits_of(s, beam);
@@ -226,7 +234,7 @@ static void extend(search *s, const search_task *task, int beam, uint64_t step) 
         return;
     }
     sh_rules_apply(&task->rules, h->tokens, h->count, logits);
-    const double whole = sh_log_sum_exp(logits, s->vocabulary);
+    const double whole = sum_of(s, logits);
     int32_t token = task->rules.end;
     if (isfinite(whole)) {
         token = task->temperature > 0 ? draw(logits, s->vocabulary, task,
@@ -293,7 +301,7 @@ static int propose(search *s, const search_task *task, int beam, int count) {
     const int most = task->beams + 1;
     int found = 0;
     sh_rules_apply(&task->rules, h->tokens, h->count, logits);
-    const double whole = sh_log_sum_exp(logits, s->vocabulary);
+    const double whole = sum_of(s, logits);
     if (!isfinite(whole))
         return count;
     float floor = -INFINITY;
@@ -381,7 +389,7 @@ static double probability_of(const float *logits, int vocabulary, int32_t token)
     return exp((double)logits[token] - sh_log_sum_exp(logits, vocabulary));
 }
 
-void sh_search_run(search *s, const search_task *task, search_result *result) {
+shoal_status sh_search_run(search *s, const search_task *task, search_result *result) {
     search_task bounded = *task;
     const int room = s->positions - task->prompt_count;
     bounded.beams = task->beams < s->beams ? task->beams : s->beams;
@@ -389,6 +397,7 @@ void sh_search_run(search *s, const search_task *task, search_result *result) {
         bounded.longest = room + 1;
     if (bounded.longest > s->positions)
         bounded.longest = s->positions;
+    s->damaged = false;
     sh_decoder_begin(s->network, task->prompt, task->prompt_count);
     sh_decoder_logits(s->network, task->start, 1, s->logits);
     result->no_speech = probability_of(s->logits, s->vocabulary, task->no_speech);
@@ -405,6 +414,11 @@ void sh_search_run(search *s, const search_task *task, search_result *result) {
     result->tokens = best->tokens;
     result->count = best->count;
     result->mean_logprob = best->sum / (best->count + 1);
+    return s->damaged
+               ? sh_fail(s->context, SHOAL_BAD_FILE,
+                         "the model's decoder gives NaN or infinities: its weights "
+                         "are damaged")
+               : SHOAL_OK;
 }
 
 int32_t sh_search_choice(search *s, int32_t after, const int32_t *among, int count,

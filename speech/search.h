@@ -62,8 +62,8 @@ typedef struct search search;
 shoal_status sh_search_create(shoal_context *context, decoder *network, search **made);
 void sh_search_destroy(search *s); /* NULL is legal */
 
-/* After sh_decoder_set_audio. */
-void sh_search_run(search *s, const search_task *task, search_result *result);
+/* After sh_decoder_set_audio. Logits that are no numbers are SHOAL_BAD_FILE. */
+shoal_status sh_search_run(search *s, const search_task *task, search_result *result);
 
 /* The likeliest of `count` tokens right after the one given, and its probability among
    them: how a language is detected. */

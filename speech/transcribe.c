@@ -185,20 +185,21 @@ static bool is_believable(const window_text *result) {
 
 /* After sh_decoder_set_audio: decodes at rising temperatures until the text is
    believable. Returns how many attempts there were. */
-static int decode_window(shoal_speech *speech, const window_task *task,
-                         window_text *result) {
+static shoal_status decode_window(shoal_speech *speech, const window_task *task,
+                                  window_text *result, int *attempts) {
     const tokens *t = &speech->model->file->tokens;
     const int tries = task->fallback ? TEMPERATURES : 1;
     search_task wanted = {.no_speech = t->no_speech,
                           .rules = rules_of(t, task->timestamps),
                           .longest = sizes_of(speech->model)->text_positions / 2};
     write_prompt(speech, task, &wanted);
-    for (int attempt = 0; attempt < tries; attempt++) {
+    shoal_status status = SHOAL_OK;
+    for (int attempt = 0; attempt < tries && status == SHOAL_OK; attempt++) {
         search_result found;
         wanted.temperature = temperatures[attempt];
         wanted.beams = attempt == 0 ? task->beams : SPEECH_SAMPLES;
         wanted.seed = task->seed + (uint64_t)attempt;
-        sh_search_run(speech->search, &wanted, &found);
+        status = sh_search_run(speech->search, &wanted, &found);
         *result = (window_text){.sampled = found.tokens,
                                 .count = found.count,
                                 .temperature = (double)temperatures[attempt],
@@ -206,10 +207,11 @@ static int decode_window(shoal_speech *speech, const window_task *task,
                                 .no_speech = found.no_speech,
                                 .compression =
                                     compression_of(speech, found.tokens, found.count)};
+        *attempts = attempt + 1;
         if (is_believable(result))
-            return attempt + 1;
+            break;
     }
-    return tries;
+    return status;
 }
 
 /* ---- The recording -------------------------------------------------------------- */
@@ -371,19 +373,23 @@ static shoal_status hear(transcription *t, const float *samples, int64_t got) {
     return SHOAL_OK;
 }
 
-static int64_t decode(transcription *t, int64_t frames) {
+/* *advance: frames from this window's beginning to the next one's. */
+static shoal_status decode(transcription *t, int64_t frames, int64_t *advance) {
     const double begun = sh_seconds();
     window_text window;
-    int64_t advance = frames;
-    const int attempts = decode_window(t->speech, &t->task, &window);
+    int attempts = 0;
+    const shoal_status status = decode_window(t->speech, &t->task, &window, &attempts);
+    if (status != SHOAL_OK)
+        return status;
+    *advance = frames;
     t->summary.decoder_seconds += sh_seconds() - begun;
     t->summary.fallbacks += attempts > 1;
     t->summary.windows++;
     if (t->task.fallback && is_silent(&window))
         t->summary.silent++;
     else
-        advance = use_window(t, &window, frames);
-    return advance;
+        *advance = use_window(t, &window, frames);
+    return SHOAL_OK;
 }
 
 static void report(transcription *t, int64_t frames) {
@@ -407,9 +413,10 @@ static shoal_status do_window(transcription *t, int64_t *advance) {
     status = hear(t, samples, got);
     if (status != SHOAL_OK)
         return status;
-    *advance = decode(t, frames);
-    report(t, *advance);
-    return SHOAL_OK;
+    status = decode(t, frames, advance);
+    if (status == SHOAL_OK)
+        report(t, *advance);
+    return status;
 }
 
 shoal_status shoal_speech_transcribe(shoal_speech *speech,

@@ -154,6 +154,10 @@ check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
 expect "an encoder that gives NaN" 3 "NaN" shoal transcribe talk.wav -m spoilt.bin
+tool spoil small.bin spoilt.bin decoder.ln.weight
+expect "a decoder that gives NaN" 3 "decoder gives NaN" shoal transcribe talk.wav \
+    -m spoilt.bin
+expect "and with beams" 3 "decoder gives NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
 check "json" say talk.wav -f json -l en
 check "json has what it should" json "d['language'] == 'en' and
     abs(d['duration'] - 4) < 1e-6 and d['windows'] >= 1 and d['task'] == 'transcribe' and
