@@ -64,7 +64,7 @@ typedef struct {
     dropout_key random;
 } pass;
 
-/* ---- One layer's parts --------------------------------------------------------------- */
+/* ---- One layer's parts ------------------------------------------------------------ */
 
 static layer_norm norm_with(const encoder *stack, nn_tensor scale, nn_tensor shift) {
     return (layer_norm){stack->model, scale, shift, stack->shape.epsilon};
@@ -176,7 +176,7 @@ static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *l
     return inputs;
 }
 
-/* ---- Memory ------------------------------------------------------------------------- */
+/* ---- Memory ----------------------------------------------------------------------- */
 
 static void place_for_training(encoder *stack, block_layout *block) {
     const size_t state_size = shoal_plan_state_size(stack->plan);
@@ -247,7 +247,7 @@ static void place(void *argument, block_layout *block) {
             reserve_floats(block, stack->model, max(shape->feed_forward, stack->width));
 }
 
-/* ---- The object -------------------------------------------------------------------- */
+/* ---- The object ------------------------------------------------------------------- */
 
 static shoal_status check_shape(shoal_context *context, const encoder_shape *shape,
                                 const encoder_limits *limits) {
@@ -344,7 +344,7 @@ const void *sh_encoder_state(const encoder *stack, int64_t layer) {
     return stack->layers[layer].state;
 }
 
-/* ---- Forward: a product, and what follows it while its block is in cache ------------ */
+/* ---- Forward: a product, and what follows it while its block is in cache ---------- */
 
 static shoal_status take_batch(encoder *stack, const packing *sequences) {
     const encoder_limits *limits = &stack->limits;
@@ -691,8 +691,8 @@ static shoal_status attention_gradient(encoder *stack, const layer_memory *memor
 }
 
 /* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
-   the last row to the first: wanted row i moves to rows[i] >= i, so nothing is overwritten
-   before it has moved. */
+   the last row to the first: wanted row i moves to rows[i] >= i, so that no row is
+   overwritten before it has moved. */
 static void scatter_wanted(const pass *p, float *gradient) {
     const int64_t size = p->stack->model;
     int64_t left = p->wanted.count;

@@ -19,8 +19,7 @@ typedef struct {
     int64_t head_dim;     /* model size M = heads * head_dim */
     int64_t feed_forward; /* F */
     shoal_attention attention;
-    bool
-        shared_qk; /* one projection for queries and keys; always where keys_are_queries */
+    bool shared_qk; /* one projection for queries and keys; so for some kinds anyway */
     bool post_norm; /* otherwise pre-norm, whose stack ends in a norm of its own */
     activation activation;
     float dropout; /* after attention, after the activation and after the feed-forward */
@@ -89,9 +88,9 @@ typedef struct {
 } row_subset;
 
 /* x: [R][M], which must stay as it is until backward. *out: [R][M] inside the object,
-   valid until the next forward. Of a subset of the rows, *out is [count][M]: what the last
-   layer does behind its attention is done for these rows alone. A subset needs a layer,
-   and does not go with dropout, whose masks are by row. */
+   valid until the next forward. Of a subset of the rows, *out is [count][M]: what the
+   last layer does after its attention is done for these rows alone. A subset needs a
+   layer, and does not go with dropout, whose masks are by row. */
 SHOAL_PRIVATE shoal_status sh_encoder_forward(encoder *stack,
                                               const encoder_weights *weights,
                                               const packing *sequences, row_subset wanted,

@@ -11,7 +11,7 @@
 /* Rows that one task works on. */
 enum { ROW_BLOCK = 64 };
 
-/* ---- Activations ----------------------------------------------------------------- */
+/* ---- Activations ------------------------------------------------------------------ */
 
 enum { ELEMENT_BLOCK = 1 << 14 };
 
@@ -58,7 +58,7 @@ void sh_activation_backward(const shoal_context *context, activation kind, int64
                 activation_back_task, &c);
 }
 
-/* ---- Dropout --------------------------------------------------------------------- */
+/* ---- Dropout ---------------------------------------------------------------------- */
 
 /* One 64-bit number decides four elements, 16 bits each. A row's numbers are counted from
    row << 32, so that no two rows of up to 2^34 elements share one. */
@@ -116,7 +116,7 @@ void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), dropout_task, &c);
 }
 
-/* ---- Layer norm ------------------------------------------------------------------ */
+/* ---- Layer norm ------------------------------------------------------------------- */
 
 enum { NORM_BLOCK = 256 }; /* rows whose part of the scale's gradient is one sum */
 
@@ -188,7 +188,7 @@ void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int6
                                   2 * norm->size, norm->shift.gradient);
 }
 
-/* ---- Tokens and positions -------------------------------------------------------- */
+/* ---- Tokens and positions --------------------------------------------------------- */
 
 enum { COLUMN_BLOCK = 64 };
 
@@ -329,7 +329,7 @@ void sh_positions_backward(const shoal_context *context, const packing *sequence
                 &c);
 }
 
-/* ---- Convolution over time ------------------------------------------------------- */
+/* ---- Convolution over time -------------------------------------------------------- */
 
 enum { TIME_BLOCK = 128 }; /* rows of one task */
 
@@ -412,8 +412,8 @@ void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t 
     sh_team_run(sh_team_of(context), ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
 }
 
-/* dx of some rows of x, gathered over the taps, so that no two tasks write to one row. Row
-   s of x is tap s + 1 - stride t of row t. */
+/* dx of some rows of x, gathered over the taps, so that no two tasks write to one row.
+   Row s of x is tap s + 1 - stride t of row t. */
 static void conv_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const conv_call *c = shared;

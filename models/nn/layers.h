@@ -36,7 +36,7 @@ static inline int64_t packing_rows(const packing *sequences) {
     return sequences->batch ? sequences->offsets[sequences->batch] : 0;
 }
 
-/* ---- Products on OpenBLAS --------------------------------------------------------------
+/* ---- Products on OpenBLAS ------------------------------------------------------------
  * A product is cut into blocks by its sizes alone; each block is one single-threaded call
  * inside a task, so threads change nothing in the result.
  *
@@ -90,7 +90,7 @@ SHOAL_PRIVATE void sh_matmul_few(const shoal_context *context, int64_t rows,
 void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
                      float *out);
 
-/* ---- Linear: y = x W' + b ------------------------------------------------------------ */
+/* ---- Linear: y = x W' + b --------------------------------------------------------- */
 
 typedef struct {
     int64_t inputs, outputs;
@@ -118,7 +118,7 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
 void sh_linear_backward(const shoal_context *context, const linear *layer, int64_t rows,
                         const_matrix x, const_matrix dy, matrix dx);
 
-/* ---- Activations --------------------------------------------------------------------- */
+/* ---- Activations ------------------------------------------------------------------ */
 
 typedef enum {
     ACTIVATION_GELU, /* x Phi(x), exact: Phi by erf, not by tanh */
@@ -171,7 +171,7 @@ void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64
 void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
                       int64_t rows, int64_t size, const float *x, float *y);
 
-/* ---- Layer norm: y = scale (x - mean) / sqrt(variance + epsilon) + shift, row by row -- */
+/* ---- Layer norm, row by row: y = scale (x - mean) / sqrt(variance + epsilon) + shift */
 
 typedef struct {
     int64_t size;
@@ -194,7 +194,7 @@ void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int6
                       const float *x, const float *statistics, const float *dy,
                       const float *base, float *dx, float *scratch);
 
-/* ---- From tokens to rows, and positions ---------------------------------------------- */
+/* ---- From tokens to rows, and positions ------------------------------------------- */
 
 /* out[row] = factor table[tokens[row]]; tokens [rows], each in 0 .. vocabulary - 1 (the
    caller has checked), table [vocabulary][size] float, out [rows][size]. */

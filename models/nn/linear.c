@@ -7,7 +7,7 @@ void sh_blas_use_one_thread(void) {
     openblas_set_num_threads(1);
 }
 
-/* ---- Products -------------------------------------------------------------------- */
+/* ---- Products --------------------------------------------------------------------- */
 
 /* A block of the result has about BLOCK_FLOATS, so that what follows finds it in cache;
    packing the other factor once per block costs little beside it. */
@@ -204,7 +204,7 @@ void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t
     sh_team_run(sh_team_of(context), ceil_divide(count, HALF_BLOCK), widen_task, &w);
 }
 
-/* ---- The linear layer ------------------------------------------------------------ */
+/* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
     return layer->weight.half && rows > FEW_ROWS ? layer->inputs * layer->outputs : 0;

@@ -1,5 +1,5 @@
 /* Memory comes from the context's allocator, aligned to cache lines. Sizes are added up
-   with checks, so that a problem too large for size_t is an error and not a small block. */
+   with checks, so that a problem too large for size_t is an error, not a small block. */
 #ifndef SHOAL_BASE_MEMORY_H
 #define SHOAL_BASE_MEMORY_H
 

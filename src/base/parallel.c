@@ -73,7 +73,7 @@ void sh_pass_turn(atomic_int *turn, int mine) {
 /* ---- The pool --------------------------------------------------------------------- */
 
 /* The gate: who may touch the work. The caller opens it; a worker enters while it is open
-   and leaves when no task is left; the caller closes it and waits for it to be empty. So a
+   and leaves when no task is left; the caller closes it and waits for it to be empty. A
    worker that wakes late finds it closed and has missed nothing. */
 enum { GATE_OPEN = 1 << 30 }; /* plus the number of workers inside */
 

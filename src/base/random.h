@@ -9,12 +9,12 @@
 
 /* Streams keep the uses of one seed apart. */
 enum random_stream {
-    STREAM_DIRECTIONS,  /* the hash's random directions */
-    STREAM_STARTS,      /* k-means' first centres */
-    STREAM_ROTATIONS,   /* lsh's projections */
-    STREAM_SAMPLES,     /* queries that the error estimate looks at */
-    STREAM_WEIGHTS,     /* a model's first parameters */
-    STREAM_DROPOUT,     /* what dropout leaves out */
+    STREAM_DIRECTIONS,   /* the hash's random directions */
+    STREAM_STARTS,       /* k-means' first centres */
+    STREAM_ROTATIONS,    /* lsh's projections */
+    STREAM_SAMPLES,      /* queries that the error estimate looks at */
+    STREAM_WEIGHTS,      /* a model's first parameters */
+    STREAM_DROPOUT,      /* what dropout leaves out */
     STREAM_CALLER = 1000 /* and on: shoal_random's, for data */
 };
 
@@ -27,7 +27,7 @@ SHOAL_PRIVATE uint64_t sh_random_below(uint64_t seed, enum random_stream stream,
 SHOAL_PRIVATE float sh_random_normal(uint64_t seed, enum random_stream stream,
                                      uint64_t counter);
 
-/* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound: one from
+/* `count` distinct numbers of 0 .. bound - 1 in increasing order, count <= bound: one of
    each of `count` equal parts. */
 void sh_random_subset(uint64_t seed, enum random_stream stream, int64_t bound,
                       int64_t count, int32_t *chosen);

@@ -2,13 +2,13 @@
 #include "kernels/kernels.h"
 #include "kernels/simd.h"
 
-/* e^x for x <= 0, to a relative error of about 2e-7: 2^n times a polynomial of degree 5 in
-   the rest. Its constant term is exactly 1, because every block of a stream multiplies
+/* e^x for x <= 0, to a relative error of about 2e-7: 2^n times a polynomial of degree 5
+   in the rest. Its constant term is exactly 1, because every block of a stream multiplies
    what the earlier blocks gave by e^(old top - new top), which is mostly e^0: an error
-   there would be multiplied in once for every block. The other coefficients are the best for the
-   relative error. Adding 1.5 * 2^23 rounds to a whole number and leaves it in the low
-   bits. Results below 2^-126 become 2^-126, which adds nothing to a sum that holds e^0.
-   NaN stays NaN. */
+   there would be multiplied in once for every block. The other coefficients are the best
+   for the relative error. Adding 1.5 * 2^23 rounds to a whole number and leaves it in the
+   low bits. Results below 2^-126 become 2^-126, which adds nothing to a sum that holds
+   e^0. NaN stays NaN. */
 INLINE vf exp_negative(vf x) {
     const vf log2e = v_splat(1.44269504f), shift = v_splat(12582912.0f);
     x = v_max(v_splat(-87.336544f), x);

@@ -288,8 +288,8 @@ static void closest(const float *panel, int width, int rank, const float *centre
     }
 }
 
-/* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows named by an index
-   are anywhere in memory, so the one that comes SUM_AHEAD later is prefetched. */
+/* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows of an index are
+   anywhere in memory, so the one that comes SUM_AHEAD later is prefetched. */
 enum { SUM_VECTORS = 8, SUM_AHEAD = 12 };
 
 INLINE void sum_block(const float *x, int64_t stride, const int32_t *index,

@@ -6,12 +6,12 @@
  *     block of scores    [count][width]    one row per key
  *     panel of outputs   [value_dim][width]
  *
- * width is a multiple of the table's `lanes`, at most its `panel`. Lanes that stand for no
- * query hold 0. Panels and blocks are aligned to a cache line; rows are not.
+ * width is a multiple of the table's `lanes`, at most its `panel`. Lanes without a query
+ * hold 0. Panels and blocks are aligned to a cache line; rows are not.
  *
  * The scalar table is the specification. The vector tables are one body, body_tiles.h,
- * body_rows.h and body_layers.h, compiled with the flags of each instruction set; tests/core/test_kernels.c
- * compares them with the scalar one. */
+ * body_rows.h and body_layers.h, compiled with the flags of each instruction set;
+ * tests/core/test_kernels.c compares them with the scalar one. */
 #ifndef SHOAL_KERNELS_KERNELS_H
 #define SHOAL_KERNELS_KERNELS_H
 
@@ -104,7 +104,7 @@ const kernel_table *sh_kernel_table_at(int index);
 int sh_kernel_table_runs(const kernel_table *table);
 
 /* A candidate for the best keys as one number: a higher score is larger, and of equal
-   scores the lower key. Any float orders correctly but NaN, which is never a candidate. */
+   scores the lower key. Any float but NaN has its order; NaN is never a candidate. */
 static inline uint64_t candidate_pack(float score, int32_t key) {
     union {
         float value;

@@ -5,111 +5,114 @@
 #define SHOAL_KERNELS_LIST_H
 
 /* clang-format off */
-#define SHOAL_KERNELS(KERNEL)                                                              \
-    /* panel[d][i] = scale * x[index[i]][d] for i < count, 0 in the other lanes;           \
-       index NULL: row i. Rows of x are `stride` elements apart. */                        \
-    KERNEL(pack, (const float *x, int64_t stride, const int32_t *index, int count,         \
-                  int width, int dim, float scale, float *panel))                          \
-    /* x[index[i]][d] = factor[i] * panel[d][i] + shift[d] for i < count, added to what is \
-       there when `onto` is not 0; factor NULL: 1, shift NULL: 0. */                       \
-    KERNEL(unpack, (const float *panel, int count, int width, int dim,                     \
-                    const float *factor, const float *shift, int onto, float *x,           \
-                    int64_t stride, const int32_t *index))                                 \
-    /* scores[r][i] = sum over d, in order, by fused multiply-add, of                      \
-       rows[r][d] * panel[d][i]: the same bits on every instruction set. */                \
-    KERNEL(score, (const float *panel, int width, int dim, const float *rows,              \
-                   int64_t stride, int count, float *scores))                              \
-    /* out[d][i] = out[d][i] * keep[i] + sum over r, in order, by fused multiply-add, of   \
-       rows[r][d] * weights[r][i]: the same bits on every instruction set; keep NULL: 1. */\
-    KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,       \
-                 int count, int dim, const float *keep, float *out))                       \
-    /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`     \
-       columns, any width >= lanes; out is [count] rows, `out_stride` apart. */            \
-    KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,        \
-                    int64_t stride, int dim, int count, float *out, int64_t out_stride))   \
-    /* One block of a softmax that streams over keys. Per lane: raises top to the          \
-       largest score, turns scores into exp(score - top), and rescales:                    \
-       keep = exp(old top - top), sum = sum * keep + the block's sum. */                   \
-    KERNEL(softmax_step, (float *scores, int width, int count, float *top, float *sum,     \
-                          float *keep))                                                    \
-    /* scores -> p = exp(score - top[i]) * inverse[i];                                     \
-       slopes -> scale * p * (slope - delta[i]). */                                        \
-    KERNEL(softmax_slope, (float *scores, float *slopes, int width, int count,             \
-                           const float *top, const float *inverse, const float *delta,     \
-                           float scale))                                                   \
-    /* products[i] = sum over r of a[r][i] * b[r][i]. */                                   \
-    KERNEL(dot_columns, (const float *a, const float *b, int width, int count,             \
-                         float *products))                                                 \
-    /* Appends candidate_pack(score, first + r) to lane i's list, candidates[i][counts[i]],\
-       where the score exceeds floor[i]. Lists are `capacity` apart and have room. */      \
-    KERNEL(collect, (const float *scores, int width, int count, int32_t first,             \
-                     const float *floor, uint64_t *candidates, int64_t capacity,           \
-                     int32_t *counts))                                                     \
-    /* Bit b % 8 of planes[b / 8][i] is scores[b][i] > 0, for b < bits; planes are         \
-       HASH_BLOCK bytes apart. */                                                          \
-    KERNEL(signs, (const float *scores, int width, int bits, uint8_t *planes))             \
-    /* For each of HASH_BLOCK hashes the nearest of `count` <= NEAREST_CENTRES centres by  \
-       Hamming distance, the first of equals. nibbles[n][i] is the n-th four bits of hash  \
-       i; tables[c][n][x] the distance of x from the n-th four bits of centre c. */        \
-    KERNEL(nearest, (const uint8_t *nibbles, int nibble_count, const uint8_t *tables,      \
-                     int count, uint8_t *distance, uint8_t *centre))                       \
-    /* best[i] = the largest over centres c of bias[c] + sum over r, in order, by fused     \
-       multiply-add, of centres[c][r] * panel[r][i], and who[i] the first c that has it:   \
-       the same bits on every instruction set. Centres are `stride` >= rank apart. NaN is  \
-       never the largest; if there is nothing else, best is -infinity and who 0. */        \
-    KERNEL(closest, (const float *panel, int width, int rank, const float *centres,        \
-                     int stride, const float *bias, int count, float *best, int32_t *who)) \
-    /* counters[b] += bit b of the word, modulo 256. */                                    \
-    KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                   \
-    /* sums[d] = sum over i < count of weights[i] * x[index[i]][d], in order, by fused       \
-       multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction    \
-       set. index NULL: row i; weights NULL: 1. */                                         \
-    KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,                \
-                      const float *weights, int64_t count, int dim, float *sums))          \
-    /* ---- Between the products of a model: body_layers.h ---- */                         \
-    /* y[i] += x[i]. */                                                                    \
-    KERNEL(add, (int64_t count, const float *x, float *y))                                 \
-    /* y[i] *= x[i]. */                                                                    \
-    KERNEL(multiply, (int64_t count, const float *x, float *y))                            \
-    /* x[i] *= factor. */                                                                  \
-    KERNEL(scale_by, (int64_t count, float factor, float *x))                              \
-    /* y[i] += step * (x[i] - y[i]). */                                                    \
-    KERNEL(lerp, (int64_t count, float step, const float *x, float *y))                    \
-    /* out[i] = f(x[i]), f(x) = max(x, 0) or x Phi(x); out may be x. */                    \
-    KERNEL(relu, (int64_t count, const float *x, float *out))                              \
-    KERNEL(gelu, (int64_t count, const float *x, float *out))                              \
-    /* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */   \
-    KERNEL(relu_slope, (int64_t count, const float *x, const float *dy, float *dx,         \
-                        float *out))                                                       \
-    KERNEL(gelu_slope, (int64_t count, const float *x, const float *dy, float *dx,         \
-                        float *out))                                                       \
-    /* Layer norm of `count` rows of `size`: y = scale (x - mean) / sqrt(variance +        \
-       epsilon) + shift. statistics, unless NULL: [count][2], mean and 1 / deviation. */   \
-    KERNEL(norm_rows, (int64_t count, int64_t size, const float *x, const float *scale,    \
-                       const float *shift, float epsilon, float *y, float *statistics))    \
-    /* dx = its gradient, plus base [count][size] unless NULL; dx may be dy or base. The   \
-       gradients dscale and dshift [size] are added to. */                                 \
-    KERNEL(norm_rows_slope, (int64_t count, int64_t size, const float *x,                  \
-                             const float *statistics, const float *scale,                  \
-                             const float *dy, const float *base, float *dx,                \
-                             float *dscale, float *dshift))                                \
-    /* sums[j] += sum over the rows of x[row][j]. */                                       \
-    KERNEL(column_sums, (int64_t count, int64_t width, const float *x, int64_t stride,     \
-                         float *sums))                                                     \
-    /* *loss = -log softmax(x)[target]; *best: the first largest. Unless NULL,             \
-       gradient[j] = factor (softmax(x)[j] - (j is the target)), which may be x. */        \
-    KERNEL(cross_entropy, (int64_t classes, const float *x, int64_t target, float factor,  \
-                           float *gradient, float *loss, int64_t *best))                   \
-    /* out[r] = x[r] . w for r < rows; rows of x are `stride` apart, w [inputs] is         \
-       uint16_t halves where `half` is set, else float. */                                 \
-    KERNEL(dots, (int64_t inputs, int64_t rows, const float *x, int64_t stride,            \
-                  const void *w, bool half, float *out))                                   \
-    /* Halves to floats. */                                                                \
-    KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                     \
-    /* One step of an optimizer on values [count] and its two moments. */                  \
-    KERNEL(adam, (int64_t count, const adam_numbers *how, const float *gradient,           \
-                  float *first, float *second, float *values))                             \
-    /* *total = sum of x[i]^2. */                                                          \
+#define SHOAL_KERNELS(KERNEL)                                                            \
+    /* panel[d][i] = scale * x[index[i]][d] for i < count, 0 in the other lanes;         \
+       index NULL: row i. Rows of x are `stride` elements apart. */                      \
+    KERNEL(pack, (const float *x, int64_t stride, const int32_t *index, int count,       \
+                  int width, int dim, float scale, float *panel))                        \
+    /* x[index[i]][d] = factor[i] * panel[d][i] + shift[d] for i < count, added to what  \
+       is there when `onto` is not 0; factor NULL: 1, shift NULL: 0. */                  \
+    KERNEL(unpack, (const float *panel, int count, int width, int dim,                   \
+                    const float *factor, const float *shift, int onto, float *x,         \
+                    int64_t stride, const int32_t *index))                               \
+    /* scores[r][i] = sum over d, in order, by fused multiply-add, of                    \
+       rows[r][d] * panel[d][i]: the same bits on every instruction set. */              \
+    KERNEL(score, (const float *panel, int width, int dim, const float *rows,            \
+                   int64_t stride, int count, float *scores))                            \
+    /* out[d][i] = out[d][i] * keep[i] + sum over r, in order, by fused multiply-add, of \
+       rows[r][d] * weights[r][i]: the same bits on every instruction set. keep NULL:    \
+       1. */                                                                             \
+    KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,     \
+                 int count, int dim, const float *keep, float *out))                     \
+    /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`   \
+       columns, any width >= lanes; out is [count] rows, `out_stride` apart. */          \
+    KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,      \
+                    int64_t stride, int dim, int count, float *out, int64_t out_stride)) \
+    /* One block of a softmax that streams over keys. Per lane: raises top to the        \
+       largest score, turns scores into exp(score - top), and rescales:                  \
+       keep = exp(old top - top), sum = sum * keep + the block's sum. */                 \
+    KERNEL(softmax_step, (float *scores, int width, int count, float *top, float *sum,   \
+                          float *keep))                                                  \
+    /* scores -> p = exp(score - top[i]) * inverse[i];                                   \
+       slopes -> scale * p * (slope - delta[i]). */                                      \
+    KERNEL(softmax_slope, (float *scores, float *slopes, int width, int count,           \
+                           const float *top, const float *inverse, const float *delta,   \
+                           float scale))                                                 \
+    /* products[i] = sum over r of a[r][i] * b[r][i]. */                                 \
+    KERNEL(dot_columns, (const float *a, const float *b, int width, int count,           \
+                         float *products))                                               \
+    /* Appends candidate_pack(score, first + r) to lane i's list, at                     \
+       candidates[i][counts[i]], where the score exceeds floor[i]. Lists are `capacity`  \
+       apart and have room. */                                                           \
+    KERNEL(collect, (const float *scores, int width, int count, int32_t first,           \
+                     const float *floor, uint64_t *candidates, int64_t capacity,         \
+                     int32_t *counts))                                                   \
+    /* Bit b % 8 of planes[b / 8][i] is scores[b][i] > 0, for b < bits; planes are       \
+       HASH_BLOCK bytes apart. */                                                        \
+    KERNEL(signs, (const float *scores, int width, int bits, uint8_t *planes))           \
+    /* For each of HASH_BLOCK hashes the nearest of `count` <= NEAREST_CENTRES centres   \
+       by Hamming distance, the first of equals. nibbles[n][i] is the n-th four bits of  \
+       hash i; tables[c][n][x] the distance of x from the n-th four bits of centre c. */ \
+    KERNEL(nearest, (const uint8_t *nibbles, int nibble_count, const uint8_t *tables,    \
+                     int count, uint8_t *distance, uint8_t *centre))                     \
+    /* best[i] = the largest over centres c of bias[c] + sum over r, in order, by fused  \
+       multiply-add, of centres[c][r] * panel[r][i], and who[i] the first c that has it: \
+       the same bits on every instruction set. Centres are `stride` >= rank apart. NaN   \
+       is never the largest; if there is nothing else, best is -infinity and who 0. */   \
+    KERNEL(closest, (const float *panel, int width, int rank, const float *centres,      \
+                     int stride, const float *bias, int count, float *best,              \
+                     int32_t *who))                                                      \
+    /* counters[b] += bit b of the word, modulo 256. */                                  \
+    KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                 \
+    /* sums[d] = sum over i < count of weights[i] * x[index[i]][d], in order, by fused   \
+       multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction  \
+       set. index NULL: row i; weights NULL: 1. */                                       \
+    KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,              \
+                      const float *weights, int64_t count, int dim, float *sums))        \
+    /* ---- Between the products of a model: body_layers.h ---- */                       \
+    /* y[i] += x[i]. */                                                                  \
+    KERNEL(add, (int64_t count, const float *x, float *y))                               \
+    /* y[i] *= x[i]. */                                                                  \
+    KERNEL(multiply, (int64_t count, const float *x, float *y))                          \
+    /* x[i] *= factor. */                                                                \
+    KERNEL(scale_by, (int64_t count, float factor, float *x))                            \
+    /* y[i] += step * (x[i] - y[i]). */                                                  \
+    KERNEL(lerp, (int64_t count, float step, const float *x, float *y))                  \
+    /* out[i] = f(x[i]), f(x) = max(x, 0) or x Phi(x); out may be x. */                  \
+    KERNEL(relu, (int64_t count, const float *x, float *out))                            \
+    KERNEL(gelu, (int64_t count, const float *x, float *out))                            \
+    /* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */ \
+    KERNEL(relu_slope, (int64_t count, const float *x, const float *dy, float *dx,       \
+                        float *out))                                                     \
+    KERNEL(gelu_slope, (int64_t count, const float *x, const float *dy, float *dx,       \
+                        float *out))                                                     \
+    /* Layer norm of `count` rows of `size`: y = scale (x - mean) / sqrt(variance +      \
+       epsilon) + shift. statistics, unless NULL: [count][2], mean and 1 / deviation. */ \
+    KERNEL(norm_rows, (int64_t count, int64_t size, const float *x, const float *scale,  \
+                       const float *shift, float epsilon, float *y, float *statistics))  \
+    /* dx = its gradient, plus base [count][size] unless NULL; dx may be dy or base. The \
+       gradients dscale and dshift [size] are added to. */                               \
+    KERNEL(norm_rows_slope, (int64_t count, int64_t size, const float *x,                \
+                             const float *statistics, const float *scale,                \
+                             const float *dy, const float *base, float *dx,              \
+                             float *dscale, float *dshift))                              \
+    /* sums[j] += sum over the rows of x[row][j]. */                                     \
+    KERNEL(column_sums, (int64_t count, int64_t width, const float *x, int64_t stride,   \
+                         float *sums))                                                   \
+    /* *loss = -log softmax(x)[target]; *best: the first largest. Unless NULL,           \
+       gradient[j] = factor (softmax(x)[j] - (j is the target)), which may be x. */      \
+    KERNEL(cross_entropy, (int64_t classes, const float *x, int64_t target,              \
+                           float factor, float *gradient, float *loss, int64_t *best))   \
+    /* out[r] = x[r] . w for r < rows; rows of x are `stride` apart, w [inputs] is       \
+       uint16_t halves where `half` is set, else float. */                               \
+    KERNEL(dots, (int64_t inputs, int64_t rows, const float *x, int64_t stride,          \
+                  const void *w, bool half, float *out))                                 \
+    /* Halves to floats. */                                                              \
+    KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                   \
+    /* One step of an optimizer on values [count] and its two moments. */                \
+    KERNEL(adam, (int64_t count, const adam_numbers *how, const float *gradient,         \
+                  float *first, float *second, float *values))                           \
+    /* *total = sum of x[i]^2. */                                                        \
     KERNEL(sum_squares, (int64_t count, const float *x, double *total))
 /* clang-format on */
 

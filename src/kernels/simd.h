@@ -1,5 +1,5 @@
 /* The verbs that vector code is written in. Each table_*.c is compiled with the flags of
- * its instruction set (cmake/Kernels.cmake), and those choose the width and the verbs here:
+ * its instruction set (cmake/Kernels.cmake), which choose the width and the verbs here:
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_splat v_fma v_max v_pow2
  *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
@@ -22,7 +22,7 @@ enum { LANES = 8, TILE_ROWS = 4 };
 enum { LANES = 4, TILE_ROWS = 8 };
 #endif
 
-/* TILE_ROWS x TILE_VECTORS accumulators, the vectors and one broadcast fill the registers. */
+/* TILE_ROWS x TILE_VECTORS sums, the vectors and one broadcast fill the registers. */
 enum { TILE_VECTORS = 3, BYTES = LANES * 4 };
 
 typedef float vf __attribute__((vector_size(LANES * 4)));

@@ -1,4 +1,4 @@
-/* The vector kernels for AVX-512 (F, BW, DQ, VL): the one body, compiled with this file's flags. */
+/* The vector kernels for AVX-512 (F, BW, DQ, VL): the one body with this file's flags. */
 #include "kernels/simd.h"
 
 #include "kernels/body_layers.h"

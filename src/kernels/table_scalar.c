@@ -161,7 +161,7 @@ static void tally(uint64_t word, uint8_t counters[64]) {
         counters[b] = (uint8_t)(counters[b] + (word >> b & 1));
 }
 
-/* Blocks of rows are summed apart, so that errors grow with the blocks and not the rows. */
+/* Blocks of rows are summed apart, so that errors grow with the blocks, not the rows. */
 static void sum_rows(const float *x, int64_t stride, const int32_t *index,
                      const float *weights, int64_t count, int dim, float *sums) {
     for (int d = 0; d < dim; d++) {

@@ -37,7 +37,7 @@ shoal_model_config config_of(const model_case *c);
 model_setup setup_create(shoal_context *context, const model_case *c, bool training,
                          uint64_t seed);
 void setup_destroy(model_setup *setup);
-/* Whether the batch wants the logits of all rows, or only of those whose target counts. */
+/* Whether the batch wants the logits of all rows, or of those whose target counts. */
 void setup_want(model_setup *setup, bool all);
 int64_t setup_logit_rows(const model_setup *setup);
 /* Forward; the logits lie in the model. */

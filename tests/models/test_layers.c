@@ -45,7 +45,7 @@ static void with_both(void (*check)(shoal_context *context)) {
     shoal_context_destroy(best);
 }
 
-/* ---- Activations ----------------------------------------------------------------- */
+/* ---- Activations ------------------------------------------------------------------ */
 
 static void check_gelu(shoal_context *context) {
     enum { COUNT = 40001 };
@@ -72,7 +72,7 @@ static void gelu_is_exact(void **state) {
     with_both(check_gelu);
 }
 
-/* ---- Half precision ---------------------------------------------------------------- */
+/* ---- Half precision --------------------------------------------------------------- */
 
 static double half_value(uint16_t half) {
     int exponent = (half >> 10) & 31, fraction = half & 1023;
@@ -123,7 +123,7 @@ static void halves_widen_exactly(void **state) {
     with_both(check_widening);
 }
 
-/* ---- Products ---------------------------------------------------------------------- */
+/* ---- Products --------------------------------------------------------------------- */
 
 static void check_linear(const shoal_context *context, int64_t rows, int64_t inputs,
                          int64_t outputs, bool half) {
@@ -189,7 +189,7 @@ static void gradients_of_products_are_added(void **state) {
     with_both(check_linear_backward);
 }
 
-/* ---- Norm -------------------------------------------------------------------------- */
+/* ---- Norm ------------------------------------------------------------------------- */
 
 static void check_norm(shoal_context *context) {
     for (int64_t size = 1; size < 70; size += 17) {
@@ -251,7 +251,7 @@ static void norms_are_right(void **state) {
     with_both(check_norm_backward);
 }
 
-/* ---- Dropout ----------------------------------------------------------------------- */
+/* ---- Dropout ---------------------------------------------------------------------- */
 
 static void dropout_keeps_the_share_it_should(void **state) {
     enum { ROWS = 400, SIZE = 257 };
@@ -276,7 +276,7 @@ static void dropout_keeps_the_share_it_should(void **state) {
     close_to((double)same_as_next_step / all, 0.625, 0.008, "agreement between steps");
 }
 
-/* ---- The exact layer itself -------------------------------------------------------- */
+/* ---- The exact layer itself ------------------------------------------------------- */
 
 enum { LAYER_MODEL = 5, LAYER_WIDE = 7, LAYER_WEIGHTS = LAYER_MODEL * LAYER_WIDE };
 
@@ -352,7 +352,7 @@ static void exact_layer_gradients(void **state) {
     }
 }
 
-/* ---- Convolution over time, and its gradients by central differences ----------------- */
+/* ---- Convolution over time, and its gradients by central differences -------------- */
 
 /* In double precision from the file's order of weights, [outputs][inputs][3]. */
 static double conv_at(const conv1d *layer, const float *weight, const float *bias,
