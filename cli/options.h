@@ -1,6 +1,6 @@
-/* Command lines from one table per subcommand: the table is what is parsed, what the help,
-   the manual pages and the shells' completions show, and where the closest match to a
-   misspelt option is found. */
+/* Command lines from one table per subcommand: the table is what is parsed, what the
+   help, the manual pages and the shells' completions show, and where the closest match to
+   a misspelt option is found. */
 #ifndef SHOAL_CLI_OPTIONS_H
 #define SHOAL_CLI_OPTIONS_H
 

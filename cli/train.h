@@ -45,8 +45,8 @@ typedef struct {
 /* The paper's settings for a task; false: there is none of this name. */
 bool train_defaults(const char *task, train_config *config, train_reason *reason);
 
-/* Fields by name, as text: for flags, files and checkpoints. index counts from 0, NULL past
-   the end. set reads '-' as '_', as flags are written, and gives the reason where it
+/* Fields by name, as text: for flags, files and checkpoints. index counts from 0, NULL
+   past the end. set reads '-' as '_', as flags are written, and gives the reason where it
    returns false. get prints as snprintf does; TRAIN_VALUE bytes are enough. */
 const char *train_field(int index);
 bool train_set(shoal_context *context, train_config *config, const char *name,
@@ -55,8 +55,8 @@ size_t train_get(const train_config *config, int index, char *text, size_t size)
 /* All fields as one JSON object: numbers, booleans and strings. */
 json_t *train_config_json(const train_config *config);
 
-/* What the user set, in order; later ones win. Other fields keep the task's default, or the
-   checkpoint's value when a run is resumed. */
+/* What the user set, in order; later ones win. Other fields keep the task's default, or
+   the checkpoint's value when a run is resumed. */
 typedef struct {
     const char *command; /* for complaints */
     const char *file;    /* what is being read; NULL: the command line */
@@ -135,8 +135,8 @@ shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config);
 void trainer_end(trainer *self);
 shoal_status trainer_save(trainer *self, const char *path);
-/* Goes on where the checkpoint was. One of another configuration is refused with the first
-   field that differs; `steps` alone may. */
+/* Goes on where the checkpoint was. One of another configuration is refused with the
+   first field that differs; `steps` alone may. */
 shoal_status trainer_resume(trainer *self, const char *path);
 /* The configuration that a checkpoint was made with. */
 shoal_status train_read(shoal_context *context, const char *path, train_config *config,

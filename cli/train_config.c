@@ -1,5 +1,5 @@
-/* The configuration of a training as text: one table of fields, through which flags, files
-   and checkpoints read and write it, and the settings that the user gave. */
+/* The configuration of a training as text: one table of fields, through which flags,
+   files and checkpoints read and write it, and the settings that the user gave. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>

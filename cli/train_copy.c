@@ -30,8 +30,8 @@ static int64_t masked_symbols(int64_t length) {
     return fifth > 0 ? fifth : 1;
 }
 
-/* One sequence at row `first`, from a key of its own. Draws: 3 i + 0, 1, 2 for symbol i of
-   w. */
+/* One sequence at row `first`, from a key of its own. Draws: 3 i + 0, 1, 2 for symbol i
+   of w. */
 static void make_sequence(uint64_t key, int64_t length, int loss, int64_t first,
                           copy_batch *batch) {
     int32_t *tokens = batch->tokens + first, *targets = batch->targets + first,
@@ -153,9 +153,9 @@ void trainer_end(trainer *self) {
 
 /* ---- One batch -------------------------------------------------------------------- */
 
-/* Forward and the score of the trainer's batch, and while training backward too. Loss from
-   the targets, accuracy from the answers; where the loss is over the masked rows alone both
-   are the same, and without dropout only those rows are computed. */
+/* Forward and the score of the trainer's batch, and while training backward too. Loss
+   from the targets, accuracy from the answers; where the loss is over the masked rows
+   alone both are the same, and without dropout only those rows are computed. */
 static shoal_status run_batch(trainer *self, shoal_model *model, bool training,
                               train_score *score) {
     const train_config *config = &self->config;

@@ -152,8 +152,9 @@ static kept_lines read_kept(FILE *file, const trainer *at) {
 }
 
 /* A checkpoint is saved after its log. So a log whose good lines end before the
-   checkpoint's step was damaged later, and must not be cut there: what follows the damaged
-   line may be worth saving. An empty log is no damaged one; somebody has made a new one. */
+   checkpoint's step was damaged later, and must not be cut there: what follows the
+   damaged line may be worth saving. An empty log is no damaged one; somebody has made a
+   new one. */
 static bool is_damaged(FILE *file, const kept_lines *kept, const trainer *at) {
     return kept->step < at->state.step &&
            (fseeko(file, 0, SEEK_END) != 0 || ftello(file) != 0);

@@ -16,7 +16,7 @@
  *         shoal_problem problem = {.batch = 1, .heads = 1, .queries = N, .keys = N,
  *                                  .dim = D, .value_dim = D};
  *         shoal_inputs inputs = {.q = q, .k = k, .v = v};
- *         if (shoal_attend(context, "i-clustered-100", &problem, &inputs, out) != SHOAL_OK)
+ *         if (shoal_attend(context, "i-clustered-100", &problem, &inputs, out))
  *             return 1;                       // shoal_context_message(context) says why
  *         shoal_context_destroy(context);
  *     }
@@ -105,8 +105,8 @@ typedef struct {
     void (*release)(void *user, void *block);
     void *user;
     int crossover; /* for auto: positions from which shoal-100 takes less time than full,
-                        64 features a head. 0: the environment variable SHOAL_CROSSOVER if
-                        set and not empty, else 450; shoal_measure_crossover measures it */
+                      64 features a head. 0: the environment variable SHOAL_CROSSOVER if
+                      set and not empty, else 450; shoal_measure_crossover measures it */
 } shoal_options;
 
 /* options may be NULL. Like a database handle, *context is set even when the options are
@@ -116,15 +116,16 @@ SHOAL_API shoal_status shoal_context_create(const shoal_options *options,
                                             shoal_context **context);
 SHOAL_API void shoal_context_destroy(shoal_context *context); /* NULL is legal */
 
-/* What was wrong in the last call that failed; "" before any. Valid until the next call. */
+/* What was wrong in the last call that failed; "" before any. Valid until the next
+   call. */
 SHOAL_API const char *shoal_context_message(const shoal_context *context);
 SHOAL_API int shoal_context_threads(const shoal_context *context);
 SHOAL_API const char *shoal_context_isa(const shoal_context *context);
 SHOAL_API int shoal_context_crossover(const shoal_context *context);
 
-/* Times both sides on this machine, for about a quarter of a second, and sets the context's
-   crossover to what it found. What auto picks is a function of that number, the problem
-   and, with a tolerance, the inputs: keep the number and you keep the choices. */
+/* Times both sides on this machine, for about a quarter of a second, and sets the
+   context's crossover to what it found. What auto picks is a function of that number, the
+   problem and, with a tolerance, the inputs: keep the number and you keep the choices. */
 SHOAL_API shoal_status shoal_measure_crossover(shoal_context *context);
 
 /* ---- Kinds of attention ----------------------------------------------------------- */
@@ -223,9 +224,9 @@ typedef struct {
 
 enum { SHOAL_WITH_BACKWARD = 1 }; /* plan for shoal_backward as well */
 
-/* Floating-point operations of one forward, or with SHOAL_WITH_BACKWARD of a forward and a
-   backward: those of its matrix products, a multiplication and an addition apart. For auto
-   they are full's. */
+/* Floating-point operations of one forward, or with SHOAL_WITH_BACKWARD of a forward and
+   a backward: those of its matrix products, a multiplication and an addition apart. For
+   auto they are full's. */
 SHOAL_API double shoal_attention_operations(const shoal_attention *attention,
                                             const shoal_problem *problem, unsigned flags);
 
@@ -283,10 +284,11 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
 /* The attention that the last forward into this state (NULL: the plan's own) really was:
    what auto picked, or the plan's own kind. Before any forward, auto with a tolerance has
    picked nothing yet and this is full.
-   auto compares what full and shoal-100 would cost at the plan's sizes. With a tolerance it
-   groups the queries, computes the exact attention of some queries of every head, and
+   auto compares what full and shoal-100 would cost at the plan's sizes. With a tolerance
+   it groups the queries, computes the exact attention of some queries of every head, and
    takes the smallest topk of shoal-C whose error on them is well below the tolerance, or
-   full if that costs no more. It is an estimate, as shoal_error_estimate is: not a bound. */
+   full if that costs no more. It is an estimate, as shoal_error_estimate is: not a
+   bound. */
 SHOAL_API shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
                                          shoal_attention *picked);
 

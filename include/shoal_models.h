@@ -1,4 +1,4 @@
-/* Shoal's models: transformers with any kind of attention, and the parts of their training.
+/* Shoal's models: transformers with any kind of attention, and parts for their training.
  *
  * A model gives logits and takes gradients; losses, clipping, an optimizer, a schedule of
  * the learning rate and files are parts beside it. The data and the loop are yours.
@@ -32,7 +32,8 @@
  *             float *out;                     // logits, then their gradient
  *             shoal_loss loss;
  *             if (shoal_model_forward(model, &inputs, &out) ||
- *                 shoal_cross_entropy(context, ROWS, SYMBOLS, out, targets, out, &loss) ||
+ *                 shoal_cross_entropy(context, ROWS, SYMBOLS, out, targets, out,
+ *                                     &loss) ||
  *                 shoal_model_backward(model, &inputs, out, NULL) ||
  *                 shoal_gradients_clip(model, 10, NULL) ||
  *                 shoal_optimizer_step(optimizer, 0.001))
@@ -50,18 +51,18 @@
  * Layout.   Sequences are packed: the rows of all lie one after another, and offsets
  *           [batch + 1] say where each begins, so padding does not exist. Arrays are
  *           contiguous, float32 or int32.
- * Owners.   What a function creates is yours to destroy; destroying NULL is legal. A model
- *           belongs to its context, a view and an optimizer to their model: destroy them
- *           first. Arrays that a call is given are only read or written during it.
+ * Owners.   What a function creates is yours to destroy; destroying NULL is legal. A
+ *           model belongs to its context, a view and an optimizer to their model: destroy
+ *           them first. Arrays that a call is given are only read or written during it.
  * Errors.   A function that returns a status refuses NULL where nothing says that it may
  *           be, with SHOAL_INVALID, and changes nothing then.
  * Memory.   What is created allocates then, and says how much (_workspace). Forward,
  *           backward, losses, clipping and steps allocate nothing.
  * Bits.     Every result is a function of the arguments and of the machine's instruction
- *           set and BLAS: the same bits on any number of threads. First weights and dropout
- *           follow from the model's seed; a batch made from its number alone
- *           (shoal_random) needs no state. So a training that goes on from a checkpoint is
- *           the one that was never interrupted, to the last bit.
+ *           set and BLAS: the same bits on any number of threads. First weights and
+ *           dropout follow from the model's seed; a batch made from its number alone
+ *           (shoal_random) needs no state. So a training that goes on from a checkpoint
+ *           is the one that was never interrupted, to the last bit.
  * Threads.  As in shoal.h: one context per thread, with all that belongs to it.
  */
 #ifndef SHOAL_MODELS_H
@@ -82,9 +83,9 @@ typedef enum { SHOAL_GELU, SHOAL_RELU } shoal_activation;
 typedef enum { SHOAL_SINUSOIDAL, SHOAL_LEARNED, SHOAL_NO_POSITIONS } shoal_positions;
 typedef enum { SHOAL_EVERY_ROW, SHOAL_MEAN_ROW, SHOAL_FIRST_ROW } shoal_pooling;
 
-/* A stack of encoder layers. In front of it an embedding of tokens, or a product that takes
-   features, and positions; behind it a product that gives logits. With vocabulary, features
-   and outputs 0 there are the layers alone: rows [model] go in and come out. */
+/* A stack of encoder layers. In front of it an embedding of tokens, or a product that
+   takes features, and positions; behind it a product that gives logits. With vocabulary,
+   features and outputs 0 there are the layers alone: rows [model] go in and come out. */
 typedef struct {
     int64_t vocabulary;              /* tokens are 0 .. vocabulary - 1; 0: no tokens */
     int64_t features;                /* of an input row, where there are no tokens */
@@ -113,8 +114,8 @@ SHOAL_API shoal_status shoal_model_create(shoal_context *context,
                                           int64_t max_batch, int64_t max_rows,
                                           unsigned flags, shoal_model **model);
 /* The same weights, not a copy of them, under another kind of attention (NULL: the same)
-   and other limits; without gradients. Refused where the kind takes the queries as keys and
-   the weights have projections for both. */
+   and other limits; without gradients. Refused where the kind takes the queries as keys
+   and the weights have projections for both. */
 SHOAL_API shoal_status shoal_model_view(shoal_model *model,
                                         const shoal_attention *attention,
                                         int64_t max_batch, int64_t max_rows,
@@ -139,13 +140,13 @@ typedef struct {
 } shoal_model_inputs;
 
 /* *out: [rows][outputs] or, of layers alone, [rows][model], where `rows` are the batch's,
-   the wanted ones, or with pooling the sequences. It lies in the model until its next call,
-   and you may write over it. */
+   the wanted ones, or with pooling the sequences. It lies in the model until its next
+   call, and you may write over it. */
 SHOAL_API shoal_status shoal_model_forward(shoal_model *model,
                                            const shoal_model_inputs *inputs, float **out);
-/* After forward with the same inputs. dout: gradient of the loss by *out, in its shape; it
-   may be *out itself. Sets the parameters' gradients. dfeatures [rows][model]: of layers
-   alone; may be NULL. */
+/* After forward with the same inputs. dout: gradient of the loss by *out, in its shape;
+   it may be *out itself. Sets the parameters' gradients. dfeatures [rows][model]: of
+   layers alone; may be NULL. */
 SHOAL_API shoal_status shoal_model_backward(shoal_model *model,
                                             const shoal_model_inputs *inputs,
                                             const float *dout, float *dfeatures);
@@ -161,8 +162,8 @@ typedef struct {
 /* Index counts from 0; returns 0 past the last. */
 SHOAL_API int shoal_model_parameter(shoal_model *model, int index,
                                     shoal_parameter *parameter);
-/* All parameters as one vector, for sums over machines or an optimizer of your own: returns
-   its length. Gaps between parameters are 0. values and gradients may be NULL. */
+/* All parameters as one vector, for sums over machines or an optimizer of your own:
+   returns its length. Gaps between parameters are 0. values and gradients may be NULL. */
 SHOAL_API int64_t shoal_model_vectors(shoal_model *model, float **values,
                                       float **gradients);
 
@@ -177,10 +178,10 @@ typedef struct {
 
 enum { SHOAL_IGNORED = -1 }; /* a target that does not count */
 
-/* Cross-entropy, -log softmax(logits)[target]. logits [rows][classes]; targets [rows], each
-   0 .. classes - 1 or SHOAL_IGNORED. gradient [rows][classes]: of the mean; it may be the
-   logits, or NULL. Correct is a row whose largest logit (the first of equals) is the
-   target's. */
+/* Cross-entropy, -log softmax(logits)[target]. logits [rows][classes]; targets [rows],
+   each 0 .. classes - 1 or SHOAL_IGNORED. gradient [rows][classes]: of the mean; it may
+   be the logits, or NULL. Correct is a row whose largest logit (the first of equals) is
+   the target's. */
 SHOAL_API shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows,
                                            int64_t classes, const float *logits,
                                            const int32_t *targets, float *gradient,
@@ -189,8 +190,8 @@ SHOAL_API shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows,
 /* ---- Gradient and optimizer -------------------------------------------------------- */
 
 /* Scales the gradients so that their norm over all parameters is at most `limit` (0: no
-   limit). *norm, which may be NULL, is that from before. One that is not finite is refused:
-   the training has diverged, and a step would spoil the weights. */
+   limit). *norm, which may be NULL, is that from before. One that is not finite is
+   refused: the training has diverged, and a step would spoil the weights. */
 SHOAL_API shoal_status shoal_gradients_clip(shoal_model *model, double limit,
                                             double *norm);
 
@@ -202,9 +203,9 @@ typedef enum {
 } shoal_optimizer_kind;
 
 /* Step t from 1, gradient g, rate a:
-       m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g g,  m^ = m / (1 - beta1^t)
+       m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g g, m^ = m / (1 - beta1^t)
        Adam:    p -= a m^ / (sqrt(v / (1 - beta2^t)) + epsilon)
-       R-Adam:  rho_inf = 2 / (1 - beta2) - 1,  rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
+       R-Adam:  rho_inf = 2 / (1 - beta2) - 1, rho = rho_inf - 2 t beta2^t / (1 - beta2^t)
            rho > rectify_above: Adam's, times
                sqrt((rho - 4)(rho - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho))
            else:                p -= a m^
@@ -232,14 +233,15 @@ SHOAL_API size_t shoal_optimizer_workspace(const shoal_optimizer *optimizer);
 SHOAL_API shoal_status shoal_optimizer_step(shoal_optimizer *optimizer,
                                             double learning_rate);
 SHOAL_API int64_t shoal_optimizer_steps(const shoal_optimizer *optimizer); /* taken */
-/* While `use` is nonzero the model and its views have the averaged weights, to be validated
-   or saved; steps and checkpoints are refused. Without an average nothing changes. */
+/* While `use` is nonzero the model and its views have the averaged weights, to be
+   validated or saved; steps and checkpoints are refused. Without an average nothing
+   changes. */
 SHOAL_API shoal_status shoal_optimizer_use_average(shoal_optimizer *optimizer, int use);
 
-/* ---- Schedule of the learning rate -------------------------------------------------- */
+/* ---- Schedule of the learning rate ------------------------------------------------- */
 
-/* A linear warm-up, and a drop whenever the validation loss stops falling. Fill in what you
-   want after shoal_schedule_start. */
+/* A linear warm-up, and a drop whenever the validation loss stops falling. Fill in what
+   you want after shoal_schedule_start. */
 typedef struct {
     double rate;      /* after the warm-up and before any drop */
     int64_t warmup;   /* step s of so many, from 1, has rate * s / warmup */
@@ -259,12 +261,13 @@ SHOAL_API double shoal_schedule_rate(const shoal_schedule *schedule, int64_t ste
 /* After a validation; nonzero when the rate was dropped. NaN is no progress. */
 SHOAL_API int shoal_schedule_observe(shoal_schedule *schedule, double loss);
 
-/* ---- Files -------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------- */
 
 /* A model, its configuration and weights, as one safetensors file, on disk when the call
    returns; a failure leaves what was at the path. */
 SHOAL_API shoal_status shoal_model_save(const shoal_model *model, const char *path);
-/* The same with the limits and flags of shoal_model_create. Checkpoints are models too. */
+/* The same with the limits and flags of shoal_model_create. Checkpoints are models
+   too. */
 SHOAL_API shoal_status shoal_model_load(shoal_context *context, const char *path,
                                         int64_t max_batch, int64_t max_rows,
                                         unsigned flags, shoal_model **model);
@@ -275,8 +278,8 @@ typedef struct {
                                 "shoal." */
 } shoal_note;
 
-/* A model with its optimizer, schedule and your notes, likewise. optimizer and schedule may
-   be NULL, and notes if note_count is 0. */
+/* A model with its optimizer, schedule and your notes, likewise. optimizer and schedule
+   may be NULL, and notes if note_count is 0. */
 SHOAL_API shoal_status shoal_checkpoint_save(const char *path, const shoal_model *model,
                                              const shoal_optimizer *optimizer,
                                              const shoal_schedule *schedule,
@@ -296,24 +299,25 @@ SHOAL_API shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoin
                                                shoal_model_config *config,
                                                uint64_t *seed);
 /* Weights into the model, and moments, averages and counts into the optimizer, and the
-   schedule's state; optimizer and schedule may be NULL. Settings stay as they are: only the
-   names and shapes of the parameters must fit. Everything is checked before anything
+   schedule's state; optimizer and schedule may be NULL. Settings stay as they are: only
+   the names and shapes of the parameters must fit. Everything is checked before anything
    changes. */
 SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
                                              shoal_model *model,
                                              shoal_optimizer *optimizer,
                                              shoal_schedule *schedule);
 
-/* ---- Random numbers ------------------------------------------------------------------ */
+/* ---- Random numbers ---------------------------------------------------------------- */
 
-/* Bits that are a pure function of (seed, stream, counter): no state to carry, the same on
-   every machine. Streams keep the uses of one seed apart; yours never meet the library's. */
+/* Bits that are a pure function of (seed, stream, counter): no state to carry, the same
+   on every machine. Streams keep the uses of one seed apart; yours never meet the
+   library's. */
 SHOAL_API uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter);
 /* Uniform in 0 .. bound - 1; 0 if the bound is 0. */
 SHOAL_API uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
                                       uint64_t bound);
 
-/* ---- Arrays in files (.npy) ----------------------------------------------------------- */
+/* ---- Arrays in files (.npy) -------------------------------------------------------- */
 
 typedef enum { SHOAL_FLOAT32, SHOAL_INT32 } shoal_dtype;
 
@@ -327,9 +331,9 @@ typedef struct {
 } shoal_array;
 
 /* Reads a .npy file of version 1 to 3: little-endian float32 or int32 in C order. Other
-   types, orders, truncated files and impossible shapes are SHOAL_BAD_FILE with the reason.
-   The data is a private, writable mapping of the file: opening is immediate, and pages
-   come from disk as they are touched. shoal_array_release gives it back. */
+   types, orders, truncated files and impossible shapes are SHOAL_BAD_FILE with the
+   reason. The data is a private, writable mapping of the file: opening is immediate, and
+   pages come from disk as they are touched. shoal_array_release gives it back. */
 SHOAL_API shoal_status shoal_array_read(shoal_context *context, const char *path,
                                         shoal_array *array);
 SHOAL_API void shoal_array_release(shoal_array *array); /* an all-zero array is legal */

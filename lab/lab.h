@@ -12,7 +12,8 @@ static inline const shoal_kind_info *kind_facts(const shoal_attention *attention
     return shoal_kind_describe((int)attention->kind);
 }
 
-/* The laboratory's random numbers are this of a number for each: splitmix64's finaliser. */
+/* The laboratory's random numbers are this of a number for each: splitmix64's
+   finaliser. */
 static inline uint64_t mix_bits(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -1,5 +1,5 @@
-/* shoal repro copy: the grid of the masked copy task: a training for every kind of attention
-   and every length, the file of their results, tables and heatmaps. */
+/* shoal repro copy: the grid of the masked copy task: a training for every kind of
+   attention and every length, the file of their results, tables and heatmaps. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -424,8 +424,8 @@ static int print_object(const repro_job *job) {
 
 /* ---- Heatmaps ------------------------------------------------------------------ */
 
-/* A panel per family of kinds, a row per number of clusters or rounds, a column per length,
-   the accuracy as colour and number. */
+/* A panel per family of kinds, a row per number of clusters or rounds, a column per
+   length, the accuracy as colour and number. */
 
 #if !defined(SHOAL_HAVE_CAIRO)
 

@@ -433,7 +433,8 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file
     return status;
 }
 
-/* Tokens have no more bytes than the vocabulary's text: its size is that of their room. */
+/* Tokens have no more bytes than the vocabulary's text: its size is that of their
+   room. */
 static shoal_status read_folder(folder *f, const whisper_sizes *sizes,
                                 const file_map *map, whisper_file **file) {
     shoal_status status = sh_whisper_file_allocate(f->context, sizes, map->size, file);

@@ -38,7 +38,8 @@ double sh_log_sum_exp(const float *logits, int count) {
     if (isinf(largest))
         return (double)largest;
     double total = 0;
-    /* A float sum of at most 1024 numbers loses little; the blocks are added as doubles. */
+    /* A float sum of at most 1024 numbers loses little; the blocks are added as
+       doubles. */
     for (int first = 0; first < count; first += 1024) {
         const int end = first + 1024 < count ? first + 1024 : count;
         for (int j = 0; j < 8; j++)

@@ -53,7 +53,8 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
                     int64_t frames, segment_cut *cuts, int64_t *advance) {
     const window_tokens w = {sampled, count, first_timestamp};
     int made = 0, last = 0;
-    /* A cut lies between the time that ends a segment and the one that begins the next. */
+    /* A cut lies between the time that ends a segment and the one that begins the
+       next. */
     for (int at = 1; at < count; at++)
         if (is_time(&w, at - 1) && is_time(&w, at)) {
             cuts[made++] = cut_between(&w, last, at);

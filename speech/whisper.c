@@ -150,7 +150,8 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
     const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
     char bias[32];
     snprintf(bias, sizeof bias, "%s.bias", name);
-    /* In the file the taps are innermost, so its weights are widened into a copy first. */
+    /* In the file the taps are innermost, so its weights are widened into a copy
+       first. */
     float *arranged = sh_reserve(load->memory, count, sizeof *arranged);
     float *as_in_file = sh_reserve(load->memory, count, sizeof *as_in_file);
     if (load->placing) {

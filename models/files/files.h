@@ -1,5 +1,5 @@
-/* Files: reading and mapping them, JSON, private memory that needs no context to give back,
-   and outputs that appear whole or not at all. */
+/* Files: reading and mapping them, JSON, private memory that needs no context to give
+   back, and outputs that appear whole or not at all. */
 #ifndef SHOAL_MODELS_FILES_FILES_H
 #define SHOAL_MODELS_FILES_FILES_H
 
@@ -56,8 +56,8 @@ void sh_pages_release(void *pages, size_t size); /* the size that was asked for 
 /* Writes the parts one after another to a temporary file beside the path and renames it
    there; a failure removes it and leaves what was at the path. Pipes and devices are
    written directly, and where a symbolic link leads to a file, that is replaced rather
-   than the link. durable: returns only when the disk has the new file and its name, so that
-   after a loss of power there is the old file or the new one, whole. */
+   than the link. durable: returns only when the disk has the new file and its name, so
+   that after a loss of power there is the old file or the new one, whole. */
 shoal_status sh_file_replace(shoal_context *context, const char *path,
                              const file_part *parts, int count, bool durable);
 

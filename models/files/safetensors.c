@@ -25,8 +25,8 @@ struct safetensors {
     int64_t shard_count;
 };
 
-/* What an object is made of, in one block: itself, its label, room for `count` tensors and
-   for as many shards and their names as there may be. */
+/* What an object is made of, in one block: itself, its label, room for `count` tensors
+   and for as many shards and their names as there may be. */
 typedef struct {
     safetensors file;
     const char *label;

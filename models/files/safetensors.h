@@ -9,7 +9,7 @@
        shoal_status status = sh_safetensors_open(context, "model.safetensors", &file);
        const file_tensor *weight = sh_safetensors_find(file, "layers.0.weight");
        const char *note = sh_safetensors_note_of(file, "config");
-       sh_safetensors_close(file);                                                        */
+       sh_safetensors_close(file); */
 #ifndef SHOAL_MODELS_FILES_SAFETENSORS_H
 #define SHOAL_MODELS_FILES_SAFETENSORS_H
 

@@ -2,7 +2,8 @@
    mapping of the file. Both readers (safetensors.h, ggml.h) give these.
 
    If a file is truncated while it is mapped, touching its lost pages ends the program, as
-   it does for any program that maps files. Replace model files by renaming, as Shoal does. */
+   it does for any program that maps files. Replace model files by renaming, as Shoal
+   does. */
 #ifndef SHOAL_MODELS_FILES_TENSORS_H
 #define SHOAL_MODELS_FILES_TENSORS_H
 

@@ -9,7 +9,8 @@
    caller's. Counts are decimal, real numbers hexadecimal, so that they are exact.
 
    Files of the first format, which had one task's training in them, are read as
-   checkpoints: the same tensors, the state under other names, no model's configuration. */
+   checkpoints: the same tensors, the state under other names, no model's
+   configuration. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

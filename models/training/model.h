@@ -5,8 +5,8 @@
 #include "models/nn/encoder.h"
 #include "shoal_models.h"
 
-/* A configuration, its parameters and what runs them. R: rows of a batch, M: features of a
-   row inside the model. Of layers alone everything around the encoder is absent. */
+/* A configuration, its parameters and what runs them. R: rows of a batch, M: features of
+   a row inside the model. Of layers alone everything around the encoder is absent. */
 struct shoal_model {
     shoal_context *context;
     shoal_model_config config;

@@ -1,5 +1,5 @@
-/* The main road. A plan is made here (checks, sizes, memory); a call is checked here, once,
-   and goes from here to its kind. */
+/* The main road. A plan is made here (checks, sizes, memory); a call is checked here,
+   once, and goes from here to its kind. */
 #include "attention/attention.h"
 
 #include <math.h>
@@ -220,7 +220,7 @@ shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
     return SHOAL_OK;
 }
 
-/* ---- One call: its arguments ---------------------------------------------------------- */
+/* ---- One call: its arguments ------------------------------------------------------- */
 
 static shoal_status check_lengths(const shoal_plan *plan, const char *name,
                                   const int64_t *lengths, int64_t most) {
@@ -378,7 +378,7 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
     return status;
 }
 
-/* ---- One call: its heads -------------------------------------------------------------- */
+/* ---- One call: its heads ----------------------------------------------------------- */
 
 static row_view rows_of(const float *array, const shoal_strides *strides,
                         const int64_t *offsets, int64_t b, int64_t h) {

@@ -122,7 +122,8 @@ row_view sh_query_rows(const attention_call *call, const float *array,
 row_view sh_key_rows(const attention_call *call, const float *array,
                      const shoal_strides *strides, int64_t b, int64_t kv_head);
 
-/* The key/value head unit % kv_heads of sequence unit / kv_heads; sets its dk and dv to 0. */
+/* The key/value head unit % kv_heads of sequence unit / kv_heads; sets its dk and dv to
+   0. */
 kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit);
 
 /* Sets rows first .. last - 1 to 0. */

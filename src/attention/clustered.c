@@ -7,8 +7,8 @@
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-/* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps many
-   threads busy. They are long where each begins its list of best keys anew. */
+/* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
+   many threads busy. They are long where each begins its list of best keys anew. */
 enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 16384 };
 
 static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
@@ -482,10 +482,10 @@ float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel 
     return sum;
 }
 
-/* What the other keys have was found by subtraction, to a rounding error of the centroid's
-   sum; for query i that error is f_i = (centroid's sum) / (the query's) times as large. A
-   group with a member whose f_i is larger than this is done again with its other keys
-   summed directly. On real queries hardly any group is. */
+/* What the other keys have was found by subtraction, to a rounding error of the
+   centroid's sum; for query i that error is f_i = (centroid's sum) / (the query's) times
+   as large. A group with a member whose f_i is larger than this is done again with its
+   other keys summed directly. On real queries hardly any group is. */
 enum { MAX_AMPLIFICATION = 32 };
 
 static void find_cancellation(const clustered_head *head, int64_t j, float sum,
@@ -583,8 +583,8 @@ top_walk sh_clustered_top_walk(const clustered_head *head, int64_t j,
     return (top_walk){ascending};
 }
 
-/* on_scores of one centroid: top keys get a score that weighs nothing beside another key's.
-   Not -inf: a block may hold top keys alone. */
+/* on_scores of one centroid: top keys get a score that weighs nothing beside another
+   key's. Not -inf: a block may hold top keys alone. */
 static void hide_top(void *context, const query_panel *panel, float *scores, int count,
                      int64_t first) {
     for (int l = 0; l < count; l++)
@@ -592,8 +592,8 @@ static void hide_top(void *context, const query_panel *panel, float *scores, int
             scores[l * panel->width] = -FLT_MAX / 2;
 }
 
-/* The softmax of group j's centroid over its other keys, instead of what the top keys leave
-   of the softmax over all. */
+/* The softmax of group j's centroid over its other keys, instead of what the top keys
+   leave of the softmax over all. */
 static void attend_others(const clustered_head *head, int64_t j, clustered_thread *own) {
     const int Dv = head->keys.value_dim;
     query_panel *panel = &own->dense->panels[0];
@@ -662,8 +662,8 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
         return;
     int64_t chunks = ceil_divide(S, head.chunk_keys);
     sh_team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
-    /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
-       where those are few, panels. */
+    /* A task reads its keys once for all its panels. Threads share out chunks of keys,
+       and where those are few, panels. */
     head.task_panels = PANELS;
     if (chunks < workers.threads)
         head.task_panels = used / head.keys.kernels->panel * chunks / workers.threads;

@@ -4,8 +4,8 @@
  *
  * One head goes: groups (hash and Hamming k-means, or the keys' metric and Euclidean
  * k-means) -> sort by group -> centroids -> softmax of the centroids over all keys,
- * streaming, with the best k keys of each -> for kinds with top keys their part, exact per
- * query, on queries sorted by group -> out. */
+ * streaming, with the best k keys of each -> for kinds with top keys their part, exact
+ * per query, on queries sorted by group -> out. */
 #ifndef SHOAL_ATTENTION_CLUSTERED_H
 #define SHOAL_ATTENTION_CLUSTERED_H
 
@@ -103,7 +103,8 @@ typedef struct {
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
                                     int slot);
 
-/* The caller's groups, or one for every query where there are enough, or found; sorted. */
+/* The caller's groups, or one for every query where there are enough, or found;
+   sorted. */
 void sh_clustered_find_groups(clustered_head *head, team workers);
 
 /* A group of one member: its centroid is the query, whose softmax over all keys is exact
@@ -124,7 +125,7 @@ void sh_clustered_collect(void *context, const query_panel *panel, float *scores
 /* Uses fewer top keys than the plan has room for, from the next forward on. */
 void sh_clustered_use_topk(shoal_plan *plan, int32_t topk);
 
-/* ---- Forward and backward only ------------------------------------------------------ */
+/* ---- Forward and backward only ----------------------------------------------------- */
 
 /* Copies the rows of group j's top keys and their values to the thread's; returns how
    many there are. */
@@ -136,8 +137,8 @@ int sh_clustered_gather_top(const clustered_head *head, int64_t j, clustered_thr
    no other keys. */
 float sh_clustered_start_top(const clustered_head *head, int64_t j, query_panel *panel);
 
-/* The top keys of a group in increasing order, so that a walk over all keys can skip them;
-   ends with a key that no head has. */
+/* The top keys of a group in increasing order, so that a walk over all keys can skip
+   them; ends with a key that no head has. */
 typedef struct {
     const uint64_t *next;
 } top_walk;

@@ -155,9 +155,9 @@ static double score_of(const clustered_head *head, int64_t j, int64_t l) {
     return sum * (double)head->keys.scale;
 }
 
-/* The other keys of a group whose softmax was over them alone, key by key: such groups are
-   few. What every member gives the shared part is in slot->grad_shared, and delta is the
-   softmax's. Adds to dk and dv: on the group's turn. */
+/* The other keys of a group whose softmax was over them alone, key by key: such groups
+   are few. What every member gives the shared part is in slot->grad_shared, and delta is
+   the softmax's. Adds to dk and dv: on the group's turn. */
 static void others_backward(const clustered_head *head, int64_t j, float delta,
                             clustered_thread *own) {
     const int dim = head->keys.dim, Dv = head->keys.value_dim;

@@ -85,9 +85,9 @@ typedef struct {
 } dense_delta_job;
 void sh_dense_delta(dense_delta_job *job, team workers);
 
-/* Backward of softmax(scale x K') V for n rows x. What forward and sh_dense_delta found is
-   one number for each row. Adds to dk and dv; dq, if wanted, is overwritten, or added to
-   when onto is not 0. A gradient with data NULL is not wanted. */
+/* Backward of softmax(scale x K') V for n rows x. What forward and sh_dense_delta found
+   is one number for each row. Adds to dk and dv; dq, if wanted, is overwritten, or added
+   to when onto is not 0. A gradient with data NULL is not wanted. */
 typedef struct {
     dense_keys keys;
     int64_t n, key_count;
@@ -105,8 +105,8 @@ void sh_dense_backward(dense_backward_job *job, team workers);
 /* Loads a panel with its rows, and sets its grad_q to 0. */
 void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel);
 
-/* Passes keys first .. last - 1 over one panel that was loaded: adds to its grad_q, and to
-   dk and dv. */
+/* Passes keys first .. last - 1 over one panel that was loaded: adds to its grad_q, and
+   to dk and dv. */
 void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
                              query_panel *panel, dense_scratch *scratch);
 

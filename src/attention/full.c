@@ -1,7 +1,8 @@
 /* full and shared-full: softmax(scale Q K') V, exactly, without an N x S matrix.
  * Forward: blocks of queries pass over all keys with a streaming softmax.
  * Backward: chunks of keys stay in cache while all queries pass over them (dense.c).
- * State for backward, per query: the largest score and the inverse of the softmax's sum. */
+ * State for backward, per query: the largest score and the inverse of the softmax's
+ * sum. */
 #include "attention/dense.h"
 
 /* A slot's memory for backward. */

@@ -440,7 +440,7 @@ static void forward_rounds(lsh_job *job, int32_t *orders, int64_t stride, team w
     }
 }
 
-/* ---- Few positions: each pair once -------------------------------------------------- */
+/* ---- Few positions: each pair once ------------------------------------------------- */
 
 typedef uint8_t strip __attribute__((vector_size(STRIP * sizeof(uint8_t))));
 

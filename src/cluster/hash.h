@@ -38,7 +38,8 @@ static inline uint64_t hash_word(const hash_array *hashes, int64_t i, int w) {
 void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions);
 
 /* Hashes one block of `count` queries, the first rows of q. q has `ahead` >= count rows:
-   the next ones are prefetched. panel: [dim][table->panel]; scores: [bits][table->panel]. */
+   the next ones are prefetched. panel: [dim][table->panel]; scores:
+   [bits][table->panel]. */
 void sh_hash_queries(const kernel_table *table, const float *q, int64_t stride, int count,
                      int64_t ahead, int dim, const float *directions, hash_array *hashes,
                      int64_t block, float *panel, float *scores);

@@ -231,7 +231,8 @@ static void assign_task(void *shared, int64_t task, int thread) {
 
 /* ---- Moving the centres ----------------------------------------------------------- */
 
-/* Adds up what the threads counted for one centre. Returns whether anything came or left. */
+/* Adds up what the threads counted for one centre. Returns whether anything came or
+   left. */
 static int gather_tallies(kmeans_work *work, team workers, int64_t c) {
     const int64_t counters = 64 * work->words;
     int touched = 0;

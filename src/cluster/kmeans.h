@@ -6,7 +6,8 @@
  * members is moved, in order of the centres, to the hash that lies farthest from its own
  * centre (the first of equals; each hash once; one at distance 0 is not taken). Stops
  * early when nothing moves. All of it is integers, so no thread count and no instruction
- * set can change the result; tests/core/test_cluster.c has the plain loop that it must equal.
+ * set can change the result; tests/core/test_cluster.c has the plain loop that it must
+ * equal.
  *
  * Most centres soon stop changing, and that bounds the search exactly. Order pairs
  * (distance, centre) by distance, then centre; a query's centre has the least pair. While

@@ -94,7 +94,8 @@ static void sample_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Compares sample points with the pass's centres, and with the nearest one before them. */
+/* Compares sample points with the pass's centres, and with the nearest one before
+   them. */
 static void compare_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
@@ -290,9 +291,9 @@ static void assign_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Iterations look at one half of the sample and then the other, by turns, and the last one
-   at all of it. Centres that follow a fresh half settle better than ones that see every
-   point each time, and cost half (docs/notebook/QUALITY.md). */
+/* Iterations look at one half of the sample and then the other, by turns, and the last
+   one at all of it. Centres that follow a fresh half settle better than ones that see
+   every point each time, and cost half (docs/notebook/QUALITY.md). */
 static void look_at(lloyd_work *work, int iteration, int iterations) {
     const int last = iteration == iterations - 1;
     work->begin = !last && iteration % 2 && work->half < work->sample ? work->half : 0;

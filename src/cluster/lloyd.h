@@ -1,8 +1,8 @@
 /* Euclidean k-means on projected queries. Start: a few rounds of k-means++, each drawing
  * several centres at once, in proportion to the squared distance from those already
- * drawn. Then Lloyd's iterations, on an even sample where there are many queries, one half
- * of it by turns, and one assignment of all. Equal distances go to the first centre; a
- * centre that loses its members stays. Same bits on every instruction set and number of
+ * drawn. Then Lloyd's iterations, on an even sample where there are many queries, one
+ * half of it by turns, and one assignment of all. Equal distances go to the first centre;
+ * a centre that loses its members stays. Same bits on every instruction set and number of
  * threads. */
 #ifndef SHOAL_CLUSTER_LLOYD_H
 #define SHOAL_CLUSTER_LLOYD_H

@@ -75,9 +75,9 @@ static void multiply_by(float *x, int64_t count, float by) {
 }
 
 /* Scales a covariance so that its trace is near 1, because products of covariances could
-   overflow or vanish. The factor is a power of 4: it and its square root are powers of 2, which
-   round nothing. Returns what the root of the scaled covariance must be multiplied by to
-   be that of the covariance given. */
+   overflow or vanish. The factor is a power of 4: it and its square root are powers of 2,
+   which round nothing. Returns what the root of the scaled covariance must be multiplied
+   by to be that of the covariance given. */
 static float balance(float *s, int D) {
     float trace = 0;
     for (int i = 0; i < D; i++)

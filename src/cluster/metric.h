@@ -2,8 +2,8 @@
  * is: with S the covariance of the keys, the distance that matters is (a - b)' S (a - b).
  * This finds `rank` directions such that plain Euclidean distance between projected
  * queries is that distance, as nearly as any `rank` directions can have it for these
- * queries: S = U'U, and the directions are V'U with V the leading eigenvectors of U Cq U',
- * Cq the covariance of the queries. Both covariances come from an even sample.
+ * queries: S = U'U, and the directions are V'U with V the leading eigenvectors of U Cq
+ * U', Cq the covariance of the queries. Both covariances come from an even sample.
  *
  * Every sum has one order and every product is a kernel with one order or plain C, so the
  * projection is the same bits on every instruction set and number of threads. */

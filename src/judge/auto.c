@@ -44,8 +44,8 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
         return N * S * both;
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
     /* What the parts cost beside full's multiplications, from times on real queries: the
-       dense part also finds the best keys, the top part gathers, and every query is looked
-       at for its group, sorted and written. */
+       dense part also finds the best keys, the top part gathers, and every query is
+       looked at for its group, sorted and written. */
     const double parts = (1.3 * C * S + 2.9 * N * k + 85 * N) * both +
                          N * attention->rank * ((double)problem->dim + 3 * C);
     /* With these factors shoal-100 costs what full does at N = S = 446 and 64 features.

@@ -1,11 +1,11 @@
-/* The error estimate: exact attention for some live queries, by the plainest loops in double
-   precision, a slice of features at a time with a softmax that streams over the keys.
+/* The error estimate: exact attention for some live queries, by the plainest loops in
+ * double precision, a slice of features at a time with a softmax that streams over keys.
  *
  * One query in a hundred can carry half of the squared error, and an even draw misses it.
  * So a guide, a better approximation that is still linear, says where `out` is likely to
- * be off: query i is drawn with probability p_i, most of which is in proportion
- * to its squared distance from the guide's output, the rest even. What a drawn query shows
- * is divided by p_i, so the sums are unbiased whatever the guide is worth. The outputs'
+ * be off: query i is drawn with probability p_i, most of which is in proportion to its
+ * squared distance from the guide's output, the rest even. What a drawn query shows is
+ * divided by p_i, so the sums are unbiased whatever the guide is worth. The outputs'
  * squared length is known for all queries, and only its difference from the exact one is
  * estimated. */
 #include <float.h>
@@ -24,8 +24,8 @@ typedef struct {
     double total;       /* their sum; 0 where there is no guide */
 } guide;
 
-/* shoal-C with four times the top keys and another seed: the same groups would be wrong in
-   the same places. Full attention, where that costs less. */
+/* shoal-C with four times the top keys and another seed: the same groups would be wrong
+   in the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     shoal_attention used = sh_shoal_kind.info.defaults, seen;
@@ -60,7 +60,8 @@ static shoal_status plan_head(const attention_call *call, shoal_plan **plan) {
     return shoal_plan_create(call->plan->context, &one, &attention, 0, plan);
 }
 
-/* Squared distance of each query's row from the guide's, or from 0 where there is none. */
+/* Squared distance of each query's row from the guide's, or from 0 where there is
+   none. */
 static double compare_head(const row_view out, int64_t queries, int64_t dim,
                            const float *guided, float *distances) {
     double total = 0;

@@ -4,12 +4,13 @@
 
 #include "attention/attention.h"
 
-/* The time of one head of full attention or shoal-C, in multiplications of full attention:
-   what shoal-C does is weighed so that both take equally long at N = S = crossover. */
+/* The time of one head of full attention or shoal-C, in multiplications of full
+   attention: what shoal-C does is weighed so that both take equally long at N = S =
+   crossover. */
 double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem,
                   int crossover);
 
-/* ---- Trying numbers of top keys (trial.c) ------------------------------------------- */
+/* ---- Trying numbers of top keys (trial.c) ------------------------------------------ */
 
 /* One thread's memory. */
 typedef struct {

@@ -1,7 +1,7 @@
-/* What a few queries of every head would get from more and more top keys, against what they
-   should get. One pass over the keys for the queries and for their groups' centroids gives
-   the exact outputs, the centroids' sums and their best keys; then keys move one by one,
-   best first, from the centroid's part of a query's softmax into its own. */
+/* What a few queries of every head would get from more and more top keys, against what
+   they should get. One pass over the keys for the queries and for their groups' centroids
+   gives the exact outputs, the centroids' sums and their best keys; then keys move one by
+   one, best first, from the centroid's part of a query's softmax into its own. */
 #include <math.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@ void sh_trial_place(trial_thread *thread, const shoal_plan *plan, int32_t topk,
     thread->moved_values = sh_reserve(work, Dv, sizeof(float));
 }
 
-/* The samples of one panel. Panel 0 of the thread's dense scratch has the queries, panel 1
-   their groups' centroids. */
+/* The samples of one panel. Panel 0 of the thread's dense scratch has the queries, panel
+   1 their groups' centroids. */
 typedef struct {
     const topk_trial *trial;
     const clustered_head *head;

@@ -112,7 +112,8 @@ static void resuming_changes_nothing(void **state) {
     remove(path);
 }
 
-/* Training to 4 steps, which end in a validation that is not the third, and then to all. */
+/* Training to 4 steps, which end in a validation that is not the third, and then to
+   all. */
 static void raising_the_steps_changes_nothing(void **state) {
     static curve whole, pieces;
     char path[256];

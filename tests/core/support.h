@@ -1,7 +1,7 @@
 /* What the tests of the attention core share: seeded data, problems in every memory
    layout with poison around and between what the library may touch, comparison with the
-   exact formulas, contexts for every instruction set, and an allocator that counts and fails.
-   */
+   exact formulas, contexts for every instruction set, and an allocator that counts and
+   fails. */
 #ifndef SHOAL_TESTS_SUPPORT_H
 #define SHOAL_TESTS_SUPPORT_H
 

@@ -155,8 +155,8 @@ static void gradients_are_those_of_differences(void **state) {
 
 /* ---- Weights -------------------------------------------------------------------- */
 
-/* Rows of weights are never negative and sum to 1, whatever the kind; to 0 for a query that
-   sees no key, neither itself nor through its group. */
+/* Rows of weights are never negative and sum to 1, whatever the kind; to 0 for a query
+   that sees no key, neither itself nor through its group. */
 static void weights_are_averages(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         if (facts_of((shoal_kind)kind)->picks)

@@ -1,6 +1,6 @@
-/* Models and checkpoints in files: everything comes back to the last bit, and what does not
-   fit, is cut short or is no checkpoint is refused with a message that names what is wrong,
-   while model and optimizer stay what they were. */
+/* Models and checkpoints in files: everything comes back to the last bit, and what does
+   not fit, is cut short or is no checkpoint is refused with a message that names what is
+   wrong, while model and optimizer stay what they were. */
 #define _GNU_SOURCE
 #include <locale.h>
 #include <math.h>

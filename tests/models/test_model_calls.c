@@ -1,5 +1,5 @@
-/* The calls of a model: layers alone, wanted rows, views, refusals, memory that grows as the
-   rows do. */
+/* The calls of a model: layers alone, wanted rows, views, refusals, memory that grows as
+   the rows do. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
