@@ -3,8 +3,8 @@
 #     symbols.sh CC BUILD SOURCE
 # Every global symbol begins with shoal_ or sh_, and what one file alone uses is static. A
 # shared library exports what its header declares, and of its internals what a library
-# above it uses. The program uses the headers alone, and libshoal needs a C library and its
-# mathematics.
+# above it uses. The program uses the headers alone, and libshoal needs a C library and
+# its mathematics.
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/declared.sh"
 cc=$1 build=$2 source=$3 include=$3/include
