@@ -1,6 +1,7 @@
 #!/bin/bash
 # C is as clang-format leaves it, and no line of code, scripts or pages is longer than 90
-# columns; in pages tables, links and commands may be, and the notebook is as it was kept.
+# columns. In pages tables, links and commands may be, and the notebook and its trials are
+# as they were kept.
 #     format.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 wanted=14 # what Debian 12 has; other versions break lines elsewhere
@@ -30,8 +31,8 @@ too_long() { # ROOT
             sources "$1" '*.[ch]' '*.sh' '*.py' '*.cmake' CMakeLists.txt Makefile
             find "$1/tools" "$1/.ci" -type f 2>/dev/null
         } | long_lines
-        sources "$1" '*.md' | grep -v /notebook/ | long_lines | grep -vE ':[0-9]+:(\||    |`)|\]\(|https?:'
-    } | sed -E 's/(:[0-9]+):.*/\1/'
+        sources "$1" '*.md' | long_lines | grep -vE ':[0-9]+:(\||    |`)|\]\(|https?:'
+    } | sed -E 's/(:[0-9]+):.*/\1/' | grep -vE '/docs/notebook/|/bench/trials/'
 }
 
 finds() { # NAME FILE TEXT COMMAND: the command says something of a tree with that file
