@@ -98,6 +98,8 @@ static int run(int count, char **arguments) {
         printf("shoal %s\n", shoal_version());
         return EXIT_OK;
     }
+    if (strcmp(word, "_manual") == 0)
+        return manual_command(count - 1, arguments + 1);
     handle_signals();
     const command_row *command = find_command(word);
     return command ? command->run(count - 1, arguments + 1) : unknown_command(word);

@@ -50,7 +50,7 @@ static const option_row rows[] =
      {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
      {"steps", 0, "N", "steps in all (default: 5000)", TAKEN_BY(take_field)},
      {"batch", 0, "N", "sequences of a step (default: 32)", TAKEN_BY(take_field)},
-     {"learning-rate", 0, "X", "(default: 0.0002)", TAKEN_BY(take_field)},
+     {"learning-rate", 0, "X", "of R-Adam (default: 0.0002)", TAKEN_BY(take_field)},
      {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
      {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
       TAKEN_BY(take_config)},

@@ -29,6 +29,16 @@ endif()
 if(TARGET shoal_program)
     install(TARGETS shoal_program)
 endif()
+if(manual)
+    install(DIRECTORY ${manual}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+        FILES_MATCHING PATTERN "*.1")
+    install(FILES ${manual}/shoal.bash RENAME shoal
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+    install(FILES ${manual}/_shoal
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+    install(FILES ${manual}/shoal.fish
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 
 configure_package_config_file(cmake/shoalConfig.cmake.in shoalConfig.cmake
     INSTALL_DESTINATION ${package_dir})

@@ -32,3 +32,20 @@ else()
         ${CMAKE_INSTALL_FULL_LIBDIR})
     set_target_properties(shoal_program PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
 endif()
+
+# Manual pages, dated as the latest release is, and completions: by the program itself,
+# from the tables that it parses its command line with.
+if(TARGET shoal_program AND NOT CMAKE_CROSSCOMPILING)
+    set(manual ${CMAKE_CURRENT_BINARY_DIR}/manual)
+    file(STRINGS CHANGELOG.md release REGEX "^## " LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+-[0-9]+-[0-9]+" release_date "${release}")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS CHANGELOG.md)
+    set_property(TARGET shoal_program APPEND PROPERTY LINK_DEPENDS
+        ${CMAKE_CURRENT_SOURCE_DIR}/cli/completion.bash)
+    add_custom_command(TARGET shoal_program POST_BUILD
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${manual}
+        COMMAND shoal_program _manual ${manual} "${release_date}"
+        COMMAND ${CMAKE_COMMAND} -E cat ${manual}/tables.bash
+            ${CMAKE_CURRENT_SOURCE_DIR}/cli/completion.bash > ${manual}/shoal.bash
+        VERBATIM)
+endif()

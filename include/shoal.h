@@ -71,11 +71,11 @@ extern "C" {
 #endif
 
 #define SHOAL_VERSION_MAJOR 0
-#define SHOAL_VERSION_MINOR 1
+#define SHOAL_VERSION_MINOR 2
 #define SHOAL_VERSION_PATCH 0
-#define SHOAL_VERSION "0.1.0"
+#define SHOAL_VERSION "0.2.0"
 
-/* The version of the library that is running, such as "0.1.0". */
+/* The version of the library that is running, such as "0.2.0". */
 SHOAL_API const char *shoal_version(void);
 
 /* ---- Status ----------------------------------------------------------------------- */

@@ -104,7 +104,13 @@ for name in "${components[@]}"; do
     check "shoal::$name" runs "$work/user/user_$name" shared
     check "shoal::${name}_static" runs "$work/user/user_${name}_static"
 done
-[ ! -e "$prefix/bin/shoal" ] || check "the program runs" "$prefix/bin/shoal" --help
+if [ -e "$prefix/bin/shoal" ]; then
+    check "the program runs" "$prefix/bin/shoal" --help
+    for file in man/man1/shoal.1 man/man1/shoal-attend.1 zsh/site-functions/_shoal \
+        bash-completion/completions/shoal fish/vendor_completions.d/shoal.fish; do
+        check "share/$file" [ -s "$prefix/share/$file" ]
+    done
+fi
 check "as a part of another project" as_a_part
 find "$prefix" -name "modelsTargets*.cmake" -delete
 find "$prefix" -name "speechTargets*.cmake" -delete

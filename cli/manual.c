@@ -1,0 +1,437 @@
+/* shoal _manual DIR DATE: manual pages and the shells' completions, made from the tables
+   that parse the command line. The build calls it (cmake/Program.cmake), which puts
+   completion.bash behind the tables for bash; help does not show it. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+
+/* ---- Manual pages: man(7) ---------------------------------------------------------- */
+
+/* Text as troff takes it: no character means anything but itself. */
+static void put_text(FILE *to, const char *text, size_t length) {
+    if (length > 0 && (text[0] == '.' || text[0] == '\''))
+        fputs("\\&", to);
+    for (const char *end = text + length; text < end; text++)
+        switch (*text) {
+        case '\\': fputs("\\e", to); break;
+        case '-': fputs("\\-", to); break;
+        case '\'': fputs("\\(aq", to); break;
+        case '^': fputs("\\(ha", to); break;
+        case '~': fputs("\\(ti", to); break;
+        case '\n': fputc(' ', to); break;
+        case ',': fputs(text[1] == ' ' ? "," : ",\\:", to); break; /* may break there */
+        default: fputc(*text, to);
+        }
+}
+
+static void put_word(FILE *to, const char *text) {
+    put_text(to, text, strlen(text));
+}
+
+static void put_section(FILE *to, const char *title, size_t length) {
+    fputs(".SH ", to);
+    for (size_t i = 0; i < length; i++)
+        fputc(toupper((unsigned char)title[i]), to);
+    fputc('\n', to);
+}
+
+/* "  TERM    what it is", or an example where nothing follows the term. */
+static void put_item(FILE *to, const char *line, size_t length) {
+    const char *gap = memmem(line, length, "  ", 2);
+    const size_t term = gap ? (size_t)(gap - line) : length;
+    fputs(gap ? ".TP\n.B " : ".PP\n.RS 4\n", to);
+    put_text(to, line, term);
+    fputc('\n', to);
+    if (!gap) {
+        fputs(".RE\n", to);
+        return;
+    }
+    const size_t skipped = strspn(gap, " ");
+    put_text(to, gap + skipped, length - term - skipped);
+    fputc('\n', to);
+}
+
+/* Text as the help shows it: paragraphs; "title:" alone on a line, which becomes a
+   section; and what is indented by two columns, a list. */
+static void put_prose(FILE *to, const char *text) {
+    bool paragraph = false;
+    while (*text) {
+        const size_t length = strcspn(text, "\n"), indent = strspn(text, " ");
+        const size_t title = strspn(text, "abcdefghijklmnopqrstuvwxyz ");
+        if (length == 0) {
+            paragraph = true;
+        } else if (indent == 2) {
+            put_item(to, text + 2, length - 2);
+        } else if (title + 1 == length && text[title] == ':') {
+            put_section(to, text, title);
+            paragraph = false;
+        } else {
+            fputs(paragraph && indent == 0 ? ".PP\n" : "", to);
+            put_text(to, text + indent, length - indent);
+            fputc('\n', to);
+            paragraph = false;
+        }
+        text += length + (text[length] == '\n');
+    }
+}
+
+static void put_title(FILE *to, const char *name, const char *date) {
+    fprintf(to, ".TH \"%s\" 1 \"%s\" \"shoal %s\" \"Shoal\"\n.ad l\n.SH NAME\n", name,
+            date, shoal_version());
+}
+
+static void put_option(FILE *to, const option_row *row) {
+    fputs(".TP\n", to);
+    if (row->letter)
+        fprintf(to, "\\fB\\-%c\\fR, ", row->letter);
+    fputs("\\fB\\-\\-", to);
+    put_word(to, row->name);
+    fputs("\\fR", to);
+    if (row->value) {
+        fputs(row->value[0] == '[' ? "\\fI" : " \\fI", to);
+        put_word(to, row->value);
+        fputs("\\fR", to);
+    }
+    fputc('\n', to);
+    put_word(to, row->help);
+    fputc('\n', to);
+}
+
+static void put_command_page(FILE *to, const command_row *command, const char *date) {
+    char name[64];
+    const command_help *help = command->help;
+    snprintf(name, sizeof name, "shoal-%s", command->name);
+    put_title(to, name, date);
+    fprintf(to, "shoal\\-%s \\- ", command->name);
+    put_word(to, command->summary);
+    fprintf(to, "\n.SH SYNOPSIS\n\\fBshoal %s\\fR", command->name);
+    put_word(to, help->usage + strlen(command->name));
+    fputs("\n.SH DESCRIPTION\n", to);
+    put_prose(to, help->about);
+    fputs(".SH OPTIONS\n", to);
+    for (const option_row *row = help->options; row->name && row->help; row++)
+        put_option(to, row);
+    if (help->notes) {
+        fputs(strncmp(help->notes, "environment:", 12) == 0 ? "" : ".SH NOTES\n", to);
+        put_prose(to, help->notes);
+    }
+    fputs(".SH SEE ALSO\n.BR shoal (1),\n.BR shoal\\-kinds (1)\n", to);
+}
+
+static void put_main_page(FILE *to, const char *date) {
+    put_title(to, "shoal", date);
+    fputs("shoal \\- attention in linear time\n"
+          ".SH SYNOPSIS\n\\fBshoal\\fR \\fICOMMAND\\fR ...\n.br\n"
+          "\\fBshoal help\\fR [\\fICOMMAND\\fR]\n.br\n\\fBshoal \\-\\-version\\fR\n"
+          ".SH COMMANDS\n",
+          to);
+    for (const command_row *row = commands; row->name; row++) {
+        fprintf(to, ".TP\n.BR shoal\\-%s (1)\n", row->name);
+        put_word(to, row->summary);
+        fputc('\n', to);
+    }
+    put_prose(to, info_help.notes);
+    fputs(".SH EXIT STATUS\n", to);
+    put_prose(to, strchr(exit_codes_help, '\n') + 1);
+    fputs(".SH SEE ALSO\n.BR shoal\\-attend (1),\n.BR shoal\\-kinds (1)\n", to);
+}
+
+/* ---- Completion -------------------------------------------------------------------- */
+
+static void put_choices(FILE *to, const char *const *choices) {
+    for (int i = 0; choices[i]; i++)
+        fprintf(to, "%s%s", i ? " " : "", choices[i]);
+}
+
+static void put_kinds(FILE *to) {
+    for (int i = 0; shoal_kind_describe(i); i++) {
+        char kind[64];
+        shoal_attention_print(&shoal_kind_describe(i)->defaults, kind, sizeof kind);
+        fprintf(to, "%s%s", i ? " " : "", kind);
+    }
+}
+
+static void put_commands(FILE *to) {
+    for (const command_row *row = commands; row->name; row++)
+        fprintf(to, "%s%s", row == commands ? "" : " ", row->name);
+}
+
+/* What a value is, of those that can be completed: FILE, DIR, KIND, KINDS, or "". */
+static const char *value_class(const char *value) {
+    return strcmp(value, "KIND") == 0 || strcmp(value, "KINDS") == 0   ? value
+           : strcmp(value, "DIR") == 0                                 ? "DIR"
+           : strcmp(value, "FILE") == 0 || strcmp(value, "MODEL") == 0 ? "FILE"
+                                                                       : "";
+}
+
+/* What an option does in one line that needs no quoting: the help up to its details. */
+static void put_brief(FILE *to, const char *help) {
+    static const char *const details[] = {" (", "\n(", ";", ", int32", ", ["};
+    const char *end = help + strlen(help);
+    for (size_t i = 0; i < sizeof details / sizeof *details; i++) {
+        const char *found = strstr(help, details[i]);
+        end = found && found < end ? found : end;
+    }
+    for (; help < end; help++)
+        if (!strchr("'\\[]", *help))
+            fputc(*help == '\n' ? ' ' : *help, to);
+}
+
+/* ---- bash -------------------------------------------------------------------------- */
+
+static void put_bash_value(FILE *to, const option_row *row) {
+    for (int form = row->letter ? 0 : 1; form < 2; form++) {
+        if (form == 0)
+            fprintf(to, " [-%c]='", row->letter);
+        else
+            fprintf(to, " [--%s]='", row->name);
+        if (row->choices)
+            put_choices(to, row->choices);
+        else
+            fputs(*value_class(row->value) ? value_class(row->value) : "NONE", to);
+        fputc('\'', to);
+    }
+}
+
+static void put_bash_command(FILE *to, const command_row *command) {
+    const command_help *help = command->help;
+    fprintf(to, "    %s)\n        words='%s'\n        options='", command->name,
+            help->words ? help->words : "NONE");
+    for (const option_row *row = help->options; row->name && row->help; row++) {
+        if (row->letter)
+            fprintf(to, "-%c ", row->letter);
+        fprintf(to, "--%s ", row->name);
+    }
+    fputs("'\n        values=(", to);
+    for (const option_row *row = help->options; row->name && row->help; row++)
+        if (row->value && row->value[0] != '[')
+            put_bash_value(to, row);
+    fputs(" ) ;;\n", to);
+}
+
+static void put_bash(FILE *to) {
+    fputs("# Completion of shoal(1) for bash, made by the build.\n"
+          "# What the command line of command $1 may have, as `values` by option.\n"
+          "_shoal_tables() {\n    kinds='",
+          to);
+    put_kinds(to);
+    fputs("'\n    commands='", to);
+    put_commands(to);
+    fputs("'\n    case $1 in\n", to);
+    for (const command_row *row = commands; row->name; row++)
+        put_bash_command(to, row);
+    fputs("    esac\n}\n\n", to);
+}
+
+/* ---- zsh --------------------------------------------------------------------------- */
+
+/* What comes after the second colon of a specification of _arguments. */
+static void put_zsh_action(FILE *to, const char *value, const char *const *choices) {
+    const char *class = value_class(value);
+    if (choices) {
+        fputc('(', to);
+        put_choices(to, choices);
+        fputc(')', to);
+    } else
+        fputs(strcmp(class, "FILE") == 0    ? "_files"
+              : strcmp(class, "DIR") == 0   ? "_files -/"
+              : strcmp(class, "KIND") == 0  ? "compadd -a kinds"
+              : strcmp(class, "KINDS") == 0 ? "_sequence compadd -a kinds"
+                                            : " ",
+              to);
+}
+
+static void put_zsh_option(FILE *to, const option_row *row) {
+    const bool optional = row->value && row->value[0] == '[';
+    const char *equals = !row->value ? "" : optional ? "=-" : "=";
+    if (row->letter)
+        fprintf(to, " \\\n        '(-%c --%s)'{-%c%s,--%s%s}'[", row->letter, row->name,
+                row->letter, row->value ? "+" : "", row->name, equals);
+    else
+        fprintf(to, " \\\n        '--%s%s[", row->name, equals);
+    put_brief(to, row->help);
+    fputc(']', to);
+    if (optional) {
+        fprintf(to, "::%.*s: ", (int)strcspn(row->value + 2, "]"), row->value + 2);
+    } else if (row->value) {
+        fprintf(to, ":%s:", row->value);
+        put_zsh_action(to, row->value, row->choices);
+    }
+    fputc('\'', to);
+}
+
+static void put_zsh_words(FILE *to, const char *words) {
+    for (int position = 1; *words; position++) {
+        char word[16];
+        const int length = (int)strcspn(words, " ");
+        snprintf(word, sizeof word, "%.*s", length, words);
+        words += length + (words[length] == ' ');
+        if (*words)
+            fprintf(to, " \\\n        '%d:%s:", position, word);
+        else
+            fprintf(to, " \\\n        '*:%s:", word);
+        put_zsh_action(to, word,
+                       *value_class(word) ? NULL : (const char *[]){word, NULL});
+        fputc('\'', to);
+    }
+}
+
+static void put_zsh(FILE *to) {
+    fputs("#compdef shoal\n# Completion of shoal(1) for zsh, made by the build.\n"
+          "local -a kinds commands\nkinds=(",
+          to);
+    put_kinds(to);
+    fputs(")\ncommands=(\n", to);
+    for (const command_row *row = commands; row->name; row++)
+        fprintf(to, "    '%s:%s'\n", row->name, row->summary);
+    fputs("    'help:what a command does'\n    '--version:the version'\n)\n"
+          "if ((CURRENT == 2)); then\n    _describe command commands\n    return\nfi\n"
+          "shift words\n((CURRENT--))\ncase $words[1] in\n"
+          "help) _describe command commands ;;\n",
+          to);
+    for (const command_row *row = commands; row->name; row++) {
+        fprintf(to, "%s)\n    _arguments -s -S", row->name);
+        for (const option_row *option = row->help->options; option->name && option->help;
+             option++)
+            put_zsh_option(to, option);
+        put_zsh_words(to, row->help->words ? row->help->words : "");
+        fputs(" ;;\n", to);
+    }
+    fputs("esac\n", to);
+}
+
+/* ---- fish -------------------------------------------------------------------------- */
+
+static void put_fish_value(FILE *to, const char *value, const char *const *choices) {
+    const char *class = value_class(value);
+    if (choices) {
+        fputs(" -a '", to);
+        put_choices(to, choices);
+        fputc('\'', to);
+    } else
+        fputs(strcmp(class, "FILE") == 0    ? " -F"
+              : strcmp(class, "DIR") == 0   ? " -a '(__fish_complete_directories)'"
+              : strcmp(class, "KIND") == 0  ? " -a '$__shoal_kinds'"
+              : strcmp(class, "KINDS") == 0 ? " -a '(__fish_append , $__shoal_kinds)'"
+                                            : "",
+              to);
+}
+
+static void put_fish_command(FILE *to, const command_row *command) {
+    char condition[80], word[16];
+    const command_help *help = command->help;
+    const char *words = help->words ? help->words : "";
+    snprintf(condition, sizeof condition,
+             "complete -c shoal -n '__fish_seen_subcommand_from %s", command->name);
+    for (const option_row *row = help->options; row->name && row->help; row++) {
+        fprintf(to, "%s' -l %s", condition, row->name);
+        if (row->letter)
+            fprintf(to, " -s %c", row->letter);
+        if (row->value && row->value[0] != '[') {
+            fputs(strcmp(value_class(row->value), "FILE") == 0 ? " -r" : " -x", to);
+            put_fish_value(to, row->value, row->choices);
+        }
+        fputs(" -d '", to);
+        put_brief(to, row->help);
+        fputs("'\n", to);
+    }
+    for (int at = 2; *words; at++) {
+        const int length = (int)strcspn(words, " ");
+        snprintf(word, sizeof word, "%.*s", length, words);
+        words += length + (words[length] == ' ');
+        fputs(condition, to);
+        if (at > 2 || *words)
+            fprintf(to, "; and test (count (commandline -opc)) %s %d",
+                    *words ? "-eq" : "-ge", at);
+        fputc('\'', to);
+        put_fish_value(to, word,
+                       *value_class(word) ? NULL : (const char *[]){word, NULL});
+        fputc('\n', to);
+    }
+}
+
+static void put_fish(FILE *to) {
+    fputs("# Completion of shoal(1) for fish, made by the build.\nset -g __shoal_kinds ",
+          to);
+    put_kinds(to);
+    fputs("\ncomplete -c shoal -f\n", to);
+    for (const command_row *row = commands; row->name; row++)
+        fprintf(to, "complete -c shoal -n __fish_use_subcommand -a %s -d '%s'\n",
+                row->name, row->summary);
+    fputs("complete -c shoal -n __fish_use_subcommand -a help -d 'what a command does'\n"
+          "complete -c shoal -n __fish_use_subcommand -l version -d 'the version'\n"
+          "complete -c shoal -n '__fish_seen_subcommand_from help' -a '",
+          to);
+    put_commands(to);
+    fputs("'\n", to);
+    for (const command_row *row = commands; row->name; row++)
+        put_fish_command(to, row);
+}
+
+/* ---- The command ------------------------------------------------------------------- */
+
+/* Opens DIR/NAME, or complains. */
+static FILE *begin_file(const char *folder, const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    if (!file)
+        complain(EXIT_RESOURCES, "_manual", "%s cannot be written: %s", path,
+                 strerror(errno));
+    return file;
+}
+
+static bool end_file(FILE *file) {
+    const bool good = !ferror(file);
+    return fclose(file) == 0 && good;
+}
+
+static bool write_pages(const char *folder, const char *date) {
+    FILE *file = begin_file(folder, "shoal.1");
+    bool good = file != NULL;
+    if (good) {
+        put_main_page(file, date);
+        good = end_file(file);
+    }
+    for (const command_row *row = commands; row->name && good; row++) {
+        char name[64];
+        snprintf(name, sizeof name, "shoal-%s.1", row->name);
+        good = (file = begin_file(folder, name)) != NULL;
+        if (good) {
+            put_command_page(file, row, date);
+            good = end_file(file);
+        }
+    }
+    return good;
+}
+
+static bool write_completions(const char *folder) {
+    static const struct {
+        const char *name;
+        void (*put)(FILE *to);
+    } shells[] = {{"tables.bash", put_bash},
+                  {"_shoal", put_zsh},
+                  {"shoal.fish", put_fish}};
+    bool good = true;
+    for (int i = 0; i < 3 && good; i++) {
+        FILE *file = begin_file(folder, shells[i].name);
+        good = file != NULL;
+        if (good) {
+            shells[i].put(file);
+            good = end_file(file);
+        }
+    }
+    return good;
+}
+
+int manual_command(int count, char **arguments) {
+    if (count != 3)
+        return complain(EXIT_USAGE, "_manual", "usage: shoal _manual DIR DATE");
+    return write_pages(arguments[1], arguments[2]) && write_completions(arguments[1])
+               ? EXIT_OK
+               : EXIT_RESOURCES;
+}
