@@ -8,6 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../declared.sh"
 cmake=$1 cc=$2 build=$3 source=$4
 prefix=$work/moved
+version=$(sed -nE 's/^#define SHOAL_VERSION "([0-9]+\.[0-9]+).*/\1/p' \
+    "$source/include/shoal.h")
 
 # whole_header NAME: a C function that takes the address of all that a header declares.
 whole_header() {
@@ -64,7 +66,7 @@ whole_of() { local name=${1#shoal-}; echo "whole_$name.c"; } # NAME of a library
 
 configure() { # FOLDER ARGUMENT...
     "$cmake" -S "$here" -B "$work/$1" -DCMAKE_PREFIX_PATH="$prefix" -DWHOLE="$work" \
-        -DCMAKE_C_COMPILER="$cc" "${@:2}"
+        -DVERSION="$version" -DCMAKE_C_COMPILER="$cc" "${@:2}"
 }
 
 # A component that is not there is named, and is no obstacle to those that are.
