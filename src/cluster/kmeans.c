@@ -122,7 +122,7 @@ static void count_move(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, 
                            counters + ((int64_t)c * words + w) * 64);
 }
 
-static void settle(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
+static void assign(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
                    int32_t centre, uint8_t distance) {
     const int32_t before = pass->groups[i];
     pass->work->distances[i] = distance;
@@ -135,7 +135,7 @@ static void settle(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
 }
 
 /* Compares the waiting queries with all centres, as a block of their own. */
-static void settle_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
+static void assign_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
     const int words = pass->work->words;
     uint8_t distance[HASH_BLOCK];
     int32_t centre[HASH_BLOCK];
@@ -151,7 +151,7 @@ static void settle_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
     nearest_of(pass, tally->nibbles, pass->work->tables, pass->work->clusters, distance,
                centre);
     for (int i = 0; i < tally->waiting_count; i++)
-        settle(pass, tally, tally->waiting[i], centre[i], distance[i]);
+        assign(pass, tally, tally->waiting[i], centre[i], distance[i]);
     tally->waiting_count = 0;
 }
 
@@ -174,16 +174,16 @@ static int hash_distance(const kmeans_pass *pass, int64_t i, int32_t centre) {
 }
 
 /* One query, given the nearest of the changed centres. */
-static void settle_bounded(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
+static void assign_bounded(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
                            int32_t centre, uint8_t distance) {
     const int32_t own = pass->groups[i];
     const uint8_t before = pass->work->distances[i];
     if (!pass->work->changed[own]) {
         if (distance < before || (distance == before && centre < own))
-            settle(pass, tally, i, centre, distance);
+            assign(pass, tally, i, centre, distance);
     } else if (distance <= before &&
                (centre == own || hash_distance(pass, i, own) <= before)) {
-        settle(pass, tally, i, centre, distance);
+        assign(pass, tally, i, centre, distance);
     } else {
         tally->waiting[tally->waiting_count++] = (int32_t)i;
     }
@@ -199,7 +199,7 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     if (pass->all) {
         nearest_of(pass, tally->nibbles, work->tables, work->clusters, distance, centre);
         for (int64_t i = 0; i < count; i++)
-            settle(pass, tally, first + i, centre[i], distance[i]);
+            assign(pass, tally, first + i, centre[i], distance[i]);
         return;
     }
     nearest_of(pass, tally->nibbles, work->changed_tables, work->changed_count, distance,
@@ -213,10 +213,10 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     }
     for (; concerned; concerned &= concerned - 1) {
         int i = __builtin_ctzll(concerned);
-        settle_bounded(pass, tally, first + i, work->changed_list[centre[i]],
+        assign_bounded(pass, tally, first + i, work->changed_list[centre[i]],
                        distance[i]);
         if (tally->waiting_count == HASH_BLOCK)
-            settle_waiting(pass, tally);
+            assign_waiting(pass, tally);
     }
 }
 
@@ -226,7 +226,7 @@ static void assign_task(void *shared, int64_t task, int thread) {
     for (int64_t block = task * TASK_BLOCKS; block < (task + 1) * TASK_BLOCKS; block++)
         if (block * HASH_BLOCK < pass->n)
             assign_block(pass, tally, block);
-    settle_waiting(pass, tally);
+    assign_waiting(pass, tally);
 }
 
 /* ---- Moving the centres ----------------------------------------------------------- */
