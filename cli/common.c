@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -160,7 +161,7 @@ json_t *json_number(double value) {
 static struct {
     bool running, stop, shown;
     double begun, silent_seconds;
-    char text[120];
+    char text[200];
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -177,12 +178,27 @@ static void wait_a_little(void) {
     pthread_cond_timedwait(&progress.changed, &progress.lock, &until);
 }
 
+/* One line of the terminal at most: a longer one would stay when the next is written. */
+static void print_progress(double elapsed) {
+    struct winsize window = {0};
+    char seconds[32];
+    int room = 79 - snprintf(seconds, sizeof seconds, " (%.0f s)", elapsed);
+    int length = (int)strlen(progress.text);
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
+        room += window.ws_col - 80;
+    if (length > room)
+        length = room > 0 ? room : 0;
+    while (length > 0 && (progress.text[length] & 0xc0) == 0x80)
+        length--; /* no part of a character */
+    fprintf(stderr, "\r\033[K%.*s%s", length, progress.text, seconds);
+}
+
 static void *show_progress(void *unused) {
     pthread_mutex_lock(&progress.lock);
     while (!progress.stop) {
         double elapsed = seconds_now() - progress.begun;
-        if (elapsed >= progress.silent_seconds) {
-            fprintf(stderr, "\r\033[K%s (%.0f s)", progress.text, elapsed);
+        if (progress.text[0] && elapsed >= progress.silent_seconds) {
+            print_progress(elapsed);
             progress.shown = true;
         }
         wait_a_little();
@@ -197,7 +213,8 @@ void progress_begin(double silent_seconds) {
     if (progress.running || !isatty(STDERR_FILENO))
         return;
     progress.stop = progress.shown = false;
-    progress.begun = seconds_now();
+    if (progress.begun == 0)
+        progress.begun = seconds_now();
     progress.silent_seconds = silent_seconds;
     progress.text[0] = 0;
     progress.running = pthread_create(&progress.thread, NULL, show_progress, NULL) == 0;

@@ -54,7 +54,7 @@ json_t *load_json(const char *command, const char *path);
 /* ---- Progress --------------------------------------------------------------------- */
 
 /* From begin to end, and only when stderr is a terminal, a line with the latest text and
-   the seconds so far is kept there once `silent_seconds` have passed. */
+   the seconds since the first begin is kept there once `silent_seconds` have passed. */
 void progress_begin(double silent_seconds);
 void progress_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_end(void);

@@ -360,6 +360,7 @@ static int loop(running *at) {
     at->begun = at->saved_at = seconds_now();
     at->first_step = at->trainer.state.step;
     progress_begin(1);
+    progress_say("%sthe first step", run->label);
     while (code == EXIT_OK && !trainer_finished(&at->trainer) && !stop_signal()) {
         code = advance(at);
         saved = false;
@@ -384,8 +385,11 @@ static int test(running *at) {
     train_run *run = at->run;
     if (run->test_batches == 0 || !run->finished)
         return EXIT_OK;
+    progress_begin(1);
+    progress_say("%stesting", run->label);
     const shoal_status status =
         trainer_evaluate(&at->trainer, NULL, run->test_batches, &run->test);
+    progress_end();
     run->tested = status == SHOAL_OK;
     return run->tested ? EXIT_OK
                        : train_complain(status, EXIT_BAD_INPUT, run->command,

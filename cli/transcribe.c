@@ -179,7 +179,8 @@ typedef struct {
 
     shoal_context *context;
     shoal_speech *speech;
-    const char *path; /* of the recording at work */
+    const char *path;       /* of the recording at work, */
+    int number, recordings; /* which it is, from 1, of how many */
     transcript out;
 } transcribe_job;
 
@@ -329,7 +330,8 @@ static int take_segment(void *user, const shoal_segment *segment) {
 static void show_progress(void *user, double done, double all) {
     const transcribe_job *job = user;
     progress_begin(1);
-    progress_say("%s: %.0f of %.0f s", job->path, done, all);
+    progress_say("%d of %d, %.0f of %.0f s: %s", job->number, job->recordings, done, all,
+                 job->path);
 }
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
@@ -391,7 +393,7 @@ static int transcribe_one(transcribe_job *job, const char *path, bool named) {
     if (named && !job->folder && job->form == FORM_TXT)
         printf("%s:\n", path);
     progress_begin(1);
-    progress_say("%s", path);
+    progress_say("%d of %d: %s", job->number, job->recordings, path);
     const double begun = seconds_now();
     const shoal_status status = shoal_speech_transcribe(job->speech, &recording,
                                                         &job->options, take_segment, job,
@@ -425,8 +427,11 @@ static int open_model(transcribe_job *job) {
                                                                    : job->beams;
     const shoal_speech_options options = {.attention = job->attention,
                                           .beams = (int)beams};
+    progress_begin(1);
+    progress_say("opening %s", job->model);
     const shoal_status status =
         shoal_speech_open(job->context, job->model, &options, &job->speech);
+    progress_end();
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
@@ -446,8 +451,10 @@ static int run(transcribe_job *job, int count, char **paths) {
         code = check_destinations(job, count, paths);
     if (code == EXIT_OK)
         code = open_model(job);
+    job->recordings = count;
     if (code == EXIT_OK)
         for (int i = 0; i < count; i++) {
+            job->number = i + 1;
             const int one = transcribe_one(job, paths[i], count > 1);
             code = code == EXIT_OK ? one : code;
         }

@@ -759,6 +759,7 @@ static int check_kinds(wer_job *job) {
 
 static int open_model(wer_job *job) {
     const shoal_speech_options options = {.beams = (int)job->beams};
+    progress_say("opening %s", job->model);
     const shoal_status status =
         shoal_speech_open(job->context, job->model, &options, &job->speech);
     return status == SHOAL_OK
