@@ -18,7 +18,7 @@ const command_row commands[] =
       "the kinds of attention, their defaults and cost", false},
      {"info", info_command, &info_help, "version, instruction set, threads", false},
      {"demo", demo_command, &demo_help,
-      "full against clustered attention at growing lengths", true},
+      "full against approximate attention at growing lengths", true},
      {"bench", bench_command, &bench_help,
       "what each kind costs here, verified, with pictures", true},
      {"quality", quality_command, &quality_help,

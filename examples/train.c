@@ -100,7 +100,7 @@ int main(int count, char **arguments) {
                                  .feed_forward = 128};
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
-        status = shoal_attention_parse(context, "i-clustered-100", &config.attention);
+        status = shoal_attention_parse(context, "auto", &config.attention);
     if (status == SHOAL_OK)
         status = shoal_model_create(context, &config, SEED, BATCH, ROWS,
                                     SHOAL_WITH_BACKWARD, &model);

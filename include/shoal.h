@@ -16,7 +16,7 @@
  *         shoal_problem problem = {.batch = 1, .heads = 1, .queries = N, .keys = N,
  *                                  .dim = D, .value_dim = D};
  *         shoal_inputs inputs = {.q = q, .k = k, .v = v};
- *         if (shoal_attend(context, "i-clustered-100", &problem, &inputs, out))
+ *         if (shoal_attend(context, "auto", &problem, &inputs, out))
  *             return 1;                       // shoal_context_message(context) says why
  *         shoal_context_destroy(context);
  *     }

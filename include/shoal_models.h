@@ -20,7 +20,7 @@
  *                                      .max_length = LENGTH, .layers = 2, .heads = 4,
  *                                      .head_dim = 16, .feed_forward = 128};
  *         if (shoal_context_create(NULL, &context) != SHOAL_OK ||
- *             shoal_attention_parse(context, "i-clustered-100", &config.attention) ||
+ *             shoal_attention_parse(context, "auto", &config.attention) ||
  *             shoal_model_create(context, &config, 1, BATCH, ROWS, SHOAL_WITH_BACKWARD,
  *                                &model) ||
  *             shoal_optimizer_create(model, NULL, &optimizer))

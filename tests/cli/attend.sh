@@ -276,5 +276,8 @@ check demo-says-where grep -q "than full" demo.out
 check demo-json into demo.json shoal demo --max-length 256 --json
 check demo-json-rows tool field demo.json \
     "len(d['lengths']) == 1 and d['lengths'][0]['full']['relative_error'] < 1e-5"
+check demo-shows-the-kinds tool field demo.json \
+    "list(d['lengths'][0]) == \
+        ['length', 'full', 'shoal-100', 'i-clustered-100', 'clustered-100']"
 
 finish

@@ -257,6 +257,7 @@ check "bench ends before a pipe that nobody reads" unread_pipe
 # ---- Refusals  --------------------
 
 expect "bench --help" 0 "usage: shoal bench" bench --help
+check "bench shows shoal by default" says "full,shoal-100,clustered-100"
 expect "bench refuses a kind" 2 "clusterd-9" bench --kinds clusterd-9
 expect "bench refuses a length" 2 "--lengths" bench --lengths 12,x
 expect "bench refuses lengths that shrink" 2 "must grow" bench --lengths 64,32
