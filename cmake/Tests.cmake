@@ -36,7 +36,6 @@ function(shoal_test_room room archive below)
         SHOAL_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
     target_link_libraries(${room}_internals INTERFACE shoal_exact ${archive}
         shoal_flags)
-    target_compile_options(${room}_internals INTERFACE -Wno-unused-parameter)
 
     if(TARGET cmocka)
         set(linked ${room}_internals cmocka)
