@@ -166,6 +166,12 @@ static void choose_best(exact_head *head, int64_t i) {
         head->margin = ranking[topk - 1].score - ranking[topk].score;
 }
 
+/* Positions at most W/2 away, rounded down. */
+static void choose_near(exact_head *head, int64_t i) {
+    for (int64_t l = 0; l < head->keys; l++)
+        head->counts[l] = llabs(i - l) <= head->attention.window / 2;
+}
+
 static const formula formulas[] = {
     [SHOAL_FULL] = {.choose = choose_all},
     [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
@@ -175,6 +181,7 @@ static const formula formulas[] = {
     [SHOAL_ORACLE_TOP] = {.choose = choose_best},
     [SHOAL_SHOAL] = {.choose = choose_top_keys, .grouped = true},
     [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
+    [SHOAL_LOCAL] = {.choose = choose_near},
 };
 
 static const formula *formula_of(const exact_head *head) {

@@ -19,6 +19,7 @@
     KIND(ORACLE_TOP, oracle_top)                                                         \
     KIND(SHOAL, shoal)                                                                   \
     KIND(AUTO, auto)                                                                     \
+    KIND(LOCAL, local)                                                                   \
     /* a row per kind */
 
 /* Options after the colon of a spelling, beside the seed and the tolerance. */

@@ -1,0 +1,278 @@
+/* local-W: query i sees the keys at most W/2 positions away (rounded down).
+ *
+ * Query i and key i are at the same position, whatever N and S are. A query that sees no
+ * key, far behind the last one, has the output 0.
+ *
+ * A panel of neighbouring queries passes over the keys that any of them sees, and
+ * on_scores hides those that are too far from one. Backward goes by chunks of queries, at
+ * least W of them: the keys of a chunk meet those of its neighbours only, so even chunks
+ * run first, then odd ones, no two tasks meet and every sum has one order. */
+#include <math.h>
+#include <string.h>
+
+#include "attention/dense.h"
+
+/* A slot's memory: one head at a time. */
+typedef struct {
+    float *delta; /* [queries], backward only */
+} window_slot;
+
+typedef struct {
+    dense_scratch *threads;
+    window_slot *slots;
+} window_work;
+
+/* What forward leaves for backward. */
+typedef struct {
+    float *largest, *inverse; /* [batch][heads][queries] */
+} window_state;
+
+/* One head at work. */
+typedef struct {
+    const attention_call *call;
+    const window_slot *slot;
+    head_view view;
+    dense_keys keys;
+    int64_t window, half; /* W and W/2 */
+    row_view out;
+    float *largest, *inverse; /* [queries], or NULL without backward */
+    /* Backward only: */
+    dense_backward_job backward;
+    int64_t chunk; /* queries in one task */
+    int64_t phase; /* 0: even chunks, 1: odd ones */
+} window_head;
+
+/* ---- Memory ----------------------------------------------------------------------- */
+
+static window_state state_at(const shoal_plan *plan, block_layout *place) {
+    int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
+    window_state state = {0};
+    if (plan->with_backward) {
+        state.largest = sh_reserve(place, count, sizeof(float));
+        state.inverse = sh_reserve(place, count, sizeof(float));
+    }
+    return state;
+}
+
+static void place_slot(window_slot *slot, const shoal_plan *plan, block_layout *work) {
+    if (plan->with_backward)
+        slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
+}
+
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
+    window_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
+    const int slots =
+        sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
+    plan->work = own;
+    own = own ? own : &measured;
+    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
+    for (int t = 0; t < plan->threads; t++)
+        sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+    own->slots = sh_reserve(work, slots, sizeof *own->slots);
+    for (int s = 0; s < slots; s++)
+        place_slot(own->slots ? &own->slots[s] : &(window_slot){0}, plan, work);
+    state_at(plan, state);
+}
+
+static window_head head_of(const attention_call *call, int64_t b, int64_t h, int slot) {
+    const shoal_plan *plan = call->plan;
+    const window_state state = state_at(plan, &(block_layout){.base = call->state});
+    window_head head = {.call = call,
+                        .slot = &((window_work *)plan->work)->slots[slot],
+                        .view = sh_view_of(call, b, h),
+                        .window = plan->attention.window,
+                        .half = plan->attention.window / 2};
+    head.keys = sh_dense_keys_of(plan, &head.view);
+    if (plan->with_backward) {
+        head.largest = state.largest + head.view.head * plan->problem.queries;
+        head.inverse = state.inverse + head.view.head * plan->problem.queries;
+    }
+    return head;
+}
+
+static dense_scratch *scratch_of(const window_head *head, int thread) {
+    return &((window_work *)head->call->plan->work)->threads[thread];
+}
+
+/* ---- The band --------------------------------------------------------------------- */
+
+/* Keys first .. last - 1. */
+typedef struct {
+    int64_t first, last;
+} key_range;
+
+/* What a panel passes over. */
+static key_range band_of(const window_head *head, const query_panel *panel) {
+    const int64_t S = head->view.keys;
+    return (key_range){min(max(0, panel->first - head->half), S),
+                       min(panel->first + panel->count + head->half, S)};
+}
+
+/* on_scores: hides keys that are too far from a query. */
+static void hide_far(void *context, const query_panel *panel, float *scores, int count,
+                     int64_t first) {
+    const window_head *head = context;
+    for (int r = 0; r < count; r++) {
+        float *row = scores + r * panel->width;
+        const int64_t self = first + r -
+                             panel->first; /* the lane at the key's position */
+        const int64_t begin = min(max(0, self - head->half), panel->count);
+        const int64_t end = min(max(0, self + head->half + 1), panel->count);
+        for (int64_t i = 0; i < begin; i++)
+            row[i] = -INFINITY;
+        for (int64_t i = end; i < panel->count; i++)
+            row[i] = -INFINITY;
+    }
+}
+
+static int sees_any(const window_head *head, int64_t query) {
+    const int64_t S = head->view.keys;
+    return S > 0 && query - head->half < S;
+}
+
+/* ---- Forward ---------------------------------------------------------------------- */
+
+/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
+static void finish_panel(const window_head *head, query_panel *panel) {
+    const row_view out = head->out;
+    const size_t size = (size_t)panel->count * sizeof(float);
+    for (int i = 0; i < panel->width; i++)
+        panel->inverse[i] = sees_any(head, panel->first + i) ? 1 / panel->sum[i] : 0;
+    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
+                               head->keys.value_dim, panel->inverse, NULL, 0,
+                               out.data + panel->first * out.stride, out.stride, NULL);
+    if (!head->largest)
+        return;
+    memcpy(head->largest + panel->first, panel->largest, size);
+    memcpy(head->inverse + panel->first, panel->inverse, size);
+}
+
+/* One block of queries. */
+static void band_task(void *shared, int64_t task, int thread) {
+    const window_head *head = shared;
+    const dense_keys *keys = &head->keys;
+    const int64_t block = sh_dense_block(keys->kernels), first = task * block;
+    dense_scratch *scratch = scratch_of(head, thread);
+    const int panels = sh_dense_cut(scratch, keys->kernels, first,
+                                    min(first + block, head->view.queries));
+    for (int p = 0; p < panels; p++) {
+        query_panel *panel = &scratch->panels[p];
+        const key_range band = band_of(head, panel);
+        sh_dense_start(keys, panel, head->view.q);
+        sh_dense_stream(keys, band.first, band.last, panel, scratch->scores, hide_far,
+                        shared);
+        finish_panel(head, panel);
+    }
+}
+
+static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
+    const attention_call *call = shared;
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t b = unit / problem->heads, h = unit % problem->heads;
+    window_head head = head_of(call, b, h, slot);
+    const int64_t n = head.view.queries;
+    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
+    sh_clear_rows(head.out, n, head.view.query_rows, problem->value_dim);
+    sh_team_run(workers, ceil_divide(n, sh_dense_block(head.keys.kernels)), band_task,
+                &head);
+}
+
+static void forward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
+                 forward_unit, (void *)call);
+}
+
+/* ---- Backward --------------------------------------------------------------------- */
+
+/* One panel of a job over some keys. */
+static void backward_panel(const dense_backward_job *job, key_range keys,
+                           query_panel *panel, dense_scratch *scratch) {
+    sh_dense_backward_start(job, panel);
+    sh_dense_backward_panel(job, keys.first, keys.last, panel, scratch);
+    if (job->dq.data)
+        job->keys.kernels->unpack(panel->grad_q, panel->count, panel->width,
+                                  job->keys.dim, NULL, NULL, job->onto,
+                                  job->dq.data + panel->first * job->dq.stride,
+                                  job->dq.stride, NULL);
+}
+
+static void band_backward_task(void *shared, int64_t task, int thread) {
+    const window_head *head = shared;
+    const kernel_table *kernels = head->keys.kernels;
+    const int64_t start = (2 * task + head->phase) * head->chunk;
+    const int64_t end = min(start + head->chunk, head->view.queries);
+    const int64_t block = sh_dense_block(kernels);
+    dense_scratch *scratch = scratch_of(head, thread);
+    for (int64_t first = start; first < end; first += block) {
+        const int panels = sh_dense_cut(scratch, kernels, first, min(first + block, end));
+        for (int p = 0; p < panels; p++)
+            backward_panel(&head->backward, band_of(head, &scratch->panels[p]),
+                           &scratch->panels[p], scratch);
+    }
+}
+
+/* One query head: adds to dk and dv. */
+static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head_view *kv,
+                          team workers) {
+    const attention_call *call = head->call;
+    const shoal_problem *problem = &call->plan->problem;
+    const shoal_gradients *gradients = call->gradients;
+    const int64_t n = head->view.queries;
+    dense_backward_job *job = &head->backward;
+    *job =
+        (dense_backward_job){.keys = head->keys,
+                             .x = head->view.q,
+                             .dout = sh_query_rows(call, gradients->dout, &problem->out,
+                                                   b, h),
+                             .largest = {head->largest, 1},
+                             .inverse = {head->inverse, 1},
+                             .delta = {head->slot->delta, 1},
+                             .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
+                             .dk = kv->dk,
+                             .dv = kv->dv,
+                             .on_scores = hide_far,
+                             .context = head};
+    dense_delta_job products = {job->dout,
+                                sh_query_rows(call, gradients->out, &problem->out, b, h),
+                                n, problem->value_dim, head->slot->delta};
+    sh_clear_rows(job->dq, n, head->view.query_rows, problem->dim);
+    sh_dense_delta(&products, workers);
+    head->chunk = max(sh_dense_block(head->keys.kernels), head->window);
+    const int64_t chunks = ceil_divide(n, head->chunk);
+    for (head->phase = 0; head->phase < 2; head->phase++)
+        sh_team_run(workers, (chunks + 1 - head->phase) / 2, band_backward_task, head);
+}
+
+static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
+    const kv_head_view kv = sh_start_kv_head(shared, unit);
+    for (int64_t h = kv.first; h < kv.last; h++) {
+        window_head head = head_of(shared, kv.b, h, slot);
+        backward_head(&head, kv.b, h, &kv, workers);
+    }
+}
+
+static void backward(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
+                 backward_unit, (void *)call);
+}
+
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
+    const double N = (double)problem->queries, S = (double)problem->keys;
+    return (operation_count){.dense = 2 * N * fmin(S, attention->window) *
+                                      (double)(problem->dim + problem->value_dim)};
+}
+
+const attention_kind sh_local_kind = {
+    .info = {.name = "local-W",
+             .number = "window",
+             .cost = "N W (D + Dv)",
+             .summary = "only the keys at most W/2 positions away",
+             .defaults = {.kind = SHOAL_LOCAL, .window = 64}},
+    .operations = operations,
+    .place = place,
+    .forward = forward,
+    .backward = backward,
+};
