@@ -172,6 +172,14 @@ static void choose_near(exact_head *head, int64_t i) {
         head->counts[l] = llabs(i - l) <= head->attention.window / 2;
 }
 
+/* Those, and positions a multiple of W away. */
+static void choose_strided(exact_head *head, int64_t i) {
+    choose_near(head, i);
+    for (int64_t l = 0; l < head->keys; l++)
+        if ((i - l) % head->attention.window == 0)
+            head->counts[l] = 1;
+}
+
 static const formula formulas[] = {
     [SHOAL_FULL] = {.choose = choose_all},
     [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
@@ -182,6 +190,7 @@ static const formula formulas[] = {
     [SHOAL_SHOAL] = {.choose = choose_top_keys, .grouped = true},
     [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
     [SHOAL_LOCAL] = {.choose = choose_near},
+    [SHOAL_STRIDED] = {.choose = choose_strided},
 };
 
 static const formula *formula_of(const exact_head *head) {

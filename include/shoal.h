@@ -140,6 +140,7 @@ typedef enum {
     SHOAL_SHOAL,       /* shoal-C        i-clustered with groups=keys,normaliser=query */
     SHOAL_AUTO,        /* auto           full or shoal-C, whichever suits the problem */
     SHOAL_LOCAL,       /* local-W        only the keys at most W/2 positions away */
+    SHOAL_STRIDED,     /* strided-W      those, and the keys a multiple of W away */
 } shoal_kind;
 
 /* How queries are grouped: by hashes of the queries and Hamming k-means, as the paper

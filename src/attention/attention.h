@@ -20,6 +20,7 @@
     KIND(SHOAL, shoal)                                                                   \
     KIND(AUTO, auto)                                                                     \
     KIND(LOCAL, local)                                                                   \
+    KIND(STRIDED, strided)                                                               \
     /* a row per kind */
 
 /* Options after the colon of a spelling, beside the seed and the tolerance. */

@@ -1,12 +1,18 @@
 /* local-W: query i sees the keys at most W/2 positions away (rounded down).
+ * strided-W: those, and the keys that are a multiple of W away: the Sparse Transformer's
+ * pattern, without its causal mask.
  *
  * Query i and key i are at the same position, whatever N and S are. A query that sees no
  * key, far behind the last one, has the output 0.
  *
- * A panel of neighbouring queries passes over the keys that any of them sees, and
- * on_scores hides those that are too far from one. Backward goes by chunks of queries, at
- * least W of them: the keys of a chunk meet those of its neighbours only, so even chunks
- * run first, then odd ones, no two tasks meet and every sum has one order. */
+ * The band: a panel of neighbouring queries passes over the keys that any of them sees,
+ * and on_scores hides those that are too far from one. Backward goes by chunks of queries,
+ * at least W of them: the keys of a chunk meet those of its neighbours only, so even
+ * chunks run first, then odd ones, no two tasks meet and every sum has one order.
+ * The strides: queries r, r + W, r + 2 W ... see the same keys of that form, so each
+ * residue r is a small dense attention whose rows are W positions apart. Forward begins
+ * with it; its outputs wait in `out`, not yet divided by their sum, until the band
+ * continues their softmax. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +20,8 @@
 
 /* A slot's memory: one head at a time. */
 typedef struct {
-    float *delta; /* [queries], backward only */
+    float *largest, *sum; /* [queries], strided-W: between the strides and the band */
+    float *delta;         /* [queries], backward only */
 } window_slot;
 
 typedef struct {
@@ -34,6 +41,7 @@ typedef struct {
     head_view view;
     dense_keys keys;
     int64_t window, half; /* W and W/2 */
+    int strided;
     row_view out;
     float *largest, *inverse; /* [queries], or NULL without backward */
     /* Backward only: */
@@ -55,6 +63,10 @@ static window_state state_at(const shoal_plan *plan, block_layout *place) {
 }
 
 static void place_slot(window_slot *slot, const shoal_plan *plan, block_layout *work) {
+    if (plan->attention.kind == SHOAL_STRIDED) {
+        slot->largest = sh_reserve(work, plan->problem.queries, sizeof(float));
+        slot->sum = sh_reserve(work, plan->problem.queries, sizeof(float));
+    }
     if (plan->with_backward)
         slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
 }
@@ -81,7 +93,8 @@ static window_head head_of(const attention_call *call, int64_t b, int64_t h, int
                         .slot = &((window_work *)plan->work)->slots[slot],
                         .view = sh_view_of(call, b, h),
                         .window = plan->attention.window,
-                        .half = plan->attention.window / 2};
+                        .half = plan->attention.window / 2,
+                        .strided = plan->attention.kind == SHOAL_STRIDED};
     head.keys = sh_dense_keys_of(plan, &head.view);
     if (plan->with_backward) {
         head.largest = state.largest + head.view.head * plan->problem.queries;
@@ -108,7 +121,8 @@ static key_range band_of(const window_head *head, const query_panel *panel) {
                        min(panel->first + panel->count + head->half, S)};
 }
 
-/* on_scores: hides keys that are too far from a query. */
+/* on_scores: hides keys that are too far from a query, and its own where the strides have
+   it. */
 static void hide_far(void *context, const query_panel *panel, float *scores, int count,
                      int64_t first) {
     const window_head *head = context;
@@ -122,15 +136,81 @@ static void hide_far(void *context, const query_panel *panel, float *scores, int
             row[i] = -INFINITY;
         for (int64_t i = end; i < panel->count; i++)
             row[i] = -INFINITY;
+        if (head->strided && self >= 0 && self < panel->count)
+            row[self] = -INFINITY;
     }
 }
 
 static int sees_any(const window_head *head, int64_t query) {
     const int64_t S = head->view.keys;
-    return S > 0 && query - head->half < S;
+    return S > 0 &&
+           (query - head->half < S || (head->strided && query % head->window < S));
+}
+
+/* ---- The strides ------------------------------------------------------------------ */
+
+/* Rows r, r + W, r + 2 W ... */
+static row_view every(const window_head *head, row_view rows, int64_t r) {
+    return (row_view){rows.data ? rows.data + r * rows.stride : NULL,
+                      rows.stride * head->window};
+}
+
+/* How many of n positions are r, r + W, r + 2 W ... */
+static int64_t count_every(const window_head *head, int64_t n, int64_t r) {
+    return n > r ? ceil_divide(n - r, head->window) : 0;
+}
+
+static dense_keys every_key(const window_head *head, int64_t r) {
+    dense_keys keys = head->keys;
+    keys.k = every(head, keys.k, r);
+    keys.v = every(head, keys.v, r);
+    return keys;
 }
 
 /* ---- Forward ---------------------------------------------------------------------- */
+
+/* Leaves the softmax of residue r where the band finds it. */
+static void pause_panel(const window_head *head, int64_t r, const query_panel *panel) {
+    const row_view out = every(head, head->out, r);
+    for (int i = 0; i < panel->count; i++) {
+        const int64_t query = r + (panel->first + i) * head->window;
+        head->slot->largest[query] = panel->largest[i];
+        head->slot->sum[query] = panel->sum[i];
+    }
+    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
+                               head->keys.value_dim, NULL, NULL, 0,
+                               out.data + panel->first * out.stride, out.stride, NULL);
+}
+
+static void resume_panel(const window_head *head, query_panel *panel) {
+    const row_view out = head->out;
+    const size_t size = (size_t)panel->count * sizeof(float);
+    head->keys.kernels->pack(out.data + panel->first * out.stride, out.stride, NULL,
+                             panel->count, panel->width, head->keys.value_dim, 1,
+                             panel->outputs);
+    memcpy(panel->largest, head->slot->largest + panel->first, size);
+    memcpy(panel->sum, head->slot->sum + panel->first, size);
+}
+
+/* The queries of residue r over its keys. */
+static void stride_task(void *shared, int64_t r, int thread) {
+    const window_head *head = shared;
+    const dense_keys keys = every_key(head, r);
+    const int64_t n = count_every(head, head->view.queries, r);
+    const int64_t S = count_every(head, head->view.keys, r);
+    const int64_t block = sh_dense_block(keys.kernels);
+    dense_scratch *scratch = scratch_of(head, thread);
+    for (int64_t first = 0; first < n; first += block) {
+        const int panels =
+            sh_dense_cut(scratch, keys.kernels, first, min(first + block, n));
+        for (int p = 0; p < panels; p++) {
+            query_panel *panel = &scratch->panels[p];
+            sh_dense_start(&keys, panel, every(head, head->view.q, r));
+            sh_dense_stream(&keys, 0, S, panel, scratch->scores, NULL, NULL);
+            pause_panel(head, r, panel);
+        }
+    }
+}
 
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const window_head *head, query_panel *panel) {
@@ -147,7 +227,7 @@ static void finish_panel(const window_head *head, query_panel *panel) {
     memcpy(head->inverse + panel->first, panel->inverse, size);
 }
 
-/* One block of queries. */
+/* One block of queries over the band. */
 static void band_task(void *shared, int64_t task, int thread) {
     const window_head *head = shared;
     const dense_keys *keys = &head->keys;
@@ -159,6 +239,8 @@ static void band_task(void *shared, int64_t task, int thread) {
         query_panel *panel = &scratch->panels[p];
         const key_range band = band_of(head, panel);
         sh_dense_start(keys, panel, head->view.q);
+        if (head->strided)
+            resume_panel(head, panel);
         sh_dense_stream(keys, band.first, band.last, panel, scratch->scores, hide_far,
                         shared);
         finish_panel(head, panel);
@@ -173,6 +255,8 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
     const int64_t n = head.view.queries;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, n, head.view.query_rows, problem->value_dim);
+    if (head.strided)
+        sh_team_run(workers, min(head.window, n), stride_task, &head);
     sh_team_run(workers, ceil_divide(n, sh_dense_block(head.keys.kernels)), band_task,
                 &head);
 }
@@ -212,6 +296,32 @@ static void band_backward_task(void *shared, int64_t task, int thread) {
     }
 }
 
+/* The queries of residue r: adds to what the band gave, and no other residue does. */
+static void stride_backward_task(void *shared, int64_t r, int thread) {
+    const window_head *head = shared;
+    const dense_backward_job *band = &head->backward;
+    const int64_t n = count_every(head, head->view.queries, r);
+    const key_range keys = {0, count_every(head, head->view.keys, r)};
+    const int64_t block = sh_dense_block(head->keys.kernels);
+    dense_scratch *scratch = scratch_of(head, thread);
+    const dense_backward_job job = {.keys = every_key(head, r),
+                                    .x = every(head, band->x, r),
+                                    .dout = every(head, band->dout, r),
+                                    .largest = every(head, band->largest, r),
+                                    .inverse = every(head, band->inverse, r),
+                                    .delta = every(head, band->delta, r),
+                                    .dq = every(head, band->dq, r),
+                                    .dk = every(head, band->dk, r),
+                                    .dv = every(head, band->dv, r),
+                                    .onto = 1};
+    for (int64_t first = 0; first < n; first += block) {
+        const int panels =
+            sh_dense_cut(scratch, job.keys.kernels, first, min(first + block, n));
+        for (int p = 0; p < panels; p++)
+            backward_panel(&job, keys, &scratch->panels[p], scratch);
+    }
+}
+
 /* One query head: adds to dk and dv. */
 static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head_view *kv,
                           team workers) {
@@ -242,6 +352,8 @@ static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head
     const int64_t chunks = ceil_divide(n, head->chunk);
     for (head->phase = 0; head->phase < 2; head->phase++)
         sh_team_run(workers, (chunks + 1 - head->phase) / 2, band_backward_task, head);
+    if (head->strided)
+        sh_team_run(workers, min(head->window, n), stride_backward_task, head);
 }
 
 static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
@@ -261,7 +373,9 @@ static void backward(const attention_call *call) {
 static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
-    return (operation_count){.dense = 2 * N * fmin(S, attention->window) *
+    const double W = attention->window;
+    const double seen = attention->kind == SHOAL_STRIDED ? W + S / W : W;
+    return (operation_count){.dense = 2 * N * fmin(S, seen) *
                                       (double)(problem->dim + problem->value_dim)};
 }
 
@@ -271,6 +385,18 @@ const attention_kind sh_local_kind = {
              .cost = "N W (D + Dv)",
              .summary = "only the keys at most W/2 positions away",
              .defaults = {.kind = SHOAL_LOCAL, .window = 64}},
+    .operations = operations,
+    .place = place,
+    .forward = forward,
+    .backward = backward,
+};
+
+const attention_kind sh_strided_kind = {
+    .info = {.name = "strided-W",
+             .number = "window",
+             .cost = "N (W + S / W) (D + Dv)",
+             .summary = "the keys at most W/2 positions away, and those a multiple of W",
+             .defaults = {.kind = SHOAL_STRIDED, .window = 64}},
     .operations = operations,
     .place = place,
     .forward = forward,
