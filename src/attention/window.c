@@ -6,9 +6,9 @@
  * key, far behind the last one, has the output 0.
  *
  * The band: a panel of neighbouring queries passes over the keys that any of them sees,
- * and on_scores hides those that are too far from one. Backward goes by chunks of queries,
- * at least W of them: the keys of a chunk meet those of its neighbours only, so even
- * chunks run first, then odd ones, no two tasks meet and every sum has one order.
+ * and on_scores hides those that are too far from one. Backward goes by chunks of
+ * queries, at least W of them: the keys of a chunk meet those of its neighbours only, so
+ * even chunks run first, then odd ones, no two tasks meet and every sum has one order.
  * The strides: queries r, r + W, r + 2 W ... see the same keys of that form, so each
  * residue r is a small dense attention whose rows are W positions apart. Forward begins
  * with it; its outputs wait in `out`, not yet divided by their sum, until the band

@@ -11,8 +11,8 @@ static const int THREADS[] = {2, 3, 7};
 
 static const char *KINDS[TEST_KINDS + 1];
 
-/* Kinds that take as long as full get shorter sequences: several blocks still, in bearable
-   time. */
+/* Kinds that take as long as full get shorter sequences: several blocks still, in
+   bearable time. */
 static int64_t long_length(const shoal_attention *attention) {
     const shoal_problem problem = {.batch = 1,
                                    .heads = 1,
