@@ -5,7 +5,7 @@
 #     make python     build the Python package and test it in an environment of its own
 #     make bench      timings against OpenBLAS, on a quiet machine
 #     make fuzz       fuzz the parsers with clang, FUZZ_SECONDS=60 each
-#     make install    into PREFIX=/usr/local (DESTDIR is honoured)
+#     make install    build without tests, into PREFIX=/usr/local (DESTDIR is honoured)
 #     make format, make clean
 BUILD = build
 PREFIX = /usr/local
@@ -49,8 +49,10 @@ fuzz:
 	@cmake --build $(BUILD)/fuzz -j $(JOBS)
 	@cmake --build $(BUILD)/fuzz --target fuzz_run
 
-install: all
-	@cmake --install $(BUILD) --prefix $(PREFIX)
+install:
+	@cmake -S . -B $(BUILD)/install -DSHOAL_BUILD_TESTS=OFF -DSHOAL_BUILD_BENCH=OFF
+	@cmake --build $(BUILD)/install -j $(JOBS)
+	@cmake --install $(BUILD)/install --prefix $(PREFIX)
 
 format:
 	@find include src models speech exact cli lab examples tests bench -name '*.[ch]' | \
