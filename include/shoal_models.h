@@ -298,10 +298,15 @@ SHOAL_API const char *shoal_checkpoint_note(const shoal_checkpoint *checkpoint,
 SHOAL_API shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
                                                shoal_model_config *config,
                                                uint64_t *seed);
+/* SHOAL_OK where the weights have the names and shapes of a model with this
+   configuration. Asked before such a model is created, it keeps a file that claims to be
+   large from costing memory. */
+SHOAL_API shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
+                                             const shoal_model_config *config);
 /* Weights into the model, and moments, averages and counts into the optimizer, and the
    schedule's state; optimizer and schedule may be NULL. Settings stay as they are: only
    the names and shapes of the parameters must fit. Everything is checked before anything
-   changes. */
+   changes, also the file's checksum and that all are finite numbers. */
 SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
                                              shoal_model *model,
                                              shoal_optimizer *optimizer,

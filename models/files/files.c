@@ -221,9 +221,26 @@ static int open_temporary(const char *target, char *temporary, size_t size) {
     return -1;
 }
 
+/* The descriptor that a path such as /dev/stdout or /dev/fd/5 stands for, or -1. Opening
+   it would begin a file that is there at its first byte, and fails for sockets. */
+static int descriptor_of(const char *path) {
+    int number = -1, length = 0;
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    if ((sscanf(path, "/dev/fd/%d%n", &number, &length) == 1 ||
+         sscanf(path, "/proc/self/fd/%d%n", &number, &length) == 1) &&
+        !path[length])
+        return number;
+    return -1;
+}
+
 static shoal_status write_directly(shoal_context *context, const char *path,
                                    const file_part *parts, int count) {
-    int descriptor = open(path, O_WRONLY | O_CLOEXEC);
+    const int given = descriptor_of(path);
+    int descriptor = given >= 0 ? fcntl(given, F_DUPFD_CLOEXEC, 0)
+                                : open(path, O_WRONLY | O_CLOEXEC);
     if (descriptor < 0 || !write_parts_and_close(descriptor, parts, count, false))
         return cannot(context, path, "write it");
     return SHOAL_OK;
@@ -246,15 +263,44 @@ static bool sync_folder_of(const char *target) {
     return synced;
 }
 
+/* The file that a path leads to, there or not yet: links are followed, also one that
+   leads nowhere. False with errno. */
+static bool follow_links(const char *path, char target[PATH_MAX]) {
+    enum { MOST_LINKS = 40 };
+    char link[PATH_MAX];
+    if (realpath(path, target))
+        return true;
+    if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    for (int followed = 0; followed < MOST_LINKS; followed++) {
+        const ssize_t length = readlink(target, link, sizeof link - 1);
+        if (length < 0)
+            return true; /* no link: the name of a new file */
+        link[length] = 0;
+        char *slash = strrchr(target, '/');
+        const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
+        if (folder + (size_t)length >= PATH_MAX) {
+            errno = ENAMETOOLONG;
+            return false;
+        }
+        strcpy(target + folder, link);
+    }
+    errno = ELOOP;
+    return false;
+}
+
 shoal_status sh_file_replace(shoal_context *context, const char *path,
                              const file_part *parts, int count, bool durable) {
     struct stat existing;
     bool exists = stat(path, &existing) == 0;
-    if (exists && !S_ISREG(existing.st_mode))
+    if (descriptor_of(path) >= 0 || (exists && !S_ISREG(existing.st_mode)))
         return write_directly(context, path, parts, count);
 
-    char resolved[PATH_MAX], temporary[PATH_MAX];
-    const char *target = exists && realpath(path, resolved) ? resolved : path;
+    char target[PATH_MAX], temporary[PATH_MAX];
+    if (!follow_links(path, target))
+        return cannot(context, path, "follow its links");
     int descriptor = open_temporary(target, temporary, sizeof temporary);
     if (descriptor < 0)
         return cannot(context, path, "create a temporary file beside it");

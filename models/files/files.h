@@ -54,10 +54,11 @@ void *sh_pages_allocate(shoal_context *context, size_t size);
 void sh_pages_release(void *pages, size_t size); /* the size that was asked for */
 
 /* Writes the parts one after another to a temporary file beside the path and renames it
-   there; a failure removes it and leaves what was at the path. Pipes and devices are
-   written directly, and where a symbolic link leads to a file, that is replaced rather
-   than the link. durable: returns only when the disk has the new file and its name, so
-   that after a loss of power there is the old file or the new one, whole. */
+   there; a failure removes it and leaves what was at the path. Pipes, devices and
+   descriptors (/dev/stdout, /dev/fd/5) are written directly, and where a symbolic link
+   leads to a file, there already or not, that is replaced rather than the link. durable:
+   returns only when the disk has the new file and its name, so that after a loss of power
+   there is the old file or the new one, whole. */
 shoal_status sh_file_replace(shoal_context *context, const char *path,
                              const file_part *parts, int count, bool durable);
 

@@ -39,7 +39,7 @@ void sh_parameters_add(parameters *into, parameter_shape shape, const char *form
 
 typedef struct {
     parameters *made;
-    bool with_gradients;
+    bool with_values, with_gradients;
 } parameter_arrays;
 
 static void place(void *argument, block_layout *block) {
@@ -49,21 +49,21 @@ static void place(void *argument, block_layout *block) {
     block->overflow = made->overflow;
     sh_reserve(block, 1, sizeof *made);
     made->list = sh_reserve(block, made->count, sizeof(parameter));
-    made->values = sh_reserve(block, size, sizeof(float));
+    if (arrays->with_values)
+        made->values = sh_reserve(block, size, sizeof(float));
     if (arrays->with_gradients)
         made->gradients = sh_reserve(block, size, sizeof(float));
 }
 
-shoal_status sh_parameters_create(shoal_context *context, describe_function *describe,
-                                  const void *model, bool with_gradients,
-                                  parameters **made) {
+static shoal_status create(shoal_context *context, describe_function *describe,
+                           const void *model, parameter_arrays arrays,
+                           parameters **made) {
     *made = NULL;
     parameters counted = {.context = context};
     describe(&counted, model);
     size_t bytes;
-    parameters *arena = sh_allocate_parts(context, place,
-                                          &(parameter_arrays){&counted, with_gradients},
-                                          &bytes);
+    arrays.made = &counted;
+    parameters *arena = sh_allocate_parts(context, place, &arrays, &bytes);
     if (!arena)
         return SHOAL_NO_MEMORY;
     memset(arena, 0, bytes);
@@ -73,6 +73,19 @@ shoal_status sh_parameters_create(shoal_context *context, describe_function *des
     arena->size = aligned(arena->size);
     *made = arena;
     return SHOAL_OK;
+}
+
+shoal_status sh_parameters_create(shoal_context *context, describe_function *describe,
+                                  const void *model, bool with_gradients,
+                                  parameters **made) {
+    const parameter_arrays arrays = {.with_values = true,
+                                     .with_gradients = with_gradients};
+    return create(context, describe, model, arrays, made);
+}
+
+shoal_status sh_parameters_list(shoal_context *context, describe_function *describe,
+                                const void *model, parameters **made) {
+    return create(context, describe, model, (parameter_arrays){0}, made);
 }
 
 void sh_parameters_destroy(parameters *arena) {

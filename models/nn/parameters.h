@@ -41,6 +41,9 @@ typedef void describe_function(parameters *into, const void *model);
 shoal_status sh_parameters_create(shoal_context *context, describe_function *describe,
                                   const void *model, bool with_gradients,
                                   parameters **made);
+/* The list alone; values is NULL. */
+shoal_status sh_parameters_list(shoal_context *context, describe_function *describe,
+                                const void *model, parameters **made);
 void sh_parameters_destroy(parameters *arena); /* NULL is legal */
 
 /* joined: begins where the one before ends, so that several are one matrix. */

@@ -7,6 +7,7 @@
        average.NAME            averaged weights, where the optimizer keeps them
    Notes (the file's metadata): "format", the library's own under "shoal.", and the
    caller's. Counts are decimal, real numbers hexadecimal, so that they are exact.
+   "shoal.checksum" is of all notes and tensors; files from before it are read without.
 
    Files of the first format, which had one task's training in them, are read as
    checkpoints: the same tensors, the state under other names, no model's
@@ -20,6 +21,7 @@
 
 #include "base/memory.h"
 #include "base/plain.h"
+#include "models/files/checksum.h"
 #include "models/files/files.h"
 #include "models/files/safetensors.h"
 #include "models/training/model.h"
@@ -29,6 +31,7 @@
 #define OWN_NOTES "shoal."
 #define CONFIG_NOTE OWN_NOTES "config"
 #define SEED_NOTE OWN_NOTES "seed"
+#define CHECKSUM_NOTE OWN_NOTES "checksum"
 
 enum { TEXT = 64, KEY = 64, TENSOR_NAME = PARAMETER_NAME + 32 };
 
@@ -69,7 +72,7 @@ static const state_row state_rows[] = {
     {OWN_NOTES "schedule_scale", "state.schedule_scale", offsetof(saved_state, scale),
      REAL, OF_SCHEDULE},
 };
-enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows, OWN = STATE_ROWS + 3 };
+enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows, OWN = STATE_ROWS + 4 };
 
 /* Arrays of the arena's size, by the prefix of their tensors' names. */
 typedef struct {
@@ -164,10 +167,57 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
 static shoal_status blame_file(const shoal_checkpoint *checkpoint) {
     char reason[sizeof checkpoint->context->message];
     snprintf(reason, sizeof reason, "%s", shoal_context_message(checkpoint->context));
-    for (char *c = reason; *c; c++)
-        *c = *c >= ' ' && *c <= '~' ? *c : '?';
     return sh_fail(checkpoint->context, SHOAL_BAD_FILE, "%s: %s", checkpoint->path,
                    reason);
+}
+
+/* ---- The checksum ---------------------------------------------------------------- */
+
+static uint64_t hash_text(const char *text, uint64_t seed) {
+    return sh_checksum(text, strlen(text), seed);
+}
+
+static uint64_t hash_tensor(const file_tensor *tensor) {
+    uint64_t hash = hash_text(sh_dtype_name(tensor->dtype), hash_text(tensor->name, 0));
+    hash = sh_checksum(tensor->shape, (size_t)tensor->rank * sizeof(int64_t), hash);
+    return sh_checksum(tensor->data, tensor->bytes, hash);
+}
+
+static uint64_t hash_note(const char *key, const char *value) {
+    return strcmp(key, CHECKSUM_NOTE) == 0 ? 0 : hash_text(value, hash_text(key, 1));
+}
+
+/* Of all tensors and notes but its own. A sum: how the header is written and in which
+   order does not matter. */
+static uint64_t checksum_of(const safetensors *file) {
+    uint64_t sum = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach(sh_safetensors_notes(file), key, value) {
+        sum += hash_note(key, json_string_value(value));
+    }
+    for (int64_t i = 0; i < sh_safetensors_count(file); i++)
+        sum += hash_tensor(sh_safetensors_at(file, i));
+    return sum;
+}
+
+static void print_checksum(char text[TEXT], uint64_t sum) {
+    snprintf(text, TEXT, "%016" PRIx64, sum);
+}
+
+static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
+    char text[TEXT];
+    const char *noted = sh_safetensors_note_of(checkpoint->file, CHECKSUM_NOTE);
+    if (!noted)
+        return SHOAL_OK;
+    print_checksum(text, checksum_of(checkpoint->file));
+    if (strcmp(noted, text) == 0)
+        return SHOAL_OK;
+    return sh_fail(
+        checkpoint->context, SHOAL_BAD_FILE,
+        "%s: the file is damaged: its checksum is %s, and that of its contents "
+        "%s; use a copy of it or an earlier one",
+        checkpoint->path, sh_shown(noted).text, text);
 }
 
 /* ---- Writing --------------------------------------------------------------------- */
@@ -242,6 +292,17 @@ static void list_tensors(contents *file) {
         }
 }
 
+/* When everything else is listed. */
+static void list_checksum(contents *file) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < file->note_count; i++)
+        sum += hash_note(file->notes[i].key, file->notes[i].value);
+    for (int64_t i = 0; i < file->tensor_count; i++)
+        sum += hash_tensor(&file->tensors[i]);
+    print_checksum(file->values[OWN - 1], sum);
+    file->notes[file->note_count++] = (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
+}
+
 static shoal_status check_notes(shoal_context *context, const shoal_note *notes,
                                 int64_t count) {
     for (int64_t i = 0; i < count; i++)
@@ -269,6 +330,7 @@ static shoal_status save(const char *path, contents *file) {
         for (int64_t i = 0; i < file->callers_count; i++)
             file->notes[file->note_count++] = file->callers[i];
         list_tensors(file);
+        list_checksum(file);
         status = sh_safetensors_write(context, path, file->tensors, file->tensor_count,
                                       file->notes, file->note_count, true);
     }
@@ -431,7 +493,35 @@ static shoal_status read_state(const shoal_checkpoint *checkpoint, bool optimize
 
 /* ---- Reading the tensors --------------------------------------------------------- */
 
-/* Every tensor must be there in its shape; then, if `copying`, it is read. */
+static shoal_status require(const shoal_checkpoint *checkpoint, const char *prefix,
+                            const parameter *one, const file_tensor **found) {
+    char name[TENSOR_NAME];
+    snprintf(name, sizeof name, "%s%s", prefix, one->name);
+    return sh_safetensors_require(checkpoint->context, checkpoint->file, name, DTYPE_F32,
+                                  one->rank, one->shape, found);
+}
+
+/* A step takes NaN and infinities from one weight to all. The mean of squares may be
+   infinite: its weight rests then. */
+static shoal_status check_values(const shoal_checkpoint *checkpoint,
+                                 const file_tensor *tensor) {
+    const char *bytes = tensor->data;
+    const bool moment =
+        strncmp(tensor->name, optimizer_prefix, strlen(optimizer_prefix)) == 0;
+    for (size_t at = 0; at < tensor->bytes; at += sizeof(float)) {
+        float value;
+        memcpy(&value, bytes + at, sizeof value);
+        if (isnan(value) || (isinf(value) && !moment))
+            return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                           "%s: tensor '%s' has a NaN or an infinity (element %zu)",
+                           checkpoint->path, sh_shown(tensor->name).text,
+                           at / sizeof value);
+    }
+    return SHOAL_OK;
+}
+
+/* Every tensor must be there in its shape, with numbers in it; then, if `copying`, it is
+   read. */
 static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
                                   const shoal_model *model,
                                   const shoal_optimizer *optimizer, bool copying) {
@@ -440,15 +530,13 @@ static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
     list_arrays(model, optimizer, arrays);
     for (int a = 0; a < ARRAYS; a++)
         for (int64_t i = 0; arrays[a].values && i < model->arena->count; i++) {
-            char name[TENSOR_NAME];
             const parameter *one = &model->arena->list[i];
             const file_tensor *found;
-            snprintf(name, sizeof name, "%s%s", arrays[a].prefix, one->name);
-            status = sh_safetensors_require(checkpoint->context, checkpoint->file, name,
-                                            DTYPE_F32, one->rank, one->shape, &found);
-            if (status == SHOAL_OK && copying)
-                status = sh_file_tensor_to_f32(checkpoint->context, found,
-                                               arrays[a].values + one->offset);
+            status = require(checkpoint, arrays[a].prefix, one, &found);
+            if (status == SHOAL_OK)
+                status = copying ? sh_file_tensor_to_f32(checkpoint->context, found,
+                                                         arrays[a].values + one->offset)
+                                 : check_values(checkpoint, found);
             if (status != SHOAL_OK)
                 return status;
         }
@@ -456,19 +544,34 @@ static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
 }
 
 /* Weights of layers that this model does not have are a mistake. */
-static shoal_status check_count(const shoal_checkpoint *checkpoint,
-                                const shoal_model *model) {
+static shoal_status check_count(const shoal_checkpoint *checkpoint, int64_t wanted) {
     int64_t weights = 0;
     for (int64_t i = 0; i < sh_safetensors_count(checkpoint->file); i++) {
         const char *name = sh_safetensors_at(checkpoint->file, i)->name;
         weights += strncmp(name, optimizer_prefix, strlen(optimizer_prefix)) != 0 &&
                    strncmp(name, average_prefix, strlen(average_prefix)) != 0;
     }
-    if (weights == model->arena->count)
+    if (weights == wanted)
         return SHOAL_OK;
     return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
                    "%s: it has %lld parameters, and this model has %lld",
-                   checkpoint->path, (long long)weights, (long long)model->arena->count);
+                   checkpoint->path, (long long)weights, (long long)wanted);
+}
+
+shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
+                                   const shoal_model_config *config) {
+    parameters *list;
+    const file_tensor *found;
+    if (!checkpoint || !config)
+        return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
+                       "checkpoint or config is NULL");
+    shoal_status status = sh_model_list(checkpoint->context, config, &list);
+    for (int64_t i = 0; status == SHOAL_OK && i < list->count; i++)
+        status = require(checkpoint, "", &list->list[i], &found);
+    if (status == SHOAL_OK)
+        status = check_count(checkpoint, list->count);
+    sh_parameters_destroy(list);
+    return status;
 }
 
 shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_model *model,
@@ -486,7 +589,9 @@ shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_mod
     if (status == SHOAL_OK)
         status = visit_tensors(checkpoint, model, optimizer, false);
     if (status == SHOAL_OK)
-        status = check_count(checkpoint, model);
+        status = check_count(checkpoint, model->arena->count);
+    if (status == SHOAL_OK)
+        status = compare_checksum(checkpoint);
     if (status == SHOAL_OK)
         status = visit_tensors(checkpoint, model, optimizer, true);
     if (status != SHOAL_OK)
@@ -515,6 +620,8 @@ shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t 
     shoal_status status = shoal_checkpoint_open(context, path, &checkpoint);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_config(checkpoint, &config, &seed);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_fits(checkpoint, &config);
     if (status == SHOAL_OK)
         status =
             shoal_model_create(context, &config, seed, max_batch, max_rows, flags, model);

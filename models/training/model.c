@@ -128,6 +128,14 @@ static void describe(parameters *into, const void *shared) {
     }
 }
 
+shoal_status sh_model_list(shoal_context *context, const shoal_model_config *config,
+                           parameters **list) {
+    *list = NULL;
+    const shoal_status status = check_config(context, config);
+    return status == SHOAL_OK ? sh_parameters_list(context, describe, config, list)
+                              : status;
+}
+
 static void bind(shoal_model *model) {
     const shoal_model_config *config = &model->config;
     const parameters *arena = model->arena;

@@ -31,6 +31,11 @@ struct shoal_model {
     size_t bytes;     /* of this structure and the arrays behind it */
 };
 
+/* The parameters that a model with this configuration has: names and shapes, no values.
+   The caller destroys the list. */
+shoal_status sh_model_list(shoal_context *context, const shoal_model_config *config,
+                           parameters **list);
+
 struct shoal_optimizer {
     shoal_model *model;
     shoal_optimizer_config config;

@@ -20,7 +20,8 @@ struct shoal_context {
 
 enum { MOST_CROSSOVER = 1 << 24 };
 
-/* Records the message (printf style) and returns status. context may be NULL. */
+/* Records the message (printf style), control characters in it as '?', and returns
+   status. context may be NULL. */
 SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,
                                    const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cases.h"
+#include "models/files/checksum.h"
 #include "models/files/safetensors.h"
 #include "shoal_models.h"
 #include "support.h"
@@ -421,24 +422,120 @@ static void the_first_format_is_read(void **state) {
     training_destroy(&fresh);
 }
 
+static char *read_all(const char *path, long *size) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *size = ftell(file);
+    char *bytes = malloc((size_t)*size);
+    rewind(file);
+    assert_int_equal(fread(bytes, 1, (size_t)*size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+static void write_all(const char *path, const char *bytes, long size) {
+    FILE *file = fopen(path, "wb");
+    assert_int_equal(fwrite(bytes, 1, (size_t)size, file), size);
+    fclose(file);
+}
+
 /* A file cut anywhere is refused. */
 static void truncated_files_are_refused(void **state) {
     workplace *place = *state;
-    FILE *file = fopen(place->path, "rb");
-    assert_non_null(file);
-    fseek(file, 0, SEEK_END);
-    const long size = ftell(file);
-    char *bytes = malloc((size_t)size);
-    rewind(file);
-    assert_int_equal(fread(bytes, 1, (size_t)size, file), size);
-    fclose(file);
+    long size;
+    char *bytes = read_all(place->path, &size);
     for (long cut = 0; cut < size; cut += 1 + size / 97) {
-        file = fopen(place->other, "wb");
-        assert_int_equal(fwrite(bytes, 1, (size_t)cut, file), cut);
-        fclose(file);
+        write_all(place->other, bytes, cut);
         refused(place, place->other, place->other);
     }
     free(bytes);
+}
+
+/* A bit that flips anywhere is found; but for one in the checksum's own name, without
+   which the file is one from before there were any. */
+static void flipped_bits_are_found(void **state) {
+    workplace *place = *state;
+    long size;
+    int damaged = 0;
+    char *bytes = read_all(place->path, &size);
+    const long name = (char *)memmem(bytes, (size_t)size, "shoal.checksum", 14) - bytes;
+    for (long at = 0; at < size; at += 1 + (at > name + 1000) * 12) {
+        if (at >= name - 1 && at < name + 14)
+            continue;
+        bytes[at] ^= (char)(1 << at % 8);
+        write_all(place->other, bytes, size);
+        refused(place, place->other, "");
+        damaged += strstr(shoal_context_message(place->context), "damaged") != NULL;
+        bytes[at] ^= (char)(1 << at % 8);
+    }
+    assert_true(damaged > 100); /* the tensors' */
+    write_all(place->other, bytes, size);
+    assert_int_equal(load_from(place->other, &place->trained), SHOAL_OK);
+    free(bytes);
+    rewrite(place, "", "shoal.checksum", NULL);
+    assert_int_equal(load_from(place->other, &place->trained), SHOAL_OK);
+}
+
+/* The published values, and those of the reference program for 64 and 63 bytes. */
+static void the_checksum_is_xxh64(void **state) {
+    unsigned char bytes[64];
+    for (int i = 0; i < 64; i++)
+        bytes[i] = (unsigned char)i;
+    assert_true(sh_checksum("", 0, 0) == 0xef46db3751d8e999u);
+    assert_true(sh_checksum("a", 1, 0) == 0xd24ec4f1a98c6e5bu);
+    assert_true(sh_checksum("abc", 3, 0) == 0x44bc2cf5ad770999u);
+    assert_true(sh_checksum(bytes, 64, 0) == 0xf7c67301db6713f0u);
+    assert_true(sh_checksum(bytes, 63, 7) == 0x379eeab4056e3988u);
+}
+
+/* Numbers that are none, in files whose checksum is right or that have none. */
+static void weights_that_are_no_numbers_are_named(void **state) {
+    workplace *place = *state;
+    static const char *const names[] = {"encoder.layers.0.attention.output.weight",
+                                        "output.bias"};
+    for (int i = 0; i < 4; i++) {
+        shoal_parameter one;
+        int index = 0;
+        const shoal_model_config config = small_config();
+        training other = training_create(place->context, &config);
+        while (shoal_model_parameter(other.model, index++, &one))
+            if (strcmp(one.name, names[i % 2]) == 0)
+                one.values[1] = i < 2 ? NAN : -INFINITY;
+        assert_int_equal(save_to(&other, place->other), SHOAL_OK);
+        refused(place, place->other, names[i % 2]);
+        assert_non_null(strstr(shoal_context_message(place->context), "NaN"));
+        training_destroy(&other);
+    }
+}
+
+/* A small file that claims a large model is refused before the model is built. */
+static void large_claims_cost_no_memory(void **state) {
+    workplace *place = *state;
+    shoal_model *model;
+    shoal_checkpoint *checkpoint;
+    shoal_model_config config;
+    uint64_t seed;
+    rewrite(place, "", "shoal.config",
+            "{\"vocabulary\":6,\"features\":0,\"outputs\":6,\"max_length\":5,"
+            "\"layers\":1,\"heads\":4096,\"head_dim\":4096,\"feed_forward\":8,"
+            "\"attention\":\"full\",\"shared_qk\":false,\"norm\":\"post\","
+            "\"activation\":\"relu\",\"positions\":\"learned\",\"pooling\":\"none\","
+            "\"dropout\":0.1}");
+    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+                     SHOAL_BAD_FILE); /* the model would be a petabyte */
+    assert_non_null(strstr(shoal_context_message(place->context), "embedding.weight"));
+    assert_int_equal(shoal_checkpoint_open(place->context, place->path, &checkpoint),
+                     SHOAL_OK);
+    assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
+    assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_OK);
+    config.layers++;
+    assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_BAD_FILE);
+    config.layers = -1;
+    assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_INVALID);
+    assert_int_equal(shoal_checkpoint_fits(checkpoint, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_checkpoint_fits(NULL, &config), SHOAL_INVALID);
+    shoal_checkpoint_close(checkpoint);
 }
 
 /* A save that cannot be written leaves the old checkpoint. */
@@ -543,6 +640,10 @@ int main(void) {
         cmocka_unit_test(other_models_are_refused),
         cmocka_unit_test(the_first_format_is_read),
         cmocka_unit_test(truncated_files_are_refused),
+        cmocka_unit_test(flipped_bits_are_found),
+        cmocka_unit_test(the_checksum_is_xxh64),
+        cmocka_unit_test(weights_that_are_no_numbers_are_named),
+        cmocka_unit_test(large_claims_cost_no_memory),
         cmocka_unit_test(failed_saves_leave_the_old_one),
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(allocations_may_fail),

@@ -321,6 +321,45 @@ static void links_pipes_and_permissions_survive(void **state) {
     close(ends[1]);
 }
 
+/* A link that leads nowhere is followed, over another one and from another folder. */
+static void links_to_new_files_are_followed(void **state) {
+    float value = 7;
+    char first[512], second[512];
+    struct stat information;
+    shoal_array back, array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    snprintf(first, sizeof first, "%s", inside("first.npy"));
+    snprintf(second, sizeof second, "%s", inside("second.npy"));
+    assert_int_equal(symlink(second, first), 0);
+    assert_int_equal(symlink("new.npy", second), 0);
+    assert_int_equal(shoal_array_write(context, first, &array), SHOAL_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lstat(i ? second : first, &information), 0);
+        assert_true(S_ISLNK(information.st_mode));
+    }
+    assert_int_equal(shoal_array_read(context, inside("new.npy"), &back), SHOAL_OK);
+    assert_true(*(float *)back.data == 7);
+    shoal_array_release(&back);
+    assert_int_equal(symlink("circle.npy", inside("circle.npy")), 0);
+    assert_int_equal(shoal_array_write(context, inside("circle.npy"), &array), SHOAL_IO);
+    assert_int_equal(symlink("no/such.npy", inside("nowhere.npy")), 0);
+    assert_int_equal(shoal_array_write(context, inside("nowhere.npy"), &array), SHOAL_IO);
+}
+
+/* A descriptor is written where it stands, and the file behind it is not replaced. */
+static void descriptors_are_appended_to(void **state) {
+    float value = 8;
+    char path[64], bytes[256];
+    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    const int file = open(inside("stream"), O_RDWR | O_CREAT, 0600);
+    assert_int_equal(write(file, "before", 6), 6);
+    snprintf(path, sizeof path, "/dev/fd/%d", file);
+    assert_int_equal(shoal_array_write(context, path, &array), SHOAL_OK);
+    assert_int_equal(pread(file, bytes, sizeof bytes, 0), 6 + 128 + 4);
+    assert_memory_equal(bytes, "before\x93NUMPY", 12);
+    assert_memory_equal(bytes + 6 + 128, &value, 4);
+    close(file);
+}
+
 static void a_refused_context_stays_refused(void **state) {
     float value = 1;
     shoal_options options = {.isa = "abacus"};
@@ -348,6 +387,8 @@ int main(void) {
         cmocka_unit_test(a_failed_write_leaves_what_was_there),
         cmocka_unit_test(unwritable_places_are_named),
         cmocka_unit_test(links_pipes_and_permissions_survive),
+        cmocka_unit_test(links_to_new_files_are_followed),
+        cmocka_unit_test(descriptors_are_appended_to),
         cmocka_unit_test(a_refused_context_stays_refused),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -347,6 +347,10 @@ static void shards_are_one_model(void **state) {
             fail_msg("accepted: %s", wrong[i]);
         assert_null(file);
     }
+    write_text("i.json",
+               "{\"weight_map\": {\"weights\": \"\\u001b[31m\\u009b\\u00e9\"}}");
+    assert_int_equal(sh_safetensors_open(context, inside("i.json"), &file), SHOAL_IO);
+    assert_non_null(strstr(shoal_context_message(context), "/?[31m??\xc3\xa9: cannot"));
 }
 
 static void failed_allocations_are_reported(void **state) {
