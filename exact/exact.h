@@ -4,6 +4,7 @@
 
    attention.c  one head of any kind: a query's row of weights, its output, its gradients
    layers.c     products, norms, activations, losses, and a layer around its attention
+   ctc.c        the loss of labels without alignment
    whisper.c    a speech model whole: convolutions, encoder, decoder
 
    A new kind of attention is one function and one row of the table in attention.c. */
@@ -115,6 +116,14 @@ double exact_sinusoid(int64_t position, int64_t feature, int64_t size);
    there are none. logits and dlogits (may be NULL, is overwritten): [rows][classes]. */
 double exact_cross_entropy(int64_t rows, int64_t classes, const double *logits,
                            const int32_t *targets, double *dlogits);
+
+/* ---- CTC (ctc.c) ------------------------------------------------------------------- */
+
+/* -log of the probability that softmax(logits), [rows][classes], spells the labels
+   [count]; class 0 is the blank. INFINITY where there are too few rows. dlogits: its
+   gradient, [rows][classes]; may be NULL. */
+double exact_ctc(int64_t rows, int64_t classes, const double *logits,
+                 const int32_t *labels, int64_t count, double *dlogits);
 
 /* ---- An encoder layer (layers.c) --------------------------------------------------- */
 

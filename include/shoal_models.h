@@ -187,6 +187,75 @@ SHOAL_API shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows,
                                            const int32_t *targets, float *gradient,
                                            shoal_loss *loss);
 
+/* ---- CTC: labels without alignment ------------------------------------------------- */
+
+/* Connectionist temporal classification (Graves et al. 2006): rows of logits, fewer
+   labels, and nobody knows which row is which label. Class 0 is the blank. A sequence of
+   classes, one per row, spells the labels that are left when equal neighbours are merged
+   and blanks dropped; the loss is -log of the probability of all that spell the right
+   ones. */
+typedef struct shoal_ctc shoal_ctc;
+
+/* What the loss works in: for batches of up to max_batch sequences, each of up to
+   max_rows rows and max_labels labels. Memory: 32 max_rows max_labels bytes per
+   thread. */
+SHOAL_API shoal_status shoal_ctc_create(shoal_context *context, int64_t classes,
+                                        int64_t max_batch, int64_t max_rows,
+                                        int64_t max_labels, shoal_ctc **ctc);
+SHOAL_API void shoal_ctc_destroy(shoal_ctc *ctc);
+SHOAL_API size_t shoal_ctc_workspace(const shoal_ctc *ctc); /* bytes */
+
+typedef struct {
+    int64_t batch;                /* sequences */
+    const int64_t *offsets;       /* [batch + 1] of rows, from 0 */
+    const int32_t *labels;        /* of all sequences, each 1 .. classes - 1 */
+    const int64_t *label_offsets; /* [batch + 1] of labels, from 0 */
+} shoal_ctc_batch;
+
+typedef struct {
+    double sum;                /* of the losses */
+    int64_t sequences, labels; /* that are in the sum */
+    int64_t impossible; /* sequences too short for their labels: loss 0, gradient 0 */
+} shoal_ctc_result;
+
+/* logits [rows][classes], of which the softmax is taken here; a difference of more than a
+   million counts as a million. gradient [rows][classes]: of the losses' sum times
+   `factor`; it may be the logits, or NULL. losses [batch]: of each sequence; may be NULL.
+   Logits that are no numbers make the loss and the sequence's gradient NaN. */
+SHOAL_API shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
+                                      const float *logits, double factor, float *gradient,
+                                      double *losses, shoal_ctc_result *result);
+
+/* The labels of the likeliest class of each row (the first of equals). logits
+   [rows][classes]; labels and frames have room for `rows` of them. frames, which may be
+   NULL: the row at which each label begins. */
+SHOAL_API shoal_status shoal_ctc_greedy(shoal_context *context, int64_t rows,
+                                        int64_t classes, const float *logits,
+                                        int32_t *labels, int32_t *frames, int64_t *count);
+/* Prefix beam search: the likeliest labels over all their alignments, of `beams`
+   beginnings that are followed side by side; exact when there are no more than that.
+   *log_probability, which may be NULL: of the labels, as far as the beams saw it.
+   Allocates during the call. */
+SHOAL_API shoal_status shoal_ctc_search(shoal_context *context, int64_t rows,
+                                        int64_t classes, const float *logits,
+                                        int64_t beams, int32_t *labels, int32_t *frames,
+                                        int64_t *count, double *log_probability);
+
+/* ---- Errors of a recogniser -------------------------------------------------------- */
+
+/* The fewest edits that make the reference of what was recognised, of equally few those
+   with the most substitutions. */
+typedef struct {
+    int64_t length; /* of the reference */
+    int64_t substitutions, insertions, deletions;
+} shoal_edits;
+
+/* Adds to *edits. Allocates during the call. */
+SHOAL_API shoal_status shoal_count_edits(shoal_context *context, const int32_t *reference,
+                                         int64_t reference_count,
+                                         const int32_t *recognised,
+                                         int64_t recognised_count, shoal_edits *edits);
+
 /* ---- Gradient and optimizer -------------------------------------------------------- */
 
 /* Scales the gradients so that their norm over all parameters is at most `limit` (0: no

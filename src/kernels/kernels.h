@@ -10,7 +10,7 @@
  * hold 0. Panels and blocks are aligned to a cache line; rows are not.
  *
  * The scalar table is the specification. The vector tables are one body, body_tiles.h,
- * body_rows.h and body_layers.h, compiled with the flags of each instruction set;
+ * body_rows.h, body_layers.h and body_ctc.h, compiled with each instruction set's flags;
  * tests/core/test_kernels.c compares them with the scalar one. */
 #ifndef SHOAL_KERNELS_KERNELS_H
 #define SHOAL_KERNELS_KERNELS_H
@@ -33,6 +33,10 @@ enum {
 /* What the largest score of a softmax starts from. Not -inf: where all scores so far are
    -inf, the largest would be too, and exp(-inf - -inf) is NaN. */
 #define LOWEST_SCORE (-FLT_MAX)
+
+/* The exponent of what cannot be, in CTC's numbers: far below every probability, and far
+   from the ends of an int64_t. */
+#define CTC_NEVER (-(INT64_C(1) << 40))
 
 /* The numbers of one optimizer step, for `adam`; g = gradient + coupled value:
        first = beta1 first + (1 - beta1) g, second = beta2 second + (1 - beta2) g^2,

@@ -113,7 +113,30 @@
     KERNEL(adam, (int64_t count, const adam_numbers *how, const float *gradient,         \
                   float *first, float *second, float *values))                           \
     /* *total = sum of x[i]^2. */                                                        \
-    KERNEL(sum_squares, (int64_t count, const float *x, double *total))
+    KERNEL(sum_squares, (int64_t count, const float *x, double *total))                  \
+    /* ---- CTC: body_ctc.h; numbers are mantissas[i] 2^exponents[i] ---- */             \
+    /* e^(x[i] - top), from x[i] - top = -1e6 on, also as plain values, which may be 0;  \
+       mantissas from 0.7 to 1.5. */                                                     \
+    KERNEL(powers, (int64_t count, const float *x, float top, double *mantissas,         \
+                    int64_t *exponents, double *values))                                 \
+    /* Blank k: (blanks[k] + labels[k]) times one number. Mantissas to[k] are from 1     \
+       to 2. */                                                                          \
+    KERNEL(ctc_blanks, (int64_t count, const double *blanks,                             \
+                        const int64_t *blank_powers, const double *labels,               \
+                        const int64_t *label_powers, double mantissa, int64_t exponent,  \
+                        double *to, int64_t *to_powers))                                 \
+    /* Label k: (labels[k + 1] + blanks[k] + labels[k] 2^skips[k]) times a number of     \
+       its own; labels have count + 1 elements. */                                       \
+    KERNEL(ctc_labels, (int64_t count, const double *blanks,                             \
+                        const int64_t *blank_powers, const double *labels,               \
+                        const int64_t *label_powers, const int64_t *skips,               \
+                        const double *mantissas, const int64_t *exponents, double *to,   \
+                        int64_t *to_powers))                                             \
+    /* out[k] = ahead[k] behind[count - 1 - k] / 2^(exponents[k] + shift); exponents     \
+       NULL: 0. What is below the smallest double is 0. */                               \
+    KERNEL(ctc_meet, (int64_t count, const double *ahead, const int64_t *ahead_powers,   \
+                      const double *behind, const int64_t *behind_powers,                \
+                      const int64_t *exponents, int64_t shift, double *out))
 /* clang-format on */
 
 #endif

@@ -1,6 +1,7 @@
 /* The vector kernels for AVX2 with FMA: the one body with this file's flags. */
 #include "kernels/simd.h"
 
+#include "kernels/body_ctc.h"
 #include "kernels/body_layers.h"
 #include "kernels/body_rows.h"
 #include "kernels/body_tiles.h"

@@ -1,6 +1,7 @@
 /* The vector kernels for NEON (AArch64): the one body with this file's flags. */
 #include "kernels/simd.h"
 
+#include "kernels/body_ctc.h"
 #include "kernels/body_layers.h"
 #include "kernels/body_rows.h"
 #include "kernels/body_tiles.h"

@@ -183,6 +183,7 @@ static void widen8(const uint16_t *halves, float *out) {
         out[i] = half_to_float(halves[i]);
 }
 
+#include "kernels/body_ctc.h"
 #include "kernels/body_layers.h"
 
 #define KERNEL_ROW(name, arguments) .name = name,

@@ -696,6 +696,145 @@ static void squares_once(const kernel_table *table, int count, int salt) {
 
 CHECK(sum_squares, walk_lengths(table, 1, squares_once))
 
+/* ---- CTC -------------------------------------------------------------------------- */
+
+static double *random_mantissas(int count) {
+    double *x = guarded_input((size_t)count * sizeof *x);
+    for (int i = 0; i < count; i++)
+        x[i] = 1.5 + 0.49 * (double)draw_uniform();
+    return x;
+}
+
+/* Some near each other, some far apart, some of what cannot be. */
+static int64_t *random_exponents(int count) {
+    int64_t *x = guarded_input((size_t)count * sizeof *x);
+    for (int i = 0; i < count; i++)
+        x[i] = draw_below(5) == 0   ? CTC_NEVER
+               : draw_below(5) == 0 ? -draw_below(100000)
+                                    : -draw_below(60);
+    return x;
+}
+
+static void compare_doubles(const double *expected, const double *actual, int count,
+                            const char *what, const kernel_table *table) {
+    bytes_compare(expected, actual, (size_t)count * sizeof *expected, what, table->isa);
+}
+
+static void compare_exponents(const int64_t *expected, const int64_t *actual, int count,
+                              const char *what, const kernel_table *table) {
+    bytes_compare(expected, actual, (size_t)count * sizeof *expected, what, table->isa);
+}
+
+typedef struct {
+    double *numbers[2];
+    int64_t *powers[2];
+} wide_pair;
+
+static wide_pair wide_create(int count) {
+    wide_pair made;
+    for (int i = 0; i < 2; i++) {
+        made.numbers[i] = guarded_output((size_t)count * sizeof(double));
+        made.powers[i] = guarded_output((size_t)count * sizeof(int64_t));
+        memset(made.numbers[i], 0, (size_t)count * sizeof(double));
+        memset(made.powers[i], 0, (size_t)count * sizeof(int64_t));
+    }
+    return made;
+}
+
+static void wide_compare(wide_pair pair, int count, const char *what,
+                         const kernel_table *table) {
+    compare_doubles(pair.numbers[0], pair.numbers[1], count, what, table);
+    compare_exponents(pair.powers[0], pair.powers[1], count, what, table);
+}
+
+/* Against the other tables, and the scalar one against e^x itself. */
+static void powers_once(const kernel_table *table, int count, int salt) {
+    float *x = random_rows(1, count, count);
+    wide_pair to = wide_create(count), values = wide_create(count);
+    for (int i = 0; i < count; i++)
+        x[i] = (x[i] - 1) * (salt ? 1e4f : 40.0f);
+    SCALAR->powers(count, x, 0, to.numbers[0], to.powers[0], values.numbers[0]);
+    table->powers(count, x, 0, to.numbers[1], to.powers[1], values.numbers[1]);
+    wide_compare(to, count, "powers", table);
+    wide_compare(values, count, "powers' values", table);
+    for (int i = 0; i < count; i++) {
+        const double log_found = log(to.numbers[0][i]) +
+                                 (double)to.powers[0][i] * 0.69314718055994531;
+        assert_true(fabs(log_found - (double)x[i]) <=
+                    1e-12 * fmax(1, fabs((double)x[i])));
+        assert_true(fabs(values.numbers[0][i] - exp((double)x[i])) <= 1e-12);
+    }
+    guarded_finish("powers");
+}
+
+CHECK(powers, walk_lengths(table, 2, powers_once))
+
+static void blanks_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    const double *blanks = random_mantissas(count), *labels = random_mantissas(count);
+    const int64_t *blank_powers = random_exponents(count);
+    const int64_t *label_powers = random_exponents(count);
+    wide_pair to = wide_create(count);
+    SCALAR->ctc_blanks(count, blanks, blank_powers, labels, label_powers, 0.3, -7,
+                       to.numbers[0], to.powers[0]);
+    table->ctc_blanks(count, blanks, blank_powers, labels, label_powers, 0.3, -7,
+                      to.numbers[1], to.powers[1]);
+    wide_compare(to, count, "ctc_blanks", table);
+    for (int i = 0; i < count; i++)
+        if (blank_powers[i] > -900 && label_powers[i] > -900)
+            assert_true(
+                fabs(ldexp(to.numbers[0][i], (int)to.powers[0][i]) /
+                         (ldexp(0.3, -7) * (ldexp(blanks[i], (int)blank_powers[i]) +
+                                            ldexp(labels[i], (int)label_powers[i]))) -
+                     1) < 1e-14);
+    guarded_finish("ctc_blanks");
+}
+
+CHECK(ctc_blanks, walk_lengths(table, 3, blanks_once))
+
+static void labels_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    const double *blanks = random_mantissas(count), *labels = random_mantissas(count + 1);
+    const int64_t *blank_powers = random_exponents(count);
+    const int64_t *label_powers = random_exponents(count + 1);
+    const double *mantissas = random_mantissas(count);
+    const int64_t *exponents = random_exponents(count);
+    int64_t *skips = random_exponents(count);
+    for (int i = 0; i < count; i++)
+        skips[i] = i % 3 ? 0 : CTC_NEVER;
+    wide_pair to = wide_create(count);
+    SCALAR->ctc_labels(count, blanks, blank_powers, labels, label_powers, skips,
+                       mantissas, exponents, to.numbers[0], to.powers[0]);
+    table->ctc_labels(count, blanks, blank_powers, labels, label_powers, skips, mantissas,
+                      exponents, to.numbers[1], to.powers[1]);
+    wide_compare(to, count, "ctc_labels", table);
+    guarded_finish("ctc_labels");
+}
+
+CHECK(ctc_labels, walk_lengths(table, 3, labels_once))
+
+static void meet_once(const kernel_table *table, int count, int salt) {
+    const double *ahead = random_mantissas(count), *behind = random_mantissas(count);
+    const int64_t *ahead_powers = random_exponents(count);
+    const int64_t *behind_powers = random_exponents(count);
+    const int64_t *exponents = NULL;
+    if (salt) {
+        int64_t *small = random_exponents(count);
+        for (int i = 0; i < count; i++)
+            small[i] = -draw_below(50);
+        exponents = small;
+    }
+    wide_pair to = wide_create(count);
+    SCALAR->ctc_meet(count, ahead, ahead_powers, behind, behind_powers, exponents, -3,
+                     to.numbers[0]);
+    table->ctc_meet(count, ahead, ahead_powers, behind, behind_powers, exponents, -3,
+                    to.numbers[1]);
+    wide_compare(to, count, "ctc_meet", table);
+    guarded_finish("ctc_meet");
+}
+
+CHECK(ctc_meet, walk_lengths(table, 2, meet_once))
+
 /* ---- The list --------------------------------------------------------------------- */
 
 static void on_every_table(check_function *check) {
