@@ -175,7 +175,7 @@ typedef struct {
     int form;
     int64_t beams, threads;
     shoal_transcribe_options options;
-    bool no_timestamps, no_context, no_fallback, quiet;
+    bool no_timestamps, no_context, no_fallback, partial, force, quiet;
 
     shoal_context *context;
     shoal_speech *speech;
@@ -214,6 +214,10 @@ static const option_row rows[] =
       "attention of the encoder, as shoal kinds spells it\n"
       "(default: full)",
       SETS_TEXT(transcribe_job, attention)},
+     {"force", 0, NULL,
+      "also kinds that take the queries as keys (lsh, shared-full),\n"
+      "though no sense can come of them",
+      SETS_FLAG(transcribe_job, force)},
      {"language", 'l', "L",
       "code or English name of the language spoken, or auto, which\n"
       "listens to the first 30 s (default: auto)",
@@ -236,8 +240,14 @@ static const option_row rows[] =
       SETS_FLAG(transcribe_job, no_timestamps)},
      {"no-context", 0, NULL, "windows are not told what was said before them",
       SETS_FLAG(transcribe_job, no_context)},
-     {"no-fallback", 0, NULL, "temperature 0 only, and nothing is taken for silence",
+     {"no-fallback", 0, NULL,
+      "temperature 0 only, and words for all but windows without\n"
+      "any sound",
       SETS_FLAG(transcribe_job, no_fallback)},
+     {"partial", 0, NULL,
+      "of recordings that were cut short, take what is there\n"
+      "instead of refusing them",
+      SETS_FLAG(transcribe_job, partial)},
      {"seed", 0, "S", "seed of the fallback's samples (default: 0)",
       SETS_SEED(transcribe_job, options.seed)},
      THREADS_ROW(transcribe_job),
@@ -257,8 +267,9 @@ const command_help transcribe_help = {
     "Decoding is the published one: timestamps in pairs, symbols nobody speaks left\n"
     "out, higher temperatures (0.2 ... 1, the best of 5) where the text repeats\n"
     "itself (compression above 2.4) or is unlikely (mean log-probability below -1),\n"
-    "silence left out where it is likely (above 0.6) and the words are not. A\n"
-    "recording that cannot be read does not keep the others from being transcribed.\n",
+    "silence left out where it is likely (above 0.6) and the words are not, or the\n"
+    "sound is very quiet or steady. A recording that cannot be read does not keep the\n"
+    "others from being transcribed.\n",
     "FILE"};
 
 /* ---- Destinations --------------------------------------------------------------- */
@@ -336,14 +347,14 @@ static void show_progress(void *user, double done, double all) {
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
                        double seconds) {
-    return json_pack("{s:o, s:o, s:s, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
+    return json_pack("{s:o, s:o, s:s, s:s?, s:o, s:s, s:f, s:f, s:f, s:f, s:f, s:I, s:I, "
                      "s:I}",
                      "file", json_text(job->path), "model", json_text(job->model),
                      "attention", job->attention ? job->attention : "full", "language",
-                     summary->language, "language_probability",
-                     json_number(summary->language_probability), "task",
-                     job->options.translate ? "translate" : "transcribe", "duration",
-                     summary->seconds, "seconds", seconds, "encoder_seconds",
+                     *summary->language ? summary->language : NULL,
+                     "language_probability", json_number(summary->language_probability),
+                     "task", job->options.translate ? "translate" : "transcribe",
+                     "duration", summary->seconds, "seconds", seconds, "encoder_seconds",
                      summary->encoder_seconds, "decoder_seconds",
                      summary->decoder_seconds, "real_time_factor",
                      summary->seconds > 0 ? seconds / summary->seconds : 0, "windows",
@@ -358,11 +369,12 @@ static void report(const transcribe_job *job, const shoal_transcription *summary
         return;
     fprintf(stderr,
             "%s: %.1f s of audio in %.2f s, real-time factor %.3f (encoder %.2f s, "
-            "decoder %.2f s); language %s",
+            "decoder %.2f s); %s%s",
             job->path, summary->seconds, seconds,
             summary->seconds > 0 ? seconds / summary->seconds : 0,
-            summary->encoder_seconds, summary->decoder_seconds, summary->language);
-    if (summary->language_probability < 1)
+            summary->encoder_seconds, summary->decoder_seconds,
+            *summary->language ? "language " : "no speech", summary->language);
+    if (*summary->language && summary->language_probability < 1)
         fprintf(stderr, " (%.2f)", summary->language_probability);
     fputc('\n', stderr);
 }
@@ -384,7 +396,9 @@ static int finish(transcribe_job *job, const shoal_transcription *summary,
 }
 
 static int transcribe_one(transcribe_job *job, const char *path, bool named) {
-    const shoal_recording recording = {.paths = &path, .files = 1};
+    const shoal_recording recording = {.paths = &path,
+                                       .files = 1,
+                                       .partial = job->partial};
     shoal_transcription summary;
     job->path = path;
     job->out = (transcript){.form = job->form};
@@ -426,7 +440,8 @@ static int open_model(transcribe_job *job) {
     const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
                                                                    : job->beams;
     const shoal_speech_options options = {.attention = job->attention,
-                                          .beams = (int)beams};
+                                          .beams = (int)beams,
+                                          .force = job->force};
     progress_begin(1);
     progress_say("opening %s", job->model);
     const shoal_status status =
@@ -434,7 +449,9 @@ static int open_model(transcribe_job *job) {
     progress_end();
     return status == SHOAL_OK
                ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+               : complain_status(status,
+                                 status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                                 "transcribe", job->context);
 }
 
 static int run(transcribe_job *job, int count, char **paths) {

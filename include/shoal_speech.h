@@ -67,10 +67,12 @@ extern "C" {
 typedef struct shoal_speech shoal_speech;
 
 typedef struct {
-    const char
-        *attention; /* of the encoder, as shoal_attention_parse takes it; NULL: full */
-    int beams;      /* most texts that a search follows side by side, 1 to 64;
+    const char *attention; /* of the encoder, as shoal_attention_parse takes it; NULL:
+                              full. Kinds that take the queries as keys (lsh,
+                              shared-full) are refused: the model has keys of its own */
+    int beams;             /* most texts that a search follows side by side, 1 to 64;
                               0: 5, which the samples of a fallback need */
+    int force; /* nonzero: any kind of attention, whatever it makes of words */
 } shoal_speech_options;
 
 /* Opens a model: a file, a folder, or the config.json in one. options may be NULL. */
@@ -103,6 +105,8 @@ typedef struct {
     double gap;               /* 0 to 3600 */
     const float *samples;     /* [sample_count] */
     int64_t sample_count;
+    int partial; /* nonzero: of a file that was cut short or is damaged after its
+                    beginning, what is there; 0: it is refused */
 } shoal_recording;
 
 /* All zero is the published decoding: language detected, greedy with timestamps, other
@@ -114,7 +118,8 @@ typedef struct {
     int beams;            /* 0 or 1: greedy; more: beam search */
     int no_timestamps;    /* nonzero: one segment per window of 30 s */
     int no_context;       /* nonzero: every window begins afresh */
-    int no_fallback;      /* nonzero: temperature 0 only, and nothing taken for silence */
+    int no_fallback;      /* nonzero: temperature 0 only, and words for all but windows
+                             without any sound */
     uint64_t seed;        /* of the samples at temperatures above 0 */
     /* Called after each window with the seconds done and those of the recording, as far
        as its files' headers tell; may be NULL. */
@@ -137,7 +142,7 @@ typedef struct {
 typedef int shoal_segment_function(void *user, const shoal_segment *segment);
 
 typedef struct {
-    char language[16];                       /* code; "en" for English-only models */
+    char language[16];                       /* code; "" where nothing was said */
     double language_probability;             /* 1 when it was given */
     double seconds;                          /* of the recording that were gone through */
     double encoder_seconds, decoder_seconds; /* time they took */
@@ -164,6 +169,15 @@ SHOAL_API shoal_status shoal_speech_features(shoal_speech *speech,
 /* The encoder: features [mels][frames] to encoded [positions][width]. */
 SHOAL_API shoal_status shoal_speech_encode(shoal_speech *speech, const float *features,
                                            float *encoded);
+
+/* The words of one window from the encoder's output, encoded [positions][width]; seconds,
+   up to 30, of it are recording. As shoal_speech_transcribe, with nothing said before;
+   options, segment and summary may be NULL. */
+SHOAL_API shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
+                                           double seconds,
+                                           const shoal_transcribe_options *options,
+                                           shoal_segment_function *segment, void *user,
+                                           shoal_transcription *summary);
 
 /* The decoder: logits [count][vocabulary] after each of the tokens [count] of a text,
    1 <= count <= text_positions. */

@@ -46,7 +46,7 @@ typedef struct {
     const char *folder, *model, *language, *isa, *plot_path;
     int64_t per_window, beams, threads, limit;
     double gap;
-    bool json, texts;
+    bool json, texts, force;
 
     /* What is worked on. */
     shoal_context *context;
@@ -105,6 +105,10 @@ static const option_row rows[] =
       "them; full is added where it is missing\n"
       "(default: full,shoal-100)",
       TAKEN_BY(take_kinds)},
+     {"force", 0, NULL,
+      "also kinds that take the queries as keys (lsh, shared-full),\n"
+      "though no sense can come of them",
+      SETS_FLAG(wer_job, force)},
      {"per-window", 0, "N",
       "utterances that are heard together, 1 to 16, as long as\n"
       "they fit into 30 s: speech fills the window then\n"
@@ -758,13 +762,15 @@ static int check_kinds(wer_job *job) {
 }
 
 static int open_model(wer_job *job) {
-    const shoal_speech_options options = {.beams = (int)job->beams};
+    const shoal_speech_options options = {.beams = (int)job->beams, .force = job->force};
     progress_say("opening %s", job->model);
-    const shoal_status status =
+    shoal_status status =
         shoal_speech_open(job->context, job->model, &options, &job->speech);
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "wer", job->context);
+    for (int i = 0; i < job->kind_count && status == SHOAL_OK; i++)
+        status = shoal_speech_set_attention(job->speech, job->kinds[i].spelling);
+    const int code = status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT;
+    return status == SHOAL_OK ? EXIT_OK
+                              : complain_status(status, code, "wer", job->context);
 }
 
 static int report(const wer_job *job) {
@@ -780,9 +786,9 @@ static int report(const wer_job *job) {
 
 static int work(wer_job *job) {
     progress_begin(1);
-    int code = read_folder(job);
+    int code = open_model(job);
     if (code == EXIT_OK)
-        code = open_model(job);
+        code = read_folder(job);
     if (code == EXIT_OK)
         code = pack_windows(job);
     if (code == EXIT_OK)

@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 #include "models/files/files.h"
+#include "speech/container.h"
 
 enum {
     BLOCK = 16384, /* frames read at a time */
@@ -27,7 +28,10 @@ struct audio_file {
     shoal_context *context;
     char *path;
     int descriptor;
+    bool partial; /* what is there of a file that was cut is taken */
     SNDFILE *file;
+    int64_t size, position; /* position: of reading by file_read alone */
+    container_state container;
     SF_INFO information;
     soxr_t resampler; /* NULL at 16 kHz */
     float *frames;    /* [BLOCK][channels], as read */
@@ -91,37 +95,94 @@ static shoal_status open_descriptor(shoal_context *context, const char *path,
     return sh_file_open(context, path, descriptor, size);
 }
 
-/* libsndfile reads a WAV file that was cut as a shorter one, without an error. The size
-   in its first 12 bytes tells, unless it was written to a pipe by a program that could
-   not know the size. */
-static bool wav_was_cut(int descriptor, int64_t file_size) {
-    const uint32_t unknown_from = 0x7ffff000;
-    unsigned char head[12];
-    if (pread(descriptor, head, sizeof head, 0) != (ssize_t)sizeof head ||
-        memcmp(head, "RIFF", 4) != 0 || memcmp(head + 8, "WAVE", 4) != 0)
-        return false;
-    uint32_t size = (uint32_t)head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 |
-                    (uint32_t)head[7] << 24;
-    /* Some writers count these 8 bytes themselves, or a last byte that is not there. */
-    return size < unknown_from && file_size < (int64_t)size;
+/* libsndfile takes a sound's size of 0 at its word; these show it the file with the size
+   that the sound has. */
+static sf_count_t file_length(void *user) {
+    return ((const audio_file *)user)->size;
+}
+
+static sf_count_t file_seek(sf_count_t offset, int whence, void *user) {
+    audio_file *f = user;
+    const int64_t from = whence == SEEK_CUR   ? f->position
+                         : whence == SEEK_END ? f->size
+                                              : 0;
+    f->position = from + offset;
+    return f->position;
+}
+
+static sf_count_t file_tell(void *user) {
+    return ((const audio_file *)user)->position;
+}
+
+static sf_count_t file_read(void *bytes, sf_count_t count, void *user) {
+    audio_file *f = user;
+    const int64_t field = f->container.open_size;
+    const uint64_t sound = (uint64_t)(f->size - field - 4);
+    const uint32_t shown = sound < UINT32_MAX ? (uint32_t)sound : UINT32_MAX;
+    const ssize_t got = pread(f->descriptor, bytes, (size_t)count, f->position);
+    for (int i = 0; i < 4; i++) {
+        const int64_t at = field + i - f->position;
+        const int shift = 8 * (f->container.big_endian ? 3 - i : i);
+        if (at >= 0 && at < got)
+            ((unsigned char *)bytes)[at] = (unsigned char)(shown >> shift);
+    }
+    f->position += got > 0 ? got : 0;
+    return got > 0 ? got : 0;
 }
 
 /* The MP3 decoder writes to standard error, also when it only looks whether a file is
    MP3. */
 static void open_quietly(void *argument) {
     audio_file *f = argument;
-    f->file = sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
+    SF_VIRTUAL_IO shown = {file_length, file_seek, file_read, NULL, file_tell};
+    f->file = f->container.open_size
+                  ? sf_open_virtual(&shown, SFM_READ, &f->information, f)
+                  : sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
 }
 
-static shoal_status open_sound(audio_file *f, int64_t file_size) {
+/* What a message about a file that was cut ends with. */
+#define GO_ON "the option partial takes what is there"
+
+/* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
+static shoal_status check_pages(const audio_file *f) {
+    const container_state *state = &f->container;
+    if (state->verdict == CONTAINER_UNREADABLE)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is no recording that can be read: its headers break off at "
+                       "byte %lld of %lld",
+                       f->path, (long long)state->at, (long long)f->size);
+    if (state->verdict == CONTAINER_BROKEN && !f->partial)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is cut short or damaged at byte %lld of %lld; " GO_ON,
+                       f->path, (long long)state->at, (long long)f->size);
+    return SHOAL_OK;
+}
+
+static shoal_status check_length(const audio_file *f) {
+    const container_state *state = &f->container;
+    const double seconds = (double)f->information.frames / f->information.samplerate;
+    if (state->verdict != CONTAINER_CUT || f->partial)
+        return SHOAL_OK;
+    if (state->there <= 0 || f->information.frames <= 0)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has no samples: it was cut behind its header", f->path);
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: was cut short: it has %.2f of the %.2f seconds that its header "
+                   "announces; " GO_ON,
+                   f->path, seconds,
+                   seconds * (double)state->announced / (double)state->there);
+}
+
+static shoal_status open_sound(audio_file *f) {
     shoal_context *context = f->context;
     const char *path = f->path;
     SF_INFO *information = &f->information;
-    if (file_size == 0)
+    if (f->size == 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
-    if (wav_was_cut(f->descriptor, file_size))
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is shorter than its header says; it was cut short", path);
+    f->container = sh_container_check(f->descriptor, f->size);
+    const shoal_status status = check_pages(f);
+    if (status != SHOAL_OK)
+        return status;
     run_quietly(open_quietly, f);
     if (!f->file)
         return sh_fail(context, SHOAL_BAD_FILE,
@@ -134,7 +195,7 @@ static shoal_status open_sound(audio_file *f, int64_t file_size) {
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has %d samples per second; %d to %d can be read", path,
                        information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
-    return SHOAL_OK;
+    return check_length(f);
 }
 
 static shoal_status open_resampler(audio_file *f) {
@@ -160,7 +221,7 @@ static void place_buffers(void *argument, block_layout *block) {
     f->frames = reserve_floats(block, BLOCK, channels);
 }
 
-shoal_status sh_audio_open(shoal_context *context, const char *path,
+shoal_status sh_audio_open(shoal_context *context, const char *path, bool partial,
                            audio_file **opened) {
     int descriptor;
     int64_t size;
@@ -174,9 +235,12 @@ shoal_status sh_audio_open(shoal_context *context, const char *path,
         close(descriptor);
         return SHOAL_NO_MEMORY;
     }
-    *made = (audio_file){.context = context, .descriptor = descriptor};
+    *made = (audio_file){.context = context,
+                         .descriptor = descriptor,
+                         .size = size,
+                         .partial = partial};
     made->path = memcpy(made + 1, path, path_bytes);
-    status = open_sound(made, size);
+    status = open_sound(made);
     if (status == SHOAL_OK)
         status = open_resampler(made);
     if (status == SHOAL_OK && !sh_allocate_parts(context, place_buffers, made, NULL))
@@ -240,18 +304,20 @@ static bool length_is_certain(const SF_INFO *information) {
 
 static shoal_status at_file_end(audio_file *f) {
     const SF_INFO *information = &f->information;
+    const double seconds = (double)f->frames_read / information->samplerate;
     f->file_ended = true;
+    if (f->partial && f->frames_read > 0)
+        return SHOAL_OK;
     if (sf_error(f->file) != SF_ERR_NO_ERROR)
         return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: is damaged after %.2f seconds: %s", f->path,
-                       (double)f->frames_read / information->samplerate,
+                       "%s: is damaged after %.2f seconds: %s; " GO_ON, f->path, seconds,
                        sh_shown(sf_strerror(f->file)).text);
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
     if (length_is_certain(information) && f->frames_read < information->frames)
         return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: ends after %.2f of %.2f seconds; it was cut short", f->path,
-                       (double)f->frames_read / information->samplerate,
+                       "%s: was cut short: it ends after %.2f of %.2f seconds; " GO_ON,
+                       f->path, seconds,
                        (double)information->frames / information->samplerate);
     return SHOAL_OK;
 }
@@ -386,8 +452,8 @@ static shoal_status open_part(recording_stream *s) {
         s->ended = true;
         return SHOAL_OK;
     }
-    const shoal_status status =
-        sh_audio_open(s->context, s->recording->paths[s->part], &s->file);
+    const shoal_status status = sh_audio_open(s->context, s->recording->paths[s->part],
+                                              s->recording->partial != 0, &s->file);
     if (status == SHOAL_OK)
         s->seconds += sh_audio_describe(s->file).seconds +
                       (s->part > 0 ? s->recording->gap : 0);

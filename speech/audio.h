@@ -4,6 +4,8 @@
 #ifndef SHOAL_SPEECH_AUDIO_H
 #define SHOAL_SPEECH_AUDIO_H
 
+#include <stdbool.h>
+
 #include "base/context.h"
 #include "shoal_speech.h"
 
@@ -22,8 +24,10 @@ typedef struct {
 } audio_information;
 
 /* Refuses what is not a recording: SHOAL_IO when the system says no, else
-   SHOAL_BAD_FILE. */
-shoal_status sh_audio_open(shoal_context *context, const char *path, audio_file **opened);
+   SHOAL_BAD_FILE; one that was cut short too, as far as it shows, unless `partial` asks
+   for what is there. */
+shoal_status sh_audio_open(shoal_context *context, const char *path, bool partial,
+                           audio_file **opened);
 void sh_audio_close(audio_file *f); /* NULL is legal */
 audio_information sh_audio_describe(const audio_file *f);
 

@@ -28,11 +28,31 @@ static shoal_status allocate_speech(whisper_model *model, shoal_speech **made) {
     return SHOAL_OK;
 }
 
+/* Whisper was trained with keys of its own. */
+static shoal_status parse_attention(shoal_context *context, const char *text, bool force,
+                                    shoal_attention *parsed) {
+    char kind[64];
+    const shoal_status status = shoal_attention_parse(context, text, parsed);
+    if (status != SHOAL_OK || force ||
+        !shoal_kind_describe((int)parsed->kind)->keys_are_queries)
+        return status;
+    shoal_attention_print(parsed, kind, sizeof kind);
+    return sh_fail(context, SHOAL_INVALID,
+                   "%s takes the queries as keys, but this model has keys of its own, so "
+                   "that no sense would come of it; shoal-C or auto keep the words, full "
+                   "is exact; the option force runs it all the same",
+                   kind);
+}
+
+static const char *attention_of(const shoal_speech_options *options) {
+    return options->attention ? options->attention : "full";
+}
+
 static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *options) {
     const whisper_file *file = s->model->file;
     const int beams = options->beams ? options->beams : SPEECH_SAMPLES;
-    shoal_status status =
-        shoal_speech_set_attention(s, options->attention ? options->attention : "full");
+    s->force = options->force != 0;
+    shoal_status status = shoal_speech_set_attention(s, attention_of(options));
     if (status == SHOAL_OK)
         status = sh_mel_create(s->context, file->sizes.mels, file->mel_filters, &s->mel);
     if (status == SHOAL_OK)
@@ -56,7 +76,11 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
                        wanted.beams, SPEECH_MOST_BEAMS);
-    shoal_status status = sh_whisper_open(context, path, &model);
+    shoal_attention parsed;
+    shoal_status status =
+        parse_attention(context, attention_of(&wanted), wanted.force != 0, &parsed);
+    if (status == SHOAL_OK)
+        status = sh_whisper_open(context, path, &model);
     if (status != SHOAL_OK)
         return status;
     shoal_speech *made = NULL;
@@ -91,7 +115,7 @@ shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) 
     if (!s || !attention)
         return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
                        "shoal_speech_set_attention: an argument is NULL");
-    shoal_status status = shoal_attention_parse(s->context, attention, &parsed);
+    shoal_status status = parse_attention(s->context, attention, s->force, &parsed);
     if (status == SHOAL_OK)
         status = sh_whisper_encoder_create(s->model, &parsed, &made);
     if (status != SHOAL_OK)

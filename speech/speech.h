@@ -33,6 +33,7 @@ struct shoal_speech {
     mel *mel;
     decoder *decoder;
     search *search;
+    bool force;            /* kinds that make no sense are taken too */
     size_t bytes;          /* of this block */
     float *features;       /* [mels][MEL_FRAMES] */
     int32_t *prompt;       /* [text positions + 4] */
@@ -48,6 +49,12 @@ struct shoal_speech {
    */
 int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
                     int64_t frames, segment_cut *cuts, int64_t *advance);
+
+/* Root mean squares of the loudest and the quietest tenth of a second. */
+typedef struct {
+    double loudest, quietest;
+} sound_level;
+sound_level sh_sound_level(const float *samples, int64_t count);
 
 /* Bytes of the text over the bytes that zlib makes of it; 0 for no text. `room` is memory
    of sh_compression_room(size). */

@@ -74,6 +74,40 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
     return made;
 }
 
+/* ---- Silence -------------------------------------------------------------------- */
+
+/* Root mean square. */
+static double loudness(const float *samples, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)samples[i] * (double)samples[i];
+    return sqrt(sum / (double)count);
+}
+
+sound_level sh_sound_level(const float *samples, int64_t count) {
+    enum { STRETCH = AUDIO_RATE / 10 };
+    sound_level level = {0};
+    if (count > 0 && count < STRETCH)
+        level.loudest = level.quietest = loudness(samples, count);
+    for (int64_t at = 0; at + STRETCH <= count; at += STRETCH) {
+        const double one = loudness(samples + at, STRETCH);
+        level.loudest = fmax(level.loudest, one);
+        level.quietest = at == 0 ? one : fmin(level.quietest, one);
+    }
+    return level;
+}
+
+/* Of full scale. Speech at a hundredth of its usual size has stretches above QUIET, and
+   is believed to be speech even below it; what is below NOTHING is not even noise of the
+   last bit of 16. */
+#define NOTHING_BELOW 1e-5
+#define QUIET_BELOW 1e-3
+#define STEADY_BELOW 3.0 /* the loudest stretch over the quietest: hum, hiss, an engine */
+
+static bool is_quiet_or_steady(sound_level level) {
+    return level.loudest < QUIET_BELOW || level.loudest < STEADY_BELOW * level.quietest;
+}
+
 /* ---- Text of a window ----------------------------------------------------------- */
 
 /* One window's text, as the last search of it gave it. */
@@ -86,6 +120,7 @@ typedef struct {
 typedef struct {
     int32_t language; /* token, or -1 for models that know English only */
     bool translate, timestamps, fallback;
+    bool flat; /* the window is quiet or steady, as is_quiet_or_steady has it */
     int beams;
     uint64_t seed;
     const int32_t *past; /* [past_count]: what was said before */
@@ -173,13 +208,16 @@ static double compression_of(shoal_speech *speech, const int32_t *sampled, int c
     return sh_compression_ratio(text, (unsigned long)length, speech->packed);
 }
 
-/* A window that holds no speech. */
-static bool is_silent(const window_text *result) {
-    return result->no_speech > SILENT_ABOVE && result->mean_logprob <= UNLIKELY_BELOW;
+/* A window that holds no speech. The published rule asks for an unlikely text, and so
+   writes "you" under silence, which the model has heard often; where the sound itself is
+   flat, the text need not be unlikely. */
+static bool is_silent(const window_task *task, const window_text *result) {
+    return result->no_speech > SILENT_ABOVE &&
+           (task->flat || result->mean_logprob <= UNLIKELY_BELOW);
 }
 
-static bool is_believable(const window_text *result) {
-    if (result->no_speech > SILENT_ABOVE && result->mean_logprob < UNLIKELY_BELOW)
+static bool is_believable(const window_task *task, const window_text *result) {
+    if (is_silent(task, result))
         return true; /* nothing is said, so that no other words would be likelier */
     return result->compression <= REPEATS_ABOVE && result->mean_logprob >= UNLIKELY_BELOW;
 }
@@ -209,7 +247,7 @@ static shoal_status decode_window(shoal_speech *speech, const window_task *task,
                                 .compression =
                                     compression_of(speech, found.tokens, found.count)};
         *attempts = attempt + 1;
-        if (is_believable(result))
+        if (is_believable(task, result))
             break;
     }
     return status;
@@ -226,6 +264,7 @@ typedef struct {
     window_task task;
     int64_t seek; /* frames before the window */
     bool stopped; /* by the caller */
+    bool guessed; /* the language, in this window */
     shoal_transcription summary;
 } transcription;
 
@@ -282,6 +321,16 @@ static void detect_language(transcription *t) {
     strncpy(t->summary.language,
             sh_language_code(t->task.language - known->first_language),
             sizeof t->summary.language - 1);
+    t->guessed = true;
+}
+
+/* A window without speech; the language of the next ones is not that of its noise. */
+static void leave_out(transcription *t) {
+    t->summary.silent++;
+    if (t->guessed) {
+        t->summary.language[0] = 0;
+        t->summary.language_probability = 0;
+    }
 }
 
 /* ---- Segments ------------------------------------------------------------------- */
@@ -355,23 +404,28 @@ static shoal_status check_encoded(const transcription *t, const float *encoded) 
     return SHOAL_OK;
 }
 
+/* What the decoder is to hear. */
+static shoal_status take_encoded(transcription *t, const float *encoded) {
+    const shoal_status status = check_encoded(t, encoded);
+    if (status != SHOAL_OK)
+        return status;
+    const double begun = sh_seconds();
+    sh_decoder_set_audio(t->speech->decoder, encoded);
+    t->guessed = false;
+    if (!*t->summary.language)
+        detect_language(t);
+    t->summary.decoder_seconds += sh_seconds() - begun;
+    return SHOAL_OK;
+}
+
 static shoal_status hear(transcription *t, const float *samples, int64_t got) {
     const double begun = sh_seconds();
     const float *encoded;
     sh_mel_compute(t->speech->mel, samples, got, t->speech->features);
-    shoal_status status =
+    const shoal_status status =
         sh_whisper_encode(t->speech->encoder, t->speech->features, &encoded);
-    if (status == SHOAL_OK)
-        status = check_encoded(t, encoded);
-    if (status != SHOAL_OK)
-        return status;
     t->summary.encoder_seconds += sh_seconds() - begun;
-    const double heard = sh_seconds();
-    sh_decoder_set_audio(t->speech->decoder, encoded);
-    if (!*t->summary.language)
-        detect_language(t);
-    t->summary.decoder_seconds += sh_seconds() - heard;
-    return SHOAL_OK;
+    return status == SHOAL_OK ? take_encoded(t, encoded) : status;
 }
 
 /* *advance: frames from this window's beginning to the next one's. */
@@ -386,8 +440,8 @@ static shoal_status decode(transcription *t, int64_t frames, int64_t *advance) {
     t->summary.decoder_seconds += sh_seconds() - begun;
     t->summary.fallbacks += attempts > 1;
     t->summary.windows++;
-    if (t->task.fallback && is_silent(&window))
-        t->summary.silent++;
+    if (t->task.fallback && is_silent(&t->task, &window))
+        leave_out(t);
     else
         *advance = use_window(t, &window, frames);
     return SHOAL_OK;
@@ -401,6 +455,20 @@ static void report(transcription *t, int64_t frames) {
         t->options->progress(t->user, done, all > done ? all : done);
 }
 
+static shoal_status hear_and_decode(transcription *t, const float *samples, int64_t got,
+                                    int64_t *advance) {
+    const sound_level level = sh_sound_level(samples, got);
+    if (level.loudest < NOTHING_BELOW) {
+        t->summary.windows++;
+        t->summary.silent++;
+        *advance = got / MEL_HOP;
+        return SHOAL_OK;
+    }
+    t->task.flat = is_quiet_or_steady(level);
+    const shoal_status status = hear(t, samples, got);
+    return status == SHOAL_OK ? decode(t, got / MEL_HOP, advance) : status;
+}
+
 /* One window; *advance is 0 at the end of the recording. */
 static shoal_status do_window(transcription *t, int64_t *advance) {
     const float *samples;
@@ -408,13 +476,9 @@ static shoal_status do_window(transcription *t, int64_t *advance) {
     *advance = 0;
     shoal_status status =
         sh_recording_window(t->stream, t->seek * MEL_HOP, &samples, &got);
-    const int64_t frames = got / MEL_HOP;
-    if (status != SHOAL_OK || frames == 0)
+    if (status != SHOAL_OK || got < MEL_HOP)
         return status;
-    status = hear(t, samples, got);
-    if (status != SHOAL_OK)
-        return status;
-    status = decode(t, frames, advance);
+    status = hear_and_decode(t, samples, got, advance);
     if (status == SHOAL_OK)
         report(t, *advance);
     return status;
@@ -441,6 +505,33 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
         t.seek += advance;
     }
     sh_recording_close(t.stream);
+    if (summary)
+        *summary = t.summary;
+    return status;
+}
+
+shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
+                                 double seconds, const shoal_transcribe_options *options,
+                                 shoal_segment_function *segment, void *user,
+                                 shoal_transcription *summary) {
+    static const shoal_transcribe_options published = {0};
+    if (!speech || !encoded)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_decode: an argument is NULL");
+    if (!(seconds > 0 && seconds <= AUDIO_WINDOW / AUDIO_RATE))
+        return sh_fail(speech->context, SHOAL_INVALID,
+                       "seconds is %g: it must be above 0 and at most 30", seconds);
+    transcription t = {.speech = speech,
+                       .options = options ? options : &published,
+                       .segment = segment,
+                       .user = user};
+    int64_t advance;
+    shoal_status status = prepare(&t);
+    if (status == SHOAL_OK)
+        status = take_encoded(&t, encoded);
+    if (status == SHOAL_OK)
+        status = decode(&t, (int64_t)ceil(seconds * FRAMES_PER_SECOND), &advance);
+    t.summary.seconds = seconds;
     if (summary)
         *summary = t.summary;
     return status;

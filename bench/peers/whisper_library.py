@@ -9,7 +9,7 @@ from library import Library
 
 
 class SpeechOptions(ctypes.Structure):
-    _fields_ = [("attention", c_char_p), ("beams", c_int)]
+    _fields_ = [("attention", c_char_p), ("beams", c_int), ("force", c_int)]
 
 
 class Info(ctypes.Structure):
@@ -21,7 +21,8 @@ class Info(ctypes.Structure):
 
 class Recording(ctypes.Structure):
     _fields_ = [("paths", c_void_p), ("files", c_int), ("gap", c_double),
-                ("samples", POINTER(c_float)), ("sample_count", c_int64)]
+                ("samples", POINTER(c_float)), ("sample_count", c_int64),
+                ("partial", c_int)]
 
 
 class TranscribeOptions(ctypes.Structure):

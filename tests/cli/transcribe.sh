@@ -87,6 +87,9 @@ def raw_wav(name, form, channels, rate, bits, body):
                   struct.pack("<I", 16) + head + b"data" + struct.pack("<I", len(body)))
         out.write(body)
 
+def zero_wav(name, seconds):
+    raw_wav(name, 1, 1, 16000, 16, bytes(32000 * int(seconds)))
+
 def nan_wav(name):
     raw_wav(name, 3, 1, 16000, 32, struct.pack("<3f", 0.0, math.nan, 0.0) * 2000)
 
@@ -204,6 +207,36 @@ for bad in fake empty folder nan silent header; do
 done
 expect "a missing recording" 3 "nowhere" shoal transcribe nowhere.flac -m small.bin
 check "nothing was written for any of them" bash -c "[ -z \"\$(ls never)\" ]"
+
+cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice what there is
+expect "a WAV that announces more than it has" 3 "4.00 of the 8.00 seconds" \
+    shoal transcribe claims.wav -m small.bin --no-fallback -o never
+check "is taken as it is when asked" bash -c \
+    "'$program' transcribe claims.wav -m small.bin --no-fallback -q --partial |
+        cmp - text"
+cp talk.wav piped.wav && tool put piped.wav 4 -1 && tool put piped.wav 40 -1
+check "a WAV of unknown length" bash -c \
+    "'$program' transcribe piped.wav -m small.bin --no-fallback -q | cmp - text"
+
+# ---- Silence -------------------------------------------------------------------------
+tool zero_wav zero.wav 33
+for more in "" --no-fallback --no-timestamps; do
+    check "silence $more" run transcribe zero.wav -m small.bin -f json $more
+    check "has no words $more" json "d['text'] == '' and not d['segments'] and
+        d['silent_windows'] == d['windows'] == 2 and d['language'] is None"
+done
+check "its summary" grep -q "no speech" err
+
+# ---- Attention that takes the queries as keys ----------------------------------------
+for kind in lsh-4 shared-full; do
+    expect "$kind is refused" 2 "keys of its own" shoal transcribe talk.wav \
+        -m small.bin -a $kind
+    expect "$kind is refused by wer" 2 "keys of its own" shoal wer a -m small.bin \
+        -a full,$kind
+    check "$kind can be forced" say talk.wav -a $kind --force
+done
+expect "what makes sense is said" 2 "shoal-C" shoal transcribe talk.wav -m small.bin \
+    -a lsh-4
 
 # ---- Damaged models ------------------------------------------------------------------
 size=$(stat -c %s small.bin)
