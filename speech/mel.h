@@ -2,7 +2,8 @@
    160, the signal reflected by 200 samples at both ends, power spectrum, mel filters,
    log10 of at least 1e-10, nothing more than 8 below the largest, then (x + 4) / 4.
 
-   One call is one window of 30 s: fewer samples are followed by zeros. The largest value
+   One call is one window of 30 s: fewer samples are followed by zeros (the original cuts
+   the features where the recording ends, and pads those with zeros). The largest value
    is that of this window (as Hugging Face computes it; the original takes it over the
    whole recording, which would need the recording before its first word). The 3001st
    frame is dropped, as both do. */
