@@ -108,7 +108,8 @@ set(models_needs "")
 if(SHOAL_MODELS AND NOT CMAKE_CROSSCOMPILING)
     shoal_find_parts("libshoal-models, libshoal-speech and the program are" models_needs
         openblas cblas.h openblas libopenblas-dev
-        jansson jansson.h jansson libjansson-dev)
+        jansson jansson.h jansson libjansson-dev
+        utf8proc utf8proc.h utf8proc libutf8proc-dev)
 endif()
 if(models_needs)
     file(GLOB models_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}

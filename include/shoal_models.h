@@ -381,6 +381,50 @@ SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
                                              shoal_optimizer *optimizer,
                                              shoal_schedule *schedule);
 
+/* ---- Text: tokens ------------------------------------------------------------------ */
+
+/* The tokenizer of a Hugging Face folder: WordPiece as BERT has it, or byte-level BPE as
+   RoBERTa and ModernBERT have it, out of tokenizer.json, or vocab.txt, or vocab.json and
+   merges.txt. Ids are those of the `tokenizers` package. What the file says about
+   truncation and padding is not looked at: limits are each call's. */
+typedef struct shoal_tokenizer shoal_tokenizer;
+
+SHOAL_API shoal_status shoal_tokenizer_open(shoal_context *context, const char *folder,
+                                            shoal_tokenizer **tokenizer);
+SHOAL_API void shoal_tokenizer_close(shoal_tokenizer *tokenizer);
+SHOAL_API int64_t shoal_tokenizer_size(const shoal_tokenizer *tokenizer); /* ids are below
+                                                                              it */
+
+/* Which of two texts gives way where both are too long: the longer one until both are
+   equal, then both; the first; the second. */
+typedef enum { SHOAL_CUT_LONGEST, SHOAL_CUT_FIRST, SHOAL_CUT_SECOND } shoal_cut;
+
+typedef struct {
+    const char *text; /* UTF-8, up to 16 MiB */
+    int64_t size;     /* bytes; negative: it ends in 0 */
+    const char *pair; /* a second text, or NULL */
+    int64_t pair_size;
+    int64_t
+        most; /* tokens in all, special ones counted; the end is cut off. 0: no limit */
+    int32_t cut;  /* a shoal_cut */
+    int32_t bare; /* nonzero: without special tokens */
+} shoal_text;
+
+/* They lie in the tokenizer until its next call. */
+typedef struct {
+    int64_t count;
+    const int32_t *ids;   /* [count] */
+    const int32_t *types; /* [count], 0 or 1 */
+    const int32_t *texts; /* [count]: 0 of the text, 1 of the pair, -1 a special token */
+    const int64_t *spans; /* [count][2]: first byte, and the one after the last, in the
+                             text or pair; 0, 0 for special tokens */
+    int64_t left_out;     /* tokens that the limit cut off */
+} shoal_tokens;
+
+SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
+                                              const shoal_text *text,
+                                              shoal_tokens *tokens);
+
 /* ---- Random numbers ---------------------------------------------------------------- */
 
 /* Bits that are a pure function of (seed, stream, counter): no state to carry, the same

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Rooms may look one way only (docs/ARCHITECTURE.md):
 #     base <- kernels <- cluster <- attention <- judge
-#     attention <- models/nn, models/files <- models/training    models <- speech
+#     attention <- models/nn, models/files <- models/text, models/training
+#     models <- speech
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
 # may use exact/ and what cli/ offers. A public header uses the standard library and the
 # public headers below it.
@@ -9,7 +10,7 @@
 . "$(dirname "$0")/../report.sh"
 shopt -s nullglob
 core="base kernels cluster attention"
-models="models/nn models/files models/training"
+models="models/nn models/files models/text models/training"
 rooms="$core judge $models speech exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may include from
@@ -21,6 +22,7 @@ may_use() { # the rooms that a file of room $1 may include from
     judge) echo "$core judge" ;;
     models/nn) echo "$core models/nn" ;;
     models/files) echo base kernels models/files ;;
+    models/text) echo "$core models/nn models/files models/text" ;;
     models/training) echo "$core $models" ;;
     speech) echo "$core $models speech" ;;
     exact) echo exact ;;
@@ -106,6 +108,8 @@ check_itself() {
     expect good src/kernels/a.c '#include "base/memory.h"'
     expect good src/kernels/a.c '#include "own.h"'
     expect good models/training/a.c '#include "models/files/safetensors.h"'
+    expect good models/text/a.c '#include "models/files/files.h"'
+    expect bad models/text/a.c '#include "models/training/model.h"'
     expect good speech/a.c '#include "models/nn/encoder.h"'
     expect good cli/a.c '#include <sys/mman.h>'
     expect good cli/a.c '#include "own.h"'

@@ -1,0 +1,544 @@
+/* A text becomes tokens. */
+#include "models/text/tokenizer.h"
+
+#include <string.h>
+
+#include "base/numbers.h"
+
+/* Offsets in a text are 32 bits, and what is kept for a character is 12 bytes. */
+enum { LARGEST_TEXT = 1 << 24 };
+
+bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *room,
+                  int64_t more, size_t size) {
+    enum { LEAST = 256 };
+    if (count + more <= *room)
+        return true;
+    int64_t wanted = 2 * (count + more);
+    wanted = wanted < LEAST ? LEAST : wanted;
+    void *grown = sh_allocate(context, (size_t)wanted * size);
+    if (!grown)
+        return false;
+    if (count > 0)
+        memcpy(grown, *at, (size_t)count * size);
+    sh_release(context, *at);
+    *at = grown;
+    *room = wanted;
+    return true;
+}
+
+void shoal_tokenizer_close(shoal_tokenizer *t) {
+    if (!t)
+        return;
+    shoal_context *context = t->context;
+    sh_vocabulary_destroy(context, &t->words);
+    sh_merges_destroy(context, &t->merges);
+    void *const blocks[] = {t->added,     t->added_letters.at,
+                            t->raw.at,    t->normal.at,
+                            t->spaced.at, t->first.at,
+                            t->second.at, t->word,
+                            t->symbols,   t->heap,
+                            t->out,       t->spans};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        sh_release(context, blocks[i]);
+    sh_release(context, t);
+}
+
+int64_t shoal_tokenizer_size(const shoal_tokenizer *t) {
+    return t ? (int64_t)t->largest_id + 1 : 0;
+}
+
+/* ---- WordPiece -------------------------------------------------------------------- */
+
+static bool push_token(shoal_tokenizer *t, token_list *to, int32_t id, uint32_t begin,
+                       uint32_t end) {
+    if (!tokens_grow(t->context, to, 1))
+        return false;
+    to->at[to->count++] = (token){id, begin, end};
+    return true;
+}
+
+/* The word's bytes from its prefix on: word[prefix_size ..]; begin[i] is where its letter
+   i begins. */
+typedef struct {
+    const letter *letters; /* [count] */
+    int64_t count;
+    size_t *begin; /* [count + 1] */
+} spelled_word;
+
+/* The longest piece that begins with letter `from`: how many letters, or 0. The prefix
+   stands before the first piece's bytes and is overwritten by what came before, so it is
+   written for each later piece into the bytes in front of it. */
+static int64_t longest_piece(shoal_tokenizer *t, const spelled_word *w, int64_t from,
+                             int32_t *id) {
+    const size_t lead = from > 0 ? t->prefix_size : 0;
+    char *piece = t->word + t->prefix_size + w->begin[from] - lead;
+    if (lead > 0)
+        memcpy(piece, t->prefix, lead);
+    for (int64_t to = w->count; to > from; to--) {
+        const size_t size = lead + w->begin[to] - w->begin[from];
+        if (size > t->words.longest)
+            continue;
+        *id = sh_vocabulary_find(&t->words, piece, size);
+        if (*id >= 0)
+            return to - from;
+    }
+    return 0;
+}
+
+/* Pieces of a spelled word; all of it is unknown where a piece is missing. */
+static bool cut_into_pieces(shoal_tokenizer *t, const spelled_word *w, token_list *to) {
+    const int64_t before = to->count;
+    int64_t from = 0;
+    while (from < w->count) {
+        int32_t id;
+        const int64_t length = longest_piece(t, w, from, &id);
+        if (length == 0)
+            break;
+        if (!push_token(t, to, id, w->letters[from].begin,
+                        w->letters[from + length - 1].end))
+            return false;
+        from += length;
+    }
+    if (from == w->count)
+        return true;
+    to->count = before;
+    return push_token(t, to, t->unknown, w->letters[0].begin,
+                      w->letters[w->count - 1].end);
+}
+
+enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
+
+static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
+                        token_list *to) {
+    size_t begin[WORD_MOST + 1];
+    if (count > t->longest_word)
+        return push_token(t, to, t->unknown, letters[0].begin, letters[count - 1].end);
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        begin[i] = bytes;
+        bytes += (size_t)sh_utf8_put(letters[i].code, t->word + t->prefix_size + bytes);
+    }
+    begin[count] = bytes;
+    return cut_into_pieces(t, &(spelled_word){letters, count, begin}, to);
+}
+
+/* BERT's words: between white space, and punctuation alone. */
+static bool bert_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                       token_list *to) {
+    int64_t begin = 0;
+    for (int64_t i = 0; i <= count; i++) {
+        const bool space = i == count || sh_char_is_space(letters[i].code);
+        const bool alone = !space && sh_char_is_punctuation(letters[i].code);
+        if (!space && !alone)
+            continue;
+        if (i > begin && !word_pieces(t, letters + begin, i - begin, to))
+            return false;
+        if (alone && !word_pieces(t, letters + i, 1, to))
+            return false;
+        begin = i + 1;
+    }
+    return true;
+}
+
+/* ---- Byte pairs ------------------------------------------------------------------- */
+
+/* Lower ranks first, then further left. */
+static bool sooner(const waiting_merge *a, const waiting_merge *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static bool heap_push(shoal_tokenizer *t, waiting_merge one) {
+    void *at = t->heap;
+    if (!sh_list_grow(t->context, &at, t->heap_count, &t->heap_room, 1, sizeof one))
+        return false;
+    t->heap = at;
+    int64_t i = t->heap_count++;
+    for (; i > 0 && sooner(&one, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        t->heap[i] = t->heap[(i - 1) / 2];
+    t->heap[i] = one;
+    return true;
+}
+
+static waiting_merge heap_pop(shoal_tokenizer *t) {
+    const waiting_merge top = t->heap[0], last = t->heap[--t->heap_count];
+    int64_t i = 0;
+    for (int64_t child; (child = 2 * i + 1) < t->heap_count; i = child) {
+        if (child + 1 < t->heap_count && sooner(&t->heap[child + 1], &t->heap[child]))
+            child++;
+        if (!sooner(&t->heap[child], &last))
+            break;
+        t->heap[i] = t->heap[child];
+    }
+    t->heap[i] = last;
+    return top;
+}
+
+/* Lets the pair that begins with symbol `at` wait, where it can be merged. */
+static bool offer_pair(shoal_tokenizer *t, int32_t at) {
+    const int32_t next = at >= 0 ? t->symbols[at].next : -1;
+    if (next < 0)
+        return true;
+    const merge *found =
+        sh_merges_find(&t->merges, t->symbols[at].id, t->symbols[next].id);
+    return !found || heap_push(t, (waiting_merge){found->rank, at, found->id});
+}
+
+static void join_with_next(symbol *symbols, int32_t at, int32_t id) {
+    const int32_t next = symbols[at].next;
+    symbols[at].id = id;
+    symbols[at].end = symbols[next].end;
+    symbols[at].next = symbols[next].next;
+    symbols[next].alive = false;
+    if (symbols[at].next >= 0)
+        symbols[symbols[at].next].previous = at;
+}
+
+static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
+    t->heap_count = 0;
+    for (int32_t i = 0; i + 1 < count; i++)
+        if (!offer_pair(t, i))
+            return false;
+    while (t->heap_count > 0) {
+        const waiting_merge one = heap_pop(t);
+        const symbol *here = &t->symbols[one.at];
+        if (!here->alive || here->next < 0)
+            continue;
+        /* The pair may have changed since it was offered. */
+        const merge *now =
+            sh_merges_find(&t->merges, here->id, t->symbols[here->next].id);
+        if (!now || now->id != one.id)
+            continue;
+        join_with_next(t->symbols, one.at, one.id);
+        if (!offer_pair(t, here->previous) || !offer_pair(t, one.at))
+            return false;
+    }
+    return true;
+}
+
+/* The bytes of a word's letters as symbols: how many, or -1 when memory ran out. */
+static int32_t spell_symbols(shoal_tokenizer *t, const letter *letters, int64_t count) {
+    void *at = t->symbols;
+    if (!sh_list_grow(t->context, &at, 0, &t->symbol_room, count * UTF8_MOST,
+                      sizeof(symbol)))
+        return -1;
+    symbol *symbols = t->symbols = at;
+    int32_t made = 0;
+    bool unknown = false; /* the one before */
+    for (int64_t i = 0; i < count; i++) {
+        char bytes[UTF8_MOST];
+        const int size = sh_utf8_put(letters[i].code, bytes);
+        for (int b = 0; b < size; b++) {
+            const int32_t known = t->byte_ids[(unsigned char)bytes[b]];
+            const bool joined = known < 0 && unknown && t->join_unknown;
+            unknown = known < 0;
+            if (joined)
+                symbols[made - 1].end = letters[i].end;
+            if (joined || (known < 0 && t->unknown < 0))
+                continue;
+            symbols[made] = (symbol){.id = known < 0 ? t->unknown : known,
+                                     .previous = made - 1,
+                                     .next = made + 1,
+                                     .begin = letters[i].begin,
+                                     .end = letters[i].end,
+                                     .alive = true};
+            made++;
+        }
+    }
+    if (made > 0)
+        symbols[made - 1].next = -1;
+    return made;
+}
+
+static bool byte_pairs(shoal_tokenizer *t, const letter *letters, int64_t count,
+                       token_list *to) {
+    const int32_t symbols = spell_symbols(t, letters, count);
+    if (symbols < 0 || !merge_symbols(t, symbols) ||
+        !tokens_grow(t->context, to, symbols))
+        return false;
+    for (int32_t i = 0; i < symbols; i++)
+        if (t->symbols[i].alive)
+            to->at[to->count++] =
+                (token){t->symbols[i].id, t->symbols[i].begin, t->symbols[i].end};
+    return true;
+}
+
+/* The English contractions of the pattern: 's 't 're 've 'm 'll 'd. */
+static int64_t contraction(const letter *letters, int64_t count) {
+    static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
+    if (letters[0].code != '\'')
+        return 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const int64_t length = (int64_t)strlen(endings[i]);
+        int64_t same = 0;
+        while (same < length && same + 1 < count &&
+               letters[same + 1].code == (unsigned char)endings[i][same])
+            same++;
+        if (same == length)
+            return 1 + length;
+    }
+    return 0;
+}
+
+/* Letters from `from` on that have one class. */
+static int64_t run_of(char_class class, const letter *letters, int64_t from,
+                      int64_t count) {
+    int64_t to = from;
+    while (to < count && sh_char_class(letters[to].code) == class)
+        to++;
+    return to - from;
+}
+
+/* How long the next word is: the pattern of byte-level BPE,
+       's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
+static int64_t next_word(const letter *letters, int64_t count) {
+    const int64_t short_form = contraction(letters, count);
+    if (short_form > 0)
+        return short_form;
+    const int64_t space = letters[0].code == ' ' && count > 1;
+    const char_class class = sh_char_class(letters[space].code);
+    if (class != CHAR_SPACE)
+        return space + run_of(class, letters, space, count);
+    const int64_t run = run_of(CHAR_SPACE, letters, 0, count);
+    return run < count && run > 1 ? run - 1 : run;
+}
+
+static bool byte_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                       token_list *to) {
+    while (count > 0) {
+        const int64_t word = t->split_words ? next_word(letters, count) : count;
+        if (!byte_pairs(t, letters, word, to))
+            return false;
+        letters += word;
+        count -= word;
+    }
+    return true;
+}
+
+/* ---- Added tokens ----------------------------------------------------------------- */
+
+/* The longest added token that the letters begin with, or NULL. */
+static const added_token *added_here(const shoal_tokenizer *t, bool normalized,
+                                     const letter *letters, int64_t count) {
+    if (!t->added_first[letters[0].code % sizeof t->added_first])
+        return NULL;
+    for (int64_t i = 0; i < t->added_count; i++) {
+        const added_token *one = &t->added[i];
+        if (one->normalized != normalized || one->length > count)
+            continue;
+        int64_t same = 0;
+        while (same < one->length && one->content[same].code == letters[same].code)
+            same++;
+        if (same == one->length)
+            return one;
+    }
+    return NULL;
+}
+
+typedef bool section_function(shoal_tokenizer *t, const letter *letters, int64_t count,
+                              token_list *to);
+
+/* Added tokens in the letters, and what lies between them through `then`. */
+static bool cut_added(shoal_tokenizer *t, bool normalized, const letter *letters,
+                      int64_t count, section_function *then, token_list *to) {
+    int64_t done = 0;
+    for (int64_t i = 0; i < count;) {
+        const added_token *one = added_here(t, normalized, letters + i, count - i);
+        if (!one) {
+            i++;
+            continue;
+        }
+        int64_t begin = i, end = i + one->length;
+        while (one->lstrip && begin > done && sh_char_is_space(letters[begin - 1].code))
+            begin--;
+        while (one->rstrip && end < count && sh_char_is_space(letters[end].code))
+            end++;
+        if ((begin > done && !then(t, letters + done, begin - done, to)) ||
+            !push_token(t, to, one->id, letters[begin].begin, letters[end - 1].end))
+            return false;
+        done = end;
+        i = end;
+    }
+    return done == count || then(t, letters + done, count - done, to);
+}
+
+/* A space in front, unless there is one. */
+static bool spaced_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                         token_list *to) {
+    t->spaced.count = 0;
+    if (!letters_grow(t->context, &t->spaced, count + 1))
+        return false;
+    t->spaced.at[0] = (letter){' ', letters[0].begin, letters[0].begin};
+    memcpy(t->spaced.at + 1, letters, (size_t)count * sizeof *letters);
+    return byte_words(t, t->spaced.at, count + 1, to);
+}
+
+/* A piece of normalised text without added tokens. */
+static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
+                     token_list *to) {
+    if (t->model == MODEL_WORDPIECE)
+        return bert_words(t, letters, count, to);
+    return (t->prefix_space && letters[0].code != ' '
+                ? spaced_words
+                : byte_words)(t, letters, count, to);
+}
+
+/* A piece of raw text. */
+static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                             token_list *to) {
+    t->normal.count = 0;
+    if (!sh_normalize(t->context, &t->rules, letters, count, &t->normal))
+        return false;
+    return cut_added(t, true, t->normal.at, t->normal.count, words_of, to);
+}
+
+/* ---- One text and two ------------------------------------------------------------- */
+
+static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t size) {
+    t->raw.count = 0;
+    if (size > LARGEST_TEXT)
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "a text of %lld bytes: it may have up to %d; cut it into several",
+                       (long long)size, (int)LARGEST_TEXT);
+    if (!letters_grow(t->context, &t->raw, size))
+        return SHOAL_NO_MEMORY;
+    for (int64_t at = 0; at < size;) {
+        uint32_t code;
+        const int bytes = sh_utf8_next(text + at, (size_t)(size - at), &code);
+        if (bytes == 0)
+            return sh_fail(t->context, SHOAL_INVALID,
+                           "the text is not UTF-8: byte %lld cannot be read",
+                           (long long)at);
+        t->raw.at[t->raw.count++] = (letter){code, (uint32_t)at, (uint32_t)(at + bytes)};
+        at += bytes;
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
+                              token_list *to) {
+    to->count = 0;
+    shoal_status status = read_letters(t, text, size);
+    if (status != SHOAL_OK)
+        return status;
+    return cut_added(t, false, t->raw.at, t->raw.count, normalized_words, to)
+               ? SHOAL_OK
+               : SHOAL_NO_MEMORY;
+}
+
+/* How much of two texts is kept so that both have at most `most` tokens. */
+static shoal_status cut_tokens(shoal_tokenizer *t, const shoal_text *text, int64_t most,
+                               int64_t kept[2]) {
+    const int64_t over = kept[0] + kept[1] - most;
+    if (most == 0) {
+        kept[0] = kept[1] = 0;
+        return SHOAL_OK;
+    }
+    if (most < 0 || (over > 0 && text->cut == SHOAL_CUT_FIRST && over > kept[0]) ||
+        (over > 0 && text->cut == SHOAL_CUT_SECOND && over > kept[1]))
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "a limit of %lld tokens is too small for this text",
+                       (long long)text->most);
+    if (over <= 0)
+        return SHOAL_OK;
+    if (text->cut == SHOAL_CUT_FIRST || !text->pair) {
+        kept[0] -= over;
+    } else if (text->cut == SHOAL_CUT_SECOND) {
+        kept[1] -= over;
+    } else { /* the longer one, until both are equally long; then both */
+        const int longer = kept[0] > kept[1] ? 0 : 1;
+        int64_t *small = &kept[1 - longer], *large = &kept[longer];
+        *large = max(*small, most - *small);
+        if (*small + *large > most) {
+            *small = most / 2;
+            *large = *small + most % 2;
+        }
+    }
+    return SHOAL_OK;
+}
+
+static bool make_room(shoal_tokenizer *t, int64_t count) {
+    void *out = t->out, *spans = t->spans;
+    const bool grown =
+        sh_list_grow(t->context, &out, 0, &t->out_room, 3 * count, sizeof *t->out) &&
+        sh_list_grow(t->context, &spans, 0, &t->span_room, 2 * count, sizeof *t->spans);
+    t->out = out;
+    t->spans = spans;
+    return grown;
+}
+
+static int64_t specials_in(const token_template *around) {
+    int64_t count = 0;
+    for (int i = 0; i < around->count; i++)
+        count += around->parts[i].text < 0;
+    return count;
+}
+
+static void write_token(shoal_tokenizer *t, int64_t at, int64_t count, const token *one,
+                        int32_t type, int32_t text) {
+    t->out[at] = one->id;
+    t->out[count + at] = type;
+    t->out[2 * count + at] = text;
+    t->spans[2 * at] = one->begin;
+    t->spans[2 * at + 1] = one->end;
+}
+
+static void put_together(shoal_tokenizer *t, const token_template *around,
+                         const int64_t kept[2], int64_t count) {
+    const token_list *const texts[2] = {&t->first, &t->second};
+    int64_t at = 0;
+    for (int i = 0; i < around->count; i++) {
+        const int32_t text = around->parts[i].text, type = around->parts[i].type;
+        if (text < 0)
+            write_token(t, at++, count, &(token){around->parts[i].id, 0, 0}, type, -1);
+        for (int64_t j = 0; text >= 0 && j < kept[text]; j++)
+            write_token(t, at++, count, &texts[text]->at[j], type, text);
+    }
+}
+
+static shoal_status finish(shoal_tokenizer *t, const shoal_text *text,
+                           shoal_tokens *tokens) {
+    static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
+    const token_template *around = text->bare   ? &bare
+                                   : text->pair ? &t->pair
+                                                : &t->single;
+    const int64_t specials = specials_in(around);
+    int64_t kept[2] = {t->first.count, t->second.count};
+    const int64_t all = kept[0] + kept[1];
+    if (text->most > 0) {
+        shoal_status status = cut_tokens(t, text, text->most - specials, kept);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    const int64_t count = specials + kept[0] + kept[1];
+    if (!make_room(t, count))
+        return SHOAL_NO_MEMORY;
+    put_together(t, around, kept, count);
+    *tokens = (shoal_tokens){.count = count,
+                             .ids = t->out,
+                             .types = t->out + count,
+                             .texts = t->out + 2 * count,
+                             .spans = t->spans,
+                             .left_out = all - kept[0] - kept[1]};
+    return SHOAL_OK;
+}
+
+shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
+                                    shoal_tokens *tokens) {
+    if (!t)
+        return SHOAL_INVALID;
+    if (!text || !text->text || !tokens)
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "tokenizer_encode: there is no text or no place for its tokens");
+    if (text->most < 0 || text->cut < SHOAL_CUT_LONGEST || text->cut > SHOAL_CUT_SECOND)
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "tokenizer_encode: most is negative or cut is not a shoal_cut");
+    const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
+    shoal_status status = tokens_of(t, text->text, size, &t->first);
+    t->second.count = 0;
+    if (status == SHOAL_OK && text->pair)
+        status =
+            tokens_of(t, text->pair,
+                      text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
+                      &t->second);
+    return status == SHOAL_OK ? finish(t, text, tokens) : status;
+}

@@ -1,0 +1,162 @@
+/* What a tokenizer is made of, once its files are read: tokenizer_file.c fills it in,
+ * tokenizer.c follows a text through it:
+ *
+ *     text -> added tokens cut out -> normalised -> words -> tokens -> special tokens
+ */
+#ifndef SHOAL_MODELS_TEXT_TOKENIZER_H
+#define SHOAL_MODELS_TEXT_TOKENIZER_H
+
+#include <jansson.h>
+
+#include "base/memory.h"
+#include "models/text/unicode.h"
+#include "models/text/vocabulary.h"
+#include "shoal_models.h"
+
+/* A character on its way to being a token, and the bytes of the text that it stands
+   for. */
+typedef struct {
+    uint32_t code, begin, end;
+} letter;
+
+/* Arrays that grow; a text's needs are not known beforehand. */
+typedef struct {
+    letter *at; /* [count] */
+    int64_t count, room;
+} letter_list;
+
+typedef struct {
+    int32_t id;
+    uint32_t begin, end;
+} token;
+
+typedef struct {
+    token *at;
+    int64_t count, room;
+} token_list;
+
+/* Makes room for `more` elements of `size` bytes. False: out of memory (message set). */
+bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *room,
+                  int64_t more, size_t size);
+
+static inline bool letters_grow(shoal_context *context, letter_list *list, int64_t more) {
+    void *at = list->at;
+    bool grown =
+        sh_list_grow(context, &at, list->count, &list->room, more, sizeof(letter));
+    list->at = at;
+    return grown;
+}
+
+static inline bool tokens_grow(shoal_context *context, token_list *list, int64_t more) {
+    void *at = list->at;
+    bool grown =
+        sh_list_grow(context, &at, list->count, &list->room, more, sizeof(token));
+    list->at = at;
+    return grown;
+}
+
+/* ---- Normalisation (normalize.c) -------------------------------------------------- */
+
+typedef struct {
+    bool clean;         /* drop controls; any white space is a space */
+    bool ideographs;    /* put spaces around them */
+    bool strip_accents; /* decompose and drop the marks */
+    bool lower;
+    bool compose; /* NFC; not with the others */
+} normalizer;
+
+/* Appends `count` letters to `to`, normalised. False: out of memory. */
+bool sh_normalize(shoal_context *context, const normalizer *rules, const letter *from,
+                  int64_t count, letter_list *to);
+
+/* ---- The tokenizer ---------------------------------------------------------------- */
+
+/* A token that is found in the text itself, before anything else is. */
+typedef struct {
+    int32_t id;
+    const letter *content; /* [length] */
+    int64_t length;
+    bool lstrip, rstrip; /* white space beside it belongs to it */
+    bool normalized;     /* is looked for in the normalised text */
+} added_token;
+
+enum { ADDED_MOST = 10000, TEMPLATE_MOST = 16 };
+
+/* What is put around one text or two. */
+typedef struct {
+    int count;
+    struct {
+        int32_t text; /* 0 or 1: all its tokens; -1: the special token `id` */
+        int32_t id, type;
+    } parts[TEMPLATE_MOST];
+} token_template;
+
+/* One symbol of a word while its pairs are merged, and a merge that waits. */
+typedef struct {
+    int32_t id, previous, next; /* -1: none */
+    uint32_t begin, end;
+    bool alive;
+} symbol;
+
+typedef struct {
+    int32_t rank, at, id;
+} waiting_merge;
+
+typedef enum { MODEL_WORDPIECE, MODEL_BYTE_PAIRS } token_model;
+
+struct shoal_tokenizer {
+    shoal_context *context;
+    token_model model;
+    normalizer rules;
+    vocabulary words;
+    int32_t largest_id;
+    int32_t unknown; /* -1: what is unknown is left out */
+    /* WordPiece */
+    char prefix[32]; /* of a word's later pieces */
+    size_t prefix_size;
+    int64_t longest_word; /* characters; longer ones are unknown */
+    /* Byte pairs */
+    bool prefix_space, split_words, join_unknown;
+    merge_table merges;
+    int32_t byte_ids[256]; /* -1: not in the vocabulary */
+
+    added_token *added; /* [added_count], longest first */
+    int64_t added_count;
+    letter_list added_letters;
+    bool added_first[256]; /* whether one may begin so: by the character modulo 256 */
+    token_template single, pair;
+
+    /* The text at work. */
+    letter_list raw, normal, spaced;
+    token_list first, second;
+    char *word; /* a word as bytes */
+    int64_t word_room;
+    symbol *symbols;
+    int64_t symbol_room;
+    waiting_merge *heap;
+    int64_t heap_count, heap_room;
+    int32_t *out; /* ids, types and texts */
+    int64_t out_room;
+    int64_t *spans;
+    int64_t span_room;
+};
+
+/* From the bytes of a tokenizer.json; `label` names it in messages. */
+shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,
+                                const char *text, size_t size, shoal_tokenizer **made);
+
+/* The older files: a list of words (vocab.txt), or words with ids
+   and merges (vocab.json, merges.txt). settings: tokenizer_config.json's, or NULL. */
+typedef struct {
+    const char *label;
+    const char *bytes; /* [size] */
+    size_t size;
+} text_file;
+
+shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *words,
+                                      const json_t *settings, shoal_tokenizer **made);
+shoal_status sh_tokenizer_parse_pairs(shoal_context *context, const text_file *words,
+                                      const text_file *merges, const json_t *settings,
+                                      shoal_tokenizer **made);
+
+#endif

@@ -1,0 +1,50 @@
+/* Two tables of a tokenizer: words and their ids, and the merges of byte pair encoding.
+   Each is one block, made for a number of entries that is known beforehand. */
+#ifndef SHOAL_MODELS_TEXT_VOCABULARY_H
+#define SHOAL_MODELS_TEXT_VOCABULARY_H
+
+#include <stdbool.h>
+
+#include "base/context.h"
+
+typedef struct {
+    int64_t count, room;
+    size_t bytes;    /* of all words so far */
+    size_t longest;  /* bytes of one */
+    char *text;      /* all words, one after another */
+    size_t *begin;   /* [room + 1] */
+    int32_t *ids;    /* [room] */
+    uint32_t *slots; /* [mask + 1]: which word, from 1; 0: none */
+    uint64_t mask;
+    void *block;
+} vocabulary;
+
+/* For so many words of so many bytes in all. */
+shoal_status sh_vocabulary_create(shoal_context *context, int64_t words, size_t bytes,
+                                  vocabulary *made);
+void sh_vocabulary_destroy(shoal_context *context, vocabulary *words);
+/* False when the word is there already. The caller keeps to the room. */
+bool sh_vocabulary_add(vocabulary *words, const char *word, size_t size, int32_t id);
+int32_t sh_vocabulary_find(const vocabulary *words, const char *word,
+                           size_t size); /* -1: none */
+
+typedef struct {
+    uint64_t pair; /* left id in the upper half, right id in the lower; ~0: free */
+    int32_t rank;  /* smaller ones are merged first */
+    int32_t id;    /* of what they become */
+} merge;
+
+typedef struct {
+    int64_t count;
+    merge *slots; /* [mask + 1] */
+    uint64_t mask;
+} merge_table;
+
+shoal_status sh_merges_create(shoal_context *context, int64_t count, merge_table *made);
+void sh_merges_destroy(shoal_context *context, merge_table *merges);
+/* Of rank `count` so far. False when the pair is there already. */
+bool sh_merges_add(merge_table *merges, int32_t left, int32_t right, int32_t id);
+const merge *sh_merges_find(const merge_table *merges, int32_t left,
+                            int32_t right); /* NULL: none */
+
+#endif
