@@ -3,6 +3,8 @@
  * Whisper, whole: features, encoder, decoder, and the published way of decoding. Any kind
  * of attention runs the encoder, which attends over 1500 positions in every window of
  * 30 s; the decoder's attention is exact. Models are read as others have published them.
+ * Beside it stands what training a recogniser of one's own needs: filter banks, and data
+ * folders as Kaldi keeps them (the models and CTC are in shoal_models.h).
  *
  * A COMPLETE PROGRAM
  *
@@ -198,6 +200,98 @@ typedef struct {
 SHOAL_API shoal_status shoal_count_word_errors(shoal_context *context,
                                                const char *reference, const char *text,
                                                shoal_word_errors *errors);
+
+/* ---- Filter banks ------------------------------------------------------------------ */
+
+/* Log-mel filter banks as Kaldi computes them, without dither: 25 ms every 10 ms of mono
+   sound at 16 kHz, povey window, preemphasis 0.97, power, 20 Hz to 8 kHz. All zero: 40
+   bands, snip-edges. */
+typedef struct {
+    int32_t bands;   /* 0: 40 */
+    int32_t centred; /* nonzero: snip-edges=false, a frame for every 10 ms, with the sound
+                        reflected at both ends */
+} shoal_fbank_options;
+
+/* How many frames so many samples have. */
+SHOAL_API int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples);
+/* samples [count], -1 to 1, at 16 kHz; features [frames][bands]. options may be NULL.
+   Allocates during the call. */
+SHOAL_API shoal_status shoal_fbank(shoal_context *context,
+                                   const shoal_fbank_options *options,
+                                   const float *samples, int64_t count, float *features);
+
+/* ---- Data folders ------------------------------------------------------------------ */
+
+/* Recordings with what is said in them, as Kaldi keeps them. A folder has
+       wav.scp    ID PATH          a recording; PATH is absolute or begins in the folder
+       segments   ID REC BEGIN END where there is one: utterances are parts of recordings
+       text       ID WORD WORD ... what is said; or another file of this form
+       utt2spk    ID SPEAKER       where there is one: else each utterance has its own
+   Commands in wav.scp ("... |") are refused: nothing is run here. Features are computed
+   once, by all threads, into a file that is mapped; its name carries what they depend on
+   (paths, sizes, times of the recordings, segments, options), and one that is stale or
+   damaged is made again. */
+typedef struct shoal_corpus shoal_corpus;
+
+typedef enum {
+    SHOAL_NORMALISE_SPEAKER,
+    SHOAL_NORMALISE_UTTERANCE,
+    SHOAL_NORMALISE_NOTHING
+} shoal_normalise;
+
+typedef struct {
+    const char *labels; /* the file of transcripts; NULL: "text" */
+    int32_t characters; /* nonzero: units are the letters, and "_" between words; else the
+                           words of the file */
+    int32_t skip_bad;   /* nonzero: utterances that cannot be used are left out */
+    int32_t normalise;  /* a shoal_normalise: of mean and variance, per band */
+    double speed;       /* the sound is played so many times as fast, 0.5 to 2; 0: 1 */
+    shoal_fbank_options fbank;
+    const char *cache;        /* folder of the features' file; must exist */
+    const char *const *units; /* [unit_count] of a model, in the order of strcmp; NULL:
+                                 those of the folder */
+    int64_t unit_count;
+    /* Called as recordings are read; not 0 stops (SHOAL_INVALID). May be NULL. */
+    int (*progress)(void *user, int64_t done, int64_t all);
+    /* Called for each utterance that cannot be used. May be NULL. */
+    void (*bad)(void *user, const char *id, const char *reason);
+    void *user;
+} shoal_corpus_options;
+
+/* Refused where an utterance cannot be used, unless they are to be skipped: all are
+   looked at, so that nothing is found out later. */
+SHOAL_API shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
+                                         const shoal_corpus_options *options,
+                                         shoal_corpus **corpus);
+SHOAL_API void shoal_corpus_close(shoal_corpus *corpus); /* NULL is legal */
+
+typedef struct {
+    int64_t utterances, speakers, frames, labels; /* that can be used */
+    int64_t bad;                                  /* that were left out */
+    int64_t longest, most_labels;                 /* of one utterance */
+    int32_t bands;
+    int32_t cached; /* nonzero: the features were there already */
+    int64_t units;
+    uint64_t fingerprint; /* of utterances, labels, units and features */
+} shoal_corpus_info;
+SHOAL_API shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus);
+
+typedef struct {
+    const char *id, *speaker;
+    int64_t speaker_index; /* 0 .. speakers - 1 */
+    int64_t frames;
+    const float *features; /* [frames][bands], as computed, */
+    const float *mean;     /* [bands], which is to be taken away, */
+    const float *scale;    /* [bands], before this is multiplied with */
+    int64_t label_count;
+    const int32_t *labels; /* 1 .. units */
+} shoal_utterance;
+/* index 0 .. utterances - 1, in the order of the folder's files; returns 0 past them. All
+   pointers live as long as the corpus. */
+SHOAL_API int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,
+                                     shoal_utterance *utterance);
+/* Unit 1 .. units as text; NULL beyond. 0 stays free for a blank. */
+SHOAL_API const char *shoal_corpus_unit(const shoal_corpus *corpus, int64_t unit);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,405 @@
+/* Filter banks against recorded values of kaldi-native-fbank (bench/peers/fbank.py
+   --record), and data folders: lists, units, segments, bad ones, the file of features. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <sndfile.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "folders.h"
+#include "shoal_speech.h"
+#include "support.h"
+
+static shoal_context *context;
+static const char *folder, *cache;
+
+/* ---- Filter banks ------------------------------------------------------------------ */
+
+/* A tone in noise. */
+static void fill_tone(float *samples, int64_t count) {
+    uint64_t state = 1;
+    for (int64_t i = 0; i < count; i++) {
+        state = (state * 1103515245 + 12345) % (UINT64_C(1) << 31);
+        samples[i] = (float)(0.3 * sin(0.05 * (double)i) +
+                             0.2 * ((double)(state >> 16) / 32768 - 0.5));
+    }
+}
+
+static const struct {
+    shoal_fbank_options options;
+    int64_t frames;
+    float first[8], last[8]; /* of the frames, every (bands / 8)th band */
+} recorded[] = {
+    {{40, 0},
+     4,
+     {20.06968f, 15.62828f, 18.01092f, 20.38466f, 20.45133f, 21.56773f, 22.87395f,
+      23.21797f},
+     {20.02436f, 16.80790f, 19.44717f, 19.72525f, 19.75290f, 22.02406f, 23.21847f,
+      23.57246f}},
+    {{0, 1},
+     6,
+     {20.46360f, 18.37969f, 18.86781f, 20.14133f, 20.04485f, 21.21319f, 23.47750f,
+      23.72075f},
+     {20.52235f, 16.90339f, 19.08848f, 20.33652f, 20.72612f, 22.13399f, 23.57478f,
+      23.67190f}},
+    {{80, 0},
+     4,
+     {15.08151f, 13.84119f, 17.52075f, 18.80154f, 19.01577f, 19.72650f, 21.77628f,
+      21.94712f},
+     {15.39043f, 16.00689f, 19.09653f, 19.22593f, 18.21380f, 20.76184f, 22.18326f,
+      23.09144f}},
+    {{80, 1},
+     6,
+     {18.09401f, 17.93925f, 17.72707f, 18.84668f, 18.81377f, 19.44115f, 21.71009f,
+      22.82920f},
+     {18.25027f, 15.59426f, 18.07057f, 19.84681f, 20.11349f, 21.32588f, 22.33582f,
+      22.81010f}},
+};
+
+static void banks_are_kaldis(void **state) {
+    float samples[1000], features[6 * 80];
+    fill_tone(samples, 1000);
+    for (int64_t i = 0; i < COUNT_OF(recorded); i++) {
+        const shoal_fbank_options *options = &recorded[i].options;
+        const int bands = options->bands ? options->bands : 40;
+        assert_int_equal(shoal_fbank_frames(options, 1000), recorded[i].frames);
+        assert_int_equal(shoal_fbank(context, options, samples, 1000, features),
+                         SHOAL_OK);
+        for (int k = 0; k < 8; k++) {
+            const float *last = features + (recorded[i].frames - 1) * bands;
+            assert_true(fabsf(features[k * bands / 8] - recorded[i].first[k]) < 1e-3f);
+            assert_true(fabsf(last[k * bands / 8] - recorded[i].last[k]) < 1e-3f);
+        }
+    }
+}
+
+static void banks_have_corners(void **state) {
+    const shoal_fbank_options centred = {.centred = 1};
+    float samples[400] = {0}, features[3 * 40];
+    assert_int_equal(shoal_fbank_frames(NULL, 0), 0);
+    assert_int_equal(shoal_fbank_frames(NULL, 399), 0);
+    assert_int_equal(shoal_fbank_frames(NULL, 400), 1);
+    assert_int_equal(shoal_fbank_frames(NULL, 559), 1);
+    assert_int_equal(shoal_fbank_frames(NULL, 560), 2);
+    assert_int_equal(shoal_fbank_frames(&centred, 79), 0);
+    assert_int_equal(shoal_fbank_frames(&centred, 80), 1);
+    assert_int_equal(shoal_fbank(context, NULL, samples, 400, features), SHOAL_OK);
+    assert_true(fabsf(features[0] - logf(1.1920929e-7f)) < 1e-4f); /* silence */
+    assert_int_equal(shoal_fbank(context, &centred, samples, 80, features), SHOAL_OK);
+    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.bands = 201}, samples,
+                                 400, features),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_fbank(context, NULL, NULL, 400, features), SHOAL_INVALID);
+    assert_int_equal(shoal_fbank(NULL, NULL, samples, 400, features), SHOAL_INVALID);
+}
+
+/* ---- A folder ---------------------------------------------------------------------- */
+
+static const char *inside(const char *name) {
+    static char path[4][512];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+    return path[turn];
+}
+
+static void write_text(const char *name, const char *text) {
+    write_bytes_to(inside(name), text, strlen(text));
+}
+
+static void write_sound(const char *name, int rate, int64_t count) {
+    SF_INFO information = {.samplerate = rate,
+                           .channels = 1,
+                           .format = SF_FORMAT_WAV | SF_FORMAT_PCM_16};
+    SNDFILE *file = sf_open(inside(name), SFM_WRITE, &information);
+    float *samples = test_memory(count, sizeof *samples);
+    fill_tone(samples, count);
+    assert_non_null(file);
+    assert_int_equal(sf_writef_float(file, samples, count), count);
+    sf_close(file);
+    free(samples);
+}
+
+/* Three recordings of two speakers. */
+static int make_data(void **state) {
+    context = test_context(NULL, 2);
+    folder = make_folder();
+    cache = make_folder();
+    write_sound("a.wav", 16000, 16000);
+    write_sound("b.wav", 48000, 24000);
+    write_sound("c.wav", 16000, 8000);
+    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
+    write_text("utt2spk", "a x\nb y\nc x\n");
+    return 0;
+}
+
+static int remove_data(void **state) {
+    remove_folder(folder);
+    remove_folder(cache);
+    shoal_context_destroy(context);
+    return 0;
+}
+
+static char refused[2000];
+
+static void note_bad(void *user, const char *id, const char *reason) {
+    char *text = user;
+    const size_t used = strlen(text);
+    snprintf(text + used, sizeof refused - used, "%s: %s\n", id, reason);
+}
+
+static shoal_corpus_options options_of(void) {
+    refused[0] = 0;
+    return (shoal_corpus_options){.cache = cache, .bad = note_bad, .user = refused};
+}
+
+static shoal_corpus *open_good(const shoal_corpus_options *options) {
+    shoal_corpus *corpus;
+    if (shoal_corpus_open(context, folder, options, &corpus) != SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+    return corpus;
+}
+
+static void open_bad(const shoal_corpus_options *options, const char *message) {
+    shoal_corpus *corpus;
+    assert_int_not_equal(shoal_corpus_open(context, folder, options, &corpus), SHOAL_OK);
+    assert_null(corpus);
+    if (!strstr(shoal_context_message(context), message))
+        fail_msg("\"%s\" has no \"%s\"", shoal_context_message(context), message);
+}
+
+static void a_folder_is_read(void **state) {
+    const shoal_corpus_options options = options_of();
+    for (int pass = 0; pass < 2; pass++) {
+        shoal_corpus *corpus = open_good(&options);
+        const shoal_corpus_info info = shoal_corpus_describe(corpus);
+        shoal_utterance a, b, c;
+        assert_int_equal(info.cached, pass);
+        assert_true(info.utterances == 3 && info.speakers == 2 && info.bad == 0 &&
+                    info.labels == 6 && info.units == 3 && info.bands == 40 &&
+                    info.longest == 98 && info.most_labels == 3);
+        assert_true(shoal_corpus_utterance(corpus, 0, &a) == 1 &&
+                    shoal_corpus_utterance(corpus, 1, &b) == 1 &&
+                    shoal_corpus_utterance(corpus, 2, &c) == 1 &&
+                    shoal_corpus_utterance(corpus, 3, &c) == 0);
+        assert_string_equal(a.id, "a");
+        assert_string_equal(b.speaker, "y");
+        assert_true(a.frames == 98 && b.frames == 48 && c.frames == 48);
+        assert_memory_equal(c.labels, ((int32_t[]){2, 1, 1}), sizeof(int32_t) * 3);
+        assert_string_equal(shoal_corpus_unit(corpus, 2), "THREE");
+        assert_null(shoal_corpus_unit(corpus, 0));
+        assert_null(shoal_corpus_unit(corpus, 4));
+        /* c is the beginning of a, but for the 16 bits of the file */
+        for (int i = 0; i < 48 * 40; i++)
+            assert_true(fabsf(a.features[i] - c.features[i]) < 1e-6f);
+        assert_ptr_equal(a.mean, c.mean);
+        assert_true(a.mean != b.mean);
+        shoal_corpus_close(corpus);
+    }
+}
+
+/* Normalised features of a speaker have mean 0 and variance 1. */
+static void speakers_are_normalised(void **state) {
+    const shoal_corpus_options options = options_of();
+    shoal_corpus *corpus = open_good(&options);
+    shoal_utterance one;
+    double sum = 0, squares = 0, count = 0;
+    for (int64_t i = 0; i < 3; i += 2) {
+        shoal_corpus_utterance(corpus, i, &one);
+        for (int64_t t = 0; t < one.frames; t++) {
+            const double value =
+                (double)((one.features[t * 40 + 7] - one.mean[7]) * one.scale[7]);
+            sum += value;
+            squares += value * value;
+            count++;
+        }
+    }
+    assert_true(fabs(sum / count) < 1e-4 && fabs(squares / count - 1) < 1e-3);
+    shoal_corpus_close(corpus);
+}
+
+static void segments_are_cut(void **state) {
+    shoal_corpus_options options = options_of();
+    write_text("segments", "s1 a 0 0.5\ns2 a 0.5 1.0\ns3 c 0.1 0.4\n");
+    write_text("labels", "s1 A B\ns2 B\ns3 C\n");
+    write_text("utt2spk", "s1 x\ns2 x\ns3 y\n");
+    options.labels = "labels";
+    shoal_corpus *corpus = open_good(&options);
+    shoal_utterance one;
+    shoal_corpus_utterance(corpus, 1, &one);
+    assert_string_equal(one.id, "s2");
+    assert_int_equal(one.frames, 48);
+    shoal_corpus_close(corpus);
+    write_text("segments", "s1 a 0 0.5\ns2 nobody 0.5 1.0\ns3 c 0.1 4\n");
+    open_bad(&options, "2 of 3 utterances cannot be used, the first s2");
+    assert_non_null(strstr(refused, "s3: ends at 4.00 s, but its recording has 0.50 s"));
+    write_text("segments", "s1 a 0 0.5\ns2 a 1 0.5\n");
+    open_bad(&options, "segments: line 2");
+    unlink(inside("segments"));
+    write_text("utt2spk", "a x\nb y\nc x\n");
+}
+
+static void characters_are_units(void **state) {
+    shoal_corpus_options options = options_of();
+    write_text("letters", "a AB A\nb \xc3\xa4\nc B");
+    options.labels = "letters";
+    options.characters = 1;
+    shoal_corpus *corpus = open_good(&options);
+    shoal_utterance one;
+    assert_int_equal(shoal_corpus_describe(corpus).units, 4);
+    assert_string_equal(shoal_corpus_unit(corpus, 3), "_");
+    assert_string_equal(shoal_corpus_unit(corpus, 4), "\xc3\xa4");
+    shoal_corpus_utterance(corpus, 0, &one);
+    assert_memory_equal(one.labels, ((int32_t[]){1, 2, 3, 1}), sizeof(int32_t) * 4);
+    shoal_corpus_close(corpus);
+}
+
+static void units_of_a_model_are_kept(void **state) {
+    const char *const units[] = {"FOUR", "ONE", "THREE", "TWO"};
+    shoal_corpus_options options = options_of();
+    options.units = units;
+    options.unit_count = 4;
+    shoal_corpus *corpus = open_good(&options);
+    shoal_utterance one;
+    shoal_corpus_utterance(corpus, 1, &one);
+    assert_int_equal(one.labels[0], 4);
+    shoal_corpus_close(corpus);
+    options.unit_count = 3;
+    open_bad(&options, "the first a: TWO is no unit of the model");
+}
+
+/* ---- Bad ones ---------------------------------------------------------------------- */
+
+static void bad_ones_are_named_and_skipped(void **state) {
+    shoal_corpus_options options = options_of();
+    write_text("wav.scp", "a a.wav\nb missing.wav\nc c.wav\nd low.wav\ne noise.wav\n"
+                          "f c.wav\ng c.wav\n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE\nd ONE\ne ONE\nf\n");
+    write_text("utt2spk", "a x\nb y\nc x\nd x\ne x\nf x\ng x\n");
+    write_sound("low.wav", 8000, 8000);
+    write_text("noise.wav", "this is no sound");
+    for (int pass = 0; pass < 2; pass++) {
+        refused[0] = 0;
+        open_bad(&options, "5 of 7 utterances cannot be used");
+        assert_non_null(strstr(refused, "b: "));
+        assert_non_null(strstr(refused, "missing.wav"));
+        assert_non_null(strstr(refused, "has 8000 samples per second"));
+        assert_non_null(strstr(refused, "e: "));
+        assert_non_null(strstr(refused, "f: its transcript is empty"));
+        assert_non_null(strstr(refused, "g: has no transcript"));
+    }
+    options.skip_bad = 1;
+    shoal_corpus *corpus = open_good(&options);
+    assert_true(shoal_corpus_describe(corpus).utterances == 2 &&
+                shoal_corpus_describe(corpus).bad == 5);
+    shoal_corpus_close(corpus);
+    write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
+    open_bad(&options, "line 2: b has a command");
+    write_text("wav.scp", "a a.wav\na b.wav\n");
+    open_bad(&options, "line 2: a is there twice");
+    write_text("wav.scp", "");
+    open_bad(&options, "has no utterances");
+    options.labels = "nothing";
+    open_bad(&options, "nothing");
+    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
+    write_text("utt2spk", "a x\nb y\nc x\n");
+}
+
+/* ---- The file ---------------------------------------------------------------------- */
+
+static void speed_changes_the_length(void **state) {
+    shoal_corpus_options options = options_of();
+    shoal_utterance one;
+    options.speed = 1.25;
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+    shoal_corpus_utterance(corpus, 0, &one);
+    assert_int_equal(one.frames, 78); /* 12,800 samples */
+    shoal_corpus_close(corpus);
+    options.speed = 3;
+    open_bad(&options, "speed");
+}
+
+static int flip_a_byte(const char *path, long at) {
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    fseek(file, at, SEEK_SET);
+    const int byte = fgetc(file);
+    fseek(file, at, SEEK_SET);
+    fputc(byte ^ 1, file);
+    return fclose(file);
+}
+
+/* Stale and damaged files are made again. */
+static void damage_is_mended(void **state) {
+    const char *fresh = make_folder();
+    shoal_corpus_options options = options_of();
+    char command[600], path[512] = "";
+    options.cache = fresh;
+    shoal_corpus_close(open_good(&options));
+    snprintf(command, sizeof command, "ls %s/*.features", fresh);
+    FILE *list = popen(command, "r");
+    assert_non_null(fgets(path, sizeof path, list));
+    pclose(list);
+    path[strcspn(path, "\n")] = 0;
+    struct stat whole;
+    assert_int_equal(stat(path, &whole), 0);
+    const long places[] = {0, 9, 20, 47, 50, 100, (long)whole.st_size - 1};
+    for (int64_t i = 0; i < COUNT_OF(places); i++) {
+        flip_a_byte(path, places[i]);
+        shoal_corpus *corpus = open_good(&options);
+        assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+        shoal_corpus_close(corpus);
+    }
+    assert_int_equal(truncate(path, whole.st_size / 2), 0);
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+    shoal_corpus_close(corpus);
+    corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).cached, 1);
+    shoal_corpus_close(corpus);
+    write_sound("c.wav", 16000, 8001); /* another recording under the same name */
+    corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+    shoal_corpus_close(corpus);
+    remove_folder(fresh);
+}
+
+static int stop_at_once(void *user, int64_t done, int64_t all) {
+    return done > 0 && all == 3;
+}
+
+static void work_can_be_stopped(void **state) {
+    shoal_corpus_options options = options_of();
+    options.speed = 0.9;
+    options.progress = stop_at_once;
+    open_bad(&options, "stopped");
+    options.progress = NULL;
+    options.cache = "/nonexistent";
+    open_bad(&options, "cannot be written");
+    options.cache = NULL;
+    open_bad(&options, "cache");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(banks_are_kaldis),
+        cmocka_unit_test(banks_have_corners),
+        cmocka_unit_test(a_folder_is_read),
+        cmocka_unit_test(speakers_are_normalised),
+        cmocka_unit_test(segments_are_cut),
+        cmocka_unit_test(characters_are_units),
+        cmocka_unit_test(units_of_a_model_are_kept),
+        cmocka_unit_test(bad_ones_are_named_and_skipped),
+        cmocka_unit_test(speed_changes_the_length),
+        cmocka_unit_test(damage_is_mended),
+        cmocka_unit_test(work_can_be_stopped),
+    };
+    return cmocka_run_group_tests_name("corpus", tests, make_data, remove_data);
+}
