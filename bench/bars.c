@@ -153,7 +153,11 @@ static void run_side(side *s) {
         stop(s->kind, shoal_context_message(s->context));
     if (!s->backward)
         return;
-    shoal_gradients gradients = {x->out, x->dout, x->dq, x->dk, x->dv};
+    shoal_gradients gradients = {.out = x->out,
+                                 .dout = x->dout,
+                                 .dq = x->dq,
+                                 .dk = x->dk,
+                                 .dv = x->dv};
     if (shoal_backward(s->plan, &inputs, &gradients) != SHOAL_OK)
         stop(s->kind, shoal_context_message(s->context));
 }

@@ -12,7 +12,10 @@
    their sum m over T,
 
        weight_l = m x softmax over T of the query's scores     on T
-       weight_l = Ac_l                                             elsewhere */
+       weight_l = Ac_l                                             elsewhere
+
+   Kinds with masks add a bias to the scores, where -inf hides a key, and multiply the
+   weights by dropout's factors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +65,14 @@ static double key_length(const exact_head *head, int64_t l) {
 
 double exact_score(const exact_head *head, const double *x, int64_t l) {
     return head->scale * dot(x, key_of(head, l), head->dim) / key_length(head, l);
+}
+
+static double bias_of(const exact_head *head, int64_t i, int64_t l) {
+    return head->bias ? head->bias[i * head->keys + l] : 0;
+}
+
+static double factor_of(const exact_head *head, int64_t i, int64_t l) {
+    return head->factors ? head->factors[i * head->keys + l] : 1;
 }
 
 /* Adds what the gradient of the score of x and key l says about both. The length of a
@@ -158,7 +169,8 @@ static void choose_best(exact_head *head, int64_t i) {
     const int64_t topk = head->attention.topk;
     ranked *ranking = head->ranking;
     for (int64_t l = 0; l < head->keys; l++)
-        ranking[l] = (ranked){exact_score(head, query_of(head, i), l), l};
+        ranking[l] =
+            (ranked){exact_score(head, query_of(head, i), l) + bias_of(head, i, l), l};
     qsort(ranking, (size_t)head->keys, sizeof *ranking, better_first);
     for (int64_t rank = 0; rank < head->keys && rank < topk; rank++)
         head->counts[ranking[rank].key] = 1;
@@ -169,14 +181,14 @@ static void choose_best(exact_head *head, int64_t i) {
 /* Positions at most W/2 away, rounded down. */
 static void choose_near(exact_head *head, int64_t i) {
     for (int64_t l = 0; l < head->keys; l++)
-        head->counts[l] = llabs(i - l) <= head->attention.window / 2;
+        head->counts[l] = llabs(i + head->ahead - l) <= head->attention.window / 2;
 }
 
 /* Those, and positions a multiple of W away. */
 static void choose_strided(exact_head *head, int64_t i) {
     choose_near(head, i);
     for (int64_t l = 0; l < head->keys; l++)
-        if ((i - l) % head->attention.window == 0)
+        if ((i + head->ahead - l) % head->attention.window == 0)
             head->counts[l] = 1;
 }
 
@@ -250,7 +262,10 @@ static void one_softmax(exact_head *head, int64_t i) {
     double *all = head->own;
     for (int64_t l = 0; l < head->keys; l++) {
         all[l] = grouped && head->counts[l] == 0 ? 1 : head->counts[l];
-        head->scores[l] = exact_score(head, scored_by(head, i, l), l);
+        head->scores[l] = exact_score(head, scored_by(head, i, l), l) +
+                          bias_of(head, i, l);
+        if (head->scores[l] == -INFINITY)
+            all[l] = 0;
     }
     softmax(head->scores, all, head->keys, head->weights);
 }
@@ -293,13 +308,16 @@ void exact_output(exact_head *head, int64_t i, double *out) {
     memset(out, 0, (size_t)head->value_dim * sizeof(double));
     for (int64_t l = 0; l < head->keys; l++)
         for (int64_t d = 0; d < head->value_dim; d++)
-            out[d] += head->weights[l] * head->v[l * head->value_dim + d];
+            out[d] += head->weights[l] * factor_of(head, i, l) *
+                      head->v[l * head->value_dim + d];
 }
 
 /* ---- Gradients --------------------------------------------------------------------- */
 
 static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double *dkeys) {
     softmax_gradient(head->weights, head->dweights, head->keys);
+    for (int64_t l = 0; l < head->keys && head->dbias; l++)
+        head->dbias[i * head->keys + l] += head->dweights[l];
     for (int64_t l = 0; l < head->keys; l++)
         score_gradient(head, l, scored_by(head, i, l), head->dweights[l],
                        head->counts[l] > 0 ? dq + i * head->dim : head->dcentroid, dkeys);
@@ -341,9 +359,11 @@ void exact_output_gradient(exact_head *head, int64_t i, const double *dout, doub
     exact_row(head, i);
     memset(head->dcentroid, 0, (size_t)head->dim * sizeof(double));
     for (int64_t l = 0; l < head->keys; l++) {
-        head->dweights[l] = dot(dout, head->v + l * head->value_dim, head->value_dim);
+        const double factor = factor_of(head, i, l);
+        head->dweights[l] = factor *
+                            dot(dout, head->v + l * head->value_dim, head->value_dim);
         for (int64_t d = 0; d < head->value_dim; d++)
-            dv[l * head->value_dim + d] += head->weights[l] * dout[d];
+            dv[l * head->value_dim + d] += head->weights[l] * factor * dout[d];
     }
     if (keeps_mass(head))
         two_softmaxes_gradient(head, i, dq, dkeys);
@@ -403,6 +423,8 @@ void exact_destroy(exact_head *head) {
     free(head->memory);
     free(head->ranking);
     free(head->chunks);
+    free(head->bias);
+    free(head->factors);
     free(head);
 }
 
@@ -436,6 +458,54 @@ static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
     for (int64_t i = 0; i < live_positions(a, b); i++)
         for (int64_t f = 0; f < a->features; f++)
             *to++ = (double)from[i * s.position + f];
+}
+
+static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64_t b,
+                       int64_t h, int64_t i, int64_t l) {
+    if (s.batch == 0 && s.head == 0 && s.query == 0 && s.key == 0) {
+        s.key = 1;
+        s.query = problem->keys;
+        s.head = problem->queries * s.query;
+        s.batch = problem->heads * s.head;
+    }
+    return b * s.batch + h * s.head + i * s.query + l * s.key;
+}
+
+/* Bias, mask and causal order are one bias. */
+static double load_bias(const exact_head *head, const shoal_problem *problem,
+                        const shoal_inputs *inputs, int64_t b, int64_t h, int64_t i,
+                        int64_t l) {
+    const bool future = problem->causal && l > i + head->ahead;
+    if (future || (inputs->mask &&
+                   !inputs->mask[pair_at(problem, inputs->mask_strides, b, h, i, l)]))
+        return -INFINITY;
+    return inputs->bias
+               ? (double)inputs->bias[pair_at(problem, inputs->bias_strides, b, h, i, l)]
+               : 0;
+}
+
+static bool load_masks(exact_head *head, const shoal_problem *problem,
+                       const shoal_inputs *inputs, int64_t b, int64_t h) {
+    const int64_t N = head->queries, S = head->keys;
+    const bool biased = problem->causal || inputs->bias || inputs->mask;
+    if (problem->causal && S > N)
+        head->ahead = S - N;
+    if (biased)
+        head->bias = calloc((size_t)(N * S) + 1, sizeof *head->bias);
+    if (problem->dropout > 0)
+        head->factors = calloc((size_t)(N * S) + 1, sizeof *head->factors);
+    if ((biased && !head->bias) || (problem->dropout > 0 && !head->factors))
+        return false;
+    for (int64_t at = 0; at < N * S; at++) {
+        const int64_t i = at / S, l = at % S;
+        if (head->bias)
+            head->bias[at] = load_bias(head, problem, inputs, b, h, i, l);
+        if (head->factors)
+            head->factors[at] =
+                (double)shoal_dropout_factor(problem->dropout, inputs->dropout_seed,
+                                             b * problem->heads + h, i, l);
+    }
+    return true;
 }
 
 /* What the plan chose in head `at` of all. */
@@ -499,5 +569,8 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
         copy_head(&k, b, kv_head, head->k);
     if (plan)
         load_choices(head, problem, plan, b * problem->heads + h);
-    return head;
+    if (load_masks(head, problem, inputs, b, h))
+        return head;
+    exact_destroy(head);
+    return NULL;
 }

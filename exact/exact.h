@@ -33,8 +33,14 @@ typedef struct {
     int64_t *chunks;         /* [rounds][N], lsh: exact_set_buckets fills them */
     bool has_chunks; /* they were set, or could be no others: one chunk holds all */
 
+    /* Kinds with masks; exact_load takes them from a problem. */
+    int64_t ahead;   /* query i is at the position of key i + ahead */
+    double *bias;    /* [N][S], -INFINITY where the query does not see the key; NULL: 0 */
+    double *factors; /* [N][S], what dropout makes of the weights; NULL: 1 */
+    double *dbias;   /* [N][S], a gradient is added to it; NULL: it is not wanted */
+
     /* What the last exact_row found for its query. */
-    double *weights; /* [S], the row that multiplies V */
+    double *weights; /* [S], the row that multiplies V, before dropout */
     double *counts;  /* [S] how often a key counts with the query's own score */
     double *scores;  /* [S] the query's where it counts, elsewhere its centroid's */
     double margin;   /* by which score the last key chosen for this query alone beats the

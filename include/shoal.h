@@ -187,7 +187,9 @@ typedef struct {
     int has_top_keys;         /* of each group: shoal_plan_top_keys */
     int has_seed;             /* the result depends on random numbers */
     int has_tolerance;
-    int picks; /* runs as another kind, which shoal_plan_picked tells */
+    int picks;     /* runs as another kind, which shoal_plan_picked tells */
+    int has_masks; /* each query sees keys of its own: causal, bias, mask and dropout can
+                      be honoured */
 } shoal_kind_info;
 
 /* One row per kind, in the order of shoal_kind; NULL past the end. */
@@ -217,10 +219,17 @@ typedef struct {
                               h uses key/value head h / (heads / kv_heads) */
     int64_t queries, keys; /* N and S: positions, the longest sequence's when packed */
     int64_t dim, value_dim;
-    float scale; /* scores are multiplied by it; 0: 1/sqrt(dim) */
-    int packed;  /* nonzero: sequences lie one after another, [position][head]
+    float scale;   /* scores are multiplied by it; 0: 1/sqrt(dim) */
+    int packed;    /* nonzero: sequences lie one after another, [position][head]
                               [feature] unless the strides say otherwise; the inputs carry
                               offsets, and the batch strides are not used */
+    int causal;    /* nonzero: a query sees the keys up to its own position. Where a
+                              sequence has fewer queries than keys they are its last
+                              positions, as in decoding with a cache; else query i is at
+                              position i. For kinds with masks, as are the next ones */
+    float dropout; /* this part of the weights becomes 0, and the others are divided by
+                              1 - dropout: 0 to 1, rounded to 1/65536; inputs.dropout_seed
+                              says which */
     shoal_strides q, k, v, out; /* gradients have the strides of what they belong to */
 } shoal_problem;
 
@@ -245,6 +254,12 @@ SHOAL_API void shoal_plan_destroy(shoal_plan *plan); /* NULL is legal */
 SHOAL_API size_t shoal_plan_workspace(const shoal_plan *plan);
 SHOAL_API size_t shoal_plan_state_size(const shoal_plan *plan);
 
+/* Of an array with an element for each query and key, in elements; 0 along what shares
+   its elements. All four zero: contiguous. */
+typedef struct {
+    int64_t batch, head, query, key;
+} shoal_pair_strides;
+
 typedef struct {
     const float *q; /* [batch][heads][queries][dim] */
     const float *k; /* [batch][kv_heads][keys][dim]; NULL for shared-full and lsh, whose
@@ -257,7 +272,19 @@ typedef struct {
                         position is live; NULL: the kind finds the groups itself */
     void *state; /* NULL: the plan's own. Else state_size bytes, aligned to 64, that
                         forward fills and backward reads: one plan, many layers */
+    /* For kinds with masks; [batch][heads][queries][keys], or NULL. Positions count
+       within a sequence, packed or not. A query that is left with no key has output 0. */
+    const float *bias;   /* added to the scaled scores; -inf: the key weighs nothing */
+    const uint8_t *mask; /* 0: the query does not see the key */
+    shoal_pair_strides bias_strides, mask_strides;
+    uint64_t dropout_seed; /* shoal_dropout_factor tells what becomes of a weight */
 } shoal_inputs;
+
+/* What a weight is multiplied by: 0, or what makes up for those that are 0. A function of
+   its arguments alone, so that backward has forward's. head: batch index x heads +
+   head. */
+SHOAL_API float shoal_dropout_factor(float dropout, uint64_t seed, int64_t head,
+                                     int64_t query, int64_t key);
 
 /* out: [batch][heads][queries][value_dim]. */
 SHOAL_API shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs,
@@ -268,6 +295,9 @@ typedef struct {
     const float *dout;   /* gradient of the loss with respect to it, with its strides */
     float *dq, *dk, *dv; /* outputs, overwritten; any may be NULL. Where the keys are the
                             queries, dq is the whole gradient and dk is set to 0 */
+    float *dbias; /* [batch][heads][queries][keys], contiguous, or NULL: the bias's, to be
+                     added up along what shares its elements; where there is no bias, what
+                     one would have */
 } shoal_gradients;
 
 /* After forward with the same inputs (and state). Groups, hashes and the choice of top

@@ -118,6 +118,8 @@ class NativePlan:
             key.value_dim,
             key.scale,
             0,
+            0,
+            0.0,
             Strides(*key.q),
             Strides(*key.k),
             Strides(*key.v),

@@ -13,7 +13,7 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
-INTERFACE = (0, 1)  # major and minor version of the shoal.h that is mirrored here
+INTERFACE = (0, 2)  # major and minor version of the shoal.h that is mirrored here
 
 OK, INVALID, BAD_FILE, IO, NO_MEMORY = range(5)  # shoal_status
 WITH_BACKWARD = 1
@@ -68,11 +68,21 @@ class KindRow(ctypes.Structure):
         ("has_seed", c_int),
         ("has_tolerance", c_int),
         ("picks", c_int),
+        ("has_masks", c_int),
     ]
 
 
 class Strides(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("position", c_int64)]
+
+
+class PairStrides(ctypes.Structure):
+    _fields_ = [
+        ("batch", c_int64),
+        ("head", c_int64),
+        ("query", c_int64),
+        ("key", c_int64),
+    ]
 
 
 class Problem(ctypes.Structure):
@@ -86,6 +96,8 @@ class Problem(ctypes.Structure):
         ("value_dim", c_int64),
         ("scale", c_float),
         ("packed", c_int),
+        ("causal", c_int),
+        ("dropout", c_float),
         ("q", Strides),
         ("k", Strides),
         ("v", Strides),
@@ -104,6 +116,11 @@ class Inputs(ctypes.Structure):
         ("key_offsets", c_void_p),
         ("groups", c_void_p),
         ("state", c_void_p),
+        ("bias", c_void_p),
+        ("mask", c_void_p),
+        ("bias_strides", PairStrides),
+        ("mask_strides", PairStrides),
+        ("dropout_seed", c_uint64),
     ]
 
 
@@ -114,6 +131,7 @@ class GradientPointers(ctypes.Structure):
         ("dq", c_void_p),
         ("dk", c_void_p),
         ("dv", c_void_p),
+        ("dbias", c_void_p),
     ]
 
 
@@ -130,6 +148,7 @@ STRUCTURES = {
     "shoal_attention": Attention,
     "shoal_kind_info": KindRow,
     "shoal_strides": Strides,
+    "shoal_pair_strides": PairStrides,
     "shoal_problem": Problem,
     "shoal_inputs": Inputs,
     "shoal_gradients": GradientPointers,
@@ -156,6 +175,7 @@ SIGNATURES = {
     "shoal_plan_workspace": (c_size_t, [c_void_p]),
     "shoal_plan_state_size": (c_size_t, [c_void_p]),
     "shoal_forward": (c_int, [c_void_p, POINTER(Inputs), c_void_p]),
+    "shoal_dropout_factor": (c_float, [c_float, c_uint64, c_int64, c_int64, c_int64]),
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
     "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),

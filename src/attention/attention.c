@@ -3,6 +3,7 @@
 #include "attention/attention.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 const attention_kind *sh_attention_kind_at(int kind) {
@@ -31,6 +32,13 @@ double shoal_attention_operations(const shoal_attention *attention,
     const double passes = flags & SHOAL_WITH_BACKWARD ? 3.5 : 1;
     return (double)(problem->batch * problem->heads) *
            (count.once + passes * count.dense);
+}
+
+/* Under a causal mask the last query sees all keys, each one before it one less. */
+double sh_seen_pairs(const shoal_problem *problem) {
+    const double N = (double)problem->queries, S = (double)problem->keys;
+    const double few = fmin(N, S);
+    return problem->causal ? N * S - few * (few - 1) / 2 : N * S;
 }
 
 /* ---- Plans ------------------------------------------------------------------------ */
@@ -71,6 +79,39 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     return SHOAL_OK;
 }
 
+/* "full, shared-full ...": the kinds with masks. */
+static const char *masking_kinds(char *text, size_t size) {
+    size_t length = 0;
+    for (int i = 0; shoal_kind_describe(i); i++)
+        if (shoal_kind_describe(i)->has_masks && length < size)
+            length += (size_t)snprintf(text + length, size - length, "%s%s",
+                                       length ? ", " : "", shoal_kind_describe(i)->name);
+    return text;
+}
+
+/* For kinds whose queries share what they see. */
+static shoal_status refuse_masks(shoal_context *context, const attention_kind *kind,
+                                 const char *what) {
+    char others[256];
+    return sh_fail(context, SHOAL_INVALID,
+                   "%s cannot honour %s: its queries share the keys that they see; "
+                   "kinds that can: %s",
+                   kind->info.name, what, masking_kinds(others, sizeof others));
+}
+
+static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
+                                const shoal_problem *problem) {
+    if (!(problem->dropout >= 0 && problem->dropout <= 1))
+        return sh_fail(context, SHOAL_INVALID,
+                       "problem.dropout is %g: it must be from 0 to 1",
+                       (double)problem->dropout);
+    if (problem->causal && !kind->info.has_masks)
+        return refuse_masks(context, kind, "problem.causal");
+    if (problem->dropout > 0 && !kind->info.has_masks)
+        return refuse_masks(context, kind, "problem.dropout");
+    return SHOAL_OK;
+}
+
 /* Strides that were left 0 become contiguous; then the farthest element must be within
    reach of an int64_t. */
 static shoal_status fill_strides(shoal_context *context, const char *name, int packed,
@@ -100,6 +141,8 @@ static shoal_status fill_strides(shoal_context *context, const char *name, int p
 static shoal_status fill_problem(shoal_context *context, const attention_kind *kind,
                                  shoal_problem *problem) {
     shoal_status status = check_sizes(context, problem);
+    if (status == SHOAL_OK)
+        status = check_masks(context, kind, problem);
     if (status != SHOAL_OK)
         return status;
     if (!problem->kv_heads)
@@ -352,6 +395,33 @@ static shoal_status check_keys_are_queries(const attention_call *call) {
     return SHOAL_OK;
 }
 
+/* The farthest element must be within reach of an int64_t. */
+static shoal_status check_pairs(const shoal_plan *plan, const char *name,
+                                const void *array, const shoal_pair_strides *strides) {
+    const shoal_problem *problem = &plan->problem;
+    const int64_t counts[] = {problem->batch, problem->heads, problem->queries,
+                              problem->keys};
+    const int64_t steps[] = {strides->batch, strides->head, strides->query, strides->key};
+    const int contiguous = !steps[0] && !steps[1] && !steps[2] && !steps[3];
+    int64_t reach = contiguous;
+    int overflow = 0;
+    if (!array)
+        return SHOAL_OK;
+    if (!plan->kind->info.has_masks)
+        return refuse_masks(plan->context, plan->kind, name);
+    for (int i = 0; i < 4; i++) {
+        int64_t span;
+        overflow |= steps[i] < 0;
+        overflow |= contiguous ? __builtin_mul_overflow(reach, counts[i], &reach)
+                               : __builtin_mul_overflow(counts[i], steps[i], &span) ||
+                                     __builtin_add_overflow(reach, span, &reach);
+    }
+    if (overflow || reach > INT64_MAX / 64)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "%s: shape and strides overflow or are negative", name);
+    return SHOAL_OK;
+}
+
 shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
                            attention_call *now) {
     if (!plan)
@@ -375,6 +445,10 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
         status = check_keys_are_queries(now);
     if (status == SHOAL_OK)
         status = check_groups(now);
+    if (status == SHOAL_OK)
+        status = check_pairs(plan, "inputs.bias", inputs->bias, &inputs->bias_strides);
+    if (status == SHOAL_OK)
+        status = check_pairs(plan, "inputs.mask", inputs->mask, &inputs->mask_strides);
     return status;
 }
 
@@ -442,6 +516,15 @@ void sh_clear_rows(row_view where, int64_t first, int64_t last, int64_t dim) {
         memset(where.data + i * where.stride, 0, (size_t)dim * sizeof(float));
 }
 
+/* dbias is added to: one head's is set to 0. */
+static void clear_dbias_task(void *shared, int64_t head, int thread) {
+    const attention_call *call = shared;
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t count = problem->queries * problem->keys;
+    (void)thread;
+    memset(call->gradients->dbias + head * count, 0, (size_t)count * sizeof(float));
+}
+
 /* ---- Calls ------------------------------------------------------------------------ */
 
 shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out) {
@@ -475,6 +558,13 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
         return sh_fail(plan->context, SHOAL_INVALID,
                        "shoal_backward: the gradients' out or dout is NULL");
     now.gradients = gradients;
+    status =
+        check_pairs(plan, "gradients.dbias", gradients->dbias, &(shoal_pair_strides){0});
+    if (status != SHOAL_OK)
+        return status;
+    if (gradients->dbias)
+        sh_team_run(sh_team_of(plan->context), plan->problem.batch * plan->problem.heads,
+                    clear_dbias_task, &now);
     plan->kind->backward(&now);
     return SHOAL_OK;
 }

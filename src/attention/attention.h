@@ -69,6 +69,9 @@ typedef struct {
     double dense; /* products that backward does two and a half times again */
 } operation_count;
 
+/* Pairs of a query and a key that it may see: all, or those up to the diagonal. */
+double sh_seen_pairs(const shoal_problem *problem);
+
 /* Everything about a kind that is not in its functions. */
 typedef struct attention_kind {
     shoal_kind_info info;

@@ -66,28 +66,63 @@ void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x) {
     }
 }
 
+/* Keys first .. first + count - 1 for one panel. */
+static score_block block_of(const dense_keys *keys, const query_panel *panel,
+                            int64_t first, int count) {
+    return (score_block){.kernels = keys->kernels,
+                         .query = panel->first,
+                         .key = first,
+                         .lanes = panel->count,
+                         .width = panel->width,
+                         .count = count};
+}
+
+/* The first key that none of the panel's queries sees. */
+static int64_t end_of(const dense_keys *keys, const query_panel *panel, int64_t last) {
+    return keys->masks ? sh_masks_end(keys->masks, panel->first + panel->count - 1, last)
+                       : last;
+}
+
 void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                      query_panel *panel, float *scores, scores_callback *on_scores,
                      void *context) {
     const kernel_table *run = keys->kernels;
+    last = end_of(keys, panel, last);
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)min(KEY_BLOCK, last - block);
         run->score(panel->queries, panel->width, keys->dim,
                    keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
+        const score_block now = block_of(keys, panel, block, count);
+        if (keys->masks)
+            sh_masks_apply(keys->masks, &now, scores);
         if (on_scores)
             on_scores(context, panel, scores, count, block);
         run->softmax_step(scores, panel->width, count, panel->largest, panel->sum,
                           panel->keep);
+        if (keys->masks)
+            sh_masks_drop(keys->masks, &now, scores);
         run->mix(scores, panel->width, keys->v.data + block * keys->v.stride,
                  keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
+    }
+}
+
+/* A score that is not -inf, once it is the largest, has added 1 to the sum. */
+void sh_dense_invert(const dense_keys *keys, query_panel *panel) {
+    for (int i = 0; i < panel->width; i++)
+        panel->inverse[i] = 1 / panel->sum[i];
+    for (int i = 0; i < panel->width && keys->masks; i++) {
+        if (!(panel->sum[i] < 0.5f))
+            continue;
+        panel->inverse[i] = 0;
+        for (int d = 0; d < keys->value_dim; d++)
+            panel->outputs[d * panel->width + i] = 0;
     }
 }
 
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const dense_forward_job *job, query_panel *panel) {
     const row_view out = job->out;
-    for (int i = 0; i < panel->width; i++)
-        panel->inverse[i] = 1 / panel->sum[i];
+    sh_dense_invert(&job->keys, panel);
     job->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
                               job->keys.value_dim, panel->inverse, NULL, 0,
                               out.data + panel->first * out.stride, out.stride, NULL);
@@ -164,10 +199,19 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     const int width = panel->width;
     run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
     run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
+    const score_block now = block_of(keys, panel, first, count);
+    if (keys->masks) {
+        sh_masks_apply(keys->masks, &now, scores);
+        sh_masks_drop(keys->masks, &now, slopes);
+    }
     if (job->on_scores)
         job->on_scores(job->context, panel, scores, count, first);
     run->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
                        panel->delta, keys->scale);
+    if (keys->masks) {
+        sh_masks_drop(keys->masks, &now, scores);
+        sh_masks_keep_slopes(keys->masks, &now, keys->scale, slopes);
+    }
     if (job->dq.data)
         run->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL, panel->grad_q);
     if (dv.data)
@@ -181,6 +225,7 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
 
 void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
                              query_panel *panel, dense_scratch *scratch) {
+    last = end_of(&job->keys, panel, last);
     for (int64_t key = first; key < last; key += KEY_BLOCK)
         backward_block(job, key, (int)min(KEY_BLOCK, last - key), panel, scratch->scores,
                        scratch->slopes);
@@ -199,13 +244,16 @@ static void add_in_turn(const dense_backward_job *job, int64_t chunk, int64_t bl
     sh_pass_turn(&job->turns[block], (int)chunk);
 }
 
-/* A chunk of keys is one task: it alone writes their dk and dv. */
+/* A chunk of keys is one task: it alone writes their dk and dv. Queries that see none of
+   its keys are passed over: they see none of the later chunks either, so nobody waits. */
 static void backward_chunk(void *shared, int64_t chunk, int thread) {
     const dense_backward_job *job = shared;
     dense_scratch *scratch = &job->threads[thread];
     const int64_t block = sh_dense_block(job->keys.kernels);
     const int64_t end = min((chunk + 1) * KEY_CHUNK, job->key_count);
-    for (int64_t first = 0; first < job->n; first += block) {
+    const int64_t unseen =
+        job->keys.masks ? sh_masks_begin(job->keys.masks, chunk * KEY_CHUNK) : 0;
+    for (int64_t first = unseen / block * block; first < job->n; first += block) {
         int panels =
             sh_dense_cut(scratch, job->keys.kernels, first, min(first + block, job->n));
         for (int p = 0; p < panels; p++)

@@ -4,6 +4,7 @@
 #define SHOAL_ATTENTION_DENSE_H
 
 #include "attention/attention.h"
+#include "attention/masks.h"
 
 enum { PANELS = 5 }; /* panels that pass over a block of keys before the next block */
 
@@ -36,6 +37,7 @@ typedef struct {
     row_view k, v;
     int dim, value_dim;
     float scale;
+    const score_masks *masks; /* NULL: every query sees every key */
 } dense_keys;
 
 void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout *work);
@@ -61,6 +63,10 @@ typedef void scores_callback(void *context, const query_panel *panel, float *sco
 void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                      query_panel *panel, float *scores, scores_callback *on_scores,
                      void *context);
+
+/* The inverse of the sums; where there are masks, 0 for a query that saw no key, whose
+   outputs become 0. */
+void sh_dense_invert(const dense_keys *keys, query_panel *panel);
 
 /* softmax(scale x K') V. largest and inverse, where wanted, get what backward needs: each
    row's largest score and the inverse of its softmax's sum. */

@@ -69,13 +69,19 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
     head_view view = sh_view_of(call, b, h);
     row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
-    const int64_t first = task % blocks * block, last = first + block;
+    const score_masks masks = sh_masks_of(call, &view);
+    /* Under a causal mask the last queries see most: they begin. */
+    const int64_t first = (problem->causal ? blocks - 1 - task % blocks : task % blocks) *
+                          block;
+    const int64_t last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
                   problem->value_dim);
     const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
-    const dense_forward_job job = {.keys = sh_dense_keys_of(plan, &view),
+    dense_keys keys = sh_dense_keys_of(plan, &view);
+    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    const dense_forward_job job = {.keys = keys,
                                    .key_count = view.keys,
                                    .x = view.q,
                                    .out = out,
@@ -106,7 +112,10 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
                                 sh_query_rows(call, call->gradients->out, &problem->out,
                                               b, h),
                                 view.queries, problem->value_dim, slot->delta};
-    dense_backward_job job = {.keys = sh_dense_keys_of(plan, &view),
+    const score_masks masks = sh_masks_of(call, &view);
+    dense_keys keys = sh_dense_keys_of(plan, &view);
+    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    dense_backward_job job = {.keys = keys,
                               .n = view.queries,
                               .key_count = view.keys,
                               .x = view.q,
@@ -155,8 +164,7 @@ static void backward(const attention_call *call) {
 static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     (void)attention;
-    return (operation_count){.dense = 2.0 * (double)problem->queries *
-                                      (double)problem->keys *
+    return (operation_count){.dense = 2.0 * sh_seen_pairs(problem) *
                                       (double)(problem->dim + problem->value_dim)};
 }
 
@@ -165,7 +173,8 @@ const attention_kind sh_full_kind = {
              .cost = "N S (D + Dv)",
              .summary = "exact attention",
              .defaults = {.kind = SHOAL_FULL},
-             .exact = 1},
+             .exact = 1,
+             .has_masks = 1},
     .operations = operations,
     .place = place,
     .forward = forward,
@@ -178,7 +187,8 @@ const attention_kind sh_shared_full_kind = {
              .summary = "exact attention with K = Q",
              .defaults = {.kind = SHOAL_SHARED_FULL},
              .exact = 1,
-             .keys_are_queries = 1},
+             .keys_are_queries = 1,
+             .has_masks = 1},
     .operations = operations,
     .place = place,
     .forward = forward,

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention/attention.h"
+#include "attention/masks.h"
 #include "cluster/topk.h"
 
 enum { FEATURES = 64 }; /* of an output row that are summed at a time */
@@ -73,14 +73,15 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
 
 /* ---- The search ------------------------------------------------------------------- */
 
-/* What no comparison finds: NaN, and -infinity while nothing better filled the list. */
+/* What no comparison finds: NaN, and -infinity while nothing better filled the list,
+   unless it is `hidden` keys that have it. */
 static void collect_unordered(oracle_scratch *scratch, int live, int width, int count,
-                              int32_t first) {
+                              int32_t first, int hidden) {
     const topk_lists *lists = &scratch->lists;
     for (int r = 0; r < count; r++)
         for (int i = 0; i < live; i++) {
             float score = scratch->scores[r * width + i];
-            int lowest = score == -INFINITY && lists->floor[i] == -INFINITY;
+            int lowest = !hidden && score == -INFINITY && lists->floor[i] == -INFINITY;
             if (!isnan(score) && !lowest)
                 continue;
             topk_list(lists, i)[lists->counts[i]++] =
@@ -95,8 +96,10 @@ static int any_unordered(const float *scores, int count) {
     return found;
 }
 
-/* The best keys of queries first .. first + live - 1, best first, in the lists. */
-static void search(const shoal_plan *plan, const head_view *view, int64_t first, int live,
+/* The best keys of queries first .. first + live - 1, best first, in the lists. masks
+   may be NULL. */
+static void search(const shoal_plan *plan, const head_view *view,
+                   const score_masks *masks, int64_t first, int live,
                    oracle_scratch *scratch) {
     const kernel_table *run = plan->kernels;
     const topk_lists *lists = &scratch->lists;
@@ -104,13 +107,18 @@ static void search(const shoal_plan *plan, const head_view *view, int64_t first,
     run->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live, width,
               dim, plan->problem.scale, scratch->queries);
     sh_topk_start(lists, live, width);
-    for (int64_t key = 0; key < view->keys; key += KEY_BLOCK) {
-        const int count = (int)min(KEY_BLOCK, view->keys - key);
+    const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)
+                              : view->keys;
+    for (int64_t key = 0; key < end; key += KEY_BLOCK) {
+        const int count = (int)min(KEY_BLOCK, end - key);
+        const score_block block = {run, first, key, live, width, count};
         run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
                    view->k.stride, count, scratch->scores);
+        if (masks)
+            sh_masks_apply(masks, &block, scratch->scores);
         sh_topk_collect(lists, scratch->scores, live, width, count, key);
         if (any_unordered(scratch->scores, count * width))
-            collect_unordered(scratch, live, width, count, (int32_t)key);
+            collect_unordered(scratch, live, width, count, (int32_t)key, masks != NULL);
     }
     for (int i = 0; i < live; i++) {
         lists->counts[i] = sh_topk_cut(topk_list(lists, i), lists->counts[i], lists->k);
@@ -147,14 +155,23 @@ static void mix_values(const uint64_t *list, const double *weights, int32_t coun
     }
 }
 
-static void attend(const attention_call *call, const head_view *view, int64_t query,
-                   const uint64_t *list, int32_t count, double *weights, float *out) {
+/* Multiplies by dropout's factors. */
+static void drop(const score_masks *masks, int64_t query, const uint64_t *list,
+                 int32_t count, double *weights) {
+    for (int32_t j = 0; masks && j < count; j++)
+        weights[j] *= (double)sh_masks_factor(masks, query, candidate_key(list[j]));
+}
+
+static void attend(const attention_call *call, const head_view *view,
+                   const score_masks *masks, int64_t query, const uint64_t *list,
+                   int32_t count, double *weights, float *out) {
     const shoal_plan *plan = call->plan;
     const int64_t k = kept_keys(plan);
     int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
     for (int32_t j = 0; j < count; j++)
         weights[j] = (double)candidate_score(list[j]);
     softmax(weights, count);
+    drop(masks, query, list, count, weights);
     mix_values(list, weights, count, view->v, plan->problem.value_dim, out);
     if (!chosen)
         return;
@@ -181,9 +198,11 @@ static void forward_task(void *shared, int64_t task, int thread) {
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
-    search(plan, &view, first, (int)(live - first), scratch);
+    const score_masks own_masks = sh_masks_of(call, &view);
+    const score_masks *masks = sh_masks_exist(call) ? &own_masks : NULL;
+    search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
-        attend(call, &view, first + i, topk_list(&scratch->lists, (int)i),
+        attend(call, &view, masks, first + i, topk_list(&scratch->lists, (int)i),
                scratch->lists.counts[i], scratch->weights,
                out.data + (first + i) * out.stride);
 }
@@ -204,25 +223,50 @@ static double dot(const float *a, const float *b, int64_t count) {
     return sum;
 }
 
-/* The chosen keys' weights and the slopes of their scores; returns how many there are. */
-static int32_t fill_slopes(const shoal_plan *plan, const head_view *view,
-                           const int32_t *chosen, const float *q, const float *dout,
-                           oracle_scratch *scratch) {
-    const double scale = (double)plan->problem.scale;
-    double *weights = scratch->weights, *slopes = scratch->slopes, mean = 0;
+/* One head of a backward. */
+typedef struct {
+    const shoal_plan *plan;
+    head_view view;
+    const score_masks *masks; /* or NULL */
+    row_view dout, dq, dk, dv;
+    const int32_t *chosen; /* [queries][k] */
+    oracle_scratch *scratch;
+} backward_head;
+
+static double score_of(const backward_head *head, int64_t query, int64_t key) {
+    const shoal_problem *problem = &head->plan->problem;
+    const head_view *view = &head->view;
+    const double score = (double)problem->scale *
+                         dot(view->q.data + query * view->q.stride,
+                             view->k.data + key * view->k.stride, problem->dim);
+    return head->masks ? sh_masks_score(head->masks, query, key, score) : score;
+}
+
+static double factor_of(const backward_head *head, int64_t query, int64_t key) {
+    return head->masks ? (double)sh_masks_factor(head->masks, query, key) : 1;
+}
+
+/* The chosen keys' weights in the output, and the slopes of their scores; returns how
+   many there are. */
+static int32_t fill_slopes(const backward_head *head, int64_t query,
+                           const int32_t *chosen) {
+    const row_view v = head->view.v;
+    const float *dout = head->dout.data + query * head->dout.stride;
+    double *weights = head->scratch->weights, *slopes = head->scratch->slopes, mean = 0;
     int32_t count = 0;
-    for (; count < kept_keys(plan) && chosen[count] >= 0; count++) {
+    for (; count < kept_keys(head->plan) && chosen[count] >= 0; count++) {
         const int64_t key = chosen[count];
-        weights[count] = scale *
-                         dot(q, view->k.data + key * view->k.stride, plan->problem.dim);
-        slopes[count] =
-            dot(dout, view->v.data + key * view->v.stride, plan->problem.value_dim);
+        weights[count] = score_of(head, query, key);
+        slopes[count] = factor_of(head, query, key) *
+                        dot(dout, v.data + key * v.stride, head->plan->problem.value_dim);
     }
     softmax(weights, count);
     for (int32_t j = 0; j < count; j++)
         mean += weights[j] * slopes[j];
-    for (int32_t j = 0; j < count; j++)
-        slopes[j] = scale * weights[j] * (slopes[j] - mean);
+    for (int32_t j = 0; j < count; j++) {
+        slopes[j] = weights[j] * (slopes[j] - mean);
+        weights[j] *= factor_of(head, query, chosen[j]);
+    }
     return count;
 }
 
@@ -233,41 +277,57 @@ static void add_scaled(float *row, double factor, const float *x, int64_t count)
 }
 
 /* One query: writes its dq, adds to dk and dv. */
-static void backward_query(const shoal_plan *plan, const head_view *view,
-                           const int32_t *chosen, const float *q, const float *dout,
-                           float *dq, row_view dk, row_view dv, oracle_scratch *scratch) {
-    const int64_t dim = plan->problem.dim;
-    const int32_t count = fill_slopes(plan, view, chosen, q, dout, scratch);
-    memset(scratch->dq, 0, (size_t)dim * sizeof(double));
+static void backward_query(const backward_head *head, int64_t query) {
+    const shoal_problem *problem = &head->plan->problem;
+    const head_view *view = &head->view;
+    const int64_t dim = problem->dim;
+    const int32_t *chosen = head->chosen + query * kept_keys(head->plan);
+    const float *q = view->q.data + query * view->q.stride;
+    const float *dout = head->dout.data + query * head->dout.stride;
+    double *sums = head->scratch->dq;
+    const int32_t count = fill_slopes(head, query, chosen);
+    memset(sums, 0, (size_t)dim * sizeof(double));
     for (int32_t j = 0; j < count; j++) {
         const float *k = view->k.data + chosen[j] * view->k.stride;
+        const double slope = (double)problem->scale * head->scratch->slopes[j];
+        float *dbias = head->masks ? sh_masks_slope(head->masks, query, chosen[j]) : NULL;
         for (int64_t d = 0; d < dim; d++)
-            scratch->dq[d] += scratch->slopes[j] * (double)k[d];
-        if (dk.data)
-            add_scaled(dk.data + chosen[j] * dk.stride, scratch->slopes[j], q, dim);
-        if (dv.data)
-            add_scaled(dv.data + chosen[j] * dv.stride, scratch->weights[j], dout,
-                       plan->problem.value_dim);
+            sums[d] += slope * (double)k[d];
+        if (head->dk.data)
+            add_scaled(head->dk.data + chosen[j] * head->dk.stride, slope, q, dim);
+        if (head->dv.data)
+            add_scaled(head->dv.data + chosen[j] * head->dv.stride,
+                       head->scratch->weights[j], dout, problem->value_dim);
+        if (dbias)
+            *dbias = (float)head->scratch->slopes[j];
     }
-    for (int64_t d = 0; dq && d < dim; d++)
-        dq[d] = (float)scratch->dq[d];
+    for (int64_t d = 0; head->dq.data && d < dim; d++)
+        head->dq.data[query * head->dq.stride + d] = (float)sums[d];
 }
 
-static void backward_head(const attention_call *call, int64_t b, int64_t h, row_view dk,
-                          row_view dv, oracle_scratch *scratch) {
+static void run_backward_head(const attention_call *call, const kv_head_view *own,
+                              int64_t h, oracle_scratch *scratch) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const head_view view = sh_view_of(call, b, h);
-    const row_view dout = sh_query_rows(call, call->gradients->dout, &problem->out, b, h);
-    const row_view dq = sh_query_rows(call, call->gradients->dq, &problem->q, b, h);
-    const int64_t live = view.keys > 0 ? view.queries : 0;
-    const int32_t *chosen = state_at(plan, &(block_layout){.base = call->state});
-    chosen += view.head * problem->queries * kept_keys(plan);
-    sh_clear_rows(dq, live, view.query_rows, problem->dim);
+    const int64_t b = own->b;
+    backward_head head = {.plan = plan,
+                          .view = sh_view_of(call, b, h),
+                          .dout = sh_query_rows(call, call->gradients->dout,
+                                                &problem->out, b, h),
+                          .dq =
+                              sh_query_rows(call, call->gradients->dq, &problem->q, b, h),
+                          .dk = own->dk,
+                          .dv = own->dv,
+                          .chosen = state_at(plan, &(block_layout){.base = call->state}),
+                          .scratch = scratch};
+    const score_masks masks = sh_masks_of(call, &head.view);
+    if (sh_masks_exist(call))
+        head.masks = &masks;
+    const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
+    head.chosen += head.view.head * problem->queries * kept_keys(plan);
+    sh_clear_rows(head.dq, live, head.view.query_rows, problem->dim);
     for (int64_t i = 0; i < live; i++)
-        backward_query(plan, &view, chosen + i * kept_keys(plan),
-                       view.q.data + i * view.q.stride, dout.data + i * dout.stride,
-                       dq.data ? dq.data + i * dq.stride : NULL, dk, dv, scratch);
+        backward_query(&head, i);
 }
 
 /* One key/value head, with the query heads that share it. */
@@ -276,7 +336,7 @@ static void backward_task(void *shared, int64_t task, int thread) {
     const oracle_work *work = call->plan->work;
     const kv_head_view own = sh_start_kv_head(call, task);
     for (int64_t h = own.first; h < own.last; h++)
-        backward_head(call, own.b, h, own.dk, own.dv, &work->threads[thread]);
+        run_backward_head(call, &own, h, &work->threads[thread]);
 }
 
 static void backward(const attention_call *call) {
@@ -288,7 +348,7 @@ static void backward(const attention_call *call) {
 static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
-    return (operation_count){.dense = 2 * N * S * (double)problem->dim +
+    return (operation_count){.dense = 2 * sh_seen_pairs(problem) * (double)problem->dim +
                                       2 * N * fmin(attention->topk, S) *
                                           (double)problem->value_dim};
 }
@@ -298,7 +358,8 @@ const attention_kind sh_oracle_top_kind = {
              .number = "topk",
              .cost = "N S D + N k Dv",
              .summary = "only the k best keys of each query, by exact search",
-             .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32}},
+             .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32},
+             .has_masks = 1},
     .operations = operations,
     .place = place,
     .forward = forward,

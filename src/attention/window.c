@@ -1,15 +1,16 @@
 /* local-W: query i sees the keys at most W/2 positions away (rounded down).
  * strided-W: those, and the keys that are a multiple of W away: the Sparse Transformer's
- * pattern, without its causal mask.
+ * pattern.
  *
- * Query i and key i are at the same position, whatever N and S are. A query that sees no
- * key, far behind the last one, has the output 0.
+ * Query i and key i are at the same position, whatever N and S are; under a causal mask
+ * query i is at the position of key i + ahead (masks.h), and keys behind it are left out.
+ * A query that sees no key, far behind the last one, has the output 0.
  *
  * The band: a panel of neighbouring queries passes over the keys that any of them sees,
  * and on_scores hides those that are too far from one. Backward goes by chunks of
  * queries, at least W of them: the keys of a chunk meet those of its neighbours only, so
  * even chunks run first, then odd ones, no two tasks meet and every sum has one order.
- * The strides: queries r, r + W, r + 2 W ... see the same keys of that form, so each
+ * The strides: queries at r, r + W, r + 2 W ... see the same keys of that form, so each
  * residue r is a small dense attention whose rows are W positions apart. Forward begins
  * with it; its outputs wait in `out`, not yet divided by their sum, until the band
  * continues their softmax. */
@@ -40,7 +41,9 @@ typedef struct {
     const window_slot *slot;
     head_view view;
     dense_keys keys;
+    score_masks masks;    /* keys.masks, where there are any */
     int64_t window, half; /* W and W/2 */
+    int64_t ahead;        /* query i is at the position of key i + ahead */
     int strided;
     row_view out;
     float *largest, *inverse; /* [queries], or NULL without backward */
@@ -86,21 +89,25 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     state_at(plan, state);
 }
 
-static window_head head_of(const attention_call *call, int64_t b, int64_t h, int slot) {
+static void start_head(const attention_call *call, int64_t b, int64_t h, int slot,
+                       window_head *head) {
     const shoal_plan *plan = call->plan;
     const window_state state = state_at(plan, &(block_layout){.base = call->state});
-    window_head head = {.call = call,
-                        .slot = &((window_work *)plan->work)->slots[slot],
-                        .view = sh_view_of(call, b, h),
-                        .window = plan->attention.window,
-                        .half = plan->attention.window / 2,
-                        .strided = plan->attention.kind == SHOAL_STRIDED};
-    head.keys = sh_dense_keys_of(plan, &head.view);
+    *head = (window_head){.call = call,
+                          .slot = &((window_work *)plan->work)->slots[slot],
+                          .view = sh_view_of(call, b, h),
+                          .window = plan->attention.window,
+                          .half = plan->attention.window / 2,
+                          .strided = plan->attention.kind == SHOAL_STRIDED};
+    head->keys = sh_dense_keys_of(plan, &head->view);
+    head->masks = sh_masks_of(call, &head->view);
+    head->ahead = head->masks.ahead;
+    if (sh_masks_exist(call))
+        head->keys.masks = &head->masks;
     if (plan->with_backward) {
-        head.largest = state.largest + head.view.head * plan->problem.queries;
-        head.inverse = state.inverse + head.view.head * plan->problem.queries;
+        head->largest = state.largest + head->view.head * plan->problem.queries;
+        head->inverse = state.inverse + head->view.head * plan->problem.queries;
     }
-    return head;
 }
 
 static dense_scratch *scratch_of(const window_head *head, int thread) {
@@ -116,9 +123,9 @@ typedef struct {
 
 /* What a panel passes over. */
 static key_range band_of(const window_head *head, const query_panel *panel) {
-    const int64_t S = head->view.keys;
-    return (key_range){min(max(0, panel->first - head->half), S),
-                       min(panel->first + panel->count + head->half, S)};
+    const int64_t S = head->view.keys, first = panel->first + head->ahead;
+    return (key_range){min(max(0, first - head->half), S),
+                       min(first + panel->count + head->half, S)};
 }
 
 /* on_scores: hides keys that are too far from a query, and its own where the strides have
@@ -128,8 +135,8 @@ static void hide_far(void *context, const query_panel *panel, float *scores, int
     const window_head *head = context;
     for (int r = 0; r < count; r++) {
         float *row = scores + r * panel->width;
-        const int64_t self = first + r -
-                             panel->first; /* the lane at the key's position */
+        /* The lane at the key's position. */
+        const int64_t self = first + r - panel->first - head->ahead;
         const int64_t begin = min(max(0, self - head->half), panel->count);
         const int64_t end = min(max(0, self + head->half + 1), panel->count);
         for (int64_t i = 0; i < begin; i++)
@@ -142,12 +149,17 @@ static void hide_far(void *context, const query_panel *panel, float *scores, int
 }
 
 static int sees_any(const window_head *head, int64_t query) {
-    const int64_t S = head->view.keys;
+    const int64_t S = head->view.keys, position = query + head->ahead;
     return S > 0 &&
-           (query - head->half < S || (head->strided && query % head->window < S));
+           (position - head->half < S || (head->strided && position % head->window < S));
 }
 
 /* ---- The strides ------------------------------------------------------------------ */
+
+/* The residue of a query's position. */
+static int64_t residue_of(const window_head *head, int64_t query) {
+    return (query + head->ahead) % head->window;
+}
 
 /* Rows r, r + W, r + 2 W ... */
 static row_view every(const window_head *head, row_view rows, int64_t r) {
@@ -160,20 +172,27 @@ static int64_t count_every(const window_head *head, int64_t n, int64_t r) {
     return n > r ? ceil_divide(n - r, head->window) : 0;
 }
 
-static dense_keys every_key(const window_head *head, int64_t r) {
+/* The keys that queries `from`, from + W ... see; `masks` is room for what holds for
+   them. */
+static dense_keys every_key(const window_head *head, int64_t from, score_masks *masks) {
+    const int64_t r = residue_of(head, from);
     dense_keys keys = head->keys;
     keys.k = every(head, keys.k, r);
     keys.v = every(head, keys.v, r);
+    if (!keys.masks)
+        return keys;
+    *masks = sh_masks_every(keys.masks, from, r, head->window);
+    keys.masks = masks;
     return keys;
 }
 
 /* ---- Forward ---------------------------------------------------------------------- */
 
-/* Leaves the softmax of residue r where the band finds it. */
-static void pause_panel(const window_head *head, int64_t r, const query_panel *panel) {
-    const row_view out = every(head, head->out, r);
+/* Leaves the softmax of queries `from`, from + W ... where the band finds it. */
+static void pause_panel(const window_head *head, int64_t from, const query_panel *panel) {
+    const row_view out = every(head, head->out, from);
     for (int i = 0; i < panel->count; i++) {
-        const int64_t query = r + (panel->first + i) * head->window;
+        const int64_t query = from + (panel->first + i) * head->window;
         head->slot->largest[query] = panel->largest[i];
         head->slot->sum[query] = panel->sum[i];
     }
@@ -192,12 +211,13 @@ static void resume_panel(const window_head *head, query_panel *panel) {
     memcpy(panel->sum, head->slot->sum + panel->first, size);
 }
 
-/* The queries of residue r over its keys. */
-static void stride_task(void *shared, int64_t r, int thread) {
+/* Queries `from`, from + W ... over their keys. */
+static void stride_task(void *shared, int64_t from, int thread) {
     const window_head *head = shared;
-    const dense_keys keys = every_key(head, r);
-    const int64_t n = count_every(head, head->view.queries, r);
-    const int64_t S = count_every(head, head->view.keys, r);
+    score_masks masks;
+    const dense_keys keys = every_key(head, from, &masks);
+    const int64_t n = count_every(head, head->view.queries, from);
+    const int64_t S = count_every(head, head->view.keys, residue_of(head, from));
     const int64_t block = sh_dense_block(keys.kernels);
     dense_scratch *scratch = scratch_of(head, thread);
     for (int64_t first = 0; first < n; first += block) {
@@ -205,9 +225,9 @@ static void stride_task(void *shared, int64_t r, int thread) {
             sh_dense_cut(scratch, keys.kernels, first, min(first + block, n));
         for (int p = 0; p < panels; p++) {
             query_panel *panel = &scratch->panels[p];
-            sh_dense_start(&keys, panel, every(head, head->view.q, r));
+            sh_dense_start(&keys, panel, every(head, head->view.q, from));
             sh_dense_stream(&keys, 0, S, panel, scratch->scores, NULL, NULL);
-            pause_panel(head, r, panel);
+            pause_panel(head, from, panel);
         }
     }
 }
@@ -216,8 +236,10 @@ static void stride_task(void *shared, int64_t r, int thread) {
 static void finish_panel(const window_head *head, query_panel *panel) {
     const row_view out = head->out;
     const size_t size = (size_t)panel->count * sizeof(float);
+    sh_dense_invert(&head->keys, panel);
     for (int i = 0; i < panel->width; i++)
-        panel->inverse[i] = sees_any(head, panel->first + i) ? 1 / panel->sum[i] : 0;
+        if (!sees_any(head, panel->first + i))
+            panel->inverse[i] = 0;
     head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
                                head->keys.value_dim, panel->inverse, NULL, 0,
                                out.data + panel->first * out.stride, out.stride, NULL);
@@ -251,7 +273,8 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
     const attention_call *call = shared;
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    window_head head = head_of(call, b, h, slot);
+    window_head head;
+    start_head(call, b, h, slot, &head);
     const int64_t n = head.view.queries;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, n, head.view.query_rows, problem->value_dim);
@@ -296,21 +319,23 @@ static void band_backward_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* The queries of residue r: adds to what the band gave, and no other residue does. */
-static void stride_backward_task(void *shared, int64_t r, int thread) {
+/* Queries `from`, from + W ...: adds to what the band gave, and no other residue does. */
+static void stride_backward_task(void *shared, int64_t from, int thread) {
     const window_head *head = shared;
     const dense_backward_job *band = &head->backward;
-    const int64_t n = count_every(head, head->view.queries, r);
+    const int64_t n = count_every(head, head->view.queries, from);
+    const int64_t r = residue_of(head, from);
+    score_masks masks;
     const key_range keys = {0, count_every(head, head->view.keys, r)};
     const int64_t block = sh_dense_block(head->keys.kernels);
     dense_scratch *scratch = scratch_of(head, thread);
-    const dense_backward_job job = {.keys = every_key(head, r),
-                                    .x = every(head, band->x, r),
-                                    .dout = every(head, band->dout, r),
-                                    .largest = every(head, band->largest, r),
-                                    .inverse = every(head, band->inverse, r),
-                                    .delta = every(head, band->delta, r),
-                                    .dq = every(head, band->dq, r),
+    const dense_backward_job job = {.keys = every_key(head, from, &masks),
+                                    .x = every(head, band->x, from),
+                                    .dout = every(head, band->dout, from),
+                                    .largest = every(head, band->largest, from),
+                                    .inverse = every(head, band->inverse, from),
+                                    .delta = every(head, band->delta, from),
+                                    .dq = every(head, band->dq, from),
                                     .dk = every(head, band->dk, r),
                                     .dv = every(head, band->dv, r),
                                     .onto = 1};
@@ -359,7 +384,8 @@ static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head
 static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const kv_head_view kv = sh_start_kv_head(shared, unit);
     for (int64_t h = kv.first; h < kv.last; h++) {
-        window_head head = head_of(shared, kv.b, h, slot);
+        window_head head;
+        start_head(shared, kv.b, h, slot, &head);
         backward_head(&head, kv.b, h, &kv, workers);
     }
 }
@@ -374,7 +400,8 @@ static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double W = attention->window;
-    const double seen = attention->kind == SHOAL_STRIDED ? W + S / W : W;
+    const double whole = attention->kind == SHOAL_STRIDED ? W + S / W : W;
+    const double seen = problem->causal ? whole / 2 : whole;
     return (operation_count){.dense = 2 * N * fmin(S, seen) *
                                       (double)(problem->dim + problem->value_dim)};
 }
@@ -384,7 +411,8 @@ const attention_kind sh_local_kind = {
              .number = "window",
              .cost = "N W (D + Dv)",
              .summary = "only the keys at most W/2 positions away",
-             .defaults = {.kind = SHOAL_LOCAL, .window = 64}},
+             .defaults = {.kind = SHOAL_LOCAL, .window = 64},
+             .has_masks = 1},
     .operations = operations,
     .place = place,
     .forward = forward,
@@ -396,7 +424,8 @@ const attention_kind sh_strided_kind = {
              .number = "window",
              .cost = "N (W + S / W) (D + Dv)",
              .summary = "the keys at most W/2 positions away, and those a multiple of W",
-             .defaults = {.kind = SHOAL_STRIDED, .window = 64}},
+             .defaults = {.kind = SHOAL_STRIDED, .window = 64},
+             .has_masks = 1},
     .operations = operations,
     .place = place,
     .forward = forward,

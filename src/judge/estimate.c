@@ -11,6 +11,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "attention/masks.h"
 #include "base/random.h"
 #include "judge/judge.h"
 
@@ -185,14 +186,18 @@ static double exact_score(const shoal_plan *plan, const float *q, const float *k
     return length == 0 ? 0 : score / length;
 }
 
-/* exact[f] = the attention's feature first + f, for f < count. */
-static void exact_slice(const shoal_plan *plan, const head_view *view, const float *q,
-                        int64_t first, int64_t count, double *exact) {
+/* exact[f] = the attention's feature first + f of query i, for f < count. */
+static void exact_slice(const shoal_plan *plan, const head_view *view,
+                        const score_masks *masks, int64_t i, int64_t first, int64_t count,
+                        double *exact) {
+    const float *q = view->q.data + i * view->q.stride;
     double top = -DBL_MAX, sum = 0; /* not -inf: the first scores may be */
     for (int64_t f = 0; f < count; f++)
         exact[f] = 0;
     for (int64_t l = 0; l < view->keys; l++) {
-        const double score = exact_score(plan, q, view->k.data + l * view->k.stride);
+        const double score =
+            sh_masks_score(masks, i, l,
+                           exact_score(plan, q, view->k.data + l * view->k.stride));
         const float *v = view->v.data + l * view->v.stride + first;
         double weight = 1;
         if (score > top) {
@@ -208,7 +213,7 @@ static void exact_slice(const shoal_plan *plan, const head_view *view, const flo
         for (int64_t f = 0; f < count; f++)
             exact[f] += weight * (double)v[f];
     }
-    for (int64_t f = 0; f < count && view->keys > 0; f++)
+    for (int64_t f = 0; f < count && sum != 0; f++)
         exact[f] /= sum;
 }
 
@@ -231,12 +236,12 @@ static void sample_task(void *shared, int64_t task, int thread) {
     sample *at = &batch->samples[task];
     const head_view view = sh_view_of(call, at->b, at->h);
     const row_view out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
+    const score_masks masks = sh_masks_of(call, &view);
     double exact[SLICE];
     (void)thread;
     for (int64_t first = 0; first < problem->value_dim; first += SLICE) {
         const int64_t count = min(SLICE, problem->value_dim - first);
-        exact_slice(call->plan, &view, view.q.data + at->i * view.q.stride, first, count,
-                    exact);
+        exact_slice(call->plan, &view, &masks, at->i, first, count, exact);
         compare_slice(at, exact, out.data + at->i * out.stride + first, count);
     }
 }
@@ -333,6 +338,10 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
             plan->context, SHOAL_INVALID,
             "shoal_error_estimate: error is NULL or samples, %lld, is negative",
             (long long)samples);
+    if (plan->problem.dropout > 0)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "shoal_error_estimate: the plan has dropout, whose outputs are "
+                       "not the attention's: plan without it");
     const int64_t live = count_live(&call), wanted = min(samples, live);
     if (!out && wanted > 0)
         return sh_fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");

@@ -70,6 +70,44 @@ static void unpack(const float *panel, int count, int width, int dim, const floa
     }
 }
 
+/* LANES rows of x become lanes; those past the last one are 0. */
+INLINE void load_across(const float *x, int64_t stride, int live, int features,
+                        vf square[LANES]) {
+    if (live == LANES && features == LANES)
+        UNROLL for (int i = 0; i < LANES; i++) square[i] = v_load(x + i * stride);
+    else
+        for (int i = 0; i < LANES; i++)
+            square[i] = i < live ? v_load_some(x + i * stride, features) : (vf){0};
+    v_transpose(square);
+}
+
+static void add_across(const float *x, int64_t stride, int lanes, int width, int count,
+                       float *scores) {
+    for (int first = 0; first < lanes; first += LANES)
+        for (int r = 0; r < count; r += LANES) {
+            const int features = count - r < LANES ? count - r : LANES;
+            float *to = scores + r * width + first;
+            vf square[LANES];
+            load_across(x + first * stride + r, stride,
+                        lanes - first < LANES ? lanes - first : LANES, features, square);
+            if (features == LANES)
+                UNROLL for (int j = 0; j < LANES; j++)
+                    v_store(to + j * width, v_load(to + j * width) + square[j]);
+            else
+                for (int j = 0; j < features; j++)
+                    v_store(to + j * width, v_load(to + j * width) + square[j]);
+        }
+}
+
+static void add_to_rows(const float *x, int64_t stride, int width, int count,
+                        float *scores) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i += LANES) {
+            float *to = scores + r * width + i;
+            v_store(to, v_load(to) + v_splat(x[r * stride]));
+        }
+}
+
 /* R rows by V vectors of scores stay in registers while the features pass. */
 INLINE void score_tile(const float *panel, int width, int dim, const float *rows,
                        int64_t stride, float *scores, const int R, const int V) {

@@ -28,6 +28,13 @@
        columns, any width >= lanes; out is [count] rows, `out_stride` apart. */          \
     KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,      \
                     int64_t stride, int dim, int count, float *out, int64_t out_stride)) \
+    /* scores[r][i] += x[i][r] for r < count, i < lanes <= width: rows of x, `stride`    \
+       apart, are queries'. */                                                           \
+    KERNEL(add_across, (const float *x, int64_t stride, int lanes, int width, int count, \
+                        float *scores))                                                  \
+    /* scores[r][i] += x[r * stride] for r < count. */                                   \
+    KERNEL(add_to_rows, (const float *x, int64_t stride, int width, int count,           \
+                         float *scores))                                                 \
     /* One block of a softmax that streams over keys. Per lane: raises top to the        \
        largest score, turns scores into exp(score - top), and rescales:                  \
        keep = exp(old top - top), sum = sum * keep + the block's sum. */                 \

@@ -59,6 +59,20 @@ static void spread(const float *weights, int64_t width, int lanes, const float *
         }
 }
 
+static void add_across(const float *x, int64_t stride, int lanes, int width, int count,
+                       float *scores) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < lanes; i++)
+            scores[r * width + i] += x[i * stride + r];
+}
+
+static void add_to_rows(const float *x, int64_t stride, int width, int count,
+                        float *scores) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++)
+            scores[r * width + i] += x[r * stride];
+}
+
 /* At least 2^-126, as in the vector tables: all agree where every score is -inf. */
 static float exp_negative(float x) {
     return expf(x < -87.336544f ? -87.336544f : x);

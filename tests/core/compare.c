@@ -158,6 +158,39 @@ void check_gradients(const attention_case *c, shoal_plan *plan) {
         check_deviation(totals[i], GRADIENT_TOLERANCE, names[i], c);
 }
 
+/* What is not live is 0. */
+static void compare_dbias(const attention_case *c, shoal_plan *plan, int64_t b, int64_t h,
+                          deviation *total) {
+    exact_head *head = case_head(c, plan, b, h);
+    const int64_t N = c->spec.queries, S = c->spec.keys;
+    double *dout = test_memory(head->value_dim, sizeof *dout);
+    double *dq = test_memory(N * c->spec.dim, sizeof *dq);
+    double *dk = test_memory(S * c->spec.dim, sizeof *dk);
+    double *dv = test_memory(S * c->spec.value_dim, sizeof *dv);
+    double *row = test_memory(S, sizeof *row);
+    head->dbias = test_memory(head->queries * head->keys, sizeof(double));
+    for (int64_t i = 0; i < N; i++) {
+        for (int64_t f = 0; i < head->queries && f < head->value_dim; f++)
+            dout[f] = (double)tensor_row(&c->dout, b, h, i)[f];
+        if (i < head->queries)
+            exact_output_gradient(head, i, dout, dq, dk, dv);
+        for (int64_t l = 0; l < S; l++)
+            row[l] = i < head->queries && l < head->keys ? head->dbias[i * head->keys + l]
+                                                         : 0;
+        compare_row(total, row, c->dbias + ((b * c->spec.heads + h) * N + i) * S, S);
+    }
+    free(dout), free(dq), free(dk), free(dv), free(row), free(head->dbias);
+    exact_destroy(head);
+}
+
+void check_dbias(const attention_case *c, shoal_plan *plan) {
+    deviation total = {0};
+    for (int64_t b = 0; b < c->spec.batch; b++)
+        for (int64_t h = 0; h < c->spec.heads; h++)
+            compare_dbias(c, plan, b, h, &total);
+    check_deviation(total, GRADIENT_TOLERANCE, "dbias", c);
+}
+
 /* ---- Groups and top keys ------------------------------------------------------- */
 
 static void check_groups_of_head(const attention_case *c, const int32_t *groups,
@@ -251,5 +284,7 @@ void check_everything(const attention_case *c, shoal_plan *plan) {
     check_top_keys(c, plan);
     check_forward(c, plan);
     check_gradients(c, plan);
+    if (c->dbias)
+        check_dbias(c, plan);
     case_check_surroundings(c);
 }

@@ -2,6 +2,7 @@
 #include "cases.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +202,79 @@ static int32_t *groups_of(const attention_case *c) {
     return groups;
 }
 
+static bool has_masks(const case_spec *s) {
+    return s->causal || s->bias || s->mask || s->dropout > 0;
+}
+
+static int64_t case_pairs(const case_spec *s) {
+    return s->batch * s->heads * s->queries * s->keys;
+}
+
+static shoal_pair_strides pair_strides(const case_spec *s, pair_layout layout) {
+    const int64_t gap = layout == PAIRS_GAPS ? 3 : 0;
+    const int64_t row = s->keys + gap, head = s->queries * row + gap;
+    shoal_pair_strides strides = {s->heads * head + gap, head, row, 1};
+    switch (layout) {
+    case PAIRS_TURNED:
+        strides.query = 1;
+        strides.key = s->queries;
+        break;
+    case PAIRS_OF_HEADS: strides.batch = 0; break;
+    case PAIRS_SHARED: strides.batch = strides.head = 0; break;
+    case PAIRS_OF_KEYS: strides.head = strides.query = 0; break;
+    case PAIRS_OF_QUERIES: strides.key = 0; break;
+    default: break;
+    }
+    return strides;
+}
+
+/* Elements up to the last one that shape and strides name. */
+static int64_t pair_extent(const case_spec *s, const shoal_pair_strides *strides) {
+    if (case_pairs(s) == 0)
+        return 0;
+    return (s->batch - 1) * strides->batch + (s->heads - 1) * strides->head +
+           (s->queries - 1) * strides->query + (s->keys - 1) * strides->key + 1;
+}
+
+/* One query in eleven sees nothing, where rows are of queries. */
+static bool pair_is_hidden(const case_spec *s, const shoal_pair_strides *strides,
+                           int64_t at, uint64_t stream) {
+    const int64_t row = strides->query > 1 ? at / strides->query : at;
+    return test_hash(s->seed, stream, (uint64_t)at) % 8 == 0 ||
+           test_hash(s->seed, stream + 1, (uint64_t)row) % 11 == 0;
+}
+
+static void create_masks(attention_case *c) {
+    const case_spec *s = &c->spec;
+    if (s->bias) {
+        const shoal_pair_strides strides = pair_strides(s, s->bias);
+        const int64_t count = pair_extent(s, &strides);
+        c->bias = test_memory(count, sizeof *c->bias);
+        for (int64_t at = 0; at < count; at++)
+            c->bias[at] = pair_is_hidden(s, &strides, at, 50)
+                              ? -INFINITY
+                              : (float)test_normal(test_hash(s->seed, 52, (uint64_t)at));
+        c->inputs.bias = c->bias;
+        c->inputs.bias_strides = s->bias == PAIRS_WHOLE ? (shoal_pair_strides){0}
+                                                        : strides;
+    }
+    if (s->mask) {
+        const shoal_pair_strides strides = pair_strides(s, s->mask);
+        const int64_t count = pair_extent(s, &strides);
+        c->mask = test_memory(count, sizeof *c->mask);
+        for (int64_t at = 0; at < count; at++)
+            c->mask[at] = !pair_is_hidden(s, &strides, at, 53);
+        c->inputs.mask = c->mask;
+        c->inputs.mask_strides = s->mask == PAIRS_WHOLE ? (shoal_pair_strides){0}
+                                                        : strides;
+    }
+    c->inputs.dropout_seed = s->seed;
+    if (has_masks(s))
+        c->dbias = test_memory(case_pairs(s), sizeof *c->dbias);
+    for (int64_t i = 0; has_masks(s) && i < case_pairs(s); i++)
+        memcpy(c->dbias + i, &GUARD, sizeof GUARD);
+}
+
 static void create_tensors(attention_case *c) {
     const case_spec *s = &c->spec;
     const int64_t *starts = c->query_offsets, *key_starts = c->key_offsets;
@@ -231,7 +305,9 @@ static void describe_problem(attention_case *c) {
                                  .dim = s->dim,
                                  .value_dim = s->value_dim,
                                  .scale = s->scale,
-                                 .packed = packed};
+                                 .packed = packed,
+                                 .causal = s->causal,
+                                 .dropout = s->dropout};
     if (!defaults) {
         c->problem.q = c->q.strides;
         c->problem.k = c->k.strides;
@@ -268,6 +344,7 @@ attention_case case_create(const case_spec *spec) {
         c.groups = groups_of(&c);
     create_tensors(&c);
     describe_problem(&c);
+    create_masks(&c);
     return c;
 }
 
@@ -288,6 +365,9 @@ void case_destroy(attention_case *c) {
     free(c->query_offsets);
     free(c->key_offsets);
     free(c->groups);
+    free(c->bias);
+    free(c->mask);
+    free(c->dbias);
 }
 
 int64_t case_kv_heads(const attention_case *c) {
@@ -331,10 +411,12 @@ const char *case_text(const attention_case *c) {
     snprintf(text, sizeof text,
              "%s, batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", N %" PRId64
              ", S %" PRId64 ", D %" PRId64 ", Dv %" PRId64
-             ", scale %g, %s%s%s, data seed %" PRIu64,
+             ", scale %g, %s%s%s%s, bias %d, mask %d, dropout %g, data seed %" PRIu64,
              kind, s->batch, s->heads, case_kv_heads(c), s->queries, s->keys, s->dim,
              s->value_dim, (double)s->scale, layouts[s->layout],
-             s->ragged ? ", ragged" : "", s->own_groups ? ", own groups" : "", s->seed);
+             s->ragged ? ", ragged" : "", s->own_groups ? ", own groups" : "",
+             s->causal ? ", causal" : "", (int)s->bias, (int)s->mask, (double)s->dropout,
+             s->seed);
     return text;
 }
 
@@ -357,7 +439,8 @@ void case_backward(shoal_plan *plan, attention_case *c) {
                                  .dout = c->dout.data,
                                  .dq = c->dq.data,
                                  .dk = c->dk.data,
-                                 .dv = c->dv.data};
+                                 .dv = c->dv.data,
+                                 .dbias = c->dbias};
     if (shoal_backward(plan, &c->inputs, &gradients) != SHOAL_OK)
         fail_msg("backward refused (%s)", case_text(c));
 }
@@ -391,6 +474,9 @@ void case_check_identical(const attention_case *a, const attention_case *b) {
     check_identical(&a->dq, &b->dq, a->query_lengths, "dq");
     check_identical(&a->dk, &b->dk, a->key_lengths, "dk");
     check_identical(&a->dv, &b->dv, a->key_lengths, "dv");
+    if (a->dbias && b->dbias)
+        assert_memory_equal(a->dbias, b->dbias,
+                            (size_t)case_pairs(&a->spec) * sizeof *a->dbias);
 }
 
 /* ---- Contexts ------------------------------------------------------------------ */

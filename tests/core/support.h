@@ -57,6 +57,19 @@ typedef enum {
     LAYOUT_COUNT
 } memory_layout;
 
+/* How an array with an element for each query and key lies in memory. */
+typedef enum {
+    PAIRS_NONE,
+    PAIRS_WHOLE, /* strides left 0 */
+    PAIRS_GAPS,
+    PAIRS_TURNED,     /* keys outside, queries inside */
+    PAIRS_OF_HEADS,   /* shared by sequences */
+    PAIRS_SHARED,     /* by sequences and heads */
+    PAIRS_OF_KEYS,    /* by heads and queries */
+    PAIRS_OF_QUERIES, /* by keys */
+    PAIRS_COUNT
+} pair_layout;
+
 typedef struct {
     shoal_attention attention;
     int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
@@ -64,7 +77,10 @@ typedef struct {
     memory_layout layout;
     bool ragged;     /* sequences of different lengths */
     bool own_groups; /* random groups brought by the caller */
-    uint64_t seed;   /* of the data: live values do not depend on the layout */
+    bool causal;
+    pair_layout bias, mask; /* some of the bias is -inf; some queries see no key */
+    float dropout;
+    uint64_t seed; /* of the data: live values do not depend on the layout */
 } case_spec;
 
 typedef struct {
@@ -75,7 +91,10 @@ typedef struct {
     int64_t *query_lengths, *key_lengths; /* [batch], what is live */
     int64_t *query_offsets, *key_offsets; /* [batch + 1], packed only */
     int32_t *groups;                      /* [batch][heads][queries], own_groups only */
-    shoal_context *context;               /* of case_run_on, as is the plan */
+    float *bias;                          /* NULL without */
+    uint8_t *mask;
+    float *dbias;           /* [batch][heads][queries][keys], where something is masked */
+    shoal_context *context; /* of case_run_on, as is the plan */
     shoal_plan *plan;
 } attention_case;
 
@@ -100,7 +119,7 @@ void case_run_on(const char *isa, int threads, attention_case *c);
 
 /* Surroundings of out, dq, dk and dv. */
 void case_check_surroundings(const attention_case *c);
-/* Bitwise equality of out, dq, dk and dv. */
+/* Bitwise equality of out, dq, dk and dv, and of dbias. */
 void case_check_identical(const attention_case *a, const attention_case *b);
 
 /* ---- Comparison with the exact formulas (compare.c) ----------------------------- */
@@ -115,6 +134,7 @@ void case_calm(attention_case *c);
 /* Forward within 1e-5 and gradients within 1e-4 of the exact result's largest entry. */
 void check_forward(const attention_case *c, shoal_plan *plan);
 void check_gradients(const attention_case *c, shoal_plan *plan);
+void check_dbias(const attention_case *c, shoal_plan *plan);
 /* Groups: in range where live, -1 in the padding, the caller's when brought, all
    different when there are no more queries than clusters. Top keys: the best of the
    centroid's scores, best first, up to rounding. */

@@ -62,6 +62,21 @@ static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     return head;
 }
 
+/* A bias that hides some keys, dropout, and queries that are the last positions. */
+static void head_mask(exact_head *head, uint64_t seed) {
+    const int64_t count = head->queries * head->keys;
+    head->ahead = test_pick(seed, 17, 0, 3);
+    head->bias = test_memory(count, sizeof *head->bias);
+    head->factors = test_memory(count, sizeof *head->factors);
+    fill_normal(seed, 8, count, head->bias);
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t bits = test_hash(seed, 9, (uint64_t)i);
+        head->factors[i] = bits % 4 == 0 ? 0 : 4.0 / 3;
+        if (bits / 4 % 5 == 0)
+            head->bias[i] = -INFINITY;
+    }
+}
+
 static void head_destroy(exact_head *head) {
     free((void *)head->groups);
     free((void *)head->top_keys);
@@ -123,13 +138,16 @@ static void compare_gradients(exact_head *head, uint64_t seed) {
     double *dk = test_memory(key_size, sizeof *dk);
     double *dv = test_memory(value_size, sizeof *dv);
     double *dout = test_memory(out_size, sizeof *dout);
+    head->dbias = test_memory(head->queries * head->keys, sizeof(double));
     fill_normal(seed, 4, out_size, dout);
     for (int64_t i = 0; i < head->queries; i++)
         exact_output_gradient(head, i, dout + i * head->value_dim, dq, dk, dv);
     compare_gradient(head, dout, head->q, dq, query_size);
     compare_gradient(head, dout, head->k, dk, key_size);
     compare_gradient(head, dout, head->v, dv, value_size);
-    free(dq), free(dk), free(dv), free(dout);
+    if (head->bias)
+        compare_gradient(head, dout, head->bias, head->dbias, head->queries * head->keys);
+    free(dq), free(dk), free(dv), free(dout), free(head->dbias);
 }
 
 /* Every kind but one that is another, with either normaliser: a kind that has one of its
@@ -150,6 +168,24 @@ static void gradients_are_those_of_differences(void **state) {
                 head_destroy(head);
             }
         assert_true(checked >= 10 || facts_of((shoal_kind)kind)->picks);
+    }
+}
+
+static void masks_too(void **state) {
+    for (int kind = 0; shoal_kind_describe(kind); kind++) {
+        int checked = 0;
+        for (uint64_t seed = 1; seed <= 20 && facts_of((shoal_kind)kind)->has_masks;
+             seed++) {
+            exact_head *head =
+                head_create((shoal_attention){.kind = (shoal_kind)kind}, seed);
+            head_mask(head, seed);
+            if (choice_is_stable(head)) {
+                compare_gradients(head, seed);
+                checked++;
+            }
+            head_destroy(head);
+        }
+        assert_true(checked >= 10 || !facts_of((shoal_kind)kind)->has_masks);
     }
 }
 
@@ -238,6 +274,7 @@ static void worked_example(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_those_of_differences),
+        cmocka_unit_test(masks_too),
         cmocka_unit_test(weights_are_averages),
         cmocka_unit_test(normalisers_agree_on_a_centroid),
         cmocka_unit_test(worked_example),

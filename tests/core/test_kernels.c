@@ -114,6 +114,34 @@ static void mix_once(const kernel_table *table, int width, int count, int dim, i
 
 CHECK(mix, walk(table, ALL_DIMS, 2, mix_once))
 
+static void add_across_once(const kernel_table *table, int width, int count, int dim,
+                            int salt) {
+    const int lanes = dim < width ? dim : width, stride = count + salt;
+    float *x = random_rows(lanes, stride, count);
+    float_pair scores = pair_create(count * width);
+    SCALAR->add_across(x, stride, lanes, width, count, scores.expected);
+    table->add_across(x, stride, lanes, width, count, scores.actual);
+    compare_bits(scores, "add_across", table);
+    guarded_finish("add_across");
+}
+
+CHECK(add_across, walk(table, 50, 2, add_across_once))
+
+static void add_to_rows_once(const kernel_table *table, int width, int count, int dim,
+                             int salt) {
+    (void)dim;
+    float *x = random_rows(count, salt, salt > 0);
+    float_pair scores = pair_create(count * width);
+    if (count > 0 && salt == 0)
+        x = random_rows(1, 1, 1);
+    SCALAR->add_to_rows(x, salt, width, count, scores.expected);
+    table->add_to_rows(x, salt, width, count, scores.actual);
+    compare_bits(scores, "add_to_rows", table);
+    guarded_finish("add_to_rows");
+}
+
+CHECK(add_to_rows, walk(table, 1, 3, add_to_rows_once))
+
 /* Any width that has room for the lanes is legal here, and any number of lanes. */
 static void spread_once(const kernel_table *table, int panel, int count, int dim,
                         int salt) {

@@ -1,0 +1,63 @@
+/* What stands between a score and its weight, where each query sees keys of its own:
+   causal order, a bias, a mask, dropout. The dense part applies it to a block of scores;
+   plain loops have it for one score at a time. */
+#ifndef SHOAL_ATTENTION_MASKS_H
+#define SHOAL_ATTENTION_MASKS_H
+
+#include "attention/attention.h"
+
+/* An array with an element for each query and key, from query 0 and key 0 on. */
+typedef struct {
+    int64_t query, key; /* strides */
+} pair_steps;
+
+/* The masks of one head, or of some of its rows: query i and key l of these rows are
+   query first_query + i step and key first_key + l step of the head. */
+typedef struct score_masks {
+    int causal;
+    int64_t ahead; /* query i is at the position of key i + ahead */
+    const float *bias;
+    const uint8_t *mask;
+    float *dbias; /* backward only */
+    pair_steps bias_steps, mask_steps, dbias_steps;
+    uint32_t dropped; /* weights of 65536 */
+    uint64_t seed;    /* of this head's dropout */
+    int64_t first_query, first_key, step;
+} score_masks;
+
+/* Whether the call has any. */
+int sh_masks_exist(const attention_call *call);
+score_masks sh_masks_of(const attention_call *call, const head_view *view);
+
+/* The masks of queries first_query, first_query + step ... and keys first_key, first_key
+   + step ... */
+score_masks sh_masks_every(const score_masks *masks, int64_t first_query,
+                           int64_t first_key, int64_t step);
+
+/* The first key that queries up to `last` do not see, at most `keys`. */
+int64_t sh_masks_end(const score_masks *masks, int64_t last, int64_t keys);
+/* The first query that sees the key, or one after it. */
+int64_t sh_masks_begin(const score_masks *masks, int64_t key);
+
+/* One score, one weight's factor; and where a score's gradient goes, or NULL. */
+double sh_masks_score(const score_masks *masks, int64_t query, int64_t key, double score);
+float sh_masks_factor(const score_masks *masks, int64_t query, int64_t key);
+float *sh_masks_slope(const score_masks *masks, int64_t query, int64_t key);
+
+/* A block of the dense part: `count` keys from `key` on for `lanes` queries from `query`
+   on, [count][width]. */
+typedef struct {
+    const kernel_table *kernels;
+    int64_t query, key;
+    int lanes, width, count;
+} score_block;
+
+/* Biases and hides. */
+void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores);
+/* Multiplies by the factors of dropout. */
+void sh_masks_drop(const score_masks *masks, const score_block *block, float *weights);
+/* Adds the slopes, divided by `scale`, to dbias. */
+void sh_masks_keep_slopes(const score_masks *masks, const score_block *block, float scale,
+                          const float *slopes);
+
+#endif

@@ -1,0 +1,325 @@
+/* Causal order, biases, masks and dropout, in every kind that has them: against the
+   reference over random problems, and what must hold beside. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "support.h"
+
+enum { PROBLEMS_PER_KIND = 40 };
+
+static const int64_t LENGTHS[] = {0,  1,  2,  3,  7,  8,  9,   16,  17,  24,
+                                  25, 33, 47, 64, 65, 97, 129, 130, 257, 300};
+static const int64_t SIZES[] = {1, 3, 4, 8, 16, 17, 33};
+static const int64_t HEADS[][2] = {{1, 0}, {2, 0}, {2, 1}, {4, 2}, {6, 2}};
+static const int32_t TOPKS[] = {1, 2, 3, 8, 9, 31, 64, 300};
+static const float DROPOUTS[] = {0, 0, 0.1f, 0.5f, 1};
+
+/* A random entry of a list. */
+#define CHOOSE(list, seed, stream) (list)[test_pick(seed, stream, 0, COUNT_OF(list) - 1)]
+
+static pair_layout random_pairs(uint64_t seed, uint64_t stream) {
+    const int64_t picked = test_pick(seed, stream, -PAIRS_COUNT, PAIRS_COUNT - 1);
+    return picked > 0 ? (pair_layout)picked : PAIRS_NONE;
+}
+
+static case_spec random_spec(shoal_kind kind, uint64_t seed) {
+    const int64_t heads = test_pick(seed, 1, 0, COUNT_OF(HEADS) - 1);
+    case_spec spec = {.attention = facts_of(kind)->defaults,
+                      .seed = seed,
+                      .batch = test_pick(seed, 2, 1, 3),
+                      .heads = HEADS[heads][0],
+                      .kv_heads = HEADS[heads][1],
+                      .dim = CHOOSE(SIZES, seed, 3),
+                      .value_dim = CHOOSE(SIZES, seed, 4),
+                      .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
+                      .ragged = test_pick(seed, 6, 0, 1) == 0,
+                      .causal = test_pick(seed, 7, 0, 2) > 0,
+                      .bias = random_pairs(seed, 8),
+                      .mask = random_pairs(seed, 9),
+                      .dropout = CHOOSE(DROPOUTS, seed, 10),
+                      .queries = CHOOSE(LENGTHS, seed, 11),
+                      .keys = CHOOSE(LENGTHS, seed, 12)};
+    if (seed % 3 == 0)
+        spec.keys = spec.queries;
+    if (spec.attention.topk > 0)
+        spec.attention.topk = CHOOSE(TOPKS, seed, 13);
+    if (spec.attention.window > 0)
+        spec.attention.window = CHOOSE(TOPKS, seed, 14);
+    return spec;
+}
+
+static void check_case(const case_spec *spec) {
+    for (int i = 0; test_isa(i); i++) {
+        attention_case c = case_create(spec);
+        case_calm(&c);
+        case_run_on(test_isa(i), 2, &c);
+        check_everything(&c, c.plan);
+        case_destroy(&c);
+    }
+}
+
+/* The state is the kind's facts. */
+static void check_kind(void **state) {
+    shoal_kind kind = ((const shoal_kind_info *)*state)->defaults.kind;
+    for (uint64_t problem = 1; problem <= PROBLEMS_PER_KIND; problem++) {
+        case_spec spec = random_spec(kind, 1000 * (uint64_t)kind + problem);
+        check_case(&spec);
+    }
+}
+
+/* ---- What must hold --------------------------------------------------------------- */
+
+static case_spec long_spec(shoal_kind kind) {
+    return (case_spec){.attention = facts_of(kind)->defaults,
+                       .batch = 1,
+                       .heads = 2,
+                       .kv_heads = 1,
+                       .queries = 1000,
+                       .keys = 1000,
+                       .dim = 8,
+                       .value_dim = 8,
+                       .causal = true,
+                       .bias = PAIRS_SHARED,
+                       .dropout = 0.25f,
+                       .seed = 21};
+}
+
+static void threads_do_not_matter(void **state) {
+    for (int kind = 0; shoal_kind_describe(kind); kind++) {
+        if (!facts_of((shoal_kind)kind)->has_masks)
+            continue;
+        case_spec spec = long_spec((shoal_kind)kind);
+        attention_case one = case_create(&spec), five = case_create(&spec);
+        case_run_on(NULL, 1, &one);
+        case_run_on(NULL, 5, &five);
+        case_check_identical(&one, &five);
+        check_forward(&one, one.plan);
+        case_destroy(&one);
+        case_destroy(&five);
+    }
+}
+
+/* Blocks above the diagonal are not computed: a NaN among the last keys does not reach
+   the first queries, as it would if its weight of 0 were multiplied. */
+static void the_future_is_not_looked_at(void **state) {
+    for (int isa = 0; test_isa(isa); isa++) {
+        case_spec spec = long_spec(SHOAL_FULL);
+        spec.bias = PAIRS_NONE;
+        spec.dropout = 0;
+        attention_case c = case_create(&spec);
+        for (int64_t l = 900; l < spec.keys; l++)
+            tensor_row(&c.k, 0, 0, l)[0] = tensor_row(&c.v, 0, 0, l)[0] = NAN;
+        case_run_on(test_isa(isa), 2, &c);
+        for (int64_t i = 0; i < 800; i++)
+            assert_true(isfinite(tensor_row(&c.out, 0, 1, i)[0]) &&
+                        isfinite(tensor_row(&c.dq, 0, 1, i)[0]));
+        assert_true(isnan(tensor_row(&c.out, 0, 1, 950)[0]));
+        case_destroy(&c);
+    }
+}
+
+/* Decoding: the last query alone, with all keys, gives the last row. */
+static void queries_are_the_last_positions(void **state) {
+    const char *const kinds[] = {"full", "local-16", "strided-16", "oracle-top-8"};
+    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        case_spec spec = long_spec(SHOAL_FULL);
+        spec.attention = spelled(kinds[kind]);
+        spec.bias = PAIRS_NONE;
+        spec.dropout = 0;
+        spec.kv_heads = spec.heads = 1;
+        attention_case all = case_create(&spec);
+        case_run_on(NULL, 2, &all);
+        spec.queries = 3;
+        attention_case some = case_create(&spec);
+        for (int64_t i = 0; i < 3; i++)
+            memcpy(tensor_row(&some.q, 0, 0, i), tensor_row(&all.q, 0, 0, 997 + i),
+                   (size_t)spec.dim * sizeof(float));
+        case_run_on(NULL, 2, &some);
+        for (int64_t i = 0; i < 3; i++)
+            for (int64_t d = 0; d < spec.value_dim; d++)
+                assert_true(fabs((double)tensor_row(&some.out, 0, 0, i)[d] -
+                                 (double)tensor_row(&all.out, 0, 0, 997 + i)[d]) < 1e-6);
+        case_destroy(&all);
+        case_destroy(&some);
+    }
+}
+
+/* A mask is a bias of 0 and -inf, to the bit. */
+static void masks_are_biases(void **state) {
+    for (int layout = PAIRS_WHOLE; layout < PAIRS_COUNT; layout++) {
+        case_spec spec = long_spec(SHOAL_FULL);
+        spec.queries = 130;
+        spec.keys = 200;
+        spec.bias = PAIRS_NONE;
+        spec.mask = (pair_layout)layout;
+        attention_case masked = case_create(&spec);
+        spec.mask = PAIRS_NONE;
+        spec.bias = (pair_layout)layout;
+        attention_case biased = case_create(&spec);
+        const shoal_pair_strides *s = &masked.inputs.mask_strides;
+        const int64_t last = layout == PAIRS_WHOLE
+                                 ? spec.heads * spec.queries * spec.keys - 1
+                                 : (spec.heads - 1) * s->head +
+                                       (spec.queries - 1) * s->query +
+                                       (spec.keys - 1) * s->key;
+        for (int64_t at = 0; at <= last; at++)
+            biased.bias[at] = masked.mask[at] ? 0 : -INFINITY;
+        case_run_on(NULL, 2, &masked);
+        case_run_on(NULL, 2, &biased);
+        case_check_identical(&masked, &biased);
+        case_destroy(&masked);
+        case_destroy(&biased);
+    }
+}
+
+/* Where every score is the type's lowest number, PyTorch's way to mask, keys weigh the
+   same; where every score is -inf, nothing does. */
+static void lowest_biases(void **state) {
+    float q[4] = {1, 2, 3, 4}, k[4] = {1, 1, 2, 2}, v[4] = {1, 2, 3, 6}, out[4];
+    float bias[16];
+    for (int i = 0; i < 16; i++)
+        bias[i] = i < 4 ? -INFINITY : i < 8 ? -3.40282347e38f : 0;
+    bias[8] = bias[9] = bias[10] = -INFINITY;
+    const shoal_problem problem =
+        {.batch = 1, .heads = 1, .queries = 4, .keys = 4, .dim = 1, .value_dim = 1};
+    const shoal_inputs inputs = {.q = q, .k = k, .v = v, .bias = bias};
+    for (int isa = 0; test_isa(isa); isa++) {
+        shoal_context *context = test_context(test_isa(isa), 1);
+        assert_int_equal(shoal_attend(context, "full", &problem, &inputs, out), SHOAL_OK);
+        assert_true(out[0] == 0 && fabsf(out[1] - 3) < 1e-6f && out[2] == 6);
+        shoal_context_destroy(context);
+    }
+}
+
+static void dropout_keeps_the_mean(void **state) {
+    const float rates[] = {0, 0.1f, 0.5f, 0.9f};
+    for (int64_t rate = 0; rate < COUNT_OF(rates); rate++) {
+        double sum = 0, zeros = 0;
+        const int64_t count = 40000;
+        for (int64_t i = 0; i < count; i++) {
+            const float factor =
+                shoal_dropout_factor(rates[rate], 7, i % 3, i / 100, i % 101);
+            sum += (double)factor;
+            zeros += factor == 0;
+        }
+        assert_true(fabs(sum / (double)count - 1) < 0.05);
+        assert_true(fabs(zeros / (double)count - (double)rates[rate]) < 0.01);
+    }
+    assert_true(shoal_dropout_factor(1, 7, 0, 0, 0) == 0);
+}
+
+/* The error of an exact kind under a mask is none. */
+static void errors_are_estimated(void **state) {
+    case_spec spec = long_spec(SHOAL_FULL);
+    spec.queries = spec.keys = 150;
+    spec.dropout = 0;
+    spec.mask = PAIRS_OF_QUERIES;
+    attention_case c = case_create(&spec);
+    shoal_error error;
+    case_run_on(NULL, 2, &c);
+    assert_int_equal(shoal_error_estimate(c.plan, &c.inputs, c.out.data, 1000, 1, &error),
+                     SHOAL_OK);
+    assert_true(error.relative_error < 1e-5);
+    case_destroy(&c);
+}
+
+/* ---- Refusals --------------------------------------------------------------------- */
+
+static void check_message(shoal_context *context, shoal_status status, const char *kind) {
+    assert_int_equal(status, SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), kind));
+    assert_non_null(strstr(shoal_context_message(context), "full, shared-full"));
+}
+
+static void other_kinds_refuse(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    for (int kind = 0; shoal_kind_describe(kind); kind++) {
+        const shoal_kind_info *facts = facts_of((shoal_kind)kind);
+        case_spec spec = {.attention = facts->defaults,
+                          .batch = 1,
+                          .heads = 1,
+                          .queries = 20,
+                          .keys = 20,
+                          .dim = 4,
+                          .value_dim = 4,
+                          .seed = 1};
+        if (facts->has_masks)
+            continue;
+        attention_case c = case_create(&spec);
+        float *bias = test_memory(400, sizeof *bias);
+        uint8_t mask[400] = {0};
+        shoal_plan *plan;
+        shoal_problem causal = c.problem, dropping = c.problem;
+        causal.causal = 1;
+        dropping.dropout = 0.5f;
+        check_message(context,
+                      shoal_plan_create(context, &causal, &facts->defaults, 0, &plan),
+                      facts->name);
+        check_message(context,
+                      shoal_plan_create(context, &dropping, &facts->defaults, 0, &plan),
+                      facts->name);
+        plan = case_run(context, &c);
+        const shoal_gradients gradients = {.out = c.out.data,
+                                           .dout = c.dout.data,
+                                           .dbias = bias};
+        check_message(context, shoal_backward(plan, &c.inputs, &gradients), facts->name);
+        c.inputs.bias = bias;
+        check_message(context, shoal_forward(plan, &c.inputs, c.out.data), facts->name);
+        c.inputs.bias = NULL;
+        c.inputs.mask = mask;
+        check_message(context, shoal_forward(plan, &c.inputs, c.out.data), facts->name);
+        shoal_plan_destroy(plan);
+        free(bias);
+        case_destroy(&c);
+    }
+    shoal_context_destroy(context);
+}
+
+static void bad_numbers_are_refused(void **state) {
+    const float rates[] = {-0.1f, 1.5f, NAN, INFINITY};
+    const shoal_pair_strides strides[] = {{-1, 0, 0, 1},
+                                          {0, 0, INT64_MAX / 4, 1},
+                                          {INT64_MAX, 1, 1, 1}};
+    case_spec spec = long_spec(SHOAL_FULL);
+    spec.queries = spec.keys = 20;
+    attention_case c = case_create(&spec);
+    shoal_context *context = test_context(NULL, 1);
+    shoal_plan *plan = case_run(context, &c), *none;
+    for (int64_t i = 0; i < COUNT_OF(rates); i++) {
+        shoal_problem problem = c.problem;
+        problem.dropout = rates[i];
+        assert_int_equal(shoal_plan_create(context, &problem, &spec.attention, 0, &none),
+                         SHOAL_INVALID);
+    }
+    for (int64_t i = 0; i < COUNT_OF(strides); i++) {
+        c.inputs.bias_strides = strides[i];
+        assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_INVALID);
+    }
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    case_destroy(&c);
+}
+
+int main(void) {
+    struct CMUnitTest tests[TEST_KINDS] = {
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(the_future_is_not_looked_at),
+        cmocka_unit_test(queries_are_the_last_positions),
+        cmocka_unit_test(masks_are_biases),
+        cmocka_unit_test(lowest_biases),
+        cmocka_unit_test(dropout_keeps_the_mean),
+        cmocka_unit_test(errors_are_estimated),
+        cmocka_unit_test(other_kinds_refuse),
+        cmocka_unit_test(bad_numbers_are_refused),
+    };
+    int count = 9; /* the kinds come behind them */
+    for (int kind = 0; shoal_kind_describe(kind); kind++)
+        if (shoal_kind_describe(kind)->has_masks)
+            tests[count++] =
+                (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
+                                    .test_func = check_kind,
+                                    .initial_state = (void *)shoal_kind_describe(kind)};
+    return _cmocka_run_group_tests("masks", tests, (size_t)count, NULL, NULL);
+}
