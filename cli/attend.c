@@ -6,6 +6,7 @@
    head's result does not depend on the others, and the pages of inputs that are finished
    go back to the system. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -50,6 +51,7 @@ typedef struct {
     int64_t threads, check_samples; /* check_samples 0: no check */
     float scale;                    /* 0: the library's default */
     uint64_t seed;
+    size_t largest_whole; /* bytes of inputs and output above which the work is cut */
     bool has_seed, json;
 
     /* What is worked on. */
@@ -169,16 +171,6 @@ static int take_words(attend_job *job, int count, char **words) {
     return EXIT_OK;
 }
 
-static int refuse_same_outputs(const attend_job *job) {
-    for (int i = 0; i < OUTPUTS; i++)
-        for (int j = 0; j < i; j++)
-            if (job->output_paths[i] && job->output_paths[j] &&
-                strcmp(job->output_paths[i], job->output_paths[j]) == 0)
-                return complain(EXIT_USAGE, "attend", "two outputs would go to %s",
-                                job->output_paths[i]);
-    return EXIT_OK;
-}
-
 /* Checks of the options that need no file. */
 static int check_combination(const attend_job *job) {
     bool gradient = false, output = job->check_samples > 0;
@@ -195,7 +187,23 @@ static int check_combination(const attend_job *job) {
         return complain(
             EXIT_USAGE, "attend",
             "--grad-out is for --grad-q, --grad-k or --grad-v; none was given");
-    return refuse_same_outputs(job);
+    return EXIT_OK;
+}
+
+static int read_environment(attend_job *job) {
+    static const char variable[] = "SHOAL_SLICE_ABOVE";
+    const char *text = getenv(variable);
+    char *rest = NULL;
+    job->largest_whole = (size_t)512 << 20;
+    if (!text || !*text)
+        return EXIT_OK;
+    errno = 0;
+    job->largest_whole = strtoull(text, &rest, 10);
+    if (*text >= '0' && *text <= '9' && !*rest && errno == 0)
+        return EXIT_OK;
+    return complain(EXIT_USAGE, "attend",
+                    "%s is \"%s\"; it must be a number of bytes, or not set", variable,
+                    text);
 }
 
 enum { NAMES = 200 };
@@ -410,18 +418,12 @@ static int load_inputs(attend_job *job) {
 
 /* ---- Slices -------------------------------------------------------------------- */
 
-/* Inputs and output together above which the problem is cut. */
-static const char largest_whole_variable[] = "SHOAL_SLICE_ABOVE";
-static const size_t largest_whole = (size_t)512 << 20;
-
 static bool must_be_cut(const attend_job *job) {
-    const char *asked = getenv(largest_whole_variable);
-    size_t limit = asked && *asked ? strtoull(asked, NULL, 10) : largest_whole;
     size_t bytes = array_bytes(&job->outputs[OUTPUT_OUT]);
     for (int i = INPUT_Q; i <= INPUT_V; i++)
         if (job->inputs[i].data)
             bytes += array_bytes(&job->inputs[i]);
-    return bytes > limit;
+    return bytes > job->largest_whole;
 }
 
 /* Every array is [batch, heads or kv heads, ...], so equal parts of it are the slices. */
@@ -597,13 +599,14 @@ static int run_attention(attend_job *job) {
 
 /* ---- Writing ---------------------------------------------------------------------- */
 
-static int check_destinations(attend_job *job) {
-    for (int i = 0; i < OUTPUTS; i++) {
-        int code = check_destination("attend", job->output_paths[i]);
-        if (code != EXIT_OK)
-            return code;
-    }
-    return EXIT_OK;
+static int check_files(attend_job *job) {
+    int code = EXIT_OK;
+    for (int i = 0; i < INPUTS && code == EXIT_OK; i++)
+        if (job->input_paths[i])
+            code = will_read("attend", job->input_paths[i]);
+    for (int i = 0; i < OUTPUTS && code == EXIT_OK; i++)
+        code = will_write("attend", job->output_paths[i]);
+    return code;
 }
 
 static int reserve_output(attend_job *job, attend_output which, shoal_array shaped) {
@@ -650,7 +653,7 @@ static int reserve_outputs(attend_job *job) {
    and a reader that never comes must not make one impossible. */
 static shoal_status write_output(const attend_job *job, attend_output which) {
     struct stat information;
-    const char *path = job->output_paths[which];
+    const char *path = written_path(job->output_paths[which]);
     bool is_file = stat(path, &information) != 0 || S_ISREG(information.st_mode);
     if (is_file)
         writing_begin();
@@ -793,7 +796,7 @@ static int report(const attend_job *job) {
 /* ---- The command ------------------------------------------------------------------ */
 
 static int attend(attend_job *job) {
-    static int (*const steps[])(attend_job *) = {parse_kind,    check_destinations,
+    static int (*const steps[])(attend_job *) = {parse_kind,    check_files,
                                                  load_inputs,   reserve_outputs,
                                                  run_attention, write_outputs};
     int code = EXIT_OK;
@@ -811,6 +814,8 @@ int attend_command(int count, char **arguments) {
     int code = take_words(&job, count - optind, arguments + optind);
     if (code == EXIT_OK)
         code = check_combination(&job);
+    if (code == EXIT_OK)
+        code = read_environment(&job);
     if (code == EXIT_OK)
         code = open_context("attend", (int)job.threads, job.isa, &job.context);
     if (code != EXIT_OK)

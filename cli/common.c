@@ -27,15 +27,41 @@ const char exit_codes_help[] =
 
 /* ---- Messages --------------------------------------------------------------------- */
 
+/* In UTF-8 the control characters from 0x80 on begin with 0xc2. */
+void mask_controls(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c; c++)
+        if (*c < ' ' || *c == 0x7f) {
+            *c = '?';
+        } else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) {
+            *c++ = '?';
+            *c = '?';
+        }
+}
+
+static void print_masked(const char *format, va_list arguments) {
+    char *text;
+    if (vasprintf(&text, format, arguments) < 0)
+        return;
+    mask_controls(text);
+    fprintf(stderr, "%s\n", text);
+    free(text);
+}
+
 int complain(int exit_code, const char *command, const char *format, ...) {
     va_list arguments;
     progress_end();
     fprintf(stderr, "shoal%s%s: ", *command ? " " : "", command);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    print_masked(format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
     return exit_code;
+}
+
+void tell(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    print_masked(format, arguments);
+    va_end(arguments);
 }
 
 int complain_status(shoal_status status, int otherwise, const char *command,
@@ -148,7 +174,9 @@ int print_json(json_t *object) {
     int failed = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(object);
     if (failed || putchar('\n') == EOF || fflush(stdout) != 0)
-        return complain(EXIT_RESOURCES, "", "the JSON output could not be written");
+        return stdout_reader_left()
+                   ? EXIT_OK
+                   : complain(EXIT_RESOURCES, "", "the JSON output could not be written");
     return EXIT_OK;
 }
 
@@ -227,6 +255,7 @@ void progress_say(const char *format, ...) {
     va_start(arguments, format);
     pthread_mutex_lock(&progress.lock);
     vsnprintf(progress.text, sizeof progress.text, format, arguments);
+    mask_controls(progress.text);
     pthread_mutex_unlock(&progress.lock);
     va_end(arguments);
 }
@@ -295,113 +324,4 @@ void writing_end(void) {
     writing = 0;
     if (pending_signal)
         _exit(128 + (int)pending_signal);
-}
-
-/* ---- Files ------------------------------------------------------------------------- */
-
-void open_standard_files(void) {
-    int opened;
-    do
-        opened = open("/dev/null", O_RDWR);
-    while (opened >= 0 && opened <= STDERR_FILENO);
-    if (opened >= 0)
-        close(opened);
-}
-
-int check_destination(const char *command, const char *path) {
-    struct stat information;
-    char folder[4096] = ".";
-    if (!path)
-        return EXIT_OK;
-    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode)) {
-        if (!S_ISDIR(information.st_mode))
-            return EXIT_OK;
-        return complain(EXIT_RESOURCES, command, "%s cannot be written: is a directory",
-                        path);
-    }
-    const char *slash = strrchr(path, '/');
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
-    if (access(folder, W_OK | X_OK) == 0)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
-                    strerror(errno));
-}
-
-enum { ATTEMPTS = 1000 };
-
-/* PATH_MAX bytes, as realpath demands. */
-_Static_assert(sizeof((replacement *)0)->target >= 4096, "room for a resolved path");
-
-/* Creates a new file beside the target. Its name has the form that the library uses for
-   temporary files, by which leftovers are found; it does not contain the target's name,
-   which may be as long as a name can be. */
-static FILE *open_temporary(replacement *to) {
-    const char *slash = strrchr(to->target, '/');
-    const int folder = slash ? (int)(slash - to->target) + 1 : 0;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        const int length = snprintf(to->temporary, sizeof to->temporary,
-                                    "%.*s.shoal-%ld-%d.tmp", folder, to->target,
-                                    (long)getpid(), attempt);
-        if (length < 0 || (size_t)length >= sizeof to->temporary) {
-            errno = ENAMETOOLONG;
-            return NULL;
-        }
-        FILE *file = fopen(to->temporary, "wx");
-        if (file || errno != EEXIST)
-            return file;
-    }
-    return NULL;
-}
-
-/* The old file's permissions are kept, where that is allowed. */
-static FILE *open_beside(replacement *to, const struct stat *old) {
-    writing_begin();
-    to->file = open_temporary(to);
-    if (to->file && old && fchmod(fileno(to->file), old->st_mode & 0777) != 0)
-        errno = 0;
-    if (!to->file) {
-        const int error = errno;
-        writing_end();
-        errno = error;
-    }
-    return to->file;
-}
-
-FILE *replace_begin(replacement *to, const char *path) {
-    struct stat information;
-    *to = (replacement){0};
-    const bool exists = stat(path, &information) == 0;
-    if (exists && !S_ISREG(information.st_mode))
-        return to->file = fopen(path, "w");
-    if (strlen(path) >= sizeof to->target) {
-        errno = ENAMETOOLONG;
-        return NULL;
-    }
-    if (!exists || !realpath(path, to->target)) /* a link to a file stays */
-        snprintf(to->target, sizeof to->target, "%s", path);
-    return open_beside(to, exists ? &information : NULL);
-}
-
-/* Writes all to the disk. What cannot be synced (EINVAL) has no disk behind it. */
-static bool reached_disk(const replacement *to) {
-    return fflush(to->file) == 0 && !ferror(to->file) &&
-           (!to->temporary[0] || fsync(fileno(to->file)) == 0 || errno == EINVAL);
-}
-
-bool replace_end(replacement *to, bool good) {
-    const bool beside = to->temporary[0] != 0;
-    good = good && reached_disk(to);
-    int error = errno;
-    const bool closed = fclose(to->file) == 0;
-    if (good) {
-        good = closed && (!beside || rename(to->temporary, to->target) == 0);
-        error = errno;
-    }
-    if (beside && !good)
-        unlink(to->temporary);
-    if (beside)
-        writing_end();
-    errno = error;
-    return good;
 }

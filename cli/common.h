@@ -19,7 +19,8 @@ enum {
 /* For the end of the general help, and for shoal(1). */
 extern const char exit_codes_help[];
 
-/* One message line on stderr, "shoal COMMAND: ...", and the exit code handed back. */
+/* One message line on stderr, "shoal COMMAND: ...", and the exit code handed back.
+   Control characters, which names and files may contain, are shown as '?'. */
 int complain(int exit_code, const char *command, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -32,6 +33,11 @@ int complain_status(shoal_status status, int otherwise, const char *command,
 int open_context(const char *command, int threads, const char *isa,
                  shoal_context **context);
 
+void mask_controls(char *text); /* so */
+
+/* A line on stderr, control characters likewise. */
+void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 double seconds_now(void); /* monotonic */
 
 /* "12.3 MiB"; the text lives until the eighth call from now. */
@@ -39,7 +45,8 @@ const char *bytes_text(double bytes);
 /* "12.3 ms", likewise. */
 const char *seconds_text(double seconds);
 
-/* Prints the object and drops it. NaN and infinities become null: JSON has none. */
+/* Prints the object and drops it. NaN and infinities become null: JSON has none. Files
+   that a command writes are written before: nobody may be reading to the end. */
 int print_json(json_t *object);
 json_t *json_number(double value);
 /* Puts '?' for all that is not ASCII in a text that is no UTF-8, as file names may be. */
@@ -75,22 +82,35 @@ int stop_signal(void); /* the one that came, or 0 */
 /* Calls the handler for every signal that asks to stop and is not ignored. */
 void catch_signals(void (*handler)(int number));
 
-/* ---- Files ------------------------------------------------------------------------ */
+/* ---- Files (files.c) --------------------------------------------------------------- */
 
-/* Can a file be written at the path (NULL: none is wanted)? Asked before the work, so
-   that a long run does not fail at its end. EXIT_OK, or complains. */
-int check_destination(const char *command, const char *path);
+/* A command says which files it will write (NULL: none) before its work, and which it
+   reads. Exit code, after a complaint where a file cannot be written, or where an output
+   is an input or another output: the same file, however it is spelled.
+   Where an output is standard output, all else that would be printed there goes to
+   stderr; and from the first output on a reader of standard output who leaves ends the
+   command only when its files are written. */
+int will_write(const char *command, const char *path);
+int will_read(const char *command, const char *path);
+
+/* How an output is spelled for the library, which writes it. Valid until the next. */
+const char *written_path(const char *path);
+
+/* The reader of standard output has left, and the signal that says so was ignored. */
+bool stdout_reader_left(void);
+void end_as_by_pipe(void); /* by that signal, late */
 
 /* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file
    that the program opens would get its number otherwise. */
 void open_standard_files(void);
 
 /* A file that is written whole or not at all: under another name in the same folder, and
-   renamed at the end. What is no regular file (a device, a pipe) is written to directly.
+   renamed at the end. What is no regular file (a device, a pipe) is written to directly,
+   and where a link leads to a file, there already or not, the link stays.
    The libraries do the same for what they write (models/files/files.h). */
 typedef struct {
     FILE *file;
-    char target[4096], temporary[4096]; /* the latter is "" where there is none */
+    char target[4096], temporary[4096]; /* the latter is "" without one */
 } replacement;
 
 /* The stream to write to, or NULL with errno. Signals that end the program wait until

@@ -22,6 +22,7 @@ typedef struct {
 
     shoal_context *context;
     trainer trainer;
+    shoal_attention parsed[MOST_KINDS];
     train_score scores[MOST_KINDS];
     char trained[NAME];
 } eval_job;
@@ -89,18 +90,15 @@ static int evaluate_one(eval_job *job, const shoal_attention *kind, int64_t batc
                : train_complain(status, EXIT_BAD_INPUT, "eval", &job->trainer.reason);
 }
 
-/* Checks all kinds before the first is evaluated, and gives them their shortest spelling,
-   so that the trained one is recognised among them. */
-static int parse_kinds(eval_job *job, shoal_attention *kinds) {
+/* Their shortest spelling, so that the trained one is recognised among them. Misspelt
+   ones are mistakes of the command line, found before the checkpoint is read. */
+static int parse_kinds(eval_job *job) {
     for (int i = 0; i < job->kinds; i++) {
         const shoal_status status =
-            shoal_attention_parse(job->context, job->names[i], &kinds[i]);
+            shoal_attention_parse(job->context, job->names[i], &job->parsed[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "eval", job->context);
-        const int code = evaluate_one(job, &kinds[i], 0, i);
-        if (code != EXIT_OK)
-            return code;
-        shoal_attention_print(&kinds[i], job->names[i], NAME);
+        shoal_attention_print(&job->parsed[i], job->names[i], NAME);
     }
     return EXIT_OK;
 }
@@ -110,12 +108,13 @@ static bool is_trained(const eval_job *job, int kind) {
 }
 
 static int evaluate(eval_job *job) {
-    shoal_attention kinds[MOST_KINDS];
-    int code = parse_kinds(job, kinds);
+    int code = EXIT_OK;
+    for (int i = 0; i < job->kinds && code == EXIT_OK; i++) /* can the weights do it? */
+        code = evaluate_one(job, &job->parsed[i], 0, i);
     progress_begin(2);
     for (int i = 0; i < job->kinds && code == EXIT_OK; i++) {
         progress_say("%s, %d of %d", job->names[i], i + 1, job->kinds);
-        code = evaluate_one(job, &kinds[i], job->batches, i);
+        code = evaluate_one(job, &job->parsed[i], job->batches, i);
     }
     progress_end();
     return code;
@@ -168,9 +167,13 @@ static int run(eval_job *job, int count, char **paths) {
     int code = open_context("eval", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
         return code;
-    code = open_checkpoint(job, paths[0]);
-    if (code == EXIT_OK && job->kinds == 0)
+    code = parse_kinds(job);
+    if (code == EXIT_OK)
+        code = open_checkpoint(job, paths[0]);
+    if (code == EXIT_OK && job->kinds == 0) {
+        job->parsed[0] = job->trainer.config.model.attention;
         snprintf(job->names[job->kinds++], NAME, "%s", job->trained);
+    }
     if (code == EXIT_OK)
         code = evaluate(job);
     if (code == EXIT_OK && job->json)

@@ -108,7 +108,10 @@ static int run(int count, char **arguments) {
 int main(int count, char **arguments) {
     open_standard_files();
     const int code = run(count, arguments);
-    if (code == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
+    const bool broken = fflush(stdout) != 0 || ferror(stdout);
+    if (broken && stdout_reader_left())
+        end_as_by_pipe();
+    if (broken && code == EXIT_OK)
         return complain(EXIT_RESOURCES, "", "the output could not be written");
     return code;
 }

@@ -92,6 +92,10 @@ bool parse_seed(const char *command, const char *option, const char *text,
                 uint64_t *value);
 bool parse_scale(const char *command, const char *option, const char *text, float *value);
 
+/* A code or English name that some model knows, or auto: *language is NULL then. In
+   transcribe.c, with speech alone. */
+bool parse_language(const char *command, const char *text, const char **language);
+
 /* Splits the value of an option into `most` kinds at the most, each name `size` bytes
    from the one before: a piece such as "topk=32" belongs to the kind before it. Returns
    how many, or 0 after a complaint. */

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "commands.h"
 #include "common.h"
@@ -27,6 +28,8 @@ static bool take_config(void *shared, const char *name, const char *value) {
     train_job *job = shared;
     (void)name;
     if (job->files)
+        job->files_code = will_read("train", value);
+    if (job->files && job->files_code == EXIT_OK)
         job->files_code = settings_add_file(&job->settings, value);
     return job->files_code == EXIT_OK;
 }
@@ -173,12 +176,32 @@ static int print_config(train_job *job, shoal_context *context) {
     return code == EXIT_OK ? print_json(train_config_json(&job->run.config)) : code;
 }
 
+/* What is written, against the files of --config; in a new folder there is nothing. */
+static int check_files(const char *folder) {
+    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG};
+    struct stat information;
+    char path[TRAIN_PATH];
+    if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode))
+        return EXIT_OK;
+    for (int i = 0; i < 2; i++) {
+        if (!train_path("train", path, folder, names[i]))
+            return EXIT_USAGE;
+        const int code = will_write("train", path);
+        if (code != EXIT_OK)
+            return code;
+    }
+    return EXIT_OK;
+}
+
 static int train(train_job *job, shoal_context *context) {
     if (!job->run.folder)
         return complain(EXIT_USAGE, "train", "no folder was given; usage: shoal %s",
                         train_help.usage);
+    int code = check_files(job->run.folder);
+    if (code != EXIT_OK)
+        return code;
     watch_stop();
-    int code = train_go(&job->run, context);
+    code = train_go(&job->run, context);
     if (code != EXIT_OK)
         return code;
     if (job->json)

@@ -88,6 +88,7 @@ static shoal_status refuse(train_reason *reason, shoal_status status, const char
     va_start(arguments, format);
     vsnprintf(reason->text, sizeof reason->text, format, arguments);
     va_end(arguments);
+    mask_controls(reason->text);
     return status;
 }
 
@@ -123,14 +124,19 @@ static shoal_schedule schedule_of(const train_config *config) {
     return schedule;
 }
 
+/* What the task says about the model. */
+static void complete_model(train_config *config) {
+    config->model.vocabulary = MASK + 1;
+    config->model.outputs = SYMBOLS + 1;
+    config->model.max_length = copy_positions(config->length);
+}
+
 shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config) {
     const int64_t length = copy_positions(config->length);
     *self =
         (trainer){.context = context, .config = *config, .schedule = schedule_of(config)};
-    self->config.model.vocabulary = MASK + 1;
-    self->config.model.outputs = SYMBOLS + 1;
-    self->config.model.max_length = length;
+    complete_model(&self->config);
     shoal_status status = shoal_model_create(context, &self->config.model, config->seed,
                                              config->batch, config->batch * length,
                                              SHOAL_WITH_BACKWARD, &self->model);
@@ -340,12 +346,6 @@ shoal_status trainer_save(trainer *self, const char *path) {
                                               &self->schedule, list.notes, list.count));
 }
 
-/* A text from a file of unknown origin, made fit for a message. */
-static void make_printable(char *text) {
-    for (; *text; text++)
-        *text = *text >= ' ' && *text <= '~' ? *text : '?';
-}
-
 static shoal_status read_config(shoal_context *context, const char *path,
                                 const shoal_checkpoint *file, train_config *config,
                                 train_reason *reason) {
@@ -363,7 +363,6 @@ static shoal_status read_config(shoal_context *context, const char *path,
     }
     if (good)
         return SHOAL_OK;
-    make_printable(wrong.text);
     return refuse(reason, SHOAL_BAD_FILE, "%.200s: %.300s", path, wrong.text);
 }
 
@@ -374,6 +373,13 @@ shoal_status train_read(shoal_context *context, const char *path, train_config *
     if (status != SHOAL_OK)
         return refuse(reason, status, "%s", shoal_context_message(context));
     status = read_config(context, path, file, config, reason);
+    if (status == SHOAL_OK) { /* before a model of that size is made */
+        train_config whole = *config;
+        complete_model(&whole);
+        status = shoal_checkpoint_fits(file, &whole.model);
+        if (status != SHOAL_OK)
+            refuse(reason, status, "%s", shoal_context_message(context));
+    }
     shoal_checkpoint_close(file);
     return status;
 }
@@ -422,7 +428,6 @@ static shoal_status read_state(trainer *self, const char *path,
             continue;
         if (text)
             snprintf(shown, sizeof shown, "%s", text);
-        make_printable(shown);
         return refuse(&self->reason, SHOAL_BAD_FILE,
                       "%s: %s is %s; it must be a number from 0 up", path, key, shown);
     }

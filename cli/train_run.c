@@ -83,7 +83,8 @@ static void remove_leftovers(const char *path) {
 /* ---- The log ---------------------------------------------------------------------- */
 
 /* One JSON object per line: {"config": ...} first, then a line per step and one per
-   validation, each flushed as it is written. */
+   validation, each flushed as it is written. A log that is begun late has "after_step" in
+   its first line. */
 typedef struct {
     FILE *file;
     char path[TRAIN_PATH];
@@ -101,9 +102,11 @@ static const char *real_text(char text[32], double value, bool is_float) {
     return text;
 }
 
-static bool log_config(train_log *log, const train_config *config) {
+static bool log_config(train_log *log, const trainer *at) {
     json_t *line = json_pack("{s:s, s:o}", "shoal", shoal_version(), "config",
-                             train_config_json(config));
+                             train_config_json(&at->config));
+    if (at->state.step > 0)
+        json_object_set_new(line, "after_step", json_integer(at->state.step));
     const bool written = line &&
                          json_dumpf(line, log->file, JSON_REAL_PRECISION(9)) == 0 &&
                          fputc('\n', log->file) != EOF && fflush(log->file) == 0;
@@ -111,60 +114,117 @@ static bool log_config(train_log *log, const train_config *config) {
     return written;
 }
 
-/* Whether a line stays when the trainer goes on from its checkpoint: it is whole and of a
-   step that the checkpoint has done, and not of a validation that it has still to do.
-   *step is the line's, if it has one. */
-static bool line_stays(const char *line, size_t size, const trainer *at, int64_t *step) {
-    if (size == 0 || line[size - 1] != '\n')
-        return false;
-    json_t *object = json_loadb(line, size, 0, NULL);
-    const json_t *number = json_object_get(object, "step");
-    const bool of_validation = json_object_get(object, "validation_loss") != NULL;
-    const int64_t found = json_integer_value(number), done = at->state.step;
-    const bool stays = object &&
-                       (!number || found < done ||
-                        (found == done && !(of_validation && trainer_must_validate(at))));
-    if (stays && number)
-        *step = found;
-    json_decref(object);
-    return stays;
+/* What is kept of a log when the trainer goes on from its checkpoint: all lines up to the
+   checkpoint's step, which were on disk before it. Later ones are cut off, and may be
+   damaged. A hole before, a line twice or one that cannot be read: somebody else did
+   that, and nothing is cut. */
+typedef struct {
+    const trainer *at;
+    off_t bytes;        /* of the lines that stay */
+    int64_t step;       /* of the last line */
+    bool validated;     /* there is a line of this step's validation, */
+    bool must_validate; /* and one is needed before the next step */
+    bool later;         /* lines that are cut off have begun */
+    int64_t number;     /* of the line at hand, from 1 */
+    char wrong[96];     /* with it; "": nothing */
+} kept_lines;
+
+static void take_config_line(kept_lines *kept, const json_t *line) {
+    if (kept->number > 1)
+        snprintf(kept->wrong, sizeof kept->wrong, "begins another log");
+    kept->step = json_integer_value(json_object_get(line, "after_step"));
 }
 
-/* The lines before the first that does not stay. */
-typedef struct {
-    off_t bytes;
-    int64_t lines, step; /* step: the last one's */
-} kept_lines;
+static bool is_later(const kept_lines *kept, int64_t step, bool of_validation) {
+    const int64_t done = kept->at->state.step;
+    return step > done ||
+           (step == done && of_validation && trainer_must_validate(kept->at));
+}
+
+static void take_step_line(kept_lines *kept, int64_t step, bool of_validation) {
+    const int64_t expected = kept->step + !of_validation;
+    kept->later = kept->step == kept->at->state.step &&
+                  is_later(kept, step, of_validation);
+    if (kept->later)
+        return;
+    if (kept->number == 1)
+        snprintf(kept->wrong, sizeof kept->wrong, "is not the configuration");
+    else if (step != expected || (of_validation && kept->validated))
+        snprintf(kept->wrong, sizeof kept->wrong,
+                 "is of step %" PRId64 ": lines before it are missing, or it is there "
+                 "twice",
+                 step);
+    else if (!of_validation && kept->must_validate)
+        snprintf(kept->wrong, sizeof kept->wrong,
+                 "comes without the validation of step %" PRId64, kept->step);
+    kept->step = step;
+    kept->validated = of_validation;
+    kept->must_validate = !of_validation && step % kept->at->config.validate_every == 0;
+}
+
+static void take_log_line(kept_lines *kept, const char *text, size_t size) {
+    json_t *line = text[size - 1] == '\n' ? json_loadb(text, size, 0, NULL) : NULL;
+    const json_t *step = json_object_get(line, "step");
+    const bool of_validation = json_object_get(line, "validation_loss") != NULL;
+    if (kept->later) { /* the rest is cut off, unless it is no rest */
+        if (step && !is_later(kept, json_integer_value(step), of_validation))
+            snprintf(kept->wrong, sizeof kept->wrong,
+                     "is of step %" PRId64 " and comes after later ones",
+                     (int64_t)json_integer_value(step));
+    } else if (json_object_get(line, "config"))
+        take_config_line(kept, line);
+    else if (json_is_integer(step))
+        take_step_line(kept, json_integer_value(step), of_validation);
+    else if (kept->step == kept->at->state.step)
+        kept->later = true; /* half a line */
+    else
+        snprintf(kept->wrong, sizeof kept->wrong, "is damaged");
+    json_decref(line);
+}
 
 static kept_lines read_kept(FILE *file, const trainer *at) {
     char *line = NULL;
     size_t capacity = 0;
-    kept_lines kept = {0};
+    kept_lines kept = {.at = at};
     ssize_t size;
     rewind(file);
-    while ((size = getline(&line, &capacity, file)) > 0 &&
-           line_stays(line, (size_t)size, at, &kept.step)) {
-        kept.bytes += size;
-        kept.lines++;
+    while (!kept.wrong[0] && (size = getline(&line, &capacity, file)) > 0) {
+        kept.number++;
+        take_log_line(&kept, line, (size_t)size);
+        kept.bytes += kept.later ? 0 : size;
     }
     free(line);
+    /* An empty log is no damaged one; somebody has made a new one. */
+    const bool short_of = kept.step < at->state.step ||
+                          (kept.must_validate && !trainer_must_validate(at));
+    if (!kept.wrong[0] && kept.number > 0 && short_of) {
+        kept.number++;
+        snprintf(kept.wrong, sizeof kept.wrong, "is missing");
+    }
     return kept;
 }
 
-/* A checkpoint is saved after its log. So a log whose good lines end before the
-   checkpoint's step was damaged later, and must not be cut there: what follows the
-   damaged line may be worth saving. An empty log is no damaged one; somebody has made a
-   new one. */
-static bool is_damaged(FILE *file, const kept_lines *kept, const trainer *at) {
-    return kept->step < at->state.step &&
-           (fseeko(file, 0, SEEK_END) != 0 || ftello(file) != 0);
+/* Whether a log has more than its beginning. A checkpoint is saved before the first step,
+   so that one is there beside every such log. */
+static bool has_steps(FILE *file) {
+    char *line = NULL;
+    size_t capacity = 0;
+    rewind(file);
+    const ssize_t size = getline(&line, &capacity, file);
+    json_t *first = size > 0 ? json_loadb(line, (size_t)size, 0, NULL) : NULL;
+    const bool whole = size > 0 && line[size - 1] == '\n';
+    const bool more = whole && (!json_object_get(first, "config") ||
+                                getline(&line, &capacity, file) > 0);
+    json_decref(first);
+    free(line);
+    return more;
 }
 
 /* Cuts off what the run will write again; a new log begins with the configuration. All
    writes go to the end, wherever reading has left the position. */
-static bool cut_log(train_log *log, off_t kept, const train_config *config) {
+static bool cut_log(train_log *log, off_t kept, const trainer *at) {
     return ftruncate(fileno(log->file), kept) == 0 &&
-           fseeko(log->file, 0, SEEK_END) == 0 && (kept > 0 || log_config(log, config));
+           fseeko(log->file, 0, SEEK_END) == 0 && (kept > 0 || log_config(log, at));
 }
 
 static void log_close(train_log *log) {
@@ -178,23 +238,39 @@ static int cannot_write(const char *command, const char *path) {
                     strerror(errno));
 }
 
+/* Whether the log goes with the checkpoint that is there, or with none; *kept bytes of it
+   stay. */
+static int check_log(const train_log *log, const char *command, const char *checkpoint,
+                     const trainer *at, off_t *kept) {
+    *kept = 0;
+    if (access(checkpoint, F_OK) != 0 && has_steps(log->file))
+        return complain(EXIT_BAD_INPUT, command,
+                        "%s is there, but its checkpoint %s is missing; put that back, "
+                        "or move the log away to begin again",
+                        log->path, checkpoint);
+    if (at->state.step == 0)
+        return EXIT_OK;
+    const kept_lines found = read_kept(log->file, at);
+    *kept = found.bytes;
+    if (!found.wrong[0])
+        return EXIT_OK;
+    return complain(EXIT_BAD_INPUT, command,
+                    "%s: line %" PRId64 " %s, and the checkpoint is of step %" PRId64
+                    "; mend the log, or move it away to begin another one there",
+                    log->path, found.number, found.wrong, at->state.step);
+}
+
 /* Opens the log for appending, after cutting off what is later than the trainer. */
-static int log_open(train_log *log, const char *command, const trainer *at) {
+static int log_open(train_log *log, const char *command, const char *checkpoint,
+                    const trainer *at) {
+    off_t kept;
     log->file = fopen(log->path, "a+");
     if (!log->file)
         return cannot_write(command, log->path);
-    const kept_lines kept = at->state.step > 0 ? read_kept(log->file, at)
-                                               : (kept_lines){0};
-    int code = EXIT_OK;
-    if (is_damaged(log->file, &kept, at))
-        code = complain(EXIT_BAD_INPUT, command,
-                        "%s: line %" PRId64 " is damaged or missing, and the checkpoint "
-                        "is of step %" PRId64 "; mend the log, or move it away to begin "
-                        "another one there",
-                        log->path, kept.lines + 1, at->state.step);
-    else if (!cut_log(log, kept.bytes, &at->config)) {
+    int code = check_log(log, command, checkpoint, at, &kept);
+    if (code == EXIT_OK && !cut_log(log, kept, at)) {
         code = cannot_write(command, log->path);
-        if (kept.bytes == 0)
+        if (kept == 0)
             unlink(log->path); /* an empty one would pass for a training */
     }
     if (code != EXIT_OK)
@@ -405,7 +481,9 @@ static int go_locked(running *at) {
     if (code == EXIT_OK)
         code = begin_training(at);
     if (code == EXIT_OK)
-        code = log_open(&at->log, run->command, &at->trainer);
+        code = log_open(&at->log, run->command, at->checkpoint, &at->trainer);
+    if (code == EXIT_OK && !exists(at->checkpoint))
+        code = save(at);
     if (code == EXIT_OK)
         code = loop(at);
     if (code == EXIT_OK)

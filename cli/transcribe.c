@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ static void print_line(const transcript *t, const char *text) {
     const char *end = text + length;
     for (text += strspn(text, " \t\r\n"); text < end; text++) {
         const bool cue = t->form == FORM_SRT || t->form == FORM_VTT;
-        if (*text == '\n' || *text == '\r')
+        if ((unsigned char)*text < ' ' || *text == 0x7f) /* tokens may be any bytes */
             fputc(' ', t->to);
         else if (cue && strncmp(text, "-->", 3) == 0)
             fputs("-", t->to), text++;
@@ -168,6 +169,17 @@ static int transcript_save(const transcript *t, const char *path) {
 
 /* ---- Options -------------------------------------------------------------------- */
 
+bool parse_language(const char *command, const char *text, const char **language) {
+    *language = strcmp(text, "auto") == 0 ? NULL : text;
+    if (!*language || shoal_speech_language(text))
+        return true;
+    complain(EXIT_USAGE, command,
+             "--language is \"%s\"; it must be a code or an English name, such as de or "
+             "german, or auto",
+             text);
+    return false;
+}
+
 enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 
 typedef struct {
@@ -186,8 +198,8 @@ typedef struct {
 
 static bool take_language(void *job, const char *name, const char *value) {
     (void)name;
-    ((transcribe_job *)job)->options.language = strcmp(value, "auto") ? value : NULL;
-    return true;
+    return parse_language("transcribe", value,
+                          &((transcribe_job *)job)->options.language);
 }
 
 /* --output was the format once; in other commands it is a file. */
@@ -284,31 +296,34 @@ static void destination(const transcribe_job *job, const char *path, char *into,
              transcript_forms[job->form]);
 }
 
-typedef struct {
-    const char *path;
-    char into[4096];
-} named_output;
-
-static int by_destination(const void *a, const void *b) {
-    return strcmp(((const named_output *)a)->into, ((const named_output *)b)->into);
+static int check_names(const transcribe_job *job, int count, char **paths) {
+    char into[PATH_MAX];
+    int code = EXIT_OK;
+    for (int i = 0; i < count && code == EXIT_OK; i++)
+        code = will_read("transcribe", paths[i]);
+    for (int i = 0; i < count && code == EXIT_OK; i++) {
+        destination(job, paths[i], into, sizeof into);
+        code = will_write("transcribe", into);
+    }
+    return code;
 }
 
-static int check_names(const transcribe_job *job, int count, char **paths) {
-    named_output *all = calloc((size_t)count + 1, sizeof *all);
-    int code = all ? EXIT_OK : complain(EXIT_RESOURCES, "transcribe", "out of memory");
-    for (int i = 0; i < count && code == EXIT_OK; i++) {
-        all[i].path = paths[i];
-        destination(job, paths[i], all[i].into, sizeof all[i].into);
-    }
-    if (code == EXIT_OK)
-        qsort(all, (size_t)count, sizeof *all, by_destination);
-    for (int i = 1; i < count && code == EXIT_OK; i++)
-        if (by_destination(&all[i - 1], &all[i]) == 0)
-            code = complain(EXIT_USAGE, "transcribe",
-                            "%s and %s would both be written to %s", all[i - 1].path,
-                            all[i].path, all[i].into);
-    free(all);
-    return code;
+static int make_folder(const char *path) {
+    struct stat information;
+    if (!*path)
+        return complain(EXIT_USAGE, "transcribe", "--out is empty; name a folder");
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be made: %s", path,
+                        strerror(errno));
+    if (stat(path, &information) == 0 && !S_ISDIR(information.st_mode))
+        return complain(EXIT_RESOURCES, "transcribe",
+                        "--out %s is a file; name a folder, where each recording's text "
+                        "gets a file",
+                        path);
+    if (access(path, W_OK | X_OK) != 0)
+        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written to: %s", path,
+                        strerror(errno));
+    return EXIT_OK;
 }
 
 static int check_destinations(const transcribe_job *job, int count, char **paths) {
@@ -319,13 +334,10 @@ static int check_destinations(const transcribe_job *job, int count, char **paths
                             transcript_forms[job->form]);
         return EXIT_OK;
     }
-    if (mkdir(job->folder, 0777) != 0 && errno != EEXIST)
-        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be made: %s",
-                        job->folder, strerror(errno));
-    if (access(job->folder, W_OK | X_OK) != 0)
-        return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written to: %s",
-                        job->folder, strerror(errno));
-    return check_names(job, count, paths);
+    int code = make_folder(job->folder);
+    if (code == EXIT_OK)
+        code = will_read("transcribe", job->model);
+    return code == EXIT_OK ? check_names(job, count, paths) : code;
 }
 
 /* ---- One recording -------------------------------------------------------------- */
@@ -367,21 +379,21 @@ static void report(const transcribe_job *job, const shoal_transcription *summary
                    double seconds) {
     if (job->quiet)
         return;
-    fprintf(stderr,
-            "%s: %.1f s of audio in %.2f s, real-time factor %.3f (encoder %.2f s, "
-            "decoder %.2f s); %s%s",
-            job->path, summary->seconds, seconds,
-            summary->seconds > 0 ? seconds / summary->seconds : 0,
-            summary->encoder_seconds, summary->decoder_seconds,
-            *summary->language ? "language " : "no speech", summary->language);
+    char probability[32] = "";
     if (*summary->language && summary->language_probability < 1)
-        fprintf(stderr, " (%.2f)", summary->language_probability);
-    fputc('\n', stderr);
+        snprintf(probability, sizeof probability, " (%.2f)",
+                 summary->language_probability);
+    tell("%s: %.1f s of audio in %.2f s, real-time factor %.3f (encoder %.2f s, decoder "
+         "%.2f s); %s%s%s",
+         job->path, summary->seconds, seconds,
+         summary->seconds > 0 ? seconds / summary->seconds : 0, summary->encoder_seconds,
+         summary->decoder_seconds, *summary->language ? "language " : "no speech",
+         summary->language, probability);
 }
 
 static int finish(transcribe_job *job, const shoal_transcription *summary,
                   double seconds) {
-    char path[4096];
+    char path[PATH_MAX];
     if (!transcript_end(&job->out, details(job, summary, seconds)))
         return complain(EXIT_RESOURCES, "transcribe",
                         "the transcript of %s could not be written", job->path);

@@ -111,6 +111,10 @@ typedef struct {
                     beginning, what is there; 0: it is refused */
 } shoal_recording;
 
+/* The code ("en") of a language that is given by its code or English name; NULL where no
+   model knows it. */
+SHOAL_API const char *shoal_speech_language(const char *text);
+
 /* All zero is the published decoding: language detected, greedy with timestamps, other
    temperatures where the text repeats itself or is unlikely, silence left out, each
    window told what was said before. */

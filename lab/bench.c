@@ -373,9 +373,9 @@ static int parse_kinds(bench_job *job) {
 }
 
 static int run(bench_job *job) {
-    int code = check_destination("bench", job->csv_path);
+    int code = will_write("bench", job->csv_path);
     if (code == EXIT_OK)
-        code = check_destination("bench", job->plot_path);
+        code = will_write("bench", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("bench", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)

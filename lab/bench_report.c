@@ -502,18 +502,17 @@ static int write_plot(const bench_job *job) {
 /* ---- The end ----------------------------------------------------------------------- */
 
 int bench_report(bench_job *job) {
-    int code = EXIT_OK, plotted = EXIT_OK;
+    int plotted = EXIT_OK, printed = EXIT_OK;
+    int code = job->csv_path ? write_csv(job) : EXIT_OK;
+    if (job->plot_path)
+        plotted = write_plot(job);
     if (job->json) {
-        code = print_json(whole_object(job));
+        printed = print_json(whole_object(job));
     } else {
         bench_print_rows(job, job->lengths);
         print_end(job);
     }
-    if (job->csv_path && code == EXIT_OK)
-        code = write_csv(job);
-    if (job->plot_path)
-        plotted = write_plot(job);
-    code = code == EXIT_OK ? plotted : code;
+    code = code != EXIT_OK ? code : plotted != EXIT_OK ? plotted : printed;
     if (code == EXIT_OK && job->any_wrong)
         code = complain(EXIT_FAILURE, "bench",
                         "a result is wrong on this machine; please report it");

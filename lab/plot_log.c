@@ -130,7 +130,8 @@ static int open_log(plotted_log *log, const char *path) {
     if (length < 0 || length >= TRAIN_PATH)
         return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
     snprintf(log->name, NAME, "%s", path);
-    return read_log(log);
+    const int code = will_read("plot", log->path);
+    return code == EXIT_OK ? read_log(log) : code;
 }
 
 static plot_series series_of(const plotted_log *log, curve_name name, int colour,
@@ -185,7 +186,8 @@ static int run(const char *picture, int count, char **paths) {
     if (!plot_possible(picture, reason, sizeof reason))
         return complain(EXIT_USAGE, "plot", "%s", reason);
     plotted_log *logs = calloc((size_t)count, sizeof *logs);
-    int code = logs ? EXIT_OK : complain(EXIT_RESOURCES, "plot", "out of memory");
+    int code = logs ? will_write("plot", picture)
+                    : complain(EXIT_RESOURCES, "plot", "out of memory");
     for (int i = 0; i < count && code == EXIT_OK; i++)
         code = open_log(&logs[i], paths[i]);
     if (code == EXIT_OK)

@@ -234,6 +234,9 @@ static int read_array(quality_job *job, const quality_folder *folder, int at, in
     if (access(path, F_OK) != 0)
         return complain(EXIT_BAD_INPUT, "quality",
                         "%s is missing: a layer needs its q, k and v", path);
+    code = will_read("quality", path);
+    if (code != EXIT_OK)
+        return code;
     const shoal_status status = shoal_array_read(job->context, path, into);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, "quality", job->context);
@@ -433,10 +436,10 @@ static int measure_folders(quality_job *job) {
         if (code == EXIT_OK && !job->json)
             quality_print(job, &job->folders[i]);
     }
-    if (code == EXIT_OK && job->json)
-        code = quality_print_json(job);
     if (code == EXIT_OK && job->plot_path)
         code = quality_write_plot(job);
+    if (code == EXIT_OK && job->json)
+        code = quality_print_json(job);
     return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
 }
 
@@ -444,7 +447,7 @@ static int run(quality_job *job, int count, char **paths) {
     if (count == 0)
         return complain(EXIT_USAGE, "quality", "no folder was given; usage: shoal %s",
                         quality_help.usage);
-    int code = check_destination("quality", job->plot_path);
+    int code = will_write("quality", job->plot_path);
     if (code == EXIT_OK)
         code = open_context("quality", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)

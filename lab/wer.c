@@ -86,8 +86,7 @@ static bool take_gap(void *shared, const char *name, const char *value) {
 
 static bool take_language(void *job, const char *name, const char *value) {
     (void)name;
-    ((wer_job *)job)->language = strcmp(value, "auto") ? value : NULL;
-    return true;
+    return parse_language("wer", value, &((wer_job *)job)->language);
 }
 
 static bool take_picture(void *job, const char *name, const char *value) {
@@ -220,7 +219,8 @@ static int take_line(wer_job *job, const char *folder, const char *file, long nu
                         "%s, line %ld: there is no recording %s/%s.flac (or .wav, .ogg, "
                         ".mp3, .opus)",
                         file, number, folder, line);
-    return add_utterance(job, path, text + strspn(text, " \t"));
+    const int code = will_read("wer", path);
+    return code == EXIT_OK ? add_utterance(job, path, text + strspn(text, " \t")) : code;
 }
 
 static bool enough(const wer_job *job) {
@@ -231,7 +231,7 @@ static int read_transcripts(wer_job *job, const char *folder, const char *file) 
     FILE *from = fopen(file, "r");
     char *line = NULL;
     size_t room = 0;
-    int code = EXIT_OK;
+    int code = will_read("wer", file);
     if (!from)
         return complain(EXIT_BAD_INPUT, "wer", "%s cannot be read: %s", file,
                         strerror(errno));
@@ -774,13 +774,13 @@ static int open_model(wer_job *job) {
 }
 
 static int report(const wer_job *job) {
-    int code = EXIT_OK;
-    if (job->json)
-        code = print_all_json(job);
-    else
+    int code = job->plot_path ? write_plot(job) : EXIT_OK;
+    if (job->json) {
+        const int printed = print_all_json(job);
+        code = code == EXIT_OK ? printed : code;
+    } else {
         print_table(job);
-    if (code == EXIT_OK && job->plot_path)
-        code = write_plot(job);
+    }
     return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
 }
 
@@ -810,7 +810,9 @@ static int run(wer_job *job, int count, char **words) {
         return complain(EXIT_USAGE, "wer",
                         "no model; give --model MODEL or set SHOAL_MODEL");
     job->folder = words[0];
-    int code = check_destination("wer", job->plot_path);
+    int code = will_write("wer", job->plot_path);
+    if (code == EXIT_OK)
+        code = will_read("wer", job->model);
     if (code == EXIT_OK)
         code = open_context("wer", (int)job->threads, job->isa, &job->context);
     if (code == EXIT_OK)

@@ -184,6 +184,9 @@ static shoal_status open_sound(audio_file *f) {
     if (status != SHOAL_OK)
         return status;
     run_quietly(open_quietly, f);
+    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: its header says 0 samples per second, or no channels", path);
     if (!f->file)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no recording that can be read: %s", path,

@@ -219,6 +219,14 @@ static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAM
     return SHOAL_OK;
 }
 
+static shoal_status read_type(const cursor *file, int32_t type, file_tensor *tensor) {
+    char what[sizeof(shown_name) + 16];
+    snprintf(what, sizeof what, "tensor '%s'", sh_shown(tensor->name).text);
+    tensor->dtype = type == 0 ? DTYPE_F32 : DTYPE_F16;
+    return type == 0 || type == 1 ? SHOAL_OK
+                                  : refuse_type(file, what, tensor_type_name(type), type);
+}
+
 /* Until the name is read, `name` is the tensor's number, for messages. */
 static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
                                 file_tensor *tensor) {
@@ -227,12 +235,11 @@ static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
     *tensor = (file_tensor){.name = name};
     if (!take_int(file, &rank) || !take_int(file, &length) || !take_int(file, &type))
         return cut_short(file, "tensors");
-    if (type != 0 && type != 1)
-        return refuse_type(file, "a tensor", tensor_type_name(type), type);
-    tensor->dtype = type == 0 ? DTYPE_F32 : DTYPE_F16;
     shoal_status status = read_dimensions(file, rank, tensor);
     if (status == SHOAL_OK)
         status = read_name(file, length, name);
+    if (status == SHOAL_OK)
+        status = read_type(file, type, tensor);
     if (status != SHOAL_OK)
         return status;
     if (!sh_dtype_bytes(tensor->dtype, rank, tensor->shape, &elements, &tensor->bytes) ||

@@ -5,6 +5,10 @@
 #include "base/memory.h"
 #include "shoal_speech.h"
 
+const char *shoal_speech_language(const char *text) {
+    return text ? sh_language_code(sh_language_find(text)) : NULL;
+}
+
 static void place(void *argument, block_layout *block) {
     shoal_speech *s = argument;
     const whisper_sizes *sizes = sizes_of(s->model);

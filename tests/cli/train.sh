@@ -1,7 +1,22 @@
 #!/usr/bin/env bash
 # Drives shoal train, eval, plot and repro: PROGRAM is $1.
 . "$(dirname "$0")/lib/helpers.sh"
-tools </dev/null
+tools <<'PYTHON'
+# Writes a checkpoint again with a field of its configuration changed, or with NaN in a
+# tensor; without a checksum.
+def remake(old, new, change):
+    raw = open(old, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    head, data = json.loads(raw[8:8 + size]), bytearray(raw[8 + size:])
+    key, value = change.split("=", 1)
+    del head["__metadata__"]["shoal.checksum"]
+    if key == "nan":
+        struct.pack_into("<f", data, head[value]["data_offsets"][0], math.nan)
+    else:
+        head["__metadata__"]["config." + key] = value
+    text = json.dumps(head).encode()
+    open(new, "wb").write(struct.pack("<Q", len(text)) + text + data)
+PYTHON
 
 small=(--layers 1 --batch 4 --length 5 --set heads=2 --set head_dim=8
     --set feed_forward=16 --set validate_every=10 --set validate_batches=2
@@ -126,9 +141,80 @@ cp damaged/log.jsonl damaged.jsonl
 expect "a damaged log" 3 "log.jsonl: line 11 is damaged" shoal train copy --resume \
     --out damaged --steps 70
 report "stays as it is" "$(cmp damaged/log.jsonl damaged.jsonl)"
+wrong_log() { # NAME WORDS SED-SCRIPT: a log so changed is refused and stays
+    sed "$3" straight/log.jsonl >damaged/log.jsonl
+    cp damaged/log.jsonl damaged.jsonl
+    expect "$1" 3 "$2" shoal train copy --resume --out damaged --steps 70
+    check "$1 says what to do" says "mend the log, or move it away"
+    report "$1 stays" "$(cmp damaged/log.jsonl damaged.jsonl)"
+}
+wrong_log "a hole in the log" "line 20 is of step 23: lines before it are missing" 20,25d
+wrong_log "one step less" "line 30 is of step 28" 30d
+wrong_log "no validation" "comes without the validation of step 20" \
+    '/20, "validation_loss/d'
+wrong_log "no last validation" "is missing" '/60, "validation_loss/d'
+wrong_log "a line twice" "or it is there twice" '40{p}'
+wrong_log "the last line twice" "or it is there twice" '${p}'
+wrong_log "a validation twice" "or it is there twice" '/30, "validation_loss/p'
+wrong_log "no end" "is missing" '50,$d'
+wrong_log "no configuration" "line 1 is not the configuration" 1d
+wrong_log "two logs in one" "begins another log" '30{r straight/log.jsonl
+}'
 rm damaged/log.jsonl
 expect "without its log" 0 "70 of 70" shoal train copy --resume --out damaged --steps 70
 report "begins another" "$([ "$(steps_of damaged)" = 10 ] || echo "not 10 lines")"
+expect "the other log goes on" 0 "80 of 80" shoal train copy --resume --out damaged \
+    --steps 80
+sed -i 2d damaged/log.jsonl
+expect "the other log with a hole" 3 "line 2 is of step 62" shoal train copy --resume \
+    --out damaged --steps 90
+cp -r straight half
+printf '{"step": 61, "loss"' >>half/log.jsonl
+expect "half a line at the end" 0 "70 of 70" shoal train copy --resume --out half \
+    --steps 70
+report "is cut off" "$([ "$(steps_of half)" = 70 ] || echo "not 70 lines")"
+
+# A log without its checkpoint is neither cut nor continued.
+cp -r straight lost
+rm lost/checkpoint.safetensors
+expect "a lost checkpoint" 3 "checkpoint lost/checkpoint.safetensors is missing" \
+    shoal train copy --resume --out lost --steps 60
+report "leaves the log" "$(cmp straight/log.jsonl lost/log.jsonl)"
+head -1 straight/log.jsonl >lost/log.jsonl
+expect "a log that only began" 0 "3 of 3" train lost --resume --steps 3
+"$program" train copy "${small[@]}" --out fast --steps 1000000 --save-seconds 1000000 \
+    >/dev/null 2>&1 &
+pid=$!
+for ((i = 0; i < 200; i++)); do
+    [ "$(wc -l 2>/dev/null <fast/log.jsonl || echo 0)" -gt 5 ] && break
+    sleep 0.05
+done
+kill -9 $pid
+wait $pid 2>/dev/null
+expect "killed before it saved" 0 "5 of 5" train fast --resume --steps 5
+report "begins again" "$([ "$(steps_of fast)" = 5 ] || echo "not 5 lines")"
+
+# Damage inside the checkpoint.
+cp -r straight flipped
+python3 - flipped/checkpoint.safetensors <<'PYTHON'
+import sys
+with open(sys.argv[1], "r+b") as file:
+    file.seek(-1001, 2)
+    byte = file.read(1)[0]
+    file.seek(-1001, 2)
+    file.write(bytes([byte ^ 4]))
+PYTHON
+expect "a flipped bit" 3 "the file is damaged" train flipped --resume --steps 70 \
+    --attention clustered-3
+expect "a flipped bit: eval" 3 "the file is damaged" shoal eval flipped
+tool remake straight/checkpoint.safetensors huge.safetensors heads=1024
+expect "a small file of a large model" 3 "embedding.weight' has another shape" \
+    prlimit --as=2000000000 "$program" eval huge.safetensors
+tool remake straight/checkpoint.safetensors nan.safetensors nan=output.bias
+expect "weights that are no numbers" 3 "tensor 'output.bias' has a NaN" \
+    shoal eval nan.safetensors
+tool remake straight/checkpoint.safetensors red.safetensors $'task=\033[31mred\n'
+expect "no colours from a file" 3 'task "?[31mred?"' shoal eval red.safetensors
 
 # ---- Interrupted -----------------------------------------------------------------------
 python3 tool.py interruptible "$program" train copy "${small[@]}" --out interrupted \
@@ -167,6 +253,10 @@ expect "eval to a full disk" 4 "could not be written" \
 expect "eval of nothing" 3 "nowhere" shoal eval nowhere
 expect "eval of a text" 3 "full.json" shoal eval full.json
 expect "misspelt kind" 2 "clusterd" shoal eval whole --attention clusterd-1
+expect "misspelt kind, before anything is read" 2 "clusterd" shoal eval nowhere \
+    --attention full,clusterd-1
+expect "one kind that cannot be" 3 "shared_qk" shoal eval whole --attention full,lsh-1 \
+    --batches 1000000
 expect "no picture" 2 "no picture" shoal plot whole
 expect "no log" 3 "nowhere" shoal plot nowhere -o x.svg
 expect "log is no log" 3 "line 1" shoal plot full.json -o x.svg

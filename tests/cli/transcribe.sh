@@ -130,14 +130,38 @@ expect "--output is no file here" 2 "--format FORM" shoal transcribe talk.wav \
     -m small.bin --output talk.srt
 expect "unknown task" 2 "translate" shoal transcribe talk.wav -m small.bin -t sing
 expect "no beams" 2 "beam-size" shoal transcribe talk.wav -m small.bin -b 0
-expect "unknown language" 3 "elvish" shoal transcribe talk.wav -m small.bin -l elvish
+for command in transcribe wer; do
+    expect "$command: unknown language" 2 '--language is "elvish"' shoal $command \
+        nowhere -m nowhere.bin -l elvish
+done
 expect "several as srt need a folder" 2 "out DIR" shoal transcribe talk.wav other.wav \
     -m small.bin -f srt
 expect "several as json too" 2 "out DIR" shoal transcribe talk.wav other.wav \
     -m small.bin -f json
 mkdir -p a && cp talk.wav a/
-expect "one name twice" 2 "both" shoal transcribe talk.wav a/talk.wav -m small.bin \
-    -o texts
+expect "one name twice" 2 "two outputs" shoal transcribe talk.wav a/talk.wav \
+    -m small.bin -o texts
+
+# ---- Nothing is overwritten ----------------------------------------------------------
+cp talk.wav speech.txt
+mkdir -p beside
+ln talk.wav beside/talk.txt
+ln -s ../small.bin beside/other.txt
+expect "a text over its recording" 2 "would overwrite the input speech.txt" \
+    shoal transcribe speech.txt -m small.bin --out .
+expect "a text over its recording, by a link" 2 "would overwrite the input talk.wav" \
+    shoal transcribe talk.wav -m small.bin --out beside
+expect "a text over the model" 2 "would overwrite the input small.bin" \
+    shoal transcribe other.wav -m small.bin --out beside
+report "recordings stay" "$(cmp speech.txt talk.wav; cmp beside/talk.txt talk.wav)"
+expect "a file for a folder" 4 "is a file; name a folder" shoal transcribe talk.wav \
+    -m small.bin --out small.bin
+expect "no name for a folder" 2 "name a folder" shoal transcribe talk.wav -m small.bin \
+    --out ''
+cp talk.wav silent.wav
+tool put silent.wav 24 0
+expect "no samples per second" 3 "0 samples per second" shoal transcribe silent.wav \
+    -m small.bin
 
 # ---- Forms ---------------------------------------------------------------------------
 check "text" say talk.wav

@@ -127,7 +127,7 @@ static void quantised_files_are_refused_by_name(void **state) {
     refuse_as(44, 77, "77");
     refuse_as(made.tensors_begin + 8, 2, "Q4_0");
     refuse_as(made.tensors_begin + 8, 14, "Q6_K");
-    refuse_as(made.tensors_begin + 8, 4, "unknown type 4");
+    refuse_as(made.tensors_begin + 8, 4, "' has the unknown type 4");
 }
 
 static void tokens_are_checked(void **state) {

@@ -1,0 +1,328 @@
+/* Files that commands read and write. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common.h"
+
+void open_standard_files(void) {
+    int opened;
+    do
+        opened = open("/dev/null", O_RDWR);
+    while (opened >= 0 && opened <= STDERR_FILENO);
+    if (opened >= 0)
+        close(opened);
+}
+
+/* ---- Which file a path means -------------------------------------------------------- */
+
+enum { MOST_LINKS = 40 };
+
+/* The file that a path leads to, there or not yet: links are followed, also one that
+   leads nowhere. False with errno. */
+static bool follow_links(const char *path, char target[PATH_MAX]) {
+    char link[PATH_MAX];
+    if (realpath(path, target))
+        return true;
+    if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    for (int followed = 0; followed < MOST_LINKS; followed++) {
+        const ssize_t length = readlink(target, link, sizeof link - 1);
+        if (length < 0)
+            return true; /* no link: the name of a new file */
+        link[length] = 0;
+        const char *slash = strrchr(target, '/');
+        const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
+        if (folder + (size_t)length >= PATH_MAX) {
+            errno = ENAMETOOLONG;
+            return false;
+        }
+        strcpy(target + folder, link);
+    }
+    errno = ELOOP;
+    return false;
+}
+
+static void folder_of(const char *path, char folder[PATH_MAX]) {
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        snprintf(folder, PATH_MAX, "%.*s", (int)(slash - path) + 1, path);
+    else
+        strcpy(folder, ".");
+}
+
+/* A file that is there, or the place of one that is not. */
+typedef struct {
+    mode_t mode; /* 0: neither the file nor its folder is there */
+    dev_t device;
+    ino_t inode;             /* of the file, or of the folder it would be in */
+    char name[NAME_MAX + 1]; /* there; "" of a file that is there itself */
+} identity;
+
+static identity identity_of(const struct stat *found, const char *name) {
+    identity made = {.mode = found->st_mode,
+                     .device = found->st_dev,
+                     .inode = found->st_ino};
+    snprintf(made.name, sizeof made.name, "%.*s", NAME_MAX, name);
+    return made;
+}
+
+static identity identify(const char *path) {
+    struct stat found;
+    char target[PATH_MAX], folder[PATH_MAX];
+    if (stat(path, &found) == 0)
+        return identity_of(&found, "");
+    if (!follow_links(path, target))
+        return (identity){0};
+    folder_of(target, folder);
+    const char *slash = strrchr(target, '/');
+    return stat(folder, &found) == 0 ? identity_of(&found, slash ? slash + 1 : target)
+                                     : (identity){0};
+}
+
+/* What is written to a device such as /dev/null or a terminal overwrites nothing. */
+static bool is_same(const identity *a, const identity *b) {
+    return a->mode && b->mode && !S_ISCHR(a->mode) && a->device == b->device &&
+           a->inode == b->inode && strcmp(a->name, b->name) == 0;
+}
+
+/* ---- What is read and what is written ----------------------------------------------- */
+
+typedef struct {
+    char *path;
+    bool written, to_stdout;
+    identity file;
+} known_file;
+
+static known_file *known;
+static int known_count;
+static int first_stdout = -1; /* standard output as it was, when an output goes there */
+static bool pipes_ignored;
+
+static known_file *remember(const char *path, bool written) {
+    known_file *more = realloc(known, (size_t)(known_count + 1) * sizeof *known);
+    char *copy = strdup(path);
+    if (!more || !copy) {
+        free(copy);
+        known = more ? more : known;
+        return NULL;
+    }
+    known = more;
+    known[known_count] =
+        (known_file){.path = copy, .written = written, .file = identify(path)};
+    return &known[known_count++];
+}
+
+/* Another one that is the same file, and is written where this one is not. */
+static const known_file *find_same(const known_file *one) {
+    for (int i = 0; i < known_count; i++)
+        if (&known[i] != one && (one->written || known[i].written) &&
+            is_same(&known[i].file, &one->file))
+            return &known[i];
+    return NULL;
+}
+
+static int refuse_same(const char *command, const known_file *one,
+                       const known_file *other) {
+    const char *read = one->written ? other->path : one->path;
+    const char *written = one->written ? one->path : other->path;
+    if (one->written && other->written && strcmp(one->path, other->path) == 0)
+        return complain(EXIT_USAGE, command, "two outputs would go to %s", one->path);
+    if (one->written && other->written)
+        return complain(EXIT_USAGE, command, "two outputs would go to one file: %s is %s",
+                        other->path, one->path);
+    return complain(EXIT_USAGE, command,
+                    "the output %s would overwrite the input %s; choose another name",
+                    written, read);
+}
+
+static bool stdout_is(const identity *file) {
+    struct stat found;
+    if (fstat(STDOUT_FILENO, &found) != 0)
+        return false;
+    const identity standard = identity_of(&found, "");
+    return is_same(&standard, file);
+}
+
+int will_read(const char *command, const char *path) {
+    const known_file *one = remember(path, false);
+    if (!one)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    const known_file *same = find_same(one);
+    if (same)
+        return refuse_same(command, one, same);
+    if (S_ISREG(one->file.mode) && stdout_is(&one->file))
+        return complain(EXIT_USAGE, command,
+                        "standard output would overwrite the input %s", path);
+    return EXIT_OK;
+}
+
+/* What else would be printed goes to stderr from here on; nowhere where that is the same
+   file. */
+static void give_stdout_away(void) {
+    struct stat found;
+    fflush(stdout);
+    const identity errors = fstat(STDERR_FILENO, &found) == 0 ? identity_of(&found, "")
+                                                              : (identity){0};
+    const bool both = stdout_is(&errors);
+    const int instead = both ? open("/dev/null", O_WRONLY | O_CLOEXEC) : STDERR_FILENO;
+    first_stdout = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (instead >= 0)
+        dup2(instead, STDOUT_FILENO);
+    if (both && instead >= 0)
+        close(instead);
+}
+
+static int cannot_write(const char *command, const char *path) {
+    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                    strerror(errno));
+}
+
+static int check_destination(const char *command, const char *path) {
+    struct stat found;
+    char target[PATH_MAX], folder[PATH_MAX];
+    if (!*path)
+        return complain(EXIT_USAGE, command, "an output's name is empty");
+    const bool there = stat(path, &found) == 0;
+    if (there && S_ISDIR(found.st_mode))
+        return complain(EXIT_RESOURCES, command, "%s cannot be written: is a directory",
+                        path);
+    const identity file = there ? identity_of(&found, "") : (identity){0};
+    if (there && (!S_ISREG(found.st_mode) || stdout_is(&file)))
+        return EXIT_OK;
+    if ((!there && errno != ENOENT) || (there && access(path, W_OK) != 0) ||
+        !follow_links(path, target))
+        return cannot_write(command, path);
+    folder_of(target, folder);
+    return access(folder, W_OK | X_OK) == 0 ? EXIT_OK : cannot_write(command, path);
+}
+
+int will_write(const char *command, const char *path) {
+    if (!path)
+        return EXIT_OK;
+    const int code = check_destination(command, path);
+    if (code != EXIT_OK)
+        return code;
+    known_file *one = remember(path, true);
+    if (!one)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    const known_file *same = find_same(one);
+    if (same)
+        return refuse_same(command, one, same);
+    if (!pipes_ignored && signal(SIGPIPE, SIG_IGN) != SIG_IGN)
+        pipes_ignored = true;
+    one->to_stdout = stdout_is(&one->file);
+    if (one->to_stdout)
+        give_stdout_away();
+    return EXIT_OK;
+}
+
+static bool goes_to_stdout(const char *path) {
+    for (int i = 0; i < known_count; i++)
+        if (known[i].to_stdout && strcmp(known[i].path, path) == 0)
+            return first_stdout >= 0;
+    return false;
+}
+
+const char *written_path(const char *path) {
+    static char descriptor[32];
+    if (!goes_to_stdout(path))
+        return path;
+    snprintf(descriptor, sizeof descriptor, "/dev/fd/%d", first_stdout);
+    return descriptor;
+}
+
+bool stdout_reader_left(void) {
+    struct pollfd standard = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return pipes_ignored && poll(&standard, 1, 0) == 1 && (standard.revents & POLLERR);
+}
+
+void end_as_by_pipe(void) {
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
+/* ---- Writing ------------------------------------------------------------------------ */
+
+enum { ATTEMPTS = 1000 };
+
+_Static_assert(sizeof((replacement *)0)->target >= PATH_MAX, "room for a resolved path");
+
+/* Creates a new file beside the target. Its name has the form that the library uses for
+   temporary files, by which leftovers are found; it does not contain the target's name,
+   which may be as long as a name can be. */
+static FILE *open_temporary(replacement *to) {
+    const char *slash = strrchr(to->target, '/');
+    const int folder = slash ? (int)(slash - to->target) + 1 : 0;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        const int length = snprintf(to->temporary, sizeof to->temporary,
+                                    "%.*s.shoal-%ld-%d.tmp", folder, to->target,
+                                    (long)getpid(), attempt);
+        if (length < 0 || (size_t)length >= sizeof to->temporary) {
+            errno = ENAMETOOLONG;
+            return NULL;
+        }
+        FILE *file = fopen(to->temporary, "wx");
+        if (file || errno != EEXIST)
+            return file;
+    }
+    return NULL;
+}
+
+/* The old file's permissions are kept, where that is allowed. */
+static FILE *open_beside(replacement *to, const struct stat *old) {
+    writing_begin();
+    to->file = open_temporary(to);
+    if (to->file && old && fchmod(fileno(to->file), old->st_mode & 0777) != 0)
+        errno = 0;
+    if (!to->file) {
+        const int error = errno;
+        writing_end();
+        errno = error;
+    }
+    return to->file;
+}
+
+FILE *replace_begin(replacement *to, const char *path) {
+    struct stat information;
+    *to = (replacement){0};
+    if (goes_to_stdout(path))
+        return to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
+    const bool exists = stat(path, &information) == 0;
+    if (exists && !S_ISREG(information.st_mode))
+        return to->file = fopen(path, "w");
+    return follow_links(path, to->target) ? open_beside(to, exists ? &information : NULL)
+                                          : NULL;
+}
+
+/* Writes all to the disk. What cannot be synced (EINVAL) has no disk behind it. */
+static bool reached_disk(const replacement *to) {
+    return fflush(to->file) == 0 && !ferror(to->file) &&
+           (!to->temporary[0] || fsync(fileno(to->file)) == 0 || errno == EINVAL);
+}
+
+bool replace_end(replacement *to, bool good) {
+    const bool beside = to->temporary[0] != 0;
+    good = good && reached_disk(to);
+    int error = errno;
+    const bool closed = fclose(to->file) == 0;
+    if (good) {
+        good = closed && (!beside || rename(to->temporary, to->target) == 0);
+        error = errno;
+    }
+    if (beside && !good)
+        unlink(to->temporary);
+    if (beside)
+        writing_end();
+    errno = error;
+    return good;
+}
