@@ -21,7 +21,7 @@ void open_standard_files(void) {
         close(opened);
 }
 
-/* ---- Which file a path means -------------------------------------------------------- */
+/* ---- Which file a path means ------------------------------------------------------- */
 
 enum { MOST_LINKS = 40 };
 
@@ -95,7 +95,7 @@ static bool is_same(const identity *a, const identity *b) {
            a->inode == b->inode && strcmp(a->name, b->name) == 0;
 }
 
-/* ---- What is read and what is written ----------------------------------------------- */
+/* ---- What is read and what is written ---------------------------------------------- */
 
 typedef struct {
     char *path;
@@ -251,7 +251,7 @@ void end_as_by_pipe(void) {
     raise(SIGPIPE);
 }
 
-/* ---- Writing ------------------------------------------------------------------------ */
+/* ---- Writing ----------------------------------------------------------------------- */
 
 enum { ATTEMPTS = 1000 };
 
