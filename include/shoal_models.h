@@ -425,6 +425,71 @@ SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
                                               const shoal_text *text,
                                               shoal_tokens *tokens);
 
+/* ---- Text: encoders ---------------------------------------------------------------- */
+
+/* BERT, RoBERTa (XLM-R, CamemBERT) and ModernBERT as Hugging Face folders: config.json and
+   model.safetensors (or its shards; F32, F16, BF16), with any kind of attention. In
+   ModernBERT the kind is that of the global layers; the others are local-W. Texts are
+   packed: there is no padding. */
+typedef struct shoal_text_encoder shoal_text_encoder;
+
+/* How the rows of a text become one vector. */
+typedef enum {
+    SHOAL_POOL_OWN, /* as 1_Pooling/config.json says; where there is none, the mean */
+    SHOAL_POOL_MEAN,
+    SHOAL_POOL_FIRST,
+    SHOAL_POOL_MAX
+} shoal_text_pooling;
+
+/* What is done with texts that are longer than the window: windows that overlap, whose
+   vectors are averaged (by their tokens for the mean; the largest for the max); the
+   beginning alone; or one sequence, with the model's positions stretched over it. */
+typedef enum { SHOAL_LONG_WINDOWS, SHOAL_LONG_CUT, SHOAL_LONG_STRETCH } shoal_long_texts;
+
+/* All 0 are the defaults. */
+typedef struct {
+    const char *attention; /* a kind; NULL: full */
+    int64_t rows; /* tokens that are worked on at once; 0: 4096, or one window if that is
+                     more. A stretched text has no more than these */
+    int64_t window;     /* tokens, special ones included; 0: the model's positions */
+    int64_t stride;     /* tokens from one window to the next; 0: half a window */
+    int32_t long_texts; /* a shoal_long_texts */
+    int32_t pooling;    /* a shoal_text_pooling */
+    int32_t normalize;  /* nonzero: vectors have length 1 */
+} shoal_text_options;
+
+typedef struct {
+    const char *type; /* "bert" */
+    int64_t layers, heads, size, feed_forward, vocabulary;
+    int64_t positions;    /* tokens of the longest text that the model was made for */
+    int64_t window, rows; /* as the options say */
+    int32_t pooling;
+    size_t workspace; /* bytes, without the weights */
+} shoal_text_info;
+
+/* options NULL: the defaults. */
+SHOAL_API shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
+                                               const shoal_text_options *options,
+                                               shoal_text_encoder **encoder);
+SHOAL_API void shoal_text_encoder_close(shoal_text_encoder *encoder);
+SHOAL_API const shoal_text_info *
+shoal_text_encoder_info(const shoal_text_encoder *encoder);
+
+/* Hidden states of tokens. offsets [batch + 1] as for models; ids and types [rows], types
+   may be NULL: 0. *hidden: [rows][size], until the next call. A sequence has at most
+   info's `window` tokens, or `rows` if stretched, and a call `rows`. */
+SHOAL_API shoal_status shoal_text_encoder_forward(shoal_text_encoder *encoder,
+                                                  int64_t batch, const int64_t *offsets,
+                                                  const int32_t *ids,
+                                                  const int32_t *types,
+                                                  const float **hidden);
+
+/* One vector for each text, by the folder's tokenizer. texts [count], sizes [count] in
+   bytes, or NULL: they end in 0. vectors [count][size]. */
+SHOAL_API shoal_status shoal_text_encoder_embed(shoal_text_encoder *encoder,
+                                                int64_t count, const char *const *texts,
+                                                const int64_t *sizes, float *vectors);
+
 /* ---- Random numbers ---------------------------------------------------------------- */
 
 /* Bits that are a pure function of (seed, stream, counter): no state to carry, the same

@@ -55,3 +55,60 @@ class Tokenizer:
             self.handle, byref(given), byref(tokens)))
         n = tokens.count
         return tokens.ids[:n], tokens.types[:n], tokens.spans[:2 * n]
+
+
+class TextOptions(ctypes.Structure):
+    _fields_ = [("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
+                ("stride", c_int64), ("long_texts", c_int32), ("pooling", c_int32),
+                ("normalize", c_int32)]
+
+
+class TextInfo(ctypes.Structure):
+    _fields_ = [("type", c_char_p), ("layers", c_int64), ("heads", c_int64),
+                ("size", c_int64), ("feed_forward", c_int64), ("vocabulary", c_int64),
+                ("positions", c_int64), ("window", c_int64), ("rows", c_int64),
+                ("pooling", c_int32), ("workspace", ctypes.c_size_t)]
+
+
+class TextEncoder:
+    def __init__(self, library, folder, **options):
+        import numpy
+        self.numpy, self.library = numpy, library
+        self.handle = c_void_p()
+        c = library.c
+        c.shoal_text_encoder_info.restype = POINTER(TextInfo)
+        c.shoal_text_encoder_info.argtypes = [c_void_p]
+        c.shoal_text_encoder_close.argtypes = [c_void_p]
+        c.shoal_text_encoder_close.restype = None
+        library.check(c.shoal_text_encoder_open(
+            library.context, str(folder).encode(), byref(TextOptions(**options)),
+            byref(self.handle)))
+        self.info = c.shoal_text_encoder_info(self.handle).contents
+
+    def forward(self, sequences, types=None):
+        """Hidden states of lists of ids, as one array [rows][size]."""
+        np = self.numpy
+        offsets = np.cumsum([0] + [len(ids) for ids in sequences]).astype(np.int64)
+        ids = np.concatenate(sequences).astype(np.int32)
+        types = None if types is None else np.concatenate(types).astype(np.int32)
+        hidden = POINTER(ctypes.c_float)()
+        self.library.check(self.library.c.shoal_text_encoder_forward(
+            self.handle, c_int64(len(sequences)), offsets.ctypes.data_as(c_void_p),
+            ids.ctypes.data_as(c_void_p),
+            None if types is None else types.ctypes.data_as(c_void_p), byref(hidden)))
+        return np.ctypeslib.as_array(hidden, (int(offsets[-1]), self.info.size)).copy()
+
+    def embed(self, texts):
+        np = self.numpy
+        encoded = [text.encode() for text in texts]
+        array = (c_char_p * len(encoded))(*encoded)
+        sizes = np.array([len(text) for text in encoded], np.int64)
+        vectors = np.empty((len(encoded), self.info.size), np.float32)
+        self.library.check(self.library.c.shoal_text_encoder_embed(
+            self.handle, c_int64(len(encoded)), array, sizes.ctypes.data_as(c_void_p),
+            vectors.ctypes.data_as(c_void_p)))
+        return vectors
+
+    def close(self):
+        self.library.c.shoal_text_encoder_close(self.handle)
+        self.handle = None

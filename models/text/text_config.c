@@ -1,0 +1,244 @@
+/* config.json of an encoder, and how sentence-transformers pools. */
+#include <math.h>
+#include <string.h>
+
+#include "models/text/text_model.h"
+
+typedef struct {
+    shoal_context *context;
+    const char *label;
+    const json_t *root;
+} config_file;
+
+static shoal_status refuse(const config_file *f, const char *key, const char *what) {
+    return sh_fail(f->context, SHOAL_BAD_FILE, "%s: '%s' %s", f->label, key, what);
+}
+
+static shoal_status read_size(const config_file *f, const char *key, int64_t least,
+                              int64_t most, int64_t *size) {
+    const json_t *value = json_object_get(f->root, key);
+    *size = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+    if (*size >= least && *size <= most)
+        return SHOAL_OK;
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: '%s' should be a whole number from %lld to %lld", f->label, key,
+                   (long long)least, (long long)most);
+}
+
+/* A number that may be absent. */
+static shoal_status read_number(const config_file *f, const json_t *from, const char *key,
+                                double *number) {
+    const json_t *value = json_object_get(from, key);
+    if (!value || json_is_null(value))
+        return SHOAL_OK;
+    *number = json_number_value(value);
+    if (json_is_number(value) && *number > 0 && isfinite(*number))
+        return SHOAL_OK;
+    return refuse(f, key, "should be a number above 0");
+}
+
+/* ---- Families --------------------------------------------------------------------- */
+
+static shoal_status read_family(const config_file *f, text_config *config) {
+    static const struct {
+        const char *type;
+        text_family family;
+    } rows[] = {{"bert", FAMILY_BERT},
+                {"roberta", FAMILY_ROBERTA},
+                {"xlm-roberta", FAMILY_ROBERTA},
+                {"camembert", FAMILY_ROBERTA},
+                {"modernbert", FAMILY_MODERN}};
+    const char *type = json_string_value(json_object_get(f->root, "model_type"));
+    for (size_t i = 0; type && i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(type, rows[i].type) == 0) {
+            strcpy(config->type, type);
+            config->family = rows[i].family;
+            return SHOAL_OK;
+        }
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: a model of type '%s' is not supported; bert, roberta, "
+                   "xlm-roberta, camembert and modernbert are",
+                   f->label, sh_shown(type ? type : "").text);
+}
+
+static shoal_status read_activation(const config_file *f, const char *key,
+                                    text_config *config) {
+    const char *name = json_string_value(json_object_get(f->root, key));
+    config->activation = name && strcmp(name, "relu") == 0 ? ACTIVATION_RELU
+                                                           : ACTIVATION_GELU;
+    if (!name || strcmp(name, "gelu") == 0 || strcmp(name, "relu") == 0)
+        return SHOAL_OK;
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: '%s' is '%s'; gelu (exact) and relu are supported", f->label, key,
+                   sh_shown(name).text);
+}
+
+/* Flags that change the arithmetic, and are false in what is supported. */
+static shoal_status refuse_flags(const config_file *f, const char *const *flags) {
+    for (; *flags; flags++)
+        if (json_is_true(json_object_get(f->root, *flags)))
+            return refuse(f, *flags, "is true, which is not supported");
+    return SHOAL_OK;
+}
+
+static shoal_status read_sizes(const config_file *f, text_config *config) {
+    const struct {
+        const char *key;
+        int64_t most, *size;
+    } rows[] = {{"vocab_size", INT32_MAX / 2, &config->vocabulary},
+                {"num_hidden_layers", TEXT_LAYERS_MOST, &config->layers},
+                {"num_attention_heads", 4096, &config->heads},
+                {"hidden_size", 65536, &config->size},
+                {"intermediate_size", 1 << 20, &config->feed_forward},
+                {"max_position_embeddings", 1 << 24, &config->table_positions}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        shoal_status status = read_size(f, rows[i].key, 1, rows[i].most, rows[i].size);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    if (config->size % config->heads != 0)
+        return refuse(f, "hidden_size", "should be a multiple of num_attention_heads");
+    return SHOAL_OK;
+}
+
+/* ---- BERT and RoBERTa ------------------------------------------------------------- */
+
+static shoal_status read_bert(const config_file *f, text_config *config) {
+    static const char *const flags[] = {"is_decoder", "add_cross_attention", NULL};
+    const char *kind =
+        json_string_value(json_object_get(f->root, "position_embedding_type"));
+    double epsilon = 1e-12;
+    int64_t padding = 0;
+    shoal_status status = refuse_flags(f, flags);
+    if (status == SHOAL_OK && kind && strcmp(kind, "absolute") != 0)
+        status = refuse(f, "position_embedding_type", "should be 'absolute'");
+    if (status == SHOAL_OK)
+        status = read_activation(f, "hidden_act", config);
+    if (status == SHOAL_OK)
+        status = read_size(f, "type_vocab_size", 1, 65536, &config->types);
+    if (status == SHOAL_OK)
+        status = read_number(f, f->root, "layer_norm_eps", &epsilon);
+    config->epsilon = (float)epsilon;
+    config->positions = config->table_positions;
+    if (status != SHOAL_OK || config->family == FAMILY_BERT)
+        return status;
+    status = read_size(f, "pad_token_id", 0, config->vocabulary - 1, &padding);
+    config->padding = (int32_t)padding;
+    config->positions = config->table_positions - padding - 1;
+    if (status == SHOAL_OK && config->positions < 1)
+        return refuse(f, "max_position_embeddings", "should be above pad_token_id + 1");
+    return status;
+}
+
+/* ---- ModernBERT ------------------------------------------------------------------- */
+
+/* Which layers are local: a list, or all but every n-th from the first on. */
+static shoal_status read_layer_types(const config_file *f, text_config *config) {
+    const json_t *types = json_object_get(f->root, "layer_types");
+    int64_t every = 3;
+    if (types && !json_is_null(types)) {
+        if ((int64_t)json_array_size(types) != config->layers)
+            return refuse(f, "layer_types", "should name the type of every layer");
+        for (int64_t l = 0; l < config->layers; l++) {
+            const char *type = json_string_value(json_array_get(types, (size_t)l));
+            config->local[l] = type && strcmp(type, "sliding_attention") == 0;
+            if (!config->local[l] && (!type || strcmp(type, "full_attention") != 0))
+                return refuse(f, "layer_types",
+                              "should be of full_attention and sliding_attention");
+        }
+        return SHOAL_OK;
+    }
+    shoal_status status = SHOAL_OK;
+    if (json_object_get(f->root, "global_attn_every_n_layers"))
+        status = read_size(f, "global_attn_every_n_layers", 1, TEXT_LAYERS_MOST, &every);
+    for (int64_t l = 0; l < config->layers; l++)
+        config->local[l] = l % every != 0;
+    return status;
+}
+
+/* Bases of the rotations, as the published folder spells them or as newer ones do. */
+static shoal_status read_rotations(const config_file *f, text_config *config) {
+    static const char *const old_keys[] = {"global_rope_theta", "local_rope_theta"};
+    static const char *const kinds[] = {"full_attention", "sliding_attention"};
+    const json_t *newer = json_object_get(f->root, "rope_parameters");
+    const json_t *scaling = json_object_get(f->root, "rope_scaling");
+    config->theta[0] = 160000;
+    config->theta[1] = 10000;
+    if (scaling && !json_is_null(scaling))
+        return refuse(f, "rope_scaling", "is not supported");
+    shoal_status status = SHOAL_OK;
+    for (int i = 0; i < 2 && status == SHOAL_OK; i++) {
+        const json_t *one = json_object_get(newer, kinds[i]);
+        const char *type = json_string_value(json_object_get(one, "rope_type"));
+        if (type && strcmp(type, "default") != 0)
+            return refuse(f, "rope_type", "should be 'default'");
+        status = read_number(f, f->root, old_keys[i], &config->theta[i]);
+        if (status == SHOAL_OK)
+            status = read_number(f, one, "rope_theta", &config->theta[i]);
+    }
+    return status;
+}
+
+static shoal_status read_modern(const config_file *f, text_config *config) {
+    static const char *const flags[] = {"attention_bias", "mlp_bias", "norm_bias", NULL};
+    double epsilon = 1e-5;
+    int64_t window = 128;
+    config->positions = config->table_positions;
+    config->table_positions = 0;
+    shoal_status status = refuse_flags(f, flags);
+    if (status == SHOAL_OK && config->size / config->heads % 2 != 0)
+        status = refuse(f, "hidden_size", "should give heads of an even size");
+    if (status == SHOAL_OK)
+        status = read_activation(f, "hidden_activation", config);
+    if (status == SHOAL_OK)
+        status = read_number(f, f->root, "norm_eps", &epsilon);
+    if (status == SHOAL_OK && json_object_get(f->root, "local_attention"))
+        status = read_size(f, "local_attention", 2, 65535, &window);
+    config->epsilon = (float)epsilon;
+    config->window = window;
+    if (status == SHOAL_OK)
+        status = read_layer_types(f, config);
+    return status == SHOAL_OK ? read_rotations(f, config) : status;
+}
+
+shoal_status sh_text_config_read(shoal_context *context, const char *label,
+                                 const json_t *root, text_config *config) {
+    const config_file f = {context, label, root};
+    *config = (text_config){.pooling = SHOAL_POOL_MEAN};
+    shoal_status status = read_family(&f, config);
+    if (status == SHOAL_OK)
+        status = read_sizes(&f, config);
+    if (status == SHOAL_OK)
+        status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
+    return status;
+}
+
+/* ---- Pooling ---------------------------------------------------------------------- */
+
+shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
+                                  const json_t *root, text_config *config) {
+    static const struct {
+        const char *key;
+        int32_t pooling;
+    } rows[] = {{"pooling_mode_mean_tokens", SHOAL_POOL_MEAN},
+                {"pooling_mode_cls_token", SHOAL_POOL_FIRST},
+                {"pooling_mode_max_tokens", SHOAL_POOL_MAX}};
+    json_t *object = (json_t *)(uintptr_t)root; /* jansson iterates over non-const only */
+    int chosen = 0;
+    void *i = json_object_iter(object);
+    for (; i; i = json_object_iter_next(object, i)) {
+        const char *key = json_object_iter_key(i);
+        if (strncmp(key, "pooling_mode_", 13) != 0 ||
+            !json_is_true(json_object_iter_value(i)))
+            continue;
+        size_t row = 0;
+        while (row < sizeof rows / sizeof *rows && strcmp(key, rows[row].key) != 0)
+            row++;
+        if (row == sizeof rows / sizeof *rows || chosen++ > 0)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: '%s': one of mean, first token and max is supported",
+                           label, sh_shown(key).text);
+        config->pooling = rows[row].pooling;
+    }
+    return SHOAL_OK;
+}

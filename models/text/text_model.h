@@ -1,0 +1,97 @@
+/* Encoders of text: what a Hugging Face folder says (text_config.c), its weights
+ * (text_weights.c), ModernBERT's layers (modern.c), and the object that is made of them
+ * (text_encoder.c). BERT's and RoBERTa's layers are those of models/nn/encoder.h. */
+#ifndef SHOAL_MODELS_TEXT_TEXT_MODEL_H
+#define SHOAL_MODELS_TEXT_TEXT_MODEL_H
+
+#include <jansson.h>
+
+#include "models/files/safetensors.h"
+#include "models/nn/encoder.h"
+#include "shoal_models.h"
+
+typedef enum {
+    FAMILY_BERT,    /* post-norm; positions, types and words are added up */
+    FAMILY_ROBERTA, /* the same, with positions that begin after the padding's id */
+    FAMILY_MODERN   /* pre-norm without biases, rotary positions, GeGLU, local layers */
+} text_family;
+
+enum { TEXT_LAYERS_MOST = 256 };
+
+typedef struct {
+    text_family family;
+    char type[32];             /* as the folder names it */
+    int64_t vocabulary, types; /* rows of the tables of words and of types */
+    int64_t table_positions;   /* rows of the table of positions; 0: rotary */
+    int64_t positions;         /* tokens of the longest text */
+    int64_t layers, heads, size, feed_forward;
+    int32_t padding; /* id of the padding, which positions begin after in RoBERTa */
+    activation activation;
+    float epsilon;
+    /* ModernBERT: which layers see a window of so many positions, and the bases of the
+       rotations of these and of the others. */
+    bool local[TEXT_LAYERS_MOST];
+    int64_t window;
+    double theta[2]; /* global, local */
+    int32_t pooling; /* a shoal_text_pooling */
+} text_config;
+
+/* config.json; what is not supported is refused by name. */
+shoal_status sh_text_config_read(shoal_context *context, const char *label,
+                                 const json_t *root, text_config *config);
+/* 1_Pooling/config.json. */
+shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
+                                  const json_t *root, text_config *config);
+
+/* ---- Weights ---------------------------------------------------------------------- */
+
+/* One layer of ModernBERT. */
+typedef struct {
+    nn_tensor attention_scale; /* [M]; absent in the first layer */
+    nn_tensor projections;     /* [3 M][M]: queries, keys, values */
+    nn_tensor output;          /* [M][M] */
+    nn_tensor forward_scale;   /* [M] */
+    nn_tensor widen;           /* [2 F][M]: what is activated, and what gates it */
+    nn_tensor narrow;          /* [M][F] */
+} modern_layer;
+
+typedef struct {
+    safetensors *file;      /* open: tables of words stay in it */
+    file_tensor words;      /* [vocabulary][M], as it is in the file */
+    nn_tensor positions;    /* [table_positions][M] */
+    nn_tensor types;        /* [types][M] */
+    nn_tensor scale, shift; /* [M], norm of the sum; ModernBERT has no shift */
+    encoder_layer *layers;  /* [layers], BERT and RoBERTa */
+    modern_layer *modern;   /* [layers], ModernBERT */
+    nn_tensor final_scale;  /* [M], ModernBERT */
+    float *zeros;           /* [M]: shifts that are not there */
+    float *arena;           /* all numbers but the words */
+    void *block;
+} text_weights;
+
+/* Opens model.safetensors, or its shards, of a folder and converts all but the table of
+   words to float. */
+shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
+                                  const text_config *config, text_weights *weights);
+void sh_text_weights_close(shoal_context *context, text_weights *weights);
+
+/* ---- ModernBERT's layers (modern.c) ----------------------------------------------- */
+
+typedef struct modern_stack modern_stack;
+
+typedef struct {
+    int64_t batch, rows, length;
+} text_limits;
+
+shoal_status sh_modern_create(shoal_context *context, const text_config *config,
+                              const shoal_attention *attention, const text_limits *limits,
+                              modern_stack **made);
+void sh_modern_destroy(modern_stack *stack); /* NULL is legal */
+size_t sh_modern_memory(const modern_stack *stack);
+/* x [R][M]: words after their norm; overwritten. places [R]: each row's position. *out:
+   [R][M] inside the object. */
+shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
+                               const packing *sequences, const float *places, float *x,
+                               const float **out);
+
+#endif

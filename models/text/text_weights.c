@@ -1,0 +1,250 @@
+/* Weights of an encoder out of a Hugging Face folder. A first pass finds every tensor and
+   checks its shape, so that what is allocated is never more than the file holds. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "models/text/text_model.h"
+
+/* A pass over all tensors: without an arena it checks and adds up, with one it fills. */
+typedef struct {
+    shoal_context *context;
+    const char *folder;
+    const text_config *config;
+    text_weights *to;
+    const char *prefix; /* of every name: "", "bert.", ... */
+    int64_t floats;     /* so far */
+} loading;
+
+enum { NAME_MOST = 160 };
+
+static shoal_status find(const loading *l, const char *name, int64_t rows,
+                         int64_t columns, const file_tensor **tensor) {
+    const int64_t shape[2] = {rows, columns};
+    char whole[NAME_MOST];
+    snprintf(whole, sizeof whole, "%s%s", l->prefix, name);
+    *tensor = sh_safetensors_find(l->to->file, whole);
+    if (!*tensor)
+        return sh_fail(l->context, SHOAL_BAD_FILE, "%s: its weights have no tensor '%s'",
+                       l->folder, whole);
+    if (sh_file_tensor_has_shape(*tensor, columns ? 2 : 1, shape))
+        return SHOAL_OK;
+    return sh_fail(l->context, SHOAL_BAD_FILE,
+                   "%s: tensor '%s' has another shape than config.json says (%lld x "
+                   "%lld)",
+                   l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
+}
+
+/* columns 0: a vector. */
+static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
+                         nn_tensor *to) {
+    const file_tensor *tensor;
+    shoal_status status = find(l, name, rows, columns, &tensor);
+    if (status != SHOAL_OK)
+        return status;
+    float *place = l->to->arena ? l->to->arena + l->floats : NULL;
+    l->floats += sh_file_tensor_elements(tensor);
+    if (!place)
+        return SHOAL_OK;
+    *to = (nn_tensor){.data = place};
+    return sh_file_tensor_to_f32(l->context, tensor, place);
+}
+
+/* ---- BERT and RoBERTa ------------------------------------------------------------- */
+
+typedef enum { ONE, MODEL, WIDE, TRIPLE, TWICE_WIDE } extent;
+
+static int64_t extent_of(const text_config *config, extent which) {
+    switch (which) {
+    case MODEL: return config->size;
+    case WIDE: return config->feed_forward;
+    case TRIPLE: return 3 * config->size;
+    case TWICE_WIDE: return 2 * config->feed_forward;
+    default: return 0;
+    }
+}
+
+typedef struct {
+    const char *name;
+    size_t field; /* where its nn_tensor is in a layer */
+    extent rows, columns;
+} layer_row;
+
+/* Queries, keys and values one after another, so that they are one product. */
+static const layer_row bert_rows[] = {
+    {"attention.self.query.weight", offsetof(encoder_layer, query), MODEL, MODEL},
+    {"attention.self.key.weight", offsetof(encoder_layer, key), MODEL, MODEL},
+    {"attention.self.value.weight", offsetof(encoder_layer, value), MODEL, MODEL},
+    {"attention.self.query.bias", offsetof(encoder_layer, query_bias), MODEL, ONE},
+    {"attention.self.key.bias", offsetof(encoder_layer, key_bias), MODEL, ONE},
+    {"attention.self.value.bias", offsetof(encoder_layer, value_bias), MODEL, ONE},
+    {"attention.output.dense.weight", offsetof(encoder_layer, output), MODEL, MODEL},
+    {"attention.output.dense.bias", offsetof(encoder_layer, output_bias), MODEL, ONE},
+    {"attention.output.LayerNorm.weight", offsetof(encoder_layer, attention_scale), MODEL,
+     ONE},
+    {"attention.output.LayerNorm.bias", offsetof(encoder_layer, attention_shift), MODEL,
+     ONE},
+    {"intermediate.dense.weight", offsetof(encoder_layer, widen), WIDE, MODEL},
+    {"intermediate.dense.bias", offsetof(encoder_layer, widen_bias), WIDE, ONE},
+    {"output.dense.weight", offsetof(encoder_layer, narrow), MODEL, WIDE},
+    {"output.dense.bias", offsetof(encoder_layer, narrow_bias), MODEL, ONE},
+    {"output.LayerNorm.weight", offsetof(encoder_layer, forward_scale), MODEL, ONE},
+    {"output.LayerNorm.bias", offsetof(encoder_layer, forward_shift), MODEL, ONE},
+};
+
+static const layer_row modern_rows[] = {
+    {"attn.Wqkv.weight", offsetof(modern_layer, projections), TRIPLE, MODEL},
+    {"attn.Wo.weight", offsetof(modern_layer, output), MODEL, MODEL},
+    {"mlp_norm.weight", offsetof(modern_layer, forward_scale), MODEL, ONE},
+    {"mlp.Wi.weight", offsetof(modern_layer, widen), TWICE_WIDE, MODEL},
+    {"mlp.Wo.weight", offsetof(modern_layer, narrow), MODEL, WIDE},
+    {"attn_norm.weight", offsetof(modern_layer, attention_scale), MODEL, ONE},
+};
+
+static shoal_status take_layer(loading *l, const char *folder, int64_t layer,
+                               const layer_row *rows, size_t count, void *to) {
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < count && status == SHOAL_OK; i++) {
+        char name[NAME_MOST];
+        snprintf(name, sizeof name, "%s.%lld.%s", folder, (long long)layer, rows[i].name);
+        status = take(l, name, extent_of(l->config, rows[i].rows),
+                      extent_of(l->config, rows[i].columns),
+                      (nn_tensor *)(void *)((char *)to + rows[i].field));
+    }
+    return status;
+}
+
+static shoal_status take_bert(loading *l) {
+    const text_config *config = l->config;
+    text_weights *to = l->to;
+    const int64_t size = config->size;
+    shoal_status status = take(l, "embeddings.position_embeddings.weight",
+                               config->table_positions, size, &to->positions);
+    if (status == SHOAL_OK)
+        status = take(l, "embeddings.token_type_embeddings.weight", config->types, size,
+                      &to->types);
+    if (status == SHOAL_OK)
+        status = take(l, "embeddings.LayerNorm.weight", size, 0, &to->scale);
+    if (status == SHOAL_OK)
+        status = take(l, "embeddings.LayerNorm.bias", size, 0, &to->shift);
+    for (int64_t i = 0; i < config->layers && status == SHOAL_OK; i++)
+        status = take_layer(l, "encoder.layer", i, bert_rows,
+                            sizeof bert_rows / sizeof *bert_rows, &to->layers[i]);
+    return status;
+}
+
+static shoal_status take_modern(loading *l) {
+    text_weights *to = l->to;
+    const int64_t size = l->config->size;
+    const size_t rows = sizeof modern_rows / sizeof *modern_rows;
+    shoal_status status = take(l, "embeddings.norm.weight", size, 0, &to->scale);
+    if (status == SHOAL_OK)
+        status = take(l, "final_norm.weight", size, 0, &to->final_scale);
+    /* The first layer has no norm before its attention: the words were normed. */
+    for (int64_t i = 0; i < l->config->layers && status == SHOAL_OK; i++)
+        status =
+            take_layer(l, "layers", i, modern_rows, i ? rows : rows - 1, &to->modern[i]);
+    return status;
+}
+
+/* ---- The file --------------------------------------------------------------------- */
+
+static shoal_status open_file(shoal_context *context, const char *folder,
+                              safetensors **file) {
+    static const char *const names[] = {"model.safetensors",
+                                        "model.safetensors.index.json"};
+    char path[PATH_MAX];
+    for (int i = 0; i < 2; i++) {
+        const int length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (length > 0 && length < PATH_MAX && access(path, F_OK) == 0)
+            return sh_safetensors_open(context, path, file);
+    }
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   "%s: has neither model.safetensors nor model.safetensors.index.json",
+                   folder);
+}
+
+/* Models that were saved with a head have a prefix. */
+static shoal_status take_words(loading *l) {
+    static const char *const prefixes[] = {"", "bert.", "roberta.", "model."};
+    const char *name = l->config->family == FAMILY_MODERN
+                           ? "embeddings.tok_embeddings.weight"
+                           : "embeddings.word_embeddings.weight";
+    const file_tensor *tensor;
+    char whole[NAME_MOST];
+    l->prefix = "";
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        snprintf(whole, sizeof whole, "%s%s", prefixes[i], name);
+        if (sh_safetensors_find(l->to->file, whole))
+            l->prefix = prefixes[i];
+    }
+    shoal_status status = find(l, name, l->config->vocabulary, l->config->size, &tensor);
+    if (status != SHOAL_OK)
+        return status;
+    l->to->words = *tensor;
+    if (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_F16 ||
+        tensor->dtype == DTYPE_BF16)
+        return SHOAL_OK;
+    return sh_fail(l->context, SHOAL_BAD_FILE,
+                   "%s: '%s' is of type %s; it should be F32, F16 or BF16", l->folder,
+                   name, sh_dtype_name(tensor->dtype));
+}
+
+static void place(void *argument, block_layout *block) {
+    loading *l = argument;
+    text_weights *to = l->to;
+    const bool modern = l->config->family == FAMILY_MODERN;
+    to->layers = sh_reserve(block, modern ? 0 : l->config->layers, sizeof *to->layers);
+    to->modern = sh_reserve(block, modern ? l->config->layers : 0, sizeof *to->modern);
+    to->zeros = reserve_floats(block, l->config->size, 1);
+    to->arena = reserve_floats(block, l->floats, 1);
+}
+
+static shoal_status load(loading *l) {
+    shoal_status (*take_all)(loading *) = l->config->family == FAMILY_MODERN ? take_modern
+                                                                             : take_bert;
+    encoder_layer one[TEXT_LAYERS_MOST]; /* the first pass fills in nothing */
+    modern_layer other[TEXT_LAYERS_MOST];
+    l->to->layers = one;
+    l->to->modern = other;
+    shoal_status status = take_words(l);
+    if (status == SHOAL_OK)
+        status = take_all(l);
+    l->to->layers = NULL;
+    l->to->modern = NULL;
+    if (status != SHOAL_OK)
+        return status;
+    l->to->block = sh_allocate_parts(l->context, place, l, NULL);
+    if (!l->to->block)
+        return SHOAL_NO_MEMORY;
+    memset(l->to->zeros, 0, (size_t)l->config->size * sizeof(float));
+    for (int64_t i = 0; i < l->config->layers; i++)
+        if (l->config->family == FAMILY_MODERN)
+            l->to->modern[i] = (modern_layer){0};
+        else
+            l->to->layers[i] = (encoder_layer){0};
+    l->floats = 0;
+    return take_all(l);
+}
+
+shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
+                                  const text_config *config, text_weights *weights) {
+    *weights = (text_weights){0};
+    loading l = {.context = context, .folder = folder, .config = config, .to = weights};
+    shoal_status status = open_file(context, folder, &weights->file);
+    if (status == SHOAL_OK)
+        status = load(&l);
+    if (status != SHOAL_OK)
+        sh_text_weights_close(context, weights);
+    return status;
+}
+
+void sh_text_weights_close(shoal_context *context, text_weights *weights) {
+    sh_release(context, weights->block);
+    sh_safetensors_close(weights->file);
+    *weights = (text_weights){0};
+}
