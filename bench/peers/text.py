@@ -72,7 +72,8 @@ def compare_folder(folder, given):
             rows += len(encodings[at].ids)
             batch.append(encodings[at])
             at += 1
-        ours = encoder.forward([one.ids for one in batch], [one.type_ids for one in batch])
+        ours = encoder.forward([one.ids for one in batch],
+                               [one.type_ids for one in batch])
         first = 0
         for one in batch:
             theirs = theirs_of(model, one.ids, one.type_ids)
