@@ -427,8 +427,8 @@ SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
 
 /* ---- Text: encoders ---------------------------------------------------------------- */
 
-/* BERT, RoBERTa (XLM-R, CamemBERT) and ModernBERT as Hugging Face folders: config.json and
-   model.safetensors (or its shards; F32, F16, BF16), with any kind of attention. In
+/* BERT, RoBERTa (XLM-R, CamemBERT) and ModernBERT as Hugging Face folders: config.json
+   and model.safetensors (or its shards; F32, F16, BF16), with any kind of attention. In
    ModernBERT the kind is that of the global layers; the others are local-W. Texts are
    packed: there is no padding. */
 typedef struct shoal_text_encoder shoal_text_encoder;
