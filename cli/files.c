@@ -190,8 +190,6 @@ static int cannot_write(const char *command, const char *path) {
 static int check_destination(const char *command, const char *path) {
     struct stat found;
     char target[PATH_MAX], folder[PATH_MAX];
-    if (!*path)
-        return complain(EXIT_USAGE, command, "an output's name is empty");
     const bool there = stat(path, &found) == 0;
     if (there && S_ISDIR(found.st_mode))
         return complain(EXIT_RESOURCES, command, "%s cannot be written: is a directory",

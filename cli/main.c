@@ -85,7 +85,7 @@ static int run_help(int count, char **arguments) {
 }
 
 static int run(int count, char **arguments) {
-    if (count < 2)
+    if (count < 2 || !*arguments[1])
         return complain(EXIT_USAGE, "", "no command; see shoal --help");
     const char *word = arguments[1];
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {

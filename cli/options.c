@@ -232,9 +232,16 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
             print_help(help);
             return EXIT_OK;
         }
+        if (row && row->value && optarg && !*optarg)
+            return complain(EXIT_USAGE, help->command,
+                            "--%s is empty; is a variable not set?", row->name);
         if (!row || !take_option(help, row, optarg, job))
             return EXIT_USAGE;
     }
+    for (int i = optind; i < count; i++)
+        if (!*arguments[i])
+            return complain(EXIT_USAGE, help->command,
+                            "a word of the line is empty; is a variable not set?");
     return -1;
 }
 

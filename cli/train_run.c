@@ -382,7 +382,9 @@ static int begin_training(running *at) {
 static int save(running *at) {
     if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
         return cannot_write(at->run->command, at->log.path);
+    writing_begin();
     const shoal_status status = trainer_save(&at->trainer, at->checkpoint);
+    writing_end();
     at->saved_at = seconds_now();
     return status == SHOAL_OK ? EXIT_OK
                               : train_complain(status, EXIT_RESOURCES, at->run->command,

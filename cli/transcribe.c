@@ -310,8 +310,6 @@ static int check_names(const transcribe_job *job, int count, char **paths) {
 
 static int make_folder(const char *path) {
     struct stat information;
-    if (!*path)
-        return complain(EXIT_USAGE, "transcribe", "--out is empty; name a folder");
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return complain(EXIT_RESOURCES, "transcribe", "%s cannot be made: %s", path,
                         strerror(errno));

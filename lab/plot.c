@@ -539,7 +539,7 @@ static void paint_figure(cairo_t *cr, const void *what) {
 
 static bool ends_in(const char *path, const char *ending) {
     const size_t size = strlen(path), tail = strlen(ending);
-    return size > tail && strcasecmp(path + size - tail, ending) == 0;
+    return size >= tail && strcasecmp(path + size - tail, ending) == 0;
 }
 
 enum { PIXELS = 3 };

@@ -92,34 +92,39 @@ static void take_line(plotted_log *log, const json_t *line) {
         snprintf(log->name, NAME, "%s, L = %.0f", kind, number_of(config, "length"));
 }
 
-/* A last line that was not written whole is no mistake: the training may be running. */
+/* The next line's object, NULL where the log ends: a last line that was not written whole
+   is no mistake, the training may be running. *wrong: it is no object. What does not
+   begin like one is not read on, for it may have no end. */
+static json_t *next_line(FILE *file, char **text, size_t *capacity, bool *wrong) {
+    const int first = ungetc(fgetc(file), file);
+    const ssize_t size = first == '{' ? getline(text, capacity, file) : 0;
+    const bool whole = size > 0 && (*text)[size - 1] == '\n';
+    json_t *line = whole ? json_loadb(*text, (size_t)size, 0, NULL) : NULL;
+    *wrong = whole ? !line : first != '{' && first != EOF;
+    return line;
+}
+
 static int read_log(plotted_log *log) {
     FILE *file = fopen(log->path, "r");
     char *text = NULL;
     size_t capacity = 0;
-    ssize_t size;
-    int code = EXIT_OK;
+    bool wrong = false;
+    int64_t number = 1;
     if (!file)
         return complain(EXIT_BAD_INPUT, "plot", "%s: cannot open it: %s", log->path,
                         strerror(errno));
-    for (int64_t number = 1; code == EXIT_OK; number++) {
-        size = getline(&text, &capacity, file);
-        if (size <= 0 || text[size - 1] != '\n')
-            break;
-        json_t *line = json_loadb(text, (size_t)size, 0, NULL);
-        if (json_is_object(line))
-            take_line(log, line);
-        else
-            code = complain(EXIT_BAD_INPUT, "plot",
-                            "%s: line %" PRId64 " is no JSON object", log->path, number);
+    for (json_t *line; (line = next_line(file, &text, &capacity, &wrong)); number++) {
+        take_line(log, line);
         json_decref(line);
     }
     free(text);
     fclose(file);
-    if (code == EXIT_OK &&
-        log->curves[LOSS].count + log->curves[VALIDATION_LOSS].count == 0)
-        code = complain(EXIT_BAD_INPUT, "plot", "%s: it has no steps to draw", log->path);
-    return code;
+    if (wrong)
+        return complain(EXIT_BAD_INPUT, "plot", "%s: line %" PRId64 " is no JSON object",
+                        log->path, number);
+    if (log->curves[LOSS].count + log->curves[VALIDATION_LOSS].count == 0)
+        return complain(EXIT_BAD_INPUT, "plot", "%s: it has no steps to draw", log->path);
+    return EXIT_OK;
 }
 
 static int open_log(plotted_log *log, const char *path) {

@@ -44,8 +44,11 @@ expect "standard output over an input" 2 "standard output would overwrite the in
     sh -c '"$1" attend full q.npy k.npy v.npy --check >>q.npy' - "$program"
 check "nothing was written" sh -c '! ls o.npy real/o.npy 2>/dev/null'
 check "the same device twice" attend -o /dev/null --save-groups /dev/null
-expect "no name" 2 "an output's name is empty" attend -o ''
-expect "no name, second" 2 "an output's name is empty" attend -o o.npy --save-groups ''
+expect "no name" 2 "--output is empty; is a variable not set?" attend -o ''
+expect "no second name" 2 "--save-groups is empty" attend -o o.npy --save-groups ''
+expect "no instruction set" 2 "--isa is empty" attend -o o.npy --isa=
+expect "no input" 2 "a word of the line is empty" shoal attend full '' k.npy v.npy -o o.npy
+expect "no command" 2 "no command" shoal ''
 
 # ---- Links -----------------------------------------------------------------------------
 check "through a link that leads nowhere" attend -o ahead.npy
@@ -108,6 +111,9 @@ sys.exit(subprocess.call(sys.argv[1:], stdout=theirs) != -13)' "$program" "$@"; 
     expect "a picture over an array" 2 "would overwrite the input dumps/layer0_k.npy" \
         shoal quality dumps --plot array.png
     check "the array is as it was" cmp dumps/layer0_k.npy k.npy
+    expect "a log without an end" 3 "line 1 is no JSON object" timeout 20 prlimit \
+        --as=2000000000 "$program" plot /dev/zero -o zero.svg
+    check "a picture that is only an ending" shoal plot log.jsonl -o .svg
     expect "a picture over a table" 2 "two outputs" shoal bench --csv b.svg --plot ./b.svg
 else
     skip "pictures" "this build has no cairo"

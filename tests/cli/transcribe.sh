@@ -156,7 +156,7 @@ expect "a text over the model" 2 "would overwrite the input small.bin" \
 report "recordings stay" "$(cmp speech.txt talk.wav; cmp beside/talk.txt talk.wav)"
 expect "a file for a folder" 4 "is a file; name a folder" shoal transcribe talk.wav \
     -m small.bin --out small.bin
-expect "no name for a folder" 2 "name a folder" shoal transcribe talk.wav -m small.bin \
+expect "no name for a folder" 2 "--out is empty" shoal transcribe talk.wav -m small.bin \
     --out ''
 cp talk.wav silent.wav
 tool put silent.wav 24 0
