@@ -205,6 +205,14 @@ SHOAL_API shoal_status shoal_count_word_errors(shoal_context *context,
                                                const char *reference, const char *text,
                                                shoal_word_errors *errors);
 
+/* The same for a text whose reference has parts, such as utterances heard together: adds
+   to errors: [count] what falls on each of the references: [count]. A word too many
+   falls on the part of the word before it. */
+SHOAL_API shoal_status shoal_count_part_errors(shoal_context *context,
+                                               const char *const *references, int count,
+                                               const char *text,
+                                               shoal_word_errors *errors);
+
 /* ---- Filter banks ------------------------------------------------------------------ */
 
 /* Log-mel filter banks as Kaldi computes them, without dither: 25 ms every 10 ms of mono

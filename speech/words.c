@@ -602,77 +602,216 @@ static int64_t edits(path p) {
     return p.substitutions + p.insertions + p.deletions;
 }
 
-static path better(path a, path b) {
+static bool is_better(path a, path b) {
     if (edits(a) != edits(b))
-        return edits(a) < edits(b) ? a : b;
-    return a.substitutions >= b.substitutions ? a : b;
+        return edits(a) < edits(b);
+    return a.substitutions > b.substitutions;
 }
 
-/* One row of the table per reference word; row[j]: for the first j of the hypothesis. */
-static path align(const word *reference, int64_t words, const word *hypothesis,
-                  int64_t heard, path *row) {
-    for (int64_t j = 0; j <= heard; j++)
-        row[j] = (path){.insertions = j};
-    for (int64_t i = 1; i <= words; i++) {
-        path diagonal = row[0];
-        row[0] = (path){.deletions = i};
-        for (int64_t j = 1; j <= heard; j++) {
-            path above = row[j], left = row[j - 1];
-            diagonal.substitutions += !same(reference[i - 1], hypothesis[j - 1]);
-            above.deletions++;
-            left.insertions++;
-            path best = better(diagonal, better(above, left));
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[heard];
-}
-
+/* A cell of the table is [parts + 1] paths: the whole, then what of it falls on each part
+   of the reference. An insertion falls on the part of the word before it. */
 typedef struct {
     int64_t words, heard;
+    int parts;
     word *reference;  /* [words] */
     word *hypothesis; /* [heard] */
-    path *row;        /* [heard + 1] */
+    int64_t *ends;    /* [parts]: words of the reference up to the end of each */
+    path *row;        /* [heard + 1] cells */
+    path *corner;     /* the cell above and to the left */
+    path *next;       /* the cell to be */
 } alignment;
+
+static path *cell(const alignment *a, int64_t j) {
+    return a->row + j * (a->parts + 1);
+}
+
+static void copy_cell(const alignment *a, path *to, const path *from) {
+    memcpy(to, from, ((size_t)a->parts + 1) * sizeof *to);
+}
+
+/* The part of reference word i; those before the first word count as the first's. */
+static int part_of(const alignment *a, int64_t i) {
+    int part = 0;
+    while (part + 1 < a->parts && i >= a->ends[part])
+        part++;
+    return part;
+}
+
+static void add_edit(path *to, int part, path edit) {
+    for (int at = 0; at <= part + 1; at += part + 1) {
+        to[at].substitutions += edit.substitutions;
+        to[at].insertions += edit.insertions;
+        to[at].deletions += edit.deletions;
+    }
+}
+
+/* Cell j of the row of reference word i, from its three neighbours. */
+static void fill_cell(alignment *a, int64_t i, int64_t j, int part) {
+    const path substitution = {
+        .substitutions = !same(a->reference[i], a->hypothesis[j - 1])};
+    const path insertion = {.insertions = 1}, deletion = {.deletions = 1};
+    path *above = cell(a, j), *left = cell(a, j - 1);
+    path diagonal = a->corner[0], up = above[0], before = left[0];
+    diagonal.substitutions += substitution.substitutions;
+    up.deletions++;
+    before.insertions++;
+    const bool from_left = is_better(before, up);
+    const path straight = from_left ? before : up;
+    if (!is_better(straight, diagonal)) {
+        copy_cell(a, a->next, a->corner);
+        add_edit(a->next, part, substitution);
+    } else {
+        copy_cell(a, a->next, from_left ? left : above);
+        add_edit(a->next, part, from_left ? insertion : deletion);
+    }
+    copy_cell(a, a->corner, above);
+    copy_cell(a, above, a->next);
+}
+
+/* One row of the table per reference word; cell j: for the first j of the hypothesis.
+   The last cell is the answer. */
+static const path *align(alignment *a) {
+    memset(a->row, 0, (size_t)((a->heard + 1) * (a->parts + 1)) * sizeof *a->row);
+    for (int64_t j = 1; j <= a->heard; j++)
+        add_edit(cell(a, j), 0, (path){.insertions = j});
+    for (int64_t i = 0; i < a->words; i++) {
+        const int part = part_of(a, i);
+        copy_cell(a, a->corner, cell(a, 0));
+        add_edit(cell(a, 0), part, (path){.deletions = 1});
+        for (int64_t j = 1; j <= a->heard; j++)
+            fill_cell(a, i, j, part);
+    }
+    return cell(a, a->heard);
+}
 
 static void place(void *argument, block_layout *block) {
     alignment *a = argument;
+    const int64_t width = a->parts + 1;
     a->reference = sh_reserve(block, a->words, sizeof(word));
     a->hypothesis = sh_reserve(block, a->heard, sizeof(word));
-    a->row = sh_reserve(block, a->heard + 1, sizeof(path));
+    a->ends = sh_reserve(block, a->parts, sizeof(int64_t));
+    a->row = sh_reserve(block, (a->heard + 1) * width, sizeof(path));
+    a->corner = sh_reserve(block, width, sizeof(path));
+    a->next = sh_reserve(block, width, sizeof(path));
+}
+
+static void add_errors(const alignment *a, const path *found, shoal_word_errors *errors) {
+    for (int part = 0; part < a->parts; part++) {
+        errors[part].words += a->ends[part] - (part > 0 ? a->ends[part - 1] : 0);
+        errors[part].substitutions += found[part + 1].substitutions;
+        errors[part].insertions += found[part + 1].insertions;
+        errors[part].deletions += found[part + 1].deletions;
+    }
 }
 
 shoal_status sh_count_edits(shoal_context *context, const char *reference,
-                            const char *hypothesis, shoal_word_errors *errors) {
-    alignment a = {.words = split(reference, NULL), .heard = split(hypothesis, NULL)};
+                            const int64_t *ends, int parts, const char *hypothesis,
+                            shoal_word_errors *errors) {
+    alignment a = {.words = split(reference, NULL),
+                   .heard = split(hypothesis, NULL),
+                   .parts = parts};
     void *block = sh_allocate_parts(context, place, &a, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
     split(reference, a.reference);
     split(hypothesis, a.hypothesis);
-    path best = align(a.reference, a.words, a.hypothesis, a.heard, a.row);
-    errors->words += a.words;
-    errors->substitutions += best.substitutions;
-    errors->insertions += best.insertions;
-    errors->deletions += best.deletions;
+    for (int part = 0; part < parts; part++) {
+        const int64_t least = part > 0 ? a.ends[part - 1] : 0;
+        const int64_t end = ends[part] < a.words ? ends[part] : a.words;
+        a.ends[part] = end > least ? end : least;
+    }
+    a.ends[parts - 1] = a.words;
+    add_errors(&a, align(&a), errors);
     sh_release(context, block);
     return SHOAL_OK;
 }
 
-shoal_status shoal_count_word_errors(shoal_context *context, const char *reference,
-                                     const char *text, shoal_word_errors *errors) {
-    if (!context || !reference || !text || !errors)
-        return sh_fail(context, SHOAL_INVALID,
-                       "shoal_count_word_errors: an argument is NULL");
-    size_t first = sh_normalise_words(reference, NULL, 0) + 1;
-    size_t second = sh_normalise_words(text, NULL, 0) + 1;
-    char *block = sh_allocate(context, first + second);
+/* ---- Texts ------------------------------------------------------------------------- */
+
+/* The texts with spaces between; returns its length. into may be NULL. */
+static size_t join(const char *const *texts, int count, char *into) {
+    size_t length = 0;
+    for (int i = 0; i < count; i++) {
+        const size_t one = strlen(texts[i]);
+        if (into) {
+            memcpy(into + length, texts[i], one);
+            into[length + one] = i + 1 < count ? ' ' : 0;
+        }
+        length += one + 1;
+    }
+    return length > 0 ? length - 1 : 0;
+}
+
+typedef struct {
+    const char *const *references; /* [parts] */
+    int parts;
+    size_t reference_size, text_size;
+    char *reference, *hypothesis; /* normal forms */
+    int64_t *ends;                /* [parts] */
+} comparison;
+
+static void place_texts(void *argument, block_layout *block) {
+    comparison *c = argument;
+    c->reference = sh_reserve(block, (int64_t)c->reference_size, 1);
+    c->hypothesis = sh_reserve(block, (int64_t)c->text_size, 1);
+    c->ends = sh_reserve(block, c->parts, sizeof *c->ends);
+}
+
+/* The normal form of the reference up to the end of each part in turn, the whole at last:
+   measures them, or, with c->reference there, writes them and counts their words. Where
+   a number reaches over an end, it belongs to the part in which it begins. */
+static void normalise_parts(comparison *c, char *joined) {
+    size_t end = 0;
+    for (int part = 0; part < c->parts; part++) {
+        end += strlen(c->references[part]);
+        const char after = joined[end];
+        joined[end] = 0;
+        const size_t length = sh_normalise_words(joined, c->reference,
+                                                 c->reference ? c->reference_size : 0);
+        joined[end++] = after;
+        if (c->reference)
+            c->ends[part] = split(c->reference, NULL);
+        else if (length >= c->reference_size)
+            c->reference_size = length + 1;
+    }
+}
+
+static shoal_status compare_texts(shoal_context *context, comparison *c, char *joined,
+                                  const char *text, shoal_word_errors *errors) {
+    join(c->references, c->parts, joined);
+    c->text_size = sh_normalise_words(text, NULL, 0) + 1;
+    c->reference = NULL;
+    normalise_parts(c, joined);
+    void *block = sh_allocate_parts(context, place_texts, c, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
-    sh_normalise_words(reference, block, first);
-    sh_normalise_words(text, block + first, second);
-    shoal_status status = sh_count_edits(context, block, block + first, errors);
+    normalise_parts(c, joined);
+    sh_normalise_words(text, c->hypothesis, c->text_size);
+    const shoal_status status =
+        sh_count_edits(context, c->reference, c->ends, c->parts, c->hypothesis, errors);
     sh_release(context, block);
     return status;
+}
+
+shoal_status shoal_count_part_errors(shoal_context *context,
+                                     const char *const *references, int count,
+                                     const char *text, shoal_word_errors *errors) {
+    bool missing = !context || !references || !text || !errors || count < 1;
+    for (int i = 0; !missing && i < count; i++)
+        missing = !references[i];
+    if (missing)
+        return sh_fail(context, SHOAL_INVALID,
+                       "counting word errors: an argument is NULL, or no text is given");
+    comparison c = {.references = references, .parts = count};
+    char *joined = sh_allocate(context, join(references, count, NULL) + 1);
+    if (!joined)
+        return SHOAL_NO_MEMORY;
+    const shoal_status status = compare_texts(context, &c, joined, text, errors);
+    sh_release(context, joined);
+    return status;
+}
+
+shoal_status shoal_count_word_errors(shoal_context *context, const char *reference,
+                                     const char *text, shoal_word_errors *errors) {
+    return shoal_count_part_errors(context, &reference, 1, text, errors);
 }

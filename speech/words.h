@@ -25,8 +25,11 @@
 size_t sh_normalise_words(const char *text, char *normal, size_t size);
 
 /* Fewest edits that make the reference of the hypothesis, words separated by spaces; of
-   equally short ways the one with the most substitutions. Adds to *errors. */
+   equally short ways the one with the most substitutions. Adds those of each part of the
+   reference to errors: [parts]; ends: [parts], the words up to the end of each. An
+   insertion falls on the part of the word before it. */
 shoal_status sh_count_edits(shoal_context *context, const char *reference,
-                            const char *hypothesis, shoal_word_errors *errors);
+                            const int64_t *ends, int parts, const char *hypothesis,
+                            shoal_word_errors *errors);
 
 #endif

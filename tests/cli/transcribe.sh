@@ -93,6 +93,12 @@ def zero_wav(name, seconds):
 def nan_wav(name):
     raw_wav(name, 3, 1, 16000, 32, struct.pack("<3f", 0.0, math.nan, 0.0) * 2000)
 
+# only FILE KEY: of its JSON, without what is timed
+def only(name, key):
+    for one in json.load(open(name))[key]:
+        print({k: v for k, v in sorted(one.items()) if "seconds" not in k and
+               k != "speed_relative_to_full"})
+
 def put(name, offset, value):
     with open(name, "r+b") as file:
         file.seek(int(offset))
@@ -299,10 +305,40 @@ check "wer: json has what it should" json "d['windows_done'] == 1 and
     [k['kind'] for k in d['kinds']] == ['full', 'shoal-20'] and
     all(k['words'] == 7 for k in d['kinds']) and d['kinds'][0]['encoder_error'] == 0 and
     0 < d['kinds'][1]['encoder_error'] < 2 and
-    d['windows'][0]['reference'] == 'it is twenty five Hello there, Mr. Smith'"
+    d['windows'][0]['references'] == ['it is twenty five', 'Hello there, Mr. Smith']"
+check "wer: rates have intervals" json "all(k['wer_interval'][0] <= k['wer_percent'] <=
+    k['wer_interval'][1] and len(k['difference_interval']) == 2 for k in d['kinds']) and
+    d['kinds'][0]['difference_interval'] == [0, 0]"
 check "wer: picture" bash -c "[ ! -e wer.svg ] || grep -q '</svg>' wer.svg"
 check "wer: one per window" heard --json --per-window 1 --limit 2 -a full
 check "wer: two windows" json "d['windows_done'] == 2"
+check "wer: arrangements" heard --json --texts --arrangements 4 -a full,shoal-20
+check "wer: each has every utterance once" json "len(d['arrangements']) == 4 and
+    [a['per_window'] for a in d['arrangements']] == [2, 1, 2, 2] and
+    [a['gap'] for a in d['arrangements']] == [0.5, 0.5, 0, 0.25] and
+    d['utterances'] == 2 and d['kinds'][0]['words'] == 4 * 7 and
+    all(sorted(f for w in d['windows'] if w['arrangement'] == i for f in w['files']) ==
+        sorted(d['windows'][0]['files']) for i in range(4))"
+tool only out kinds >first
+check "wer: again" heard --json --texts --arrangements 4 -a full,shoal-20 --threads 1
+tool only out kinds >second
+check "wer: with the same rates and intervals" cmp first second
+check "wer: the table of arrangements" heard --arrangements 2 -a full,shoal-20
+check "wer: has a line for each" grep -q "^1 per window" out
+check "wer: another order" heard --json --texts --shuffle --seed 2 -a full
+check "wer: is another" json "len(d['windows']) == 1 and
+    d['arrangements'][0]['shuffled']"
+mkdir -p kaldi/sounds
+cp talk.wav kaldi/sounds/
+printf 'b sounds/talk.wav\na ../other.wav\n' >kaldi/wav.scp
+printf 'a it is twenty five\nb hello there\n' >kaldi/text
+check "wer: Kaldi's lists" run wer kaldi -m small.bin --json --texts -a full
+check "wer: in the order of wav.scp" json "d['windows'][0]['references'] ==
+    ['hello there', 'it is twenty five']"
+printf 'c talk.wav |\n' >>kaldi/wav.scp
+expect "wer: commands are not run" 3 "line 3" shoal wer kaldi -m small.bin -a full
+printf 'b sounds/talk.wav\nc ../other.wav\n' >kaldi/wav.scp
+expect "wer: a text is missing" 3 "no line for c" shoal wer kaldi -m small.bin -a full
 printf 'one a caf\351 au lait\n' >spoken/transcripts.txt
 check "wer: a text that is no UTF-8" heard --json --texts --per-window 1 -a full
 check "wer: is shown all the same" json "len(d['windows']) == 2"

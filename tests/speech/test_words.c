@@ -109,8 +109,9 @@ static void edits_are_counted(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shoal_word_errors errors = {0};
-        assert_int_equal(sh_count_edits(context, cases[i].reference, cases[i].hypothesis,
-                                        &errors),
+        const int64_t ends = 0; /* the last part ends with the reference */
+        assert_int_equal(sh_count_edits(context, cases[i].reference, &ends, 1,
+                                        cases[i].hypothesis, &errors),
                          SHOAL_OK);
         assert_memory_equal(&errors, &cases[i].errors, sizeof errors);
     }
@@ -130,6 +131,54 @@ static void errors_add_up(void **state) {
     assert_int_equal(shoal_count_word_errors(context, "a", NULL, &errors), SHOAL_INVALID);
 }
 
+/* Each error falls on one part, and all together are those of the whole. */
+static void errors_fall_on_parts(void **state) {
+    static const struct {
+        const char *parts[3], *text;
+        shoal_word_errors errors[3];
+    } cases[] = {
+        {{"a b", "c", "d e"}, "a b c d e", {{2, 0, 0, 0}, {1, 0, 0, 0}, {2, 0, 0, 0}}},
+        {{"a b", "c", "d e"}, "a b", {{2, 0, 0, 0}, {1, 0, 0, 1}, {2, 0, 0, 2}}},
+        {{"a b", "c", "d e"}, "x b c y d f", {{2, 1, 0, 0}, {1, 0, 1, 0}, {2, 1, 0, 0}}},
+        {{"a b", "", "d e"}, "x a b d e x", {{2, 0, 1, 0}, {0, 0, 0, 0}, {2, 0, 1, 0}}},
+        {{"", "c", "d"}, "x c d", {{0, 0, 1, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}}},
+        {{"", "", ""}, "x", {{0, 0, 1, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}},
+        {{"it is twenty", "one of", "us"}, /* a number over the end is the first's */
+         "it is 21 of them",
+         {{3, 0, 0, 0}, {1, 0, 0, 0}, {1, 1, 0, 0}}},
+        {{"one hundred and", "two", ""}, "102", {{1, 0, 0, 0}, {0, 0, 0, 0}, {0}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shoal_word_errors found[3] = {{0}}, whole = {0};
+        char joined[100];
+        assert_int_equal(shoal_count_part_errors(context, cases[i].parts, 3,
+                                                 cases[i].text, found),
+                         SHOAL_OK);
+        for (int part = 0; part < 3; part++) {
+            const shoal_word_errors *e = &found[part];
+            if (memcmp(e, &cases[i].errors[part], sizeof *e) != 0)
+                fail_msg("case %zu, part %d: %d words, %d %d %d", i, part, (int)e->words,
+                         (int)e->substitutions, (int)e->insertions, (int)e->deletions);
+            whole.substitutions -= e->substitutions;
+            whole.insertions -= e->insertions;
+            whole.deletions -= e->deletions;
+            whole.words -= e->words;
+        }
+        snprintf(joined, sizeof joined, "%s %s %s", cases[i].parts[0], cases[i].parts[1],
+                 cases[i].parts[2]);
+        assert_int_equal(shoal_count_word_errors(context, joined, cases[i].text, &whole),
+                         SHOAL_OK);
+        assert_true(whole.words == 0 && whole.substitutions == 0 &&
+                    whole.insertions == 0 && whole.deletions == 0);
+    }
+    const char *const missing[] = {"a", NULL};
+    shoal_word_errors errors[2] = {{0}};
+    assert_int_equal(shoal_count_part_errors(context, missing, 2, "a", errors),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_count_part_errors(context, missing, 0, "a", errors),
+                     SHOAL_INVALID);
+}
+
 static int begin(void **state) {
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
@@ -143,7 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_become_normal), cmocka_unit_test(long_words_are_cut),
         cmocka_unit_test(any_bytes_are_taken), cmocka_unit_test(edits_are_counted),
-        cmocka_unit_test(errors_add_up),
+        cmocka_unit_test(errors_add_up),       cmocka_unit_test(errors_fall_on_parts),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

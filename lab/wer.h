@@ -1,0 +1,104 @@
+/* shoal wer, in files: the command line (wer.c), folders of recordings with their texts
+   (wer_folder.c), which utterances are heard together, and each kind on each window
+   (wer_run.c), rates with their intervals (wer_rates.c), and all that is printed and
+   drawn (wer_report.c). */
+#ifndef SHOAL_LAB_WER_H
+#define SHOAL_LAB_WER_H
+
+#include <stdbool.h>
+
+#include "shoal_speech.h"
+
+enum {
+    WER_KINDS = 24,
+    WER_NAME = 128,
+    WER_PER_WINDOW = 16,
+    WER_ARRANGEMENTS = 1000,
+    WER_WINDOW_SECONDS = 30,
+    WER_TIMED = 20 /* windows on which encoders are timed */
+};
+
+typedef struct {
+    char *path;     /* of the recording */
+    char *name;     /* its name in the list */
+    char *text;     /* what is said in it */
+    double seconds; /* up to 30 */
+} wer_utterance;
+
+/* Every utterance once, in windows. */
+typedef struct {
+    int64_t per_window; /* most of them in one */
+    double gap;         /* seconds of silence between them */
+    bool shuffled;      /* in an order drawn by the seed, rather than the folder's */
+    uint64_t seed;
+    int windows;
+} wer_arrangement;
+
+/* Utterances that are heard together. */
+typedef struct {
+    int arrangement, count;
+    int members[WER_PER_WINDOW];                         /* [count]: which utterances */
+    double seconds;                                      /* of audio, with the gaps */
+    char *texts[WER_KINDS];                              /* what each kind heard */
+    shoal_word_errors errors[WER_KINDS][WER_PER_WINDOW]; /* of each utterance */
+} wer_window;
+
+typedef struct {
+    char spelling[WER_NAME];
+    double encoder_seconds[WER_TIMED];
+    double *output_errors; /* [windows done], |encoded - full's| / |full's| */
+} wer_kind;
+
+typedef struct {
+    /* Options. */
+    const char *folder, *model, *language, *isa, *plot_path;
+    int64_t per_window, beams, threads, limit, arrangement_count;
+    double gap;
+    uint64_t seed;
+    bool shuffle, json, texts, force;
+
+    /* What is worked on. */
+    shoal_context *context;
+    shoal_speech *speech;
+    wer_utterance *utterances; /* [utterance_count] */
+    int utterance_count;
+    wer_arrangement *arrangements; /* [arrangement_count] */
+    wer_window *windows;           /* [window_count], arrangement after arrangement */
+    int window_count, done;
+    wer_kind kinds[WER_KINDS];
+    int kind_count, reference; /* reference: which of them is full */
+    double seconds;            /* that hearing took */
+    bool interrupted;
+} wer_job;
+
+/* Each returns an exit code, after a complaint where it is not EXIT_OK. */
+int wer_read_folder(wer_job *job);
+int wer_arrange(wer_job *job); /* also reads how long the utterances are */
+int wer_measure(wer_job *job);
+int wer_print_json(const wer_job *job);
+int wer_write_plot(const wer_job *job);
+void wer_print(const wer_job *job);
+void wer_release(wer_job *job);
+
+/* ---- Rates (wer_rates.c) ----------------------------------------------------------- */
+
+/* Of the windows done, of one arrangement or (-1) of all. */
+shoal_word_errors wer_count(const wer_job *job, int kind, int arrangement);
+double wer_percent(const shoal_word_errors *errors);
+
+/* Of a kind's rate and of its difference from full's, percent and points. */
+typedef struct {
+    double rate, rate_low, rate_high;
+    double difference, difference_low, difference_high;
+} wer_interval;
+
+enum { WER_DRAWS = 10000 };
+
+/* 95 % intervals by the bootstrap over utterances: WER_DRAWS times as many utterances as
+   there are are drawn with replacement, each with its errors in all windows where it was
+   heard; the interval is what the middle 95 % of the rates reach over. The difference is
+   paired: both kinds' rates are of the same draw. NAN where there are no words or no
+   memory. */
+wer_interval wer_intervals(const wer_job *job, int kind);
+
+#endif
