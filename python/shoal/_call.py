@@ -130,6 +130,8 @@ def key_for(
             of_k,
             of_v,
             _engine.CONTIGUOUS if out is None else layout(out, "out"),
+            False,
+            0.0,
         )
     )
 

@@ -43,6 +43,8 @@ class Key(NamedTuple):
     k: Layout = CONTIGUOUS
     v: Layout = CONTIGUOUS
     out: Layout = CONTIGUOUS
+    causal: bool = False
+    dropout: float = 0.0
 
 
 # A Key of a whole tuple, without the steps of Key's own constructor: for every call.
@@ -118,8 +120,8 @@ class NativePlan:
             key.value_dim,
             key.scale,
             0,
-            0,
-            0.0,
+            key.causal,
+            key.dropout,
             Strides(*key.q),
             Strides(*key.k),
             Strides(*key.v),

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from ._arrays import KEYS_ARE_QUERIES
 from ._call import scale_for
 from ._engine import parse, refuse_kind
-from ._native import ShoalError
+from ._native import ShoalError, kind_rows
 from ._torch_ops import Direct, attend, forward
 from ._torch_tensors import nothing_traces, state_format
 
@@ -60,6 +60,10 @@ def attention(
     scale: float | None = None,
     query_lengths: Tensor | None = None,
     key_lengths: Tensor | None = None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Attention of tensors [batch, heads, length, dim], with gradients.
 
@@ -73,34 +77,64 @@ def attention(
     there on are padding. k is None (or q itself) for shared-full and lsh. float16 and
     bfloat16 are converted to float32 and back, with a warning; the number of threads is
     PyTorch's.
+
+    Kinds whose queries look for themselves (full, shared-full, local-W, strided-W,
+    oracle-top-k) also take a bias, float32 [batch, heads, queries, keys] or 1 of any,
+    which is added to the scores and has a gradient; a mask, bool of such a shape, True
+    for keep; causal, where the queries are the last of the keys' positions if there are
+    fewer of them; and dropout of the weights, drawn from PyTorch's generator.
     """
     if type(kind) is not str:
         refuse_kind(kind)
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
-        _refuse_tangents(q, k, v)
+        _refuse_tangents(q, k, v, bias)
     dtype = q.dtype
     if dtype in HALVES:
         _say_converted(dtype)
         shared = k is q
         q, v = q.float(), _from_half(v)
         k = q if shared else None if k is None else _from_half(k)
+        bias = None if bias is None else _from_half(bias)
     if k is q and parse_kind(kind) in KEYS_ARE_QUERIES:
         k = None
     needs_gradient = torch.is_grad_enabled() and (
-        q.requires_grad or v.requires_grad or (k is not None and k.requires_grad)
+        q.requires_grad
+        or v.requires_grad
+        or (k is not None and k.requires_grad)
+        or (bias is not None and bias.requires_grad)
     )
+    masks = bias, mask, causal, dropout, _seed_for(dropout)
     factor = 0.0 if scale is None else scale_for(scale)
     out: Tensor
     if torch.compiler.is_compiling() or not nothing_traces(q, k, v):
         state = format_for(kind) if needs_gradient else 0
-        out = attend(q, k, v, kind, factor, query_lengths, key_lengths, state)[0]
+        out = attend(q, k, v, kind, factor, query_lengths, key_lengths, state, *masks)[0]
     elif needs_gradient:
         out = Direct.apply(  # type: ignore[no-untyped-call]
-            q, k, v, kind, factor, query_lengths, key_lengths
+            q, k, v, kind, factor, query_lengths, key_lengths, *masks
         )
     else:
-        out = forward(q, k, v, kind, factor, query_lengths, key_lengths, None)[0]
+        out = forward(q, k, v, kind, factor, query_lengths, key_lengths, None, *masks)[0]
     return out if dtype is out.dtype else out.to(dtype)
+
+
+def _seed_for(dropout: float) -> Tensor | None:
+    """From PyTorch's generator, so that torch.manual_seed repeats a run."""
+    if not dropout:
+        return None
+    return torch.randint(-(1 << 63), (1 << 63) - 1, (1,), device="cpu")
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def takes_masks(kind: str) -> bool:
+    """Whether the kind has causal order, biases, masks and dropout."""
+    refuse_kind(kind)
+    return bool(kind_rows()[parse(kind).kind].has_masks)
+
+
+def masking_kinds() -> str:
+    """ "full, shared-full ...", for messages."""
+    return ", ".join(row.name.decode() for row in kind_rows() if row.has_masks)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -125,8 +159,8 @@ def prefix_lengths(mask: Tensor) -> Tensor:
         row = int(wrong.nonzero()[0, 0])
         raise ShoalError(
             f"the mask of sequence {row} is not padding on the right (True up to a "
-            "length, then False): Shoal takes key padding on the right only; right-pad "
-            'the batch (tokenizer.padding_side = "right")'
+            "length, then False): right-pad the batch (tokenizer.padding_side = "
+            f'"right"), or use a kind that takes other masks: {masking_kinds()}'
         )
     return lengths
 
@@ -142,8 +176,8 @@ def zeros_kept(mask: Tensor) -> Tensor:
     keep = mask == 0
     if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
         raise ShoalError(
-            "the mask adds numbers other than 0 and -inf to the scores: Shoal takes "
-            "padding only, no biases"
+            "the mask adds numbers other than 0 and -inf to the scores; kinds that "
+            f"take biases: {masking_kinds()}"
         )
     return keep
 
@@ -175,9 +209,9 @@ def key_padding(mask: Tensor, batch: int, keys: int) -> Tensor:
         or mask.shape[3] not in (1, keys)
     ):
         raise ShoalError(
-            f"attn_mask has shape {tuple(mask.shape)}: Shoal takes key padding "
-            f"only, [batch, 1, 1, {keys}]; masks that differ between queries or "
-            "heads cannot be honoured"
+            f"attn_mask has shape {tuple(mask.shape)}: this kind takes key padding "
+            f"only, [batch, 1, 1, {keys}]; kinds that take masks which differ between "
+            f"queries or heads: {masking_kinds()}"
         )
     lengths: Tensor = prefix_lengths(mask.expand(batch, 1, 1, keys)[:, 0, 0])
     return lengths
@@ -207,28 +241,28 @@ def scaled_dot_product_attention(
     >>> torch.allclose(out, exact, atol=1e-5)
     True
 
-    attn_mask must be key padding on the right, [batch, 1, 1, keys] or what broadcasts
-    to it: True for keep, or 0 for keep and -inf (or the type's lowest number) for not.
-    Dropout, causal and other masks raise ShoalError.
+    With full, shared-full, local-W, strided-W and oracle-top-k every argument means what
+    it means to PyTorch: any mask that broadcasts, True for keep or numbers to add, with
+    its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
+    generator but with other random numbers. For the other kinds attn_mask must be key
+    padding on the right, [batch, 1, 1, keys] or what broadcasts to it: True for keep, or
+    0 for keep and -inf (or the type's lowest number) for not; the rest raises ShoalError
+    and says which kinds can.
     """
-    if is_causal:
-        raise ShoalError("is_causal=True: Shoal has no causal attention")
-    if dropout_p:
-        raise ShoalError(
-            f"dropout_p={dropout_p}: Shoal has no dropout; call .eval() or set "
-            "the attention's dropout to 0"
-        )
+    if is_causal and attn_mask is not None:
+        raise ShoalError("attn_mask and is_causal=True exclude each other")
     lead, alone = query.shape[:-3], query.dim() == 2
-    if query.dim() != 4:
-        query, key, value = (_as_four(x) for x in (query, key, value))
-    if key.shape[1] != query.shape[1] and not enable_gqa:
-        raise ShoalError(
-            f"key has {key.shape[1]} heads and query {query.shape[1]}: "
-            "enable_gqa=True lets heads share keys"
-        )
-    key_lengths = None
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        query, key, value, attn_mask = _all_four(query, key, value, attn_mask)
+    if key.shape[:2] != query.shape[:2] or value.shape[:2] != query.shape[:2]:
+        key, value = _shared_heads(query, key, value, enable_gqa)
+    bias = mask = key_lengths = None
     if attn_mask is not None:
-        key_lengths = key_padding(attn_mask, query.shape[0], key.shape[2])
+        bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind)
+    if is_causal and query.shape[2] < key.shape[2]:  # later keys are nobody's past
+        key, value = (x.narrow(2, 0, query.shape[2]) for x in (key, value))
+    if scale is not None and scale == 0:  # which the library takes for 1/sqrt(dim)
+        query, scale = query * 0, 1.0
     out = attention(
         query,
         key,
@@ -237,12 +271,84 @@ def scaled_dot_product_attention(
         scale=scale,
         query_lengths=query_lengths,
         key_lengths=key_lengths,
+        bias=bias,
+        mask=mask,
+        causal=is_causal,
+        dropout=dropout_p,
     )
     if len(lead) == 1:
         return out
     if alone:
         return out[0, 0]
     return out.reshape(lead + out.shape[1:]) if lead else out[0]
+
+
+def _sort_mask(
+    attn_mask: Tensor, query: Tensor, key: Tensor, kind: str
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """PyTorch's mask as a bias, a mask or key lengths."""
+    batch, keys = query.shape[0], key.shape[2]
+    if not takes_masks(kind):
+        return None, None, key_padding(attn_mask, batch, keys)
+    while attn_mask.dim() < 4:
+        attn_mask = attn_mask.unsqueeze(0)
+    if attn_mask.is_floating_point():
+        return _from_half(attn_mask), None, None
+    if attn_mask.dtype is not torch.bool:
+        raise ShoalError(
+            f"attn_mask is {attn_mask.dtype}: it must be boolean (True for keep), or "
+            "numbers of the query's type"
+        )
+    if not torch.compiler.is_compiling() and nothing_traces(query, key, attn_mask):
+        lengths = padding_lengths(attn_mask, batch, keys)
+        if lengths is not None:  # which spares the work on the padding
+            return None, None, lengths
+    return None, attn_mask, None
+
+
+def padding_lengths(mask: Tensor, batch: int, keys: int) -> Tensor | None:
+    """Key lengths, where a mask is padding on the right and nothing else."""
+    for axis in (1, 2):  # expanded axes repeat one row
+        if mask.shape[axis] != 1 and mask.stride(axis) == 0:
+            mask = mask.narrow(axis, 0, 1)
+    if mask.shape[1:] != (1, 1, keys) or mask.shape[0] not in (1, batch):
+        return None
+    rows = mask[:, 0, 0]
+    lengths = rows.sum(-1, dtype=torch.int64)
+    if not torch.equal(rows, torch.arange(keys) < lengths[:, None]):
+        return None
+    return lengths.expand(batch)
+
+
+def _shared_heads(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[Tensor, Tensor]:
+    """Keys and values for the query's batch and heads: broadcast, or fewer heads."""
+    batch, heads = query.shape[:2]
+    if not enable_gqa:
+        for tensor, name in ((key, "key"), (value, "value")):
+            if tensor.shape[1] not in (1, heads):
+                raise ShoalError(
+                    f"{name} has {tensor.shape[1]} heads and query {heads}: "
+                    "enable_gqa=True lets heads share keys"
+                )
+        return key.expand(batch, heads, -1, -1), value.expand(batch, heads, -1, -1)
+    if key.shape[1] != value.shape[1]:
+        key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
+    return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+
+
+def _all_four(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """[..., heads, length, dim] -> [batch, heads, length, dim], and so the mask."""
+    axes = query.dim()
+    if axes > 4:
+        lead = query.shape[:-3]
+        key, value = (x.expand(lead + x.shape[-3:]) for x in (key, value))
+        if mask is not None and mask.dim() > 4:
+            mask = mask.expand(lead + mask.shape[-3:]).flatten(0, -4)
+    return _as_four(query), _as_four(key), _as_four(value), mask
 
 
 def _as_four(tensor: Tensor) -> Tensor:

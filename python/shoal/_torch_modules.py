@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ._native import ShoalError
 from ._torch_functions import parse_kind, prefix_lengths
-from ._torch_functions import scaled_dot_product_attention, zeros_kept
+from ._torch_functions import masking_kinds, padding_lengths
+from ._torch_functions import scaled_dot_product_attention, takes_masks, zeros_kept
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -116,10 +117,15 @@ class MultiheadAttention(nn.MultiheadAttention):
                 "need_weights=True: Shoal makes no matrix of weights; pass "
                 "need_weights=False"
             )
-        if attn_mask is not None or is_causal:
+        masks = takes_masks(self.kind)
+        if (attn_mask is not None or is_causal) and not masks:
             raise ShoalError(
-                "attn_mask and is_causal cannot be honoured: Shoal takes key "
-                "padding only (key_padding_mask)"
+                f"{self.kind} cannot honour attn_mask and is_causal, only key padding "
+                f"(key_padding_mask); kinds that can: {masking_kinds()}"
+            )
+        if is_causal and attn_mask is None:
+            raise ShoalError(
+                "is_causal is a hint about attn_mask, which must be given with it"
             )
         alone, itself = query.dim() == 2, query is key
         if alone:
@@ -134,7 +140,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             keep = _kept(key_padding_mask)
             mask = keep[:, None, None]
             # In self-attention the padding is no query either: it joins no group.
-            query_lengths = prefix_lengths(keep) if itself else None
+            if itself and not masks:
+                query_lengths = prefix_lengths(keep)
+            elif itself and not torch.compiler.is_compiling():
+                query_lengths = padding_lengths(mask, *keep.shape)
+        if attn_mask is not None:
+            mask = _joined(attn_mask, mask, query.shape[0], self.num_heads)
         q, k, v = (
             x.view(
                 *x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads
@@ -154,6 +165,17 @@ class MultiheadAttention(nn.MultiheadAttention):
         if alone:
             return out[0], None
         return (out if self.batch_first else out.transpose(0, 1)), None
+
+
+def _joined(attn_mask: Tensor, keep: Tensor | None, batch: int, heads: int) -> Tensor:
+    """torch.nn.MultiheadAttention's mask, [queries, keys] or [batch x heads, queries,
+    keys], True for not or numbers to add, and the padding, as attn_mask of PyTorch's
+    function."""
+    if attn_mask.dim() == 3:
+        attn_mask = attn_mask.unflatten(0, (batch, heads))
+    if attn_mask.dtype is torch.bool:
+        return ~attn_mask if keep is None else keep & ~attn_mask
+    return attn_mask if keep is None else attn_mask.where(keep, -torch.inf)
 
 
 def _kept(key_padding_mask: Tensor) -> Tensor:
@@ -182,14 +204,15 @@ def use_kind(
 
     Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
     transformers' models (also of a part of one, such as Whisper's encoder). In training
-    the parameters are the model's own. Shoal has no dropout of attention weights: a model
-    in training mode that has some is refused, unless skip_dropout says to leave that one
-    dropout out (others stay); a warning names what was left out. Not for several threads
+    the parameters are the model's own. Kinds whose queries share keys have no dropout of
+    attention weights: a model in training mode that has some is refused, unless
+    skip_dropout says to leave that one dropout out (others stay); a warning names what
+    was left out. Not for several threads
     at once on one model. PyTorch's fused encoder layer, which would go past the swap, is
     off within the block.
     """
     parse_kind(kind)
-    if model.training:
+    if model.training and (skip_dropout or not takes_masks(kind)):
         _check_dropout(model, skip_dropout)
     undo: list[tuple[Any, str, Any]] = []
     configs: dict[int, Any] = {}
@@ -268,8 +291,9 @@ def _check_dropout(model: nn.Module, skip: bool) -> None:
     if not skip:
         raise ShoalError(
             f"use_kind: the model is in training mode and has attention dropout "
-            f"({max(rates):g}), which Shoal does not have: pass skip_dropout=True to "
-            "train without that dropout, or call model.eval()"
+            f"({max(rates):g}), which this kind does not have: pass skip_dropout=True to "
+            "train without that dropout, or call model.eval(); kinds that have it: "
+            f"{masking_kinds()}"
         )
     warnings.warn(
         f"use_kind: attention dropout ({max(rates):g}) is left out", stacklevel=4

@@ -11,8 +11,8 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import GradientPointers, Inputs, ShoalError
 from ._torch_tensors import StateMaker, check, check_state, exact_state, formula_state
-from ._torch_tensors import layout_of_out, lengths_of, out_memory, plan_for, pointer
-from ._torch_tensors import state_bytes
+from ._torch_tensors import layout_of_out, lengths_of, out_memory, pairs_of, plan_for
+from ._torch_tensors import pointer, state_bytes
 
 
 # ---- Forward -------------------------------------------------------------------------
@@ -27,12 +27,20 @@ def forward(
     query_lengths: Tensor | None,
     key_lengths: Tensor | None,
     make_state: StateMaker,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """(output, the state for its gradient); no state where none is made."""
     shapes = check(q, k, v, kind)
     out, of_out = out_memory(q, shapes)
-    plan = plan_for(q, k, v, shapes, of_out, kind, scale, make_state is not None)
+    plan = plan_for(
+        q, k, v, shapes, of_out, kind, scale, make_state is not None, causal, dropout
+    )
     inputs = Inputs(q.data_ptr(), None if k is None else k.data_ptr(), v.data_ptr())
+    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call is over
     state = None
     if make_state is not None:
         state = make_state(plan)
@@ -45,7 +53,29 @@ def forward(
         key_lengths = lengths_of(key_lengths, q.shape[0], "key_lengths")
         inputs.key_lengths = key_lengths.data_ptr()
     plan.forward(inputs, out.data_ptr())
+    del kept
     return out, state
+
+
+def set_masks(
+    inputs: Inputs,
+    shapes: tuple[torch.Size, torch.Size],
+    bias: Tensor | None,
+    mask: Tensor | None,
+    seed: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Puts what there is into the inputs; returns the tensors whose memory they name."""
+    (batch, heads, queries, _), keys = shapes[0], shapes[1][2]
+    shape = batch, heads, queries, keys
+    if bias is not None:
+        bias, inputs.bias_strides = pairs_of(bias, shape, "bias")
+        inputs.bias = bias.data_ptr()
+    if mask is not None:
+        mask, inputs.mask_strides = pairs_of(mask, shape, "mask")
+        inputs.mask = mask.data_ptr()
+    if seed is not None:
+        inputs.dropout_seed = int(seed) & (1 << 64) - 1
+    return bias, mask
 
 
 @torch.library.custom_op("shoal::attention", mutates_args=())
@@ -58,10 +88,29 @@ def attend(
     query_lengths: Optional[Tensor],
     key_lengths: Optional[Tensor],
     state_format: int,
+    bias: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     """(output, state); state_format is 0 for no state, else see state_format()."""
     maker = formula_state(q, v, kind) if state_format else None
-    out, state = forward(q, k, v, kind, scale, query_lengths, key_lengths, maker)
+    out, state = forward(
+        q,
+        k,
+        v,
+        kind,
+        scale,
+        query_lengths,
+        key_lengths,
+        maker,
+        bias,
+        mask,
+        causal,
+        dropout,
+        seed,
+    )
     return out, q.new_empty(0, dtype=torch.uint8) if state is None else state
 
 
@@ -75,6 +124,11 @@ def _(
     query_lengths: Optional[Tensor],
     key_lengths: Optional[Tensor],
     state_format: int,
+    bias: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
 ) -> tuple[Tensor, Tensor]:
     shapes = check(q, k, v, kind)
     size = state_bytes(q, v, kind) if state_format else 0
@@ -104,8 +158,15 @@ def _backward(
     scale: float,
     query_lengths: Tensor | None,
     key_lengths: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dk is empty where the keys are the queries: dq is the whole gradient then."""
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    wants_dbias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dk is empty where the keys are the queries: dq is the whole gradient then. dbias
+    is empty where it is not wanted."""
     shapes = check(q, k, v, kind)
     q, dq = _dense(q)
     v, dv = _dense(v)
@@ -115,33 +176,51 @@ def _backward(
         k, dk = _dense(k)
     if dout.stride() != out.stride():
         dout = torch.empty_like(out).copy_(dout)
-    plan = plan_for(q, k, v, shapes, layout_of_out(out), kind, scale, True)
+    plan = plan_for(
+        q, k, v, shapes, layout_of_out(out), kind, scale, True, causal, dropout
+    )
     state = check_state(state, plan)
     if query_lengths is not None:
         query_lengths = lengths_of(query_lengths, q.shape[0], "query_lengths")
     if key_lengths is not None:
         key_lengths = lengths_of(key_lengths, q.shape[0], "key_lengths")
+    inputs = Inputs(
+        q.data_ptr(),
+        pointer(k),
+        v.data_ptr(),
+        pointer(query_lengths),
+        pointer(key_lengths),
+        None,
+        None,
+        None,
+        state.data_ptr(),
+    )
+    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call is over
+    whole = None
+    if wants_dbias and bias is not None:
+        whole = q.new_empty(shapes[0][:3] + shapes[1][2:3])
     plan.backward(
-        Inputs(
-            q.data_ptr(),
-            pointer(k),
-            v.data_ptr(),
-            pointer(query_lengths),
-            pointer(key_lengths),
-            None,
-            None,
-            None,
-            state.data_ptr(),
-        ),
+        inputs,
         GradientPointers(
             out.data_ptr(),
             dout.data_ptr(),
             dq.data_ptr(),
             None if k is None else dk.data_ptr(),
             dv.data_ptr(),
+            pointer(whole),
         ),
     )
-    return dq, dk, dv
+    del kept
+    return dq, dk, dv, _summed(whole, bias, q)
+
+
+def _summed(whole: Tensor | None, bias: Tensor | None, q: Tensor) -> Tensor:
+    """The gradient of a bias, added up along the axes that it shares."""
+    if whole is None or bias is None:
+        return q.new_empty(0)
+    if whole.shape == bias.shape and bias.is_contiguous():
+        return whole
+    return torch.empty_like(bias).copy_(whole.sum_to_size(bias.shape))
 
 
 @torch.library.custom_op("shoal::attention_backward", mutates_args=())
@@ -156,8 +235,31 @@ def _attention_backward(
     scale: float,
     query_lengths: Optional[Tensor],
     key_lengths: Optional[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _backward(q, k, v, out, state, dout, kind, scale, query_lengths, key_lengths)
+    bias: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
+    wants_dbias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _backward(
+        q,
+        k,
+        v,
+        out,
+        state,
+        dout,
+        kind,
+        scale,
+        query_lengths,
+        key_lengths,
+        bias,
+        mask,
+        causal,
+        dropout,
+        seed,
+        wants_dbias,
+    )
 
 
 @_attention_backward.register_fake
@@ -172,33 +274,68 @@ def _(
     scale: float,
     query_lengths: Optional[Tensor],
     key_lengths: Optional[Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
+    bias: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    seed: Optional[Tensor] = None,
+    wants_dbias: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shared = k is None or parse(kind).kind in KEYS_ARE_QUERIES
     dk = q.new_empty(0) if shared else torch.empty_like(k)  # type: ignore[arg-type]
-    return torch.empty_like(q), dk, torch.empty_like(v)
+    dbias = q.new_empty(0)
+    if bias is not None and wants_dbias:
+        dbias = torch.empty_like(bias)
+    return torch.empty_like(q), dk, torch.empty_like(v), dbias
 
 
 def _keep_for_backward(
     ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
 ) -> None:
-    q, k, v, ctx.kind, ctx.scale, query_lengths, key_lengths, ctx.state_format = inputs
-    ctx.save_for_backward(q, k, v, *output, query_lengths, key_lengths)
+    q, k, v, ctx.kind, ctx.scale, query_lengths, key_lengths, ctx.state_format = inputs[
+        :8
+    ]
+    bias, mask, ctx.causal, ctx.dropout, seed = inputs[8:]
+    ctx.save_for_backward(q, k, v, *output, query_lengths, key_lengths, bias, mask, seed)
 
 
 def _gradient(ctx: Any, dout: Tensor | None, _: Any) -> tuple[Any, ...]:
-    q, k, v, out, state, query_lengths, key_lengths = ctx.saved_tensors
     nothing = (None,) * 5
     if dout is None:
-        return None, None, None, *nothing
+        return None, None, None, *nothing, *nothing
     if not ctx.state_format:
         raise ShoalError(
             "torch.ops.shoal.attention was called with state_format=0: there is "
             "nothing to compute a gradient from"
         )
-    dq, dk, dv = _attention_backward(
-        q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths, key_lengths
+    dq, dk, dv, dbias = _run_backward(ctx, dout, _attention_backward, 8)
+    return dq, dk, dv, *nothing, dbias, None, None, None, None
+
+
+def _run_backward(ctx: Any, dout: Tensor, run: Any, bias_at: int) -> tuple[Any, ...]:
+    """dq, dk, dv, dbias; None for what there is not. The bias is input `bias_at`."""
+    q, k, v, out, state, query_lengths, key_lengths, bias, mask, seed = ctx.saved_tensors
+    dq, dk, dv, dbias = run(
+        q,
+        k,
+        v,
+        out,
+        state,
+        dout,
+        ctx.kind,
+        ctx.scale,
+        query_lengths,
+        key_lengths,
+        bias,
+        mask,
+        ctx.causal,
+        ctx.dropout,
+        seed,
+        bias is not None and ctx.needs_input_grad[bias_at],
     )
-    return dq, None if k is None or dk.shape != k.shape else dk, dv, *nothing
+    shared = k is None or dk.shape != k.shape
+    unwanted = bias is None or dbias.shape != bias.shape
+    return dq, None if shared else dk, dv, None if unwanted else dbias
 
 
 attend.register_autograd(_gradient, setup_context=_keep_for_backward)
@@ -218,21 +355,36 @@ class Direct(torch.autograd.Function):
         scale: float,
         query_lengths: Tensor | None,
         key_lengths: Tensor | None,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+        seed: Tensor | None = None,
     ) -> Tensor:
         out, state = forward(
-            q, k, v, kind, scale, query_lengths, key_lengths, exact_state
+            q,
+            k,
+            v,
+            kind,
+            scale,
+            query_lengths,
+            key_lengths,
+            exact_state,
+            bias,
+            mask,
+            causal,
+            dropout,
+            seed,
         )
-        ctx.kind, ctx.scale = kind, scale
-        ctx.save_for_backward(q, k, v, out, state, query_lengths, key_lengths)
+        ctx.kind, ctx.scale, ctx.causal, ctx.dropout = kind, scale, causal, dropout
+        ctx.save_for_backward(
+            q, k, v, out, state, query_lengths, key_lengths, bias, mask, seed
+        )
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, state, query_lengths, key_lengths = ctx.saved_tensors
         # With create_graph the operator, which refuses to be differentiated once more.
         run = _attention_backward if torch.is_grad_enabled() else _backward
-        dq, dk, dv = run(
-            q, k, v, out, state, dout, ctx.kind, ctx.scale, query_lengths, key_lengths
-        )
-        shared = k is None or dk.shape != k.shape
-        return dq, None if shared else dk, dv, None, None, None, None
+        dq, dk, dv, dbias = _run_backward(ctx, dout, run, 7)
+        return dq, dk, dv, None, None, None, None, dbias, None, None, None, None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._arrays import KEYS_ARE_QUERIES, check_shapes
 from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, key_of, parse
-from ._native import ShoalError
+from ._native import PairStrides, ShoalError
 
 ALIGNMENT = 64  # of a state, in bytes
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -86,6 +86,8 @@ def plan_for(
     kind: str,
     scale: float,
     backward: bool,
+    causal: bool = False,
+    dropout: float = 0.0,
 ) -> NativePlan:
     """The plan for tensors that fit together, given the shapes of q and v."""
     batch, heads, queries, dim = shapes[0]
@@ -108,6 +110,8 @@ def plan_for(
             of_q if k is None else layout(k, "k"),
             layout(v, "v"),
             of_out,
+            causal,
+            dropout,
         )
     )
     return context_for(torch.get_num_threads()).plan(key)
@@ -216,6 +220,27 @@ def check_state(state: Tensor, plan: NativePlan) -> Tensor:
 
 def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def pairs_of(
+    tensor: Tensor, shape: tuple[int, int, int, int], name: str
+) -> tuple[Tensor, PairStrides]:
+    """A bias or mask [batch, heads, queries, keys], or 1 of any, and its strides."""
+    wanted = torch.bool if name == "mask" else torch.float32
+    if tensor.dtype is not wanted or tensor.dim() != 4 or not tensor.is_cpu:
+        raise ShoalError(
+            f"{name} is {tensor.dtype} with {tensor.dim()} axes on {tensor.device}: it "
+            f"must be {wanted} [batch, heads, queries, keys] on the CPU"
+        )
+    if any(size not in (1, whole) for size, whole in zip(tensor.shape, shape)):
+        raise ShoalError(
+            f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {shape}"
+        )
+    wide = tensor.expand(shape)
+    if not any(wide.stride()):  # which would mean contiguous
+        tensor = tensor.expand(1, 1, 1, shape[3]).contiguous()
+        wide = tensor.expand(shape)
+    return tensor, PairStrides(*wide.stride())
 
 
 def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:

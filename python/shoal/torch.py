@@ -6,8 +6,8 @@
 torch.Size([1, 4, 1000, 64])
 
 The operator ``torch.ops.shoal.attention`` works under autograd and ``torch.compile``, on
-float32 tensors of the CPU. What cannot be honoured (causal and arbitrary masks, dropout,
-other devices) is refused, never ignored.
+float32 tensors of the CPU. What a kind cannot honour (causal and arbitrary masks and
+dropout, where queries share keys; other devices) is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -4,8 +4,11 @@
     shoal.transformers.register()
     model = AutoModel.from_pretrained(path, attn_implementation="shoal-25")
 
-Encoders only: padding on the right is honoured, and what Shoal cannot do (causal masks,
-sliding windows, soft caps, sinks, biases, dropout) is refused with a message.
+Kinds whose queries look for themselves (full, local-W, strided-W, oracle-top-k) run whole
+models: encoders, decoders with their caches, both together; with masks, sliding windows,
+position biases and dropout. The other kinds are for encoders: padding on the right is
+honoured, and what they cannot do is refused with a message. Soft caps and sinks are
+refused by all.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import ShoalError
 from ._numpy import kinds, spelling
-from ._torch_functions import attention, prefix_lengths
+from ._torch_functions import attention, masking_kinds, padding_lengths, prefix_lengths
+from ._torch_functions import takes_masks
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
 
@@ -33,7 +37,6 @@ REFUSED = {
     "softcap": "soft caps of the scores",
     "s_aux": "attention sinks",
     "sinks": "attention sinks",
-    "position_bias": "position biases",
     "cache": "paged caches",
 }
 
@@ -81,13 +84,14 @@ def register(
     ``register("i-clustered-25:topk=64")``. The name is then what attn_implementation
     takes.
 
-    sliding_window  what becomes of layers with a sliding window (ModernBERT has them):
-                    "refuse", or "sdpa", which leaves those layers to PyTorch
+    sliding_window  what becomes of layers with a sliding window (ModernBERT has them),
+                    where the kind has no masks of its own: "refuse", or "sdpa", which
+                    leaves those layers to PyTorch
     keep_padding    what comes out at padded positions: False, 0; True, the attention of
                     what stands there, as PyTorch gives it. True makes groups coarser,
                     since the padding joins them, and slower
-    skip_dropout    what becomes of attention dropout in training, which Shoal does not
-                    have: False, it is refused; True, it is left out
+    skip_dropout    what becomes of attention dropout in training: False, kinds that have
+                    none refuse it; True, it is left out
 
     >>> import shoal.transformers
     >>> shoal.transformers.register("i-clustered-25:topk=64")
@@ -130,12 +134,25 @@ def _mask(
     attention_mask: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor | None:
-    """The padding, bool [batch, keys] with True for keep, or None."""
+    """The padding, bool [batch, keys] with True for keep, or None; for kinds with masks
+    what PyTorch's attention would get, unless it is padding."""
+    if takes_masks(name) and mask_function is not bidirectional_mask_function:
+        masked: Tensor | None = sdpa_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
+        return masked
     if mask_function is not bidirectional_mask_function:
         if kwargs.get("local_size") is None:
             raise ShoalError(
-                f"{name} has no causal or other structured masks: use it for "
-                "encoders, and another attn_implementation for this model"
+                f"{name} has no causal or other structured masks: use it for encoders; "
+                f"kinds that have them: {masking_kinds()}"
             )
         if not choices.leave_windows:
             # Models make this mask even if no layer uses it: the layer must refuse.
@@ -176,10 +193,42 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """One layer: [batch, heads, length, dim] -> [batch, length, heads, dim]."""
+    if kwargs.get("output_attentions"):
+        raise ShoalError(
+            f"{name} makes no matrix of weights: output_attentions must be False"
+        )
+    for argument, what in REFUSED.items():
+        if kwargs.get(argument) is not None:
+            raise ShoalError(f"{name} cannot honour {what} ({argument})")
+    if takes_masks(name):
+        if sliding_window is not None and attention_mask is None:
+            if key.shape[2] > sliding_window:  # else the mask was left out as idle
+                raise ShoalError(
+                    f"{name}: a sliding window of {sliding_window} came without its mask"
+                )
+        if _skips_dropout(module, choices):
+            dropout = 0.0
+        if is_causal is None:
+            is_causal = bool(getattr(module, "is_causal", True))
+        return _attend_masked(
+            name,
+            choices,
+            module,
+            (query, key, value),
+            attention_mask,
+            kwargs.get("position_bias"),
+            dropout,
+            scaling,
+            is_causal,
+        )
+    if kwargs.get("position_bias") is not None:
+        raise ShoalError(
+            f"{name} cannot honour position biases; kinds that can: {masking_kinds()}"
+        )
     if is_causal if is_causal is not None else getattr(module, "is_causal", False):
         raise ShoalError(
             f"{name} has no causal attention: use it for encoders "
-            f"({type(module).__name__} is causal)"
+            f"({type(module).__name__} is causal); kinds that have: {masking_kinds()}"
         )
     if sliding_window is not None:
         if not choices.leave_windows:
@@ -200,18 +249,11 @@ def _attend(
             **kwargs,
         )
         return result
-    for argument, what in REFUSED.items():
-        if kwargs.get(argument) is not None:
-            raise ShoalError(f"{name} cannot honour {what} ({argument})")
     if dropout and not _skips_dropout(module, choices):
         raise ShoalError(
             f"{name} has no dropout of attention weights: call model.eval(), set the "
             "configuration's attention dropout to 0, or leave it out with "
             "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
-        )
-    if kwargs.get("output_attentions"):
-        raise ShoalError(
-            f"{name} makes no matrix of weights: output_attentions must be False"
         )
     key_lengths = _key_lengths(name, attention_mask, query.shape[0], key.shape[2])
     # In self-attention what is no key is no query either: it joins no group.
@@ -228,6 +270,61 @@ def _attend(
         scale=scaling,
         key_lengths=key_lengths,
         query_lengths=key_lengths if skips_padding else None,
+    )
+    return out.transpose(1, 2), None
+
+
+def _attend_masked(
+    name: str,
+    choices: Choices,
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    is_causal: bool,
+) -> tuple[Tensor, None]:
+    """A layer by a kind with masks, with all that its mask and bias say."""
+    query, key, value = inputs
+    batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+    lengths = query_lengths = None
+    if mask is None:  # as PyTorch's attention is called: a square causal mask, or none
+        causal = is_causal and queries > 1
+    elif mask.dim() == 2:
+        causal = False
+        if mask.shape != (batch, keys):
+            raise ShoalError(
+                f"{name}: a mask of shape {tuple(mask.shape)} reached the attention "
+                f"for {batch} sequences of {keys} keys"
+            )
+        mask = mask.to(torch.bool)[:, None, None]
+        if not torch.compiler.is_compiling():
+            lengths = padding_lengths(mask, batch, keys)
+        if lengths is not None:
+            mask = None
+            if not choices.keep_padding and queries == keys and not _is_cross(module):
+                query_lengths = lengths
+    else:
+        causal = False
+        if mask.is_floating_point():
+            bias = mask if bias is None else bias + mask
+            mask = None
+    if causal and queries < keys:
+        key, value = key[:, :, :queries], value[:, :, :queries]
+        bias = None if bias is None else bias[..., :queries]
+    out = attention(
+        query,
+        key,
+        value,
+        name,
+        scale=scaling,
+        key_lengths=lengths,
+        query_lengths=query_lengths,
+        bias=bias,
+        mask=None if mask is None else mask[..., :keys],
+        causal=causal,
+        dropout=dropout,
     )
     return out.transpose(1, 2), None
 

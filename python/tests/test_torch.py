@@ -266,6 +266,9 @@ def test_compile_without_graph_breaks(kind):
             assert torch.allclose(a, b, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
     bad = mask.flip(-1)
+    if kind == "full":
+        assert torch.allclose(compiled(*inputs, bad), function(*inputs, bad), atol=1e-5)
+        return
     with pytest.raises(shoal.ShoalError, match="right"):
         compiled(*inputs, bad)
 
@@ -346,12 +349,11 @@ def test_refusals():
         (dict(attn_mask=keep.flip(0)), "right-pad"),
         (dict(attn_mask=keep | (torch.arange(50) == 40)), "right"),
         (dict(attn_mask=torch.ones(60, 50, dtype=torch.bool).tril()), "key padding only"),
-        (dict(attn_mask=torch.full((2, 1, 1, 50), -1.0)), "no biases"),
+        (dict(attn_mask=torch.full((2, 1, 1, 50), -1.0)), "kinds that take biases"),
         (dict(attn_mask=torch.zeros(2, 1, 1, 50, dtype=torch.int32)), "boolean"),
         (dict(attn_mask=torch.ones(2, 4, 1, 50, dtype=torch.bool)), "key padding only"),
         (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "key padding only"),
         (dict(kind="nonsense"), "nonsense"),
-        (dict(scale=0.0), "scale"),
         (dict(query_lengths=torch.tensor([61, 3])), "query_lengths"),
         (dict(query_lengths=torch.tensor([1, 3], dtype=torch.int32)), "int64"),
     ]
@@ -373,8 +375,10 @@ def test_float_masks_that_are_padding(low):
     mask = torch.zeros(2, 1, 1, 50).masked_fill(~keep, low)
     exact = F.scaled_dot_product_attention(q, k, v, keep)
     assert torch.allclose(sdpa(q, k, v, mask, kind="full"), exact, atol=1e-5)
+    whole = sdpa(q, k, v, mask, kind="clustered-60")  # every query is its own group
+    assert torch.allclose(whole, exact, atol=1e-5)
     with pytest.raises(shoal.ShoalError, match="right-pad"):
-        sdpa(q, k, v, mask.flip(-1), kind="full")
+        sdpa(q, k, v, mask.flip(-1), kind="clustered-60")
 
 
 def test_wrong_tensors():

@@ -42,6 +42,28 @@ def test_multihead_attention_equals_pytorch(settings):
     assert torch.allclose(ours(*alone)[0], theirs(*alone)[0], atol=1e-5)
 
 
+def test_multihead_attention_with_masks():
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    ours = shoal.torch.MultiheadAttention.from_torch(theirs, "full")
+    x = torch.randn(2, 30, 32)
+    future = torch.ones(30, 30, dtype=torch.bool).triu(1)
+    padding = torch.arange(30) >= torch.tensor([30, 13])[:, None]
+    added = torch.randn(30, 30)
+    for mask, pad, causal in (
+        (future, None, True),
+        (future, padding, False),
+        (torch.rand(8, 30, 30) > 0.7, None, False),
+        (added, None, False),
+        (None, padding.flip(-1), False),
+    ):
+        options = dict(attn_mask=mask, key_padding_mask=pad, is_causal=causal)
+        expected = theirs(x, x, x, need_weights=False, **options)[0]
+        got = ours(x, x, x, **options)[0]
+        keep = ~padding if pad is padding else torch.ones_like(padding)
+        assert torch.allclose(got[keep], expected[keep], atol=1e-5)
+
+
 def test_multihead_attention_refuses():
     layer, x = shoal.torch.MultiheadAttention(32, 4, dropout=0.1), torch.randn(5, 2, 32)
     with pytest.raises(shoal.ShoalError, match="dropout"):
@@ -49,11 +71,14 @@ def test_multihead_attention_refuses():
     layer.eval()
     for options, match in (
         (dict(need_weights=True), "weights"),
-        (dict(is_causal=True), "causal"),
-        (dict(attn_mask=torch.zeros(5, 5)), "attn_mask"),
+        (dict(is_causal=True), "full, shared-full"),
+        (dict(attn_mask=torch.zeros(5, 5)), "full, shared-full"),
     ):
         with pytest.raises(shoal.ShoalError, match=match):
             layer(x, x, x, **options)
+    exact = shoal.torch.MultiheadAttention(32, 4, kind="full")
+    with pytest.raises(shoal.ShoalError, match="hint"):
+        exact(x, x, x, is_causal=True)
     with pytest.raises(shoal.ShoalError):
         shoal.torch.MultiheadAttention(32, 4, kind="nonsense")
     with pytest.raises(shoal.ShoalError):

@@ -166,12 +166,17 @@ def test_whisper_encoder_inside_the_whole_model():
             got = model(
                 input_features=features, decoder_input_ids=tokens
             ).last_hidden_state
+        with shoal.torch.use_kind(model, "full"):
+            whole = model(
+                input_features=features, decoder_input_ids=tokens
+            ).last_hidden_state
         with (
-            shoal.torch.use_kind(model, "full"),
+            shoal.torch.use_kind(model, "clustered-7"),
             pytest.raises(shoal.ShoalError, match="causal"),
         ):
             model(input_features=features, decoder_input_ids=tokens)
     assert torch.allclose(got, expected, atol=2e-5)
+    assert torch.allclose(whole, expected, atol=2e-5)
 
 
 def test_gradients_train_a_model():
@@ -235,24 +240,130 @@ def test_scaling_is_honoured():
 # ---- Refusals --------------------------------------------------------------------------
 
 
-def test_left_padding_is_refused():
+def test_left_padding():
     inputs = inputs_of("bert", padded=True)
-    inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
+    keep = inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
     with pytest.raises(shoal.ShoalError, match="right-pad"):
-        make("bert", "full")(**inputs)
+        make("bert", "clustered-25")(**inputs)
+    with torch.no_grad():
+        expected = make("bert", "sdpa")(**inputs).last_hidden_state
+        got = make("bert", "full")(**inputs).last_hidden_state
+    assert torch.allclose(got[keep.bool()], expected[keep.bool()], atol=2e-5)
 
 
-def test_causal_decoder_is_refused():
+def test_clustered_decoders_are_refused():
     model = LlamaModel(
-        LlamaConfig(**TEXT, num_key_value_heads=2, attn_implementation="full")
+        LlamaConfig(**TEXT, num_key_value_heads=2, attn_implementation="clustered-25")
     ).eval()
-    with pytest.raises(shoal.ShoalError, match="causal"):
+    with pytest.raises(shoal.ShoalError, match="causal.*full, shared-full"):
         model(input_ids=torch.randint(6, 99, (1, 20)))
-
-
-def test_causal_bert_is_refused():
     with pytest.raises(shoal.ShoalError, match="causal"):
-        make("bert", "full", is_decoder=True)(**inputs_of("bert"))
+        make("bert", "clustered-25", is_decoder=True)(**inputs_of("bert"))
+
+
+# ---- Decoders, by kinds with masks -----------------------------------------------------
+
+GENERATORS = {
+    "gpt2": (
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config,
+        dict(vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, **TOKENS),
+    ),
+    "llama": (
+        transformers.LlamaForCausalLM,
+        LlamaConfig,
+        dict(TEXT, num_key_value_heads=2, **TOKENS),
+    ),
+    "mistral": (
+        transformers.MistralForCausalLM,
+        transformers.MistralConfig,
+        dict(TEXT, num_key_value_heads=2, sliding_window=8, **TOKENS),
+    ),
+    "t5": (
+        transformers.T5ForConditionalGeneration,
+        transformers.T5Config,
+        dict(
+            vocab_size=99,
+            d_model=32,
+            d_kv=8,
+            d_ff=48,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=0,
+            **TOKENS,
+        ),
+    ),
+    "whisper": (
+        transformers.WhisperForConditionalGeneration,
+        WhisperConfig,
+        dict(WHISPER, max_target_positions=40),
+    ),
+}
+
+
+def generator(family, implementation):
+    model_class, config_class, settings = GENERATORS[family]
+    torch.manual_seed(0)
+    config = config_class(**settings, attn_implementation=implementation)
+    return model_class(config).eval()
+
+
+def prompt_of(family, padded):
+    torch.manual_seed(1)
+    if family == "whisper":
+        return dict(input_features=torch.randn(2, 16, 120))
+    prompt = dict(input_ids=torch.randint(6, 99, (2, 20)))
+    if padded:  # on the left, as generation wants it; T5's encoder has it too
+        prompt["attention_mask"] = (torch.arange(20) >= torch.tensor([[0], [7]])).long()
+    return prompt
+
+
+def logits_of(model, prompt):
+    if model.config.is_encoder_decoder:
+        prompt = dict(prompt, decoder_input_ids=torch.randint(6, 99, (2, 9)))
+    torch.manual_seed(2)
+    return model(**prompt).logits
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", list(GENERATORS))
+def test_decoders_equal_pytorchs_attention(family, padded):
+    prompt = prompt_of(family, padded)
+    ours, theirs = generator(family, "full"), generator(family, "sdpa")
+    keep = prompt.get("attention_mask")
+    losses = []
+    for model in (ours, theirs):
+        torch.manual_seed(3)
+        logits = logits_of(model, prompt)
+        if keep is not None and logits.shape[1] == keep.shape[1]:
+            logits = logits[keep.bool()]
+        losses.append(logits)
+        logits.square().sum().backward()
+    assert torch.allclose(*losses, atol=1e-4)
+    for mine, other in zip(ours.parameters(), theirs.parameters()):
+        if other.grad is not None:
+            scale = 1 + other.grad.abs().max()
+            assert ((mine.grad - other.grad).abs().max() / scale) < 1e-4
+
+
+@pytest.mark.parametrize("family", list(GENERATORS))
+def test_generation_with_a_cache(family):
+    prompt = prompt_of(family, padded=True)
+    made = []
+    for name in ("full", "sdpa"):
+        model = generator(family, name)
+        with torch.no_grad():
+            made.append(
+                model.generate(**prompt, max_new_tokens=12, do_sample=False, num_beams=2)
+            )
+    assert torch.equal(*made)
+
+
+def test_windows_of_a_kind_in_a_decoder():
+    with torch.no_grad():
+        out = generator("llama", "local-64")(**prompt_of("llama", True)).logits
+        full = generator("llama", "sdpa")(**prompt_of("llama", True)).logits
+    assert torch.allclose(out[0], full[0], atol=1e-4)  # shorter than the window
 
 
 def test_sliding_window_is_refused_or_left_to_sdpa():
@@ -266,14 +377,16 @@ def test_sliding_window_is_refused_or_left_to_sdpa():
         ).eval()
 
     with pytest.raises(shoal.ShoalError, match="sliding window"):
-        model("full")(**inputs)
+        model("clustered-25")(**inputs)
     (name,) = shoal.transformers.register(
         "i-clustered-4:topk=4096", sliding_window="sdpa"
     )
     with torch.no_grad():
         expected = live(model("sdpa")(**inputs), inputs, "modernbert")
         got = live(model(name)(**inputs), inputs, "modernbert")
+        full = live(model("full")(**inputs), inputs, "modernbert")
     assert torch.allclose(got, expected, atol=2e-5)
+    assert torch.allclose(full, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -290,15 +403,19 @@ def test_sliding_window_is_refused_or_left_to_sdpa():
     ],
 )
 def test_what_cannot_be_honoured_is_refused(argument, value):
-    function = transformers.AttentionInterface()["full"]
+    function = transformers.AttentionInterface()["clustered-25"]
     q = torch.randn(1, 4, 9, 8)
+    if argument not in ("position_bias", "dropout", "is_causal"):
+        with pytest.raises(shoal.ShoalError):
+            full = transformers.AttentionInterface()["full"]
+            full(torch.nn.Module(), q, q, q, None, **{argument: value})
     with pytest.raises(shoal.ShoalError):
         function(torch.nn.Module(), q, q, q, None, **{argument: value})
     assert function(torch.nn.Module(), q, q, q, None)[0].shape == (1, 9, 4, 8)
 
 
 def test_is_causal_of_the_call_counts_before_the_module():
-    function = transformers.AttentionInterface()["full"]
+    function = transformers.AttentionInterface()["clustered-25"]
     module, q = torch.nn.Module(), torch.randn(1, 4, 9, 8)
     module.is_causal = True
     with pytest.raises(shoal.ShoalError, match="causal"):
@@ -309,15 +426,21 @@ def test_is_causal_of_the_call_counts_before_the_module():
 
 
 def test_dropout_in_training_is_refused():
-    model = make("bert", "full").train()
+    model = make("bert", "clustered-25").train()
     with pytest.raises(shoal.ShoalError, match="dropout"):
         model(**inputs_of("bert"))
+    make("bert", "full").train()(**inputs_of("bert")).last_hidden_state.sum().backward()
 
 
-def test_four_dimensional_mask_is_refused():
+def test_four_dimensional_mask():
     mask = torch.ones(2, 1, 90, 90, dtype=torch.bool).tril()
+    inputs = dict(inputs_of("bert"), attention_mask=mask)
     with pytest.raises(shoal.ShoalError, match="padding"):
-        make("bert", "full")(**dict(inputs_of("bert"), attention_mask=mask))
+        make("bert", "clustered-25")(**inputs)
+    with torch.no_grad():
+        expected = make("bert", "sdpa")(**inputs).last_hidden_state
+        got = make("bert", "full")(**inputs).last_hidden_state
+    assert torch.allclose(got, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "lsh-4", "shared-full", "i-clustered-0"])
@@ -330,10 +453,12 @@ def test_use_kind_trains_and_leaves_dropout_out_only_when_told():
     model = make("bert", "sdpa").train()  # its configuration has attention dropout
     tokens = torch.randint(0, 99, (2, 40))
     with pytest.raises(shoal.ShoalError, match="skip_dropout"):
-        with shoal.torch.use_kind(model, "full"):
+        with shoal.torch.use_kind(model, "clustered-7"):
             pass
+    with shoal.torch.use_kind(model, "full"):
+        model(tokens).last_hidden_state.sum().backward()
     with pytest.warns(UserWarning, match="left out"):
-        with shoal.torch.use_kind(model, "full", skip_dropout=True):
+        with shoal.torch.use_kind(model, "clustered-7", skip_dropout=True):
             model(tokens).last_hidden_state.square().sum().backward()
     assert all(p.grad is not None for p in model.encoder.parameters())
     assert not hasattr(model.config, "_shoal_skips_dropout")
@@ -344,10 +469,12 @@ def test_use_kind_trains_pytorch_layers():
     model = torch.nn.TransformerEncoder(layer, 1).train()
     x = torch.randn(2, 30, 32)
     with pytest.raises(shoal.ShoalError, match="skip_dropout"):
-        with shoal.torch.use_kind(model, "full"):
+        with shoal.torch.use_kind(model, "clustered-7"):
             pass
+    with shoal.torch.use_kind(model, "full"):
+        model(x).sum().backward()
     with pytest.warns(UserWarning, match="0.3"):
-        with shoal.torch.use_kind(model, "full", skip_dropout=True):
+        with shoal.torch.use_kind(model, "clustered-7", skip_dropout=True):
             model(x).sum().backward()
     assert model.layers[0].self_attn.dropout == 0.3
     assert model.layers[0].self_attn.in_proj_weight.grad is not None
