@@ -172,7 +172,7 @@ def _joined(attn_mask: Tensor, keep: Tensor | None, batch: int, heads: int) -> T
     keys], True for not or numbers to add, and the padding, as attn_mask of PyTorch's
     function."""
     if attn_mask.dim() == 3:
-        attn_mask = attn_mask.unflatten(0, (batch, heads))
+        attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:])
     if attn_mask.dtype is torch.bool:
         return ~attn_mask if keep is None else keep & ~attn_mask
     return attn_mask if keep is None else attn_mask.where(keep, -torch.inf)
