@@ -201,6 +201,16 @@ static shoal_status make_parts(shoal_model *model) {
     return SHOAL_OK;
 }
 
+/* No sequence is longer than all rows together: a max_length that no tensor stands behind
+   costs no memory. */
+static encoder_limits limits_of(const shoal_model_config *config, int64_t max_batch,
+                                int64_t max_rows, bool training) {
+    return (encoder_limits){.batch = max_batch,
+                            .rows = max_rows,
+                            .length = min(config->max_length, max_rows),
+                            .training = training};
+}
+
 /* owner: whose parameters it shares; NULL: it has its own. */
 static shoal_status make_model(shoal_context *context, const shoal_model_config *config,
                                uint64_t seed, encoder_limits limits,
@@ -240,10 +250,8 @@ shoal_status shoal_model_create(shoal_context *context, const shoal_model_config
         return sh_fail(context, SHOAL_INVALID,
                        "context, config or model is NULL, the context was refused, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
-    const encoder_limits limits = {.batch = max_batch,
-                                   .rows = max_rows,
-                                   .length = config->max_length,
-                                   .training = (flags & SHOAL_WITH_BACKWARD) != 0};
+    const encoder_limits limits =
+        limits_of(config, max_batch, max_rows, (flags & SHOAL_WITH_BACKWARD) != 0);
     return make_model(context, config, seed, limits, NULL, model);
 }
 
@@ -282,9 +290,7 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
         change_kind(model, attention ? attention : &model->config.attention, &config);
     if (status != SHOAL_OK)
         return status;
-    const encoder_limits limits = {.batch = max_batch,
-                                   .rows = max_rows,
-                                   .length = config.max_length};
+    const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
     return make_model(model->context, &config, model->seed, limits,
                       model->owner ? model->owner : model, view);
 }

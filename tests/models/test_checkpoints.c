@@ -532,6 +532,13 @@ static void large_claims_cost_no_memory(void **state) {
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_OK);
+    config.positions = SHOAL_SINUSOIDAL; /* no tensor says how long sequences may be */
+    config.max_length = INT32_MAX / 2;
+    assert_int_equal(shoal_model_create(place->context, &config, 1, 1, LENGTH, 0, &model),
+                     SHOAL_OK);
+    assert_true(shoal_model_workspace(model) < 1 << 20);
+    shoal_model_destroy(model);
+    assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
     config.layers++;
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_BAD_FILE);
     config.layers = -1;
