@@ -47,7 +47,8 @@ check "the same device twice" attend -o /dev/null --save-groups /dev/null
 expect "no name" 2 "--output is empty; is a variable not set?" attend -o ''
 expect "no second name" 2 "--save-groups is empty" attend -o o.npy --save-groups ''
 expect "no instruction set" 2 "--isa is empty" attend -o o.npy --isa=
-expect "no input" 2 "a word of the line is empty" shoal attend full '' k.npy v.npy -o o.npy
+expect "no input" 2 "a word of the line is empty" shoal attend full "" k.npy v.npy \
+    -o o.npy
 expect "no command" 2 "no command" shoal ''
 
 # ---- Links -----------------------------------------------------------------------------
