@@ -41,7 +41,7 @@ _shoal() {
         compopt -o nospace 2>/dev/null
         i=${current%"${current##*,}"}
         mapfile -t COMPREPLY < <(compgen -P "$i" -W "$kinds" -- "${current##*,}") ;;
-    *) mapfile -t COMPREPLY < <(compgen -W "$value" -- "$current") ;;
+    *) mapfile -t COMPREPLY < <(compgen -W "${value//|/ }" -- "$current") ;;
     esac
 }
 complete -F _shoal shoal

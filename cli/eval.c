@@ -9,9 +9,10 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include "speech_eval.h"
 #include "train.h"
 
-enum { MOST_KINDS = 32, NAME = 128, DEFAULT_BATCHES = 20 };
+enum { MOST_KINDS = EVAL_MOST_KINDS, NAME = EVAL_NAME, DEFAULT_BATCHES = 20 };
 
 typedef struct {
     char names[MOST_KINDS][NAME];
@@ -19,11 +20,13 @@ typedef struct {
     int64_t batches, threads;
     const char *isa;
     bool json;
+    speech_eval_job speech; /* what only recognisers have */
 
     shoal_context *context;
     trainer trainer;
     shoal_attention parsed[MOST_KINDS];
     train_score scores[MOST_KINDS];
+    bool recogniser;
     char trained[NAME];
 } eval_job;
 
@@ -33,13 +36,41 @@ static bool take_kinds(void *shared, const char *name, const char *value) {
     return job->kinds > 0;
 }
 
+static bool take_join(void *shared, const char *name, const char *value) {
+    eval_job *job = shared;
+    float seconds;
+    if (!parse_scale("eval", name, value, &seconds))
+        return false;
+    job->speech.join = (double)seconds;
+    return true;
+}
+
 static const option_row rows[] =
     {{"attention", 0, "KINDS",
       "kinds of attention, as shoal kinds spells them, with commas\n"
       "between (default: the one that was trained)",
       TAKEN_BY(take_kinds)},
+     {"data", 0, "DIR",
+      "speech: the data folder to recognise, such as DATA/test; its\n"
+      "transcripts are in the file that the training had",
+      SETS_TEXT(eval_job, speech.data)},
+     {"controls", 0, NULL,
+      "speech: also with uniform attention, with none, and clustered-1",
+      SETS_FLAG(eval_job, speech.controls)},
+     {"beams", 0, "N",
+      "speech: prefix beam search with so many beams (default: 0, the\n"
+      "likeliest unit of each position)",
+      SETS_INTEGER(eval_job, speech.beams, 0, 10000)},
+     {"join", 0, "SECONDS",
+      "speech: utterances of a speaker one after another up to that\n"
+      "length (default: that of the training)",
+      TAKEN_BY(take_join)},
+     {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
+      SETS_TEXT(eval_job, speech.cache)},
+     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
+      SETS_FLAG(eval_job, speech.skip_bad)},
      {"batches", 0, "N",
-      "batches of the training's size, the same for every kind, that\n"
+      "copy: batches of the training's size, the same for every kind, that\n"
       "neither training nor validation saw (default: 20)",
       SETS_INTEGER(eval_job, batches, 1, 1000000)},
      THREADS_ROW(eval_job),
@@ -53,7 +84,10 @@ const command_help eval_help = {
     "eval",
     "eval CHECKPOINT [options]",
     "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
-    "each of the kinds of attention, on the same fresh data of its task.\n",
+    "each of the kinds of attention: on the same fresh data of its task, or a "
+    "recogniser\n"
+    "on the folder of --data, with its error rate and what of that is chance (95 % of\n"
+    "1000 draws of sequences).\n",
     rows,
     "lsh and shared-full take the queries as keys: they evaluate models that were\n"
     "trained so (by one of the two, or with shared_qk).\n",
@@ -64,6 +98,7 @@ static int open_checkpoint(eval_job *job, const char *path) {
     struct stat information;
     train_config config;
     train_reason reason;
+    job->speech.path = path;
     if (stat(path, &information) == 0 && S_ISDIR(information.st_mode)) {
         if (!train_path("eval", inside, path, TRAIN_CHECKPOINT))
             return EXIT_USAGE;
@@ -72,6 +107,9 @@ static int open_checkpoint(eval_job *job, const char *path) {
     shoal_status status = train_read(job->context, path, &config, &reason);
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, "eval", &reason);
+    job->recogniser = strcmp(config.task, "speech") == 0;
+    if (job->recogniser)
+        return EXIT_OK;
     status = trainer_begin(&job->trainer, job->context, &config);
     if (status == SHOAL_OK)
         status = trainer_resume(&job->trainer, path);
@@ -170,6 +208,14 @@ static int run(eval_job *job, int count, char **paths) {
     code = parse_kinds(job);
     if (code == EXIT_OK)
         code = open_checkpoint(job, paths[0]);
+    if (code == EXIT_OK && job->recogniser) {
+        job->speech.kinds = job->kinds;
+        job->speech.names = job->names;
+        job->speech.json = job->json;
+        code = speech_eval(&job->speech, job->context);
+        shoal_context_destroy(job->context);
+        return code;
+    }
     if (code == EXIT_OK && job->kinds == 0) {
         job->parsed[0] = job->trainer.config.model.attention;
         snprintf(job->names[job->kinds++], NAME, "%s", job->trained);
@@ -186,7 +232,7 @@ static int run(eval_job *job, int count, char **paths) {
 }
 
 int eval_command(int count, char **arguments) {
-    static eval_job job = {.batches = DEFAULT_BATCHES};
+    static eval_job job = {.batches = DEFAULT_BATCHES, .speech = {.join = -1}};
     const int ended = take_options(&eval_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

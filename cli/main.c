@@ -12,6 +12,8 @@ const command_row commands[] =
       "train a transformer with any kind of attention", false},
      {"eval", eval_command, &eval_help, "a trained model with other kinds of attention",
       false},
+     {"recognise", recognise_command, &recognise_help,
+      "what is said in recordings, by a model of shoal train speech", false},
      {"transcribe", transcribe_command, &transcribe_help,
       "text of recordings, by a Whisper model", false},
      {"kinds", kinds_command, &kinds_help,

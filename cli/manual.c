@@ -229,6 +229,19 @@ static void put_bash(FILE *to) {
 
 /* ---- zsh --------------------------------------------------------------------------- */
 
+/* A word that is one of several, "copy|speech", becomes the list of them; NULL where it
+   stands for files or kinds. */
+static const char *const *split_choices(char *word, const char *choices[8]) {
+    int count = 0;
+    if (*value_class(word))
+        return NULL;
+    for (char *rest = NULL, *at = strtok_r(word, "|", &rest); at && count < 7;
+         at = strtok_r(NULL, "|", &rest))
+        choices[count++] = at;
+    choices[count] = NULL;
+    return choices;
+}
+
 /* What comes after the second colon of a specification of _arguments. */
 static void put_zsh_action(FILE *to, const char *value, const char *const *choices) {
     const char *class = value_class(value);
@@ -267,6 +280,7 @@ static void put_zsh_option(FILE *to, const option_row *row) {
 static void put_zsh_words(FILE *to, const char *words) {
     for (int position = 1; *words; position++) {
         char word[16];
+        const char *choices[8];
         const int length = (int)strcspn(words, " ");
         snprintf(word, sizeof word, "%.*s", length, words);
         words += length + (words[length] == ' ');
@@ -274,8 +288,7 @@ static void put_zsh_words(FILE *to, const char *words) {
             fprintf(to, " \\\n        '%d:%s:", position, word);
         else
             fprintf(to, " \\\n        '*:%s:", word);
-        put_zsh_action(to, word,
-                       *value_class(word) ? NULL : (const char *[]){word, NULL});
+        put_zsh_action(to, word, split_choices(word, choices));
         fputc('\'', to);
     }
 }
@@ -323,6 +336,7 @@ static void put_fish_value(FILE *to, const char *value, const char *const *choic
 
 static void put_fish_command(FILE *to, const command_row *command) {
     char condition[80], word[16];
+    const char *choices[8];
     const command_help *help = command->help;
     const char *words = help->words ? help->words : "";
     snprintf(condition, sizeof condition,
@@ -348,8 +362,7 @@ static void put_fish_command(FILE *to, const command_row *command) {
             fprintf(to, "; and test (count (commandline -opc)) %s %d",
                     *words ? "-eq" : "-ge", at);
         fputc('\'', to);
-        put_fish_value(to, word,
-                       *value_class(word) ? NULL : (const char *[]){word, NULL});
+        put_fish_value(to, word, split_choices(word, choices));
         fputc('\n', to);
     }
 }

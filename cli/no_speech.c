@@ -1,6 +1,8 @@
 /* In place of the commands that need libshoal-speech, where it is not built. */
 #include "commands.h"
 #include "common.h"
+#include "speech_data.h"
+#include "speech_eval.h"
 
 #define WITHOUT                                                                          \
     "this program was built without speech, which needs more libraries "                 \
@@ -11,6 +13,8 @@ static const option_row rows[] = {HELP_ROW, {0}};
 const command_help transcribe_help = {"transcribe", "transcribe", WITHOUT "\n",
                                       rows,         NULL,         NULL};
 const command_help wer_help = {"wer", "wer", WITHOUT "\n", rows, NULL, NULL};
+const command_help recognise_help = {"recognise", "recognise", WITHOUT "\n",
+                                     rows,        NULL,        NULL};
 
 int transcribe_command(int count, char **arguments) {
     (void)count;
@@ -20,4 +24,24 @@ int transcribe_command(int count, char **arguments) {
 int wer_command(int count, char **arguments) {
     (void)count;
     return complain(EXIT_USAGE, arguments[0], WITHOUT);
+}
+
+const char *speech_cache(const char *command, const char *chosen) {
+    (void)chosen;
+    complain(EXIT_USAGE, command, WITHOUT);
+    return NULL;
+}
+
+/* Never begun: there is no folder for its features. */
+const train_task speech_task = {.name = "speech"};
+
+int recognise_command(int count, char **arguments) {
+    (void)count;
+    return complain(EXIT_USAGE, arguments[0], WITHOUT);
+}
+
+int speech_eval(const speech_eval_job *job, shoal_context *context) {
+    (void)job;
+    (void)context;
+    return complain(EXIT_USAGE, "eval", WITHOUT);
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_OPTIONS = 24 };
+enum { MAX_OPTIONS = 32 };
 
 /* Takes the value of the option of that name (NULL: none) into the command's job; false
    after a complaint. */
@@ -54,7 +54,8 @@ typedef struct {
     const option_row *options;
     const char *notes; /* after the options; may be NULL */
     const char *words; /* what the words of the line are, the last any number of times:
-                          FILE, DIR, KIND or the word itself; NULL: there are none */
+                          FILE, DIR, KIND, the word itself, or several with | between;
+                          NULL: there are none */
 } command_help;
 
 void print_help(const command_help *help);

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include "speech_data.h"
 #include "train.h"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
@@ -17,8 +18,8 @@ typedef struct {
     train_run run;
     train_settings settings;
     int64_t threads, save_seconds;
-    const char *isa;
-    bool json, print_config;
+    const char *isa, *cache, *preset;
+    bool json, print_config, skip_bad;
     bool files;     /* the options are gone through for --config alone */
     int files_code; /* what became of its files */
 } train_job;
@@ -50,10 +51,39 @@ static const option_row rows[] =
       TAKEN_BY(take_field)},
      {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
       TAKEN_BY(take_field)},
+     {"labels", 0, "FILE",
+      "speech: the file of transcripts in the data folders\n(default: text)",
+      TAKEN_BY(take_field)},
+     {"units", 0, "NAME", "speech: words or characters of that file (default: words)",
+      TAKEN_BY(take_field)},
+     {"preset", 0, "NAME",
+      "speech: default, what learns from hours of speech on two cores;\n"
+      "or paper (default: default)",
+      SETS_TEXT(train_job, preset)},
+     {"join", 0, "SECONDS",
+      "speech: utterances of a speaker one after another up to that\n"
+      "length (default: 0, each alone)",
+      TAKEN_BY(take_field)},
+     {"epochs", 0, "N", "speech: times through the data (default: 25)",
+      TAKEN_BY(take_field)},
+     {"from", 0, "FILE",
+      "begin with the weights of another run: its best.safetensors or\n"
+      "checkpoint.safetensors; the optimizer begins afresh",
+      SETS_TEXT(train_job, run.from)},
+     {"cache", 0, "DIR",
+      "speech: folder for features, which are computed once\n"
+      "(default: shoal in the user's folder of caches)",
+      SETS_TEXT(train_job, cache)},
+     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
+      SETS_FLAG(train_job, skip_bad)},
      {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
-     {"steps", 0, "N", "steps in all (default: 5000)", TAKEN_BY(take_field)},
-     {"batch", 0, "N", "sequences of a step (default: 32)", TAKEN_BY(take_field)},
-     {"learning-rate", 0, "X", "of R-Adam (default: 0.0002)", TAKEN_BY(take_field)},
+     {"steps", 0, "N",
+      "steps in all (default: 5000 for copy; 0, as many as the epochs\n"
+      "have, for speech)",
+      TAKEN_BY(take_field)},
+     {"batch", 0, "N", "sequences of a step, for speech at most (default: 32, 64)",
+      TAKEN_BY(take_field)},
+     {"learning-rate", 0, "X", "(default: 0.0002); speech: 0.001", TAKEN_BY(take_field)},
      {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
      {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
       TAKEN_BY(take_config)},
@@ -82,19 +112,24 @@ static const option_row rows[] =
 
 const command_help train_help =
     {"train",
-     "train TASK --out DIR [options]",
-     "Trains a transformer encoder. TASK is copy: 0w0w with w of L symbols from 1 to\n"
-     "10, a fifth of them masked and never both copies of one; the masked ones are\n"
-     "wanted. Defaults are the paper's: 4 layers, 6 heads of 32, feed-forward 768,\n"
-     "sinusoidal positions, R-Adam at 0.0002, gradients clipped at 10, weight decay\n"
-     "0.01, batches of 32, 5000 steps, the rate halved on a plateau of the validation\n"
-     "loss.\n",
+     "train copy|speech [DATA] --out DIR [options]",
+     "Trains a transformer encoder.\n\n"
+     "copy: 0w0w with w of L symbols from 1 to 10, a fifth of them masked and never\n"
+     "both copies of one; the masked ones are wanted. Defaults are the paper's: 4\n"
+     "layers, 6 heads of 32, feed-forward 768, sinusoidal positions, R-Adam at 0.0002,\n"
+     "gradients clipped at 10, weight decay 0.01, batches of 32, 5000 steps, the rate\n"
+     "halved on a plateau of the validation loss.\n\n"
+     "speech: a recogniser by CTC. DATA has the folders train and dev, each as Kaldi\n"
+     "keeps its data: wav.scp, text (or the file of --labels), and where they are there\n"
+     "segments and utt2spk. All recordings are read before the first step. The model\n"
+     "with the best error on dev is kept as " TRAIN_BEST "; shoal eval and shoal\n"
+     "recognise use it.\n",
      rows,
      "Validation is on fresh data every validate_every steps. The log has one JSON\n"
      "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
      "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
      "and --resume gives the same curve to the last bit as if nothing had happened.\n",
-     "copy"};
+     "copy|speech DIR"};
 
 /* ---- Results --------------------------------------------------------------------- */
 
@@ -135,6 +170,9 @@ static void report(const train_job *job) {
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
                run->test.loss, 100 * run->test.accuracy, run->test.correct,
                run->test.counted);
+    if (run->state.best_step > 0)
+        printf("best         step %" PRId64 "  error rate %.2f %%  %s/%s\n",
+               run->state.best_step, 100 * run->state.best, run->folder, TRAIN_BEST);
     printf("%s/%s\n%s/%s\n", run->folder, TRAIN_CHECKPOINT, run->folder, TRAIN_LOG);
     fflush(stdout);
 }
@@ -159,10 +197,19 @@ static void print_word(FILE *file, const char *word) {
 static int interrupted(const train_job *job) {
     fprintf(stderr,
             "shoal train: interrupted after step %" PRId64
-            "; the checkpoint is written. To go on:\n  shoal train %s --resume --out",
+            "; the checkpoint is written. To go on:\n  shoal train %s",
             job->run.state.step, job->run.config.task);
+    if (job->run.config.folder)
+        print_word(stderr, job->run.config.folder);
+    fputs(" --resume --out", stderr);
     print_word(stderr, job->run.folder);
     fprintf(stderr, " --steps %" PRId64, job->run.config.steps);
+    if (job->cache) {
+        fputs(" --cache", stderr);
+        print_word(stderr, job->cache);
+    }
+    if (job->skip_bad)
+        fputs(" --skip-bad", stderr);
     if (job->isa) /* another one rounds otherwise */
         fprintf(stderr, " --isa %s", job->isa);
     fputc('\n', stderr);
@@ -178,12 +225,12 @@ static int print_config(train_job *job, shoal_context *context) {
 
 /* What is written, against the files of --config; in a new folder there is nothing. */
 static int check_files(const char *folder) {
-    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG};
+    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG, TRAIN_BEST};
     struct stat information;
     char path[TRAIN_PATH];
     if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode))
         return EXIT_OK;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         if (!train_path("train", path, folder, names[i]))
             return EXIT_USAGE;
         const int code = will_write("train", path);
@@ -212,20 +259,40 @@ static int train(train_job *job, shoal_context *context) {
                                                                   : code;
 }
 
+/* Where the data is, for tasks that have some. */
+static int take_data(train_job *job, int count, char **words) {
+    train_config *config = &job->run.config;
+    const bool speech = strcmp(config->task, "speech") == 0;
+    if (count > 1 + speech)
+        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
+                        speech ? "one data folder at a time" : "one task at a time",
+                        train_help.usage);
+    if (!speech || job->print_config)
+        return EXIT_OK;
+    if (count < 2)
+        return complain(EXIT_USAGE, "train", "no data folder was given; usage: shoal %s",
+                        train_help.usage);
+    config->folder = words[1];
+    config->skip_bad = job->skip_bad;
+    config->cache = speech_cache("train", job->cache);
+    return config->cache ? EXIT_OK : EXIT_RESOURCES;
+}
+
 static int with_task(train_job *job, int count, char **words) {
     shoal_context *context;
     train_reason reason;
-    if (count != 1)
-        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
-                        count == 0 ? "no task was given" : "one task at a time",
+    if (count == 0)
+        return complain(EXIT_USAGE, "train", "no task was given; usage: shoal %s",
                         train_help.usage);
-    int code = open_context("train", (int)job->threads, job->isa, &context);
+    if (!train_defaults(words[0], &job->run.config, &reason) ||
+        (job->preset && !train_preset(job->preset, &job->run.config, &reason)))
+        return complain(EXIT_USAGE, "train", "%s", reason.text);
+    int code = take_data(job, count, words);
+    if (code == EXIT_OK)
+        code = open_context("train", (int)job->threads, job->isa, &context);
     if (code != EXIT_OK)
         return code;
-    if (train_defaults(words[0], &job->run.config, &reason))
-        code = settings_add(&job->settings, "task", words[0]);
-    else
-        code = complain(EXIT_USAGE, "train", "%s", reason.text);
+    code = settings_add(&job->settings, "task", words[0]);
     if (code == EXIT_OK)
         code = job->print_config ? print_config(job, context) : train(job, context);
     shoal_context_destroy(context);

@@ -1,6 +1,7 @@
-/* Training from the command line: the masked copy task and its trainer (train_copy.c),
-   its configuration as text (train_config.c), one run in a folder with its log
-   (train_run.c). `shoal train` is one run, `shoal repro` is many. */
+/* Training from the command line: tasks with their data (train_copy.c, train_speech.c),
+   the trainer that they share (trainer.c), its configuration as text (train_config.c),
+   one run in a folder with its log (train_run.c). `shoal train` is one run, `shoal repro`
+   is many. */
 #ifndef SHOAL_CLI_TRAIN_H
 #define SHOAL_CLI_TRAIN_H
 
@@ -10,7 +11,7 @@
 
 #include <shoal_models.h>
 
-enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64 };
+enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64, TRAIN_TEXT = 64 };
 
 /* Why something was refused. */
 typedef struct {
@@ -21,8 +22,26 @@ typedef struct {
 
 typedef enum { LOSS_MASKED, LOSS_ALL } train_loss;
 
+/* What the task speech has beside the rest. */
 typedef struct {
-    char task[16];            /* "copy" */
+    char labels[TRAIN_TEXT]; /* the file of transcripts */
+    int32_t units;           /* 0: its words, 1: its letters */
+    char data[TRAIN_TEXT];   /* a fingerprint of the data, found when it is opened */
+    int64_t bands;
+    int32_t normalise;       /* a shoal_normalise */
+    int64_t hop, context;    /* frames between positions, and that a position sees */
+    char speeds[TRAIN_TEXT]; /* "0.9,1,1.1": one is drawn for each utterance */
+    int64_t band_masks, band_mask, time_masks, time_mask; /* so many, up to so wide */
+    int64_t mask_after;                                   /* epochs without masks */
+    float join;           /* seconds up to which a speaker's utterances are joined */
+    int64_t batch_frames; /* at most in a batch, unless one alone has more */
+    int64_t epochs;       /* where steps is 0 */
+    int32_t decay;        /* decay_steps becomes the number of steps */
+} speech_config;
+
+typedef struct {
+    char task[16]; /* "copy" or "speech" */
+    speech_config speech;
     int64_t length;           /* symbols of w in 0w0w */
     int32_t loss;             /* a train_loss: over masked positions, or over all */
     shoal_model_config model; /* vocabulary, outputs, max_length are the task's */
@@ -30,6 +49,8 @@ typedef struct {
     float learning_rate;
     float clip;               /* of the gradient's norm; 0: none */
     int64_t warmup;           /* steps until the learning rate is whole */
+    int64_t decay_steps;      /* from there it falls in a line to 0 at this step; 0: it
+                                 does not */
     int64_t plateau_patience; /* so many validations in a row without a lower loss (by
                                  a ten thousandth) are forgiven; the next multiplies
                                  the rate by plateau_factor, down to a thousandth; 0:
@@ -40,15 +61,22 @@ typedef struct {
     int64_t stop_after; /* finished after so many validations in a row without a
                                  mistake; 0: only after all steps */
     uint64_t seed;
+    /* Where things are: no fields, and in no checkpoint. */
+    const char *folder; /* of the data; NULL: none */
+    const char *cache;  /* of features */
+    bool skip_bad;
 } train_config;
 
-/* The paper's settings for a task; false: there is none of this name. */
+/* The settings that a task begins with; false: there is none of this name. */
 bool train_defaults(const char *task, train_config *config, train_reason *reason);
+/* The paper's for speech, in place of those; false: there is no such preset. */
+bool train_preset(const char *preset, train_config *config, train_reason *reason);
 
 /* Fields by name, as text: for flags, files and checkpoints. index counts from 0, NULL
    past the end. set reads '-' as '_', as flags are written, and gives the reason where it
    returns false. get prints as snprintf does; TRAIN_VALUE bytes are enough. */
 const char *train_field(int index);
+bool train_has_field(const train_config *config, int index); /* whether its task has it */
 bool train_set(shoal_context *context, train_config *config, const char *name,
                const char *text, train_reason *reason);
 size_t train_get(const train_config *config, int index, char *text, size_t size);
@@ -78,7 +106,7 @@ int settings_add_all(train_settings *settings, const train_config *config);
 int settings_apply(const train_settings *settings, shoal_context *context,
                    train_config *config);
 
-/* ---- The masked copy and its trainer (train_copy.c) -------------------------------- */
+/* ---- The masked copy (train_copy.c) ------------------------------------------------ */
 
 /* Splits share no batch. */
 typedef enum { SPLIT_TRAIN, SPLIT_VALIDATE, SPLIT_TEST } copy_split;
@@ -98,16 +126,20 @@ int64_t copy_positions(int64_t length); /* of 0w0w */
 void copy_make(const train_config *config, copy_split split, int64_t number,
                copy_batch *batch);
 
+/* Of speech: loss per label; counted are the labels, correct those without the edits
+   (which may be more, so that it may be negative), accuracy is 1 - error rate. */
 typedef struct {
     double loss;              /* mean over the positions of the loss */
     double accuracy;          /* share of the masked positions that are right */
     int64_t correct, counted; /* masked positions */
+    int64_t impossible;       /* speech: utterances too short for their labels */
 } train_score;
 
 typedef struct {
     train_score score;    /* of the batch, before the step */
     double gradient_norm; /* before clipping */
     double learning_rate;
+    int64_t sequences;
 } train_step;
 
 typedef struct {
@@ -116,18 +148,48 @@ typedef struct {
     int64_t validated_at; /* step of the last one */
     int64_t perfect;      /* latest validations in a row without a mistake */
     double seconds;       /* spent in steps and validations, earlier runs included */
+    double best;          /* speech: the best validation's error rate, and its step; */
+    int64_t best_step;    /* 0: none yet */
 } train_state;
 
+typedef struct trainer trainer;
+
+/* A task: its data, and what is done with a batch. */
 typedef struct {
+    const char *name;
+    bool keeps_best; /* the weights of the best validation are worth keeping */
+    /* Sets the model's sizes that the task has; NULL: they follow from the data. */
+    void (*complete)(train_config *config);
+    /* Opens the data, and sets the configuration's sizes and what follows from them. */
+    shoal_status (*open)(trainer *self, int64_t *max_batch, int64_t *max_rows);
+    void (*close)(trainer *self);
+    /* Forward, loss and backward of the next step's batch. */
+    shoal_status (*step)(trainer *self, train_step *step);
+    /* Validation `number`, counted from 0. */
+    shoal_status (*validate)(trainer *self, int64_t number, train_score *score);
+    /* Text that checkpoints keep, with its key; NULL: none. */
+    const char *key;
+    const char *(*note)(const trainer *self);
+} train_task;
+extern const train_task copy_task, speech_task;
+
+struct trainer {
+    const train_task *task;
     shoal_context *context;
     train_config config;
     shoal_model *model;
     shoal_optimizer *optimizer;
     shoal_schedule schedule;
-    copy_batch batch;
+    copy_batch batch; /* of the task copy */
+    void *data;       /* of others */
     train_state state;
     train_reason reason; /* of the last call that failed */
-} trainer;
+};
+
+/* For tasks: a reason with its status, and the library's message as the reason. */
+shoal_status trainer_refuse(trainer *self, shoal_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+shoal_status trainer_keep_message(trainer *self, shoal_status status);
 
 /* Each call gives a status, and the trainer's reason where it is not SHOAL_OK. A trainer
    that was begun, well or not, must be ended. Steps allocate nothing. */
@@ -135,6 +197,8 @@ shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config);
 void trainer_end(trainer *self);
 shoal_status trainer_save(trainer *self, const char *path);
+/* The weights of another run's file, for a training that begins with them. */
+shoal_status trainer_take_weights(trainer *self, const char *path);
 /* Goes on where the checkpoint was. One of another configuration is refused with the
    first field that differs; `steps` alone may. */
 shoal_status trainer_resume(trainer *self, const char *path);
@@ -146,9 +210,9 @@ shoal_status trainer_step(trainer *self, train_step *step);
 /* validate_batches fresh batches. After a multiple of validate_every steps the schedule
    and the rule for stopping see the score. */
 shoal_status trainer_validate(trainer *self, train_score *score);
-/* Another kind of attention (NULL: the trained one) with the same weights, on `batches`
-   batches that neither training nor validation sees; 0: only whether the weights can do
-   with it. Changes nothing. */
+/* Of copy: another kind of attention (NULL: the trained one) with the same weights, on
+   `batches` batches that neither training nor validation sees; 0: only whether the
+   weights can do with it. Changes nothing. */
 shoal_status trainer_evaluate(trainer *self, const shoal_attention *attention,
                               int64_t batches, train_score *score);
 bool trainer_must_validate(const trainer *self); /* before the next step */
@@ -162,6 +226,7 @@ typedef struct {
     const char *folder;  /* of checkpoint.safetensors and log.jsonl; made if missing */
     double save_seconds; /* between checkpoints; 0: after every step */
     bool resume;         /* go on if there is a checkpoint */
+    const char *from;    /* a run or file whose weights a new training begins with */
     const train_settings *settings;
     train_config config; /* defaults before, what was run after */
 
@@ -194,6 +259,7 @@ int train_lock_folder(const char *path, bool wait);
 json_t *train_log_last_validation(const char *path);
 
 #define TRAIN_CHECKPOINT "checkpoint.safetensors"
+#define TRAIN_BEST "best.safetensors"
 #define TRAIN_LOG "log.jsonl"
 
 #endif

@@ -8,13 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <shoal_speech.h>
+
 #include "common.h"
 #include "options.h"
 #include "train.h"
 
 /* ---- The fields ------------------------------------------------------------------- */
 
-typedef enum { WHOLE, REAL, CHOICE, SEED, TASK, ATTENTION } field_type;
+typedef enum { WHOLE, REAL, CHOICE, SEED, TASK, ATTENTION, SHORT_TEXT } field_type;
+
+/* Which tasks have a field. */
+enum { COPY = 1, SPEECH = 2, ALL = COPY | SPEECH };
 
 typedef struct {
     const char *name;
@@ -22,9 +27,12 @@ typedef struct {
     size_t offset;              /* in train_config */
     double min, max;            /* WHOLE and REAL */
     const char *const *choices; /* CHOICE: an int32_t counts through them; NULL ends */
+    int tasks;
 } field_row;
 
 static const char *const losses[] = {"masked", "all", NULL};
+static const char *const units[] = {"words", "characters", NULL};
+static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 static const char *const norms[] = {"pre", "post", NULL};
 static const char *const activations[] = {"gelu", "relu", NULL};
@@ -32,51 +40,77 @@ static const char *const positions[] = {"sinusoidal", "learned", "none", NULL};
 static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2", NULL};
 
 #define PLACE(member) offsetof(train_config, member)
-#define WHOLE_ROW(name, member, min, max)                                                \
-    { name, WHOLE, PLACE(member), min, max, NULL }
-#define REAL_ROW(name, member, min, max)                                                 \
-    { name, REAL, PLACE(member), min, max, NULL }
-#define CHOICE_ROW(name, member, choices)                                                \
-    { name, CHOICE, PLACE(member), 0, 0, choices }
-#define OTHER_ROW(name, type, member)                                                    \
-    { name, type, PLACE(member), 0, 0, NULL }
+#define WHOLE_ROW(tasks, name, member, min, max)                                         \
+    { name, WHOLE, PLACE(member), min, max, NULL, tasks }
+#define REAL_ROW(tasks, name, member, min, max)                                          \
+    { name, REAL, PLACE(member), min, max, NULL, tasks }
+#define CHOICE_ROW(tasks, name, member, choices)                                         \
+    { name, CHOICE, PLACE(member), 0, 0, choices, tasks }
+#define OTHER_ROW(tasks, name, type, member)                                             \
+    { name, type, PLACE(member), 0, 0, NULL, tasks }
 
 static const field_row rows[] = {
-    OTHER_ROW("task", TASK, task),
-    WHOLE_ROW("length", length, 1, 1 << 24),
-    CHOICE_ROW("loss", loss, losses),
-    OTHER_ROW("attention", ATTENTION, model.attention),
-    CHOICE_ROW("shared_qk", model.shared_qk, truths),
-    WHOLE_ROW("layers", model.layers, 1, 1024),
-    WHOLE_ROW("heads", model.heads, 1, 1024),
-    WHOLE_ROW("head_dim", model.head_dim, 1, 4096),
-    WHOLE_ROW("feed_forward", model.feed_forward, 1, 1 << 20),
-    CHOICE_ROW("norm", model.norm, norms),
-    CHOICE_ROW("activation", model.activation, activations),
-    CHOICE_ROW("positions", model.positions, positions),
-    REAL_ROW("dropout", model.dropout, 0, 0.99),
-    CHOICE_ROW("optimizer", optimizer.kind, optimizers),
-    REAL_ROW("learning_rate", learning_rate, 1e-12, 10),
-    REAL_ROW("beta1", optimizer.beta1, 0, 0.999999),
-    REAL_ROW("beta2", optimizer.beta2, 0, 0.9999999),
-    REAL_ROW("epsilon", optimizer.epsilon, 1e-30, 1),
-    REAL_ROW("weight_decay", optimizer.weight_decay, 0, 10),
-    REAL_ROW("clip", clip, 0, 1e30),
-    WHOLE_ROW("warmup", warmup, 0, 1e15),
-    WHOLE_ROW("plateau_patience", plateau_patience, 0, 1e9),
-    REAL_ROW("plateau_factor", plateau_factor, 1e-6, 1),
-    REAL_ROW("average", optimizer.average, 0, 0.999999),
-    WHOLE_ROW("batch", batch, 1, 1 << 20),
-    WHOLE_ROW("steps", steps, 0, 1e15),
-    WHOLE_ROW("validate_every", validate_every, 1, 1e15),
-    WHOLE_ROW("validate_batches", validate_batches, 1, 1 << 20),
-    WHOLE_ROW("stop_after", stop_after, 0, 1e9),
-    OTHER_ROW("seed", SEED, seed),
+    OTHER_ROW(ALL, "task", TASK, task),
+    WHOLE_ROW(COPY, "length", length, 1, 1 << 24),
+    CHOICE_ROW(COPY, "loss", loss, losses),
+    OTHER_ROW(SPEECH, "labels", SHORT_TEXT, speech.labels),
+    CHOICE_ROW(SPEECH, "units", speech.units, units),
+    OTHER_ROW(SPEECH, "data", SHORT_TEXT, speech.data),
+    WHOLE_ROW(SPEECH, "bands", speech.bands, 1, 200),
+    CHOICE_ROW(SPEECH, "normalise", speech.normalise, normalisations),
+    WHOLE_ROW(SPEECH, "hop", speech.hop, 1, 64),
+    WHOLE_ROW(SPEECH, "context", speech.context, 1, 256),
+    OTHER_ROW(SPEECH, "speeds", SHORT_TEXT, speech.speeds),
+    WHOLE_ROW(SPEECH, "band_masks", speech.band_masks, 0, 100),
+    WHOLE_ROW(SPEECH, "band_mask", speech.band_mask, 0, 200),
+    WHOLE_ROW(SPEECH, "time_masks", speech.time_masks, 0, 1000),
+    WHOLE_ROW(SPEECH, "time_mask", speech.time_mask, 0, 10000),
+    WHOLE_ROW(SPEECH, "mask_after", speech.mask_after, 0, 1e9),
+    REAL_ROW(SPEECH, "join", speech.join, 0, 3600),
+    WHOLE_ROW(SPEECH, "batch_frames", speech.batch_frames, 1, 1 << 24),
+    WHOLE_ROW(SPEECH, "epochs", speech.epochs, 1, 1e6),
+    OTHER_ROW(ALL, "attention", ATTENTION, model.attention),
+    CHOICE_ROW(ALL, "shared_qk", model.shared_qk, truths),
+    WHOLE_ROW(ALL, "layers", model.layers, 1, 1024),
+    WHOLE_ROW(ALL, "heads", model.heads, 1, 1024),
+    WHOLE_ROW(ALL, "head_dim", model.head_dim, 1, 4096),
+    WHOLE_ROW(ALL, "feed_forward", model.feed_forward, 1, 1 << 20),
+    CHOICE_ROW(ALL, "norm", model.norm, norms),
+    CHOICE_ROW(ALL, "activation", model.activation, activations),
+    CHOICE_ROW(ALL, "positions", model.positions, positions),
+    REAL_ROW(ALL, "dropout", model.dropout, 0, 0.99),
+    CHOICE_ROW(ALL, "optimizer", optimizer.kind, optimizers),
+    REAL_ROW(ALL, "learning_rate", learning_rate, 1e-12, 10),
+    REAL_ROW(ALL, "beta1", optimizer.beta1, 0, 0.999999),
+    REAL_ROW(ALL, "beta2", optimizer.beta2, 0, 0.9999999),
+    REAL_ROW(ALL, "epsilon", optimizer.epsilon, 1e-30, 1),
+    REAL_ROW(ALL, "weight_decay", optimizer.weight_decay, 0, 10),
+    REAL_ROW(ALL, "clip", clip, 0, 1e30),
+    WHOLE_ROW(ALL, "warmup", warmup, 0, 1e15),
+    CHOICE_ROW(SPEECH, "decay", speech.decay, truths),
+    WHOLE_ROW(SPEECH, "decay_steps", decay_steps, 0, 1e15),
+    WHOLE_ROW(ALL, "plateau_patience", plateau_patience, 0, 1e9),
+    REAL_ROW(ALL, "plateau_factor", plateau_factor, 1e-6, 1),
+    REAL_ROW(ALL, "average", optimizer.average, 0, 0.999999),
+    WHOLE_ROW(ALL, "batch", batch, 1, 1 << 20),
+    WHOLE_ROW(ALL, "steps", steps, 0, 1e15),
+    WHOLE_ROW(ALL, "validate_every", validate_every, 1, 1e15),
+    WHOLE_ROW(COPY, "validate_batches", validate_batches, 1, 1 << 20),
+    WHOLE_ROW(COPY, "stop_after", stop_after, 0, 1e9),
+    OTHER_ROW(ALL, "seed", SEED, seed),
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
 const char *train_field(int index) {
     return index >= 0 && index < ROWS ? rows[index].name : NULL;
+}
+
+static int task_bit(const char *task) {
+    return strcmp(task, "speech") == 0 ? SPEECH : COPY;
+}
+
+bool train_has_field(const train_config *config, int index) {
+    return (rows[index].tasks & task_bit(config->task)) != 0;
 }
 
 /* Flags are written with '-' where files have '_'. */
@@ -106,31 +140,91 @@ static bool refuse(train_reason *reason, const char *format, ...) {
 }
 
 static bool check_task(const char *name, train_reason *reason) {
-    return strcmp(name, "copy") == 0 ||
-           refuse(reason, "there is no task \"%.40s\"; tasks: copy", name);
+    return strcmp(name, "copy") == 0 || strcmp(name, "speech") == 0 ||
+           refuse(reason, "there is no task \"%.40s\"; tasks: copy, speech", name);
+}
+
+static train_config copy_defaults(void) {
+    return (train_config){.task = "copy",
+                          .length = 31,
+                          .loss = LOSS_MASKED,
+                          .model = {.layers = 4,
+                                    .heads = 6,
+                                    .head_dim = 32,
+                                    .feed_forward = 768,
+                                    .norm = SHOAL_NORM_PRE,
+                                    .activation = SHOAL_GELU,
+                                    .positions = SHOAL_SINUSOIDAL},
+                          .optimizer = shoal_optimizer_defaults(),
+                          .learning_rate = 2e-4f,
+                          .clip = 10,
+                          .plateau_patience = 30,
+                          .plateau_factor = 0.5f,
+                          .batch = 32,
+                          .steps = 5000,
+                          .validate_every = 100,
+                          .validate_batches = 5,
+                          .seed = 1};
+}
+
+/* What learns from hours of speech on two cores (docs/SPEECH.md). */
+static void speech_defaults(train_config *config) {
+    snprintf(config->task, sizeof config->task, "speech");
+    config->speech = (speech_config){.labels = "text",
+                                     .bands = 40,
+                                     .hop = 4,
+                                     .context = 12,
+                                     .speeds = "0.9,1,1.1",
+                                     .band_masks = 2,
+                                     .band_mask = 8,
+                                     .time_masks = 2,
+                                     .time_mask = 40,
+                                     .mask_after = 6,
+                                     .batch_frames = 4000,
+                                     .epochs = 25,
+                                     .decay = 1};
+    config->model.activation = SHOAL_RELU;
+    config->model.dropout = 0.1f;
+    config->optimizer.kind = SHOAL_ADAM;
+    config->optimizer.beta2 = 0.98f;
+    config->learning_rate = 1e-3f;
+    config->warmup = 150;
+    config->plateau_patience = 0;
+    config->batch = 64;
+    config->steps = 0;
+    config->validate_every = 400;
+}
+
+bool train_preset(const char *preset, train_config *config, train_reason *reason) {
+    speech_config *speech = &config->speech;
+    if (strcmp(preset, "default") == 0)
+        return true;
+    if (strcmp(preset, "paper") != 0 || strcmp(config->task, "speech") != 0)
+        return refuse(reason,
+                      "there is no preset \"%.40s\" of %s; speech has default and "
+                      "paper",
+                      preset, config->task);
+    config->model.layers = 9;
+    config->model.activation = SHOAL_GELU;
+    config->model.dropout = 0;
+    config->optimizer = shoal_optimizer_defaults();
+    config->learning_rate = 1e-4f;
+    config->warmup = 0;
+    config->plateau_patience = 5;
+    speech->hop = speech->context = 1;
+    snprintf(speech->speeds, sizeof speech->speeds, "1");
+    speech->band_masks = speech->time_masks = 0;
+    speech->normalise = SHOAL_NORMALISE_UTTERANCE;
+    speech->batch_frames = 12000;
+    speech->epochs = 100;
+    speech->decay = 0;
+    return true;
 }
 
 bool train_defaults(const char *task, train_config *config, train_reason *reason) {
-    *config = (train_config){.task = "copy",
-                             .length = 31,
-                             .loss = LOSS_MASKED,
-                             .model = {.layers = 4,
-                                       .heads = 6,
-                                       .head_dim = 32,
-                                       .feed_forward = 768,
-                                       .norm = SHOAL_NORM_PRE,
-                                       .activation = SHOAL_GELU,
-                                       .positions = SHOAL_SINUSOIDAL},
-                             .optimizer = shoal_optimizer_defaults(),
-                             .learning_rate = 2e-4f,
-                             .clip = 10,
-                             .plateau_patience = 30,
-                             .plateau_factor = 0.5f,
-                             .batch = 32,
-                             .steps = 5000,
-                             .validate_every = 100,
-                             .validate_batches = 5,
-                             .seed = 1};
+    *config = copy_defaults();
+    if (strcmp(task, "speech") == 0)
+        speech_defaults(config);
     return check_task(task, reason);
 }
 
@@ -194,18 +288,32 @@ static bool set_seed(const field_row *row, void *place, const char *text,
     return true;
 }
 
+static bool set_text(const field_row *row, void *place, const char *text,
+                     train_reason *reason) {
+    if (strlen(text) >= TRAIN_TEXT)
+        return refuse(reason, "%s has more than %d bytes", row->name, TRAIN_TEXT - 1);
+    snprintf(place, TRAIN_TEXT, "%s", text);
+    return true;
+}
+
 bool train_set(shoal_context *context, train_config *config, const char *name,
                const char *text, train_reason *reason) {
     const field_row *row = find_row(name);
     if (!row)
         return refuse(reason, "there is no field \"%s\"", name);
+    if (!(row->tasks & task_bit(config->task)))
+        return refuse(reason, "the task %s has no %s", config->task, row->name);
     void *place = (char *)config + row->offset;
     switch (row->type) {
     case WHOLE: return set_whole(row, place, text, reason);
     case REAL: return set_real(row, place, text, reason);
     case CHOICE: return set_choice(row, place, text, reason);
     case SEED: return set_seed(row, place, text, reason);
-    case TASK: return check_task(text, reason);
+    case SHORT_TEXT: return set_text(row, place, text, reason);
+    case TASK:
+        return strcmp(text, config->task) == 0 ||
+               (check_task(text, reason) &&
+                refuse(reason, "task is %s, not %s", config->task, text));
     case ATTENTION: break;
     }
     return shoal_attention_parse(context, text, place) == SHOAL_OK ||
@@ -234,6 +342,7 @@ size_t train_get(const train_config *config, int index, char *text, size_t size)
     case CHOICE:
         return (size_t)snprintf(text, size, "%s", row->choices[*(const int32_t *)place]);
     case SEED: return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
+    case SHORT_TEXT:
     case TASK: return (size_t)snprintf(text, size, "%s", (const char *)place);
     case ATTENTION: break;
     }
@@ -258,8 +367,12 @@ json_t *train_config_json(const train_config *config) {
     json_t *object = json_object();
     char text[TRAIN_VALUE];
     for (int i = 0; i < ROWS; i++) {
+        if (!train_has_field(config, i))
+            continue;
         train_get(config, i, text, sizeof text);
-        json_object_set_new(object, rows[i].name, json_of_text(text));
+        json_object_set_new(object, rows[i].name,
+                            rows[i].type == SHORT_TEXT ? json_string(text)
+                                                       : json_of_text(text));
     }
     return object;
 }
@@ -296,6 +409,8 @@ int settings_add_all(train_settings *settings, const train_config *config) {
     int code = EXIT_OK;
     settings->count = 0;
     for (int i = 0; i < ROWS && code == EXIT_OK; i++) {
+        if (!train_has_field(config, i))
+            continue;
         train_get(config, i, text, sizeof text);
         code = settings_add(settings, rows[i].name, text);
     }

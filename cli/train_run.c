@@ -278,28 +278,37 @@ static int log_open(train_log *log, const char *command, const char *checkpoint,
     return code;
 }
 
+/* What only some lines have: utterances that were too short for their labels. */
+static const char *more_text(char text[64], const train_score *score) {
+    text[0] = 0;
+    if (score->impossible)
+        snprintf(text, 64, "\"impossible\": %" PRId64 ", ", score->impossible);
+    return text;
+}
+
 static bool log_step(train_log *log, const train_state *state, const train_step *step) {
-    char loss[32], accuracy[32], norm[32], rate[32];
+    char loss[32], accuracy[32], norm[32], rate[32], more[64];
     return fprintf(log->file,
                    "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
-                   "\"gradient_norm\": %s, \"learning_rate\": %s, \"seconds\": %.3f}\n",
+                   "\"gradient_norm\": %s, \"learning_rate\": %s, %s\"seconds\": %.3f}\n",
                    state->step, real_text(loss, step->score.loss, false),
                    real_text(accuracy, step->score.accuracy, false),
                    real_text(norm, step->gradient_norm, false),
-                   real_text(rate, step->learning_rate, true), state->seconds) > 0 &&
+                   real_text(rate, step->learning_rate, true),
+                   more_text(more, &step->score), state->seconds) > 0 &&
            fflush(log->file) == 0;
 }
 
 static bool log_validation(train_log *log, const train_state *state,
                            const train_score *score) {
-    char loss[32], accuracy[32];
+    char loss[32], accuracy[32], more[64];
     return fprintf(log->file,
                    "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
                    "\"validation_accuracy\": %s, \"correct\": %" PRId64
-                   ", \"counted\": %" PRId64 ", \"seconds\": %.3f}\n",
+                   ", \"counted\": %" PRId64 ", %s\"seconds\": %.3f}\n",
                    state->step, real_text(loss, score->loss, false),
                    real_text(accuracy, score->accuracy, false), score->correct,
-                   score->counted, state->seconds) > 0 &&
+                   score->counted, more_text(more, score), state->seconds) > 0 &&
            fflush(log->file) == 0;
 }
 
@@ -334,9 +343,9 @@ typedef struct {
     shoal_context *context;
     trainer trainer;
     train_log log;
-    char checkpoint[TRAIN_PATH];
+    char checkpoint[TRAIN_PATH], best[TRAIN_PATH];
     double begun, saved_at;
-    int64_t first_step; /* of this run */
+    int64_t first_step, sequences; /* of this run */
 } running;
 
 static bool exists(const char *path) {
@@ -360,24 +369,46 @@ static int begin_training(running *at) {
     train_run *run = at->run;
     train_reason reason;
     const bool there = run->resume && exists(at->checkpoint);
+    const train_config given = run->config;
     shoal_status status =
         there ? train_read(at->context, at->checkpoint, &run->config, &reason) : SHOAL_OK;
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &reason);
+    run->config.folder = given.folder;
+    run->config.cache = given.cache;
+    run->config.skip_bad = given.skip_bad;
     const int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
     status = trainer_begin(&at->trainer, at->context, &run->config);
+    if (status != SHOAL_OK && stop_signal())
+        return 128 + stop_signal();
     if (status != SHOAL_OK)
-        return train_complain(status, EXIT_USAGE, run->command, &at->trainer.reason);
+        return train_complain(status,
+                              status == SHOAL_BAD_FILE ? EXIT_BAD_INPUT : EXIT_USAGE,
+                              run->command, &at->trainer.reason);
     if (there)
         status = trainer_resume(&at->trainer, at->checkpoint);
+    else if (run->from)
+        status = trainer_take_weights(&at->trainer, run->from);
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
+    run->config = at->trainer.config; /* with what the data said */
     return EXIT_OK;
 }
 
 /* ---- The loop -------------------------------------------------------------------- */
+
+/* The weights of the best validation so far, if that was the last. */
+static int save_best(running *at) {
+    const trainer *self = &at->trainer;
+    if (!self->task->keeps_best || self->state.best_step != self->state.step)
+        return EXIT_OK;
+    const shoal_status status = trainer_save(&at->trainer, at->best);
+    return status == SHOAL_OK ? EXIT_OK
+                              : train_complain(status, EXIT_RESOURCES, at->run->command,
+                                               &at->trainer.reason);
+}
 
 static int save(running *at) {
     if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
@@ -409,8 +440,8 @@ static void show(const running *at) {
     progress_say("%sstep %" PRId64 "/%" PRId64
                  "  loss %.4f  right %.1f %%  %.0f seq/s  at most %s left",
                  run->label, step, run->config.steps, run->last_step.score.loss,
-                 100 * run->last_step.score.accuracy,
-                 (double)run->config.batch / per_step, time_left);
+                 100 * run->last_step.score.accuracy, (double)at->sequences / elapsed,
+                 time_left);
 }
 
 /* One step or one validation, and its line in the log. */
@@ -427,8 +458,11 @@ static int advance(running *at) {
                                  : log_step(&at->log, state, &run->last_step);
     run->validated = run->validated || validate;
     run->stepped = run->stepped || !validate;
+    at->sequences += validate ? 0 : run->last_step.sequences;
     show(at);
-    return logged ? EXIT_OK : cannot_write(run->command, at->log.path);
+    if (!logged)
+        return cannot_write(run->command, at->log.path);
+    return validate ? save_best(at) : EXIT_OK;
 }
 
 static int loop(running *at) {
@@ -451,7 +485,7 @@ static int loop(running *at) {
     run->finished = trainer_finished(&at->trainer);
     const int64_t done = run->state.step - at->first_step;
     run->sequences_per_second =
-        done > 0 ? (double)(done * run->config.batch) / (seconds_now() - at->begun) : NAN;
+        done > 0 ? (double)at->sequences / (seconds_now() - at->begun) : NAN;
     if (code == EXIT_OK && !saved)
         code = save(at);
     progress_end();
@@ -461,7 +495,7 @@ static int loop(running *at) {
 /* The test's batches are the same for every kind and every run of a seed. */
 static int test(running *at) {
     train_run *run = at->run;
-    if (run->test_batches == 0 || !run->finished)
+    if (run->test_batches == 0 || !run->finished || at->trainer.task != &copy_task)
         return EXIT_OK;
     progress_begin(1);
     progress_say("%stesting", run->label);
@@ -477,6 +511,7 @@ static int test(running *at) {
 static int go_locked(running *at) {
     train_run *run = at->run;
     if (!train_path(run->command, at->checkpoint, run->folder, TRAIN_CHECKPOINT) ||
+        !train_path(run->command, at->best, run->folder, TRAIN_BEST) ||
         !train_path(run->command, at->log.path, run->folder, TRAIN_LOG))
         return EXIT_USAGE;
     int code = check_folder(at);

@@ -6,7 +6,8 @@ shoal_find(cairo cairo.h cairo)
 if(TARGET shoal_speech)
     list(REMOVE_ITEM program_sources cli/no_speech.c)
 else()
-    list(FILTER program_sources EXCLUDE REGEX "^(cli/transcribe|lab/wer).*")
+    list(FILTER program_sources EXCLUDE REGEX
+        "^(cli/(transcribe|speech_|train_speech|recognise)|lab/wer).*")
 endif()
 
 if(NOT TARGET shoal_models)

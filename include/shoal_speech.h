@@ -232,6 +232,14 @@ SHOAL_API shoal_status shoal_fbank(shoal_context *context,
                                    const shoal_fbank_options *options,
                                    const float *samples, int64_t count, float *features);
 
+/* Of a whole recording of 16 kHz or more. *features [*frames][bands] is given back with
+   shoal_fbank_release. */
+SHOAL_API shoal_status shoal_fbank_file(shoal_context *context,
+                                        const shoal_fbank_options *options,
+                                        const char *path, float **features,
+                                        int64_t *frames);
+SHOAL_API void shoal_fbank_release(shoal_context *context, float *features);
+
 /* ---- Data folders ------------------------------------------------------------------ */
 
 /* Recordings with what is said in them, as Kaldi keeps them. A folder has

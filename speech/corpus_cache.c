@@ -443,3 +443,35 @@ shoal_status sh_corpus_features(shoal_corpus *corpus) {
                ? take_rows(corpus)
                : sh_fail(corpus->context, SHOAL_IO, "%s: is not what was written", path);
 }
+
+/* ---- One file by itself ------------------------------------------------------------ */
+
+shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options *options,
+                              const char *path, float **features, int64_t *frames) {
+    sound s = {0};
+    fbank *bank = NULL;
+    if (features)
+        *features = NULL;
+    if (!context || !path || !features || !frames)
+        return sh_fail(context, SHOAL_INVALID,
+                       "context, path, features or frames is NULL");
+    shoal_status status = sh_fbank_create(context, options, &bank);
+    if (status == SHOAL_OK)
+        status = read_sound(context, path, &s);
+    *frames = shoal_fbank_frames(options, s.count);
+    if (status == SHOAL_OK) {
+        const size_t floats = (size_t)*frames * (size_t)sh_fbank_bands(options);
+        *features = sh_allocate(context, floats * sizeof(float));
+        status = *features ? SHOAL_OK : SHOAL_NO_MEMORY;
+    }
+    if (status == SHOAL_OK)
+        sh_fbank_compute(bank, s.samples, s.count, *features);
+    sh_fbank_destroy(bank);
+    free(s.samples);
+    return status;
+}
+
+void shoal_fbank_release(shoal_context *context, float *features) {
+    if (context)
+        sh_release(context, features);
+}

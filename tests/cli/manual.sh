@@ -82,7 +82,8 @@ check "bash: choices" only "srt" transcribe --format s
 check "bash: choices after =" only "srt" transcribe --format = s
 check "bash: folders" only folder quality ""
 check "bash: help" only "attend" help at
-check "bash: copy" only copy train ""
+check "bash: copy" only copy train c
+check "bash: speech" only speech train s
 check "bash: nothing more" only "" bench ""
 
 # ---- fish and zsh, where they are

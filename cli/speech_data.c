@@ -1,0 +1,462 @@
+#define _GNU_SOURCE
+#include "speech_data.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+/* Streams of random numbers, apart for each use of the seed. */
+enum { STREAM_JOIN = 100, STREAM_LENGTH, STREAM_ORDER, STREAM_SPEED, STREAM_MASK };
+
+/* ---- Opening ----------------------------------------------------------------------- */
+
+enum { SHOWN_BAD = 20 };
+
+typedef struct {
+    const char *command, *folder;
+    int64_t bad;
+} opening;
+
+static int show_progress(void *user, int64_t done, int64_t all) {
+    const opening *at = user;
+    progress_say("features of %s: %" PRId64 " of %" PRId64, at->folder, done, all);
+    return stop_signal() != 0;
+}
+
+static void show_bad(void *user, const char *id, const char *reason) {
+    opening *at = user;
+    if (at->bad++ < SHOWN_BAD)
+        complain(EXIT_BAD_INPUT, at->command, "%s: %s: %s", at->folder, id, reason);
+}
+
+const char *speech_cache(const char *command, const char *chosen) {
+    static char path[TRAIN_PATH];
+    const char *home = getenv("HOME"), *caches = getenv("XDG_CACHE_HOME");
+    if (chosen)
+        snprintf(path, sizeof path, "%s", chosen);
+    else if (caches && *caches)
+        snprintf(path, sizeof path, "%s/shoal", caches);
+    else
+        snprintf(path, sizeof path, "%s/.cache/shoal", home && *home ? home : "/tmp");
+    return train_make_folder(command, path) == EXIT_OK ? path : NULL;
+}
+
+bool speech_path(char path[TRAIN_PATH], const char *folder, const char *name) {
+    const int length = snprintf(path, TRAIN_PATH, "%s/%s", folder, name);
+    return length >= 0 && length < TRAIN_PATH;
+}
+
+/* "0.9,1,1.1" */
+static bool read_speeds(speech_set *set, const char *text) {
+    set->plain = -1;
+    for (const char *at = text; *at || at == text;) {
+        char *rest;
+        const double speed = strtod(at, &rest);
+        if (rest == at || (*rest && *rest != ',') || !(speed >= 0.5 && speed <= 2) ||
+            set->speeds == MOST_SPEEDS)
+            return false;
+        if (speed == 1)
+            set->plain = set->speeds;
+        set->speed[set->speeds++] = speed;
+        at = *rest ? rest + 1 : rest;
+    }
+    return set->plain >= 0;
+}
+
+/* Lists are the same at every speed, unless an utterance is too short at one of them. */
+static bool same_utterances(const shoal_corpus *a, const shoal_corpus *b) {
+    shoal_utterance first, second;
+    for (int64_t i = 0;; i++) {
+        const int more = shoal_corpus_utterance(a, i, &first);
+        if (more != shoal_corpus_utterance(b, i, &second))
+            return false;
+        if (!more)
+            return true;
+        if (strcmp(first.id, second.id) != 0)
+            return false;
+    }
+}
+
+static int open_speed(opening *at, shoal_context *context, const train_config *config,
+                      const char *const *units, int64_t unit_count, speech_set *set,
+                      int speed) {
+    const speech_config *speech = &config->speech;
+    const shoal_corpus_options options = {.labels = speech->labels,
+                                          .characters = speech->units,
+                                          .skip_bad = config->skip_bad,
+                                          .normalise = speech->normalise,
+                                          .speed = set->speed[speed],
+                                          .fbank = {.bands = (int32_t)speech->bands},
+                                          .cache = config->cache,
+                                          .units = units,
+                                          .unit_count = unit_count,
+                                          .progress = show_progress,
+                                          .bad = at->bad ? NULL : show_bad,
+                                          .user = at};
+    progress_begin(1);
+    const shoal_status status =
+        shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
+    progress_end();
+    if (status != SHOAL_OK && stop_signal())
+        return 128 + stop_signal();
+    if (status == SHOAL_OK)
+        return EXIT_OK;
+    return complain(status == SHOAL_NO_MEMORY ? EXIT_RESOURCES : EXIT_BAD_INPUT,
+                    at->command, "%s%s", shoal_context_message(context),
+                    at->bad ? "; --skip-bad leaves them out" : "");
+}
+
+static bool allocate_plan(speech_set *set) {
+    const size_t count = (size_t)set->info.utterances;
+    set->members = calloc(count, sizeof *set->members);
+    set->items = calloc(count, sizeof *set->items);
+    set->batches = calloc(count + 1, sizeof *set->batches);
+    set->order = calloc(count, sizeof *set->order);
+    set->keys = calloc(count, sizeof *set->keys);
+    set->epoch = -1;
+    return set->members && set->items && set->batches && set->order && set->keys;
+}
+
+int speech_open(const char *command, shoal_context *context, const char *folder,
+                const train_config *config, bool all_speeds, const char *const *units,
+                int64_t unit_count, speech_set *set) {
+    opening at = {command, folder, 0};
+    *set = (speech_set){.config = config};
+    if (!read_speeds(set, all_speeds ? config->speech.speeds : "1"))
+        return complain(EXIT_USAGE, command,
+                        "speeds is \"%s\"; it must be up to %d numbers from 0.5 to 2 "
+                        "with commas between, one of them 1",
+                        config->speech.speeds, MOST_SPEEDS);
+    for (int i = 0; i < set->speeds; i++) {
+        const int code = open_speed(&at, context, config, units, unit_count, set, i);
+        if (code != EXIT_OK)
+            return code;
+        if (!same_utterances(set->corpora[0], set->corpora[i]))
+            return complain(EXIT_BAD_INPUT, command,
+                            "%s: at speed %g other utterances are too short than at %g; "
+                            "leave them out of wav.scp",
+                            folder, set->speed[i], set->speed[0]);
+    }
+    set->info = shoal_corpus_describe(set->corpora[set->plain]);
+    return allocate_plan(set) ? EXIT_OK
+                              : complain(EXIT_RESOURCES, command, "out of memory");
+}
+
+void speech_close(speech_set *set) {
+    for (int i = 0; i < set->speeds; i++)
+        shoal_corpus_close(set->corpora[i]);
+    free(set->members);
+    free(set->items);
+    free(set->batches);
+    free(set->order);
+    free(set->keys);
+    *set = (speech_set){0};
+}
+
+/* ---- Sizes ------------------------------------------------------------------------- */
+
+int64_t speech_positions(const train_config *config, int64_t frames) {
+    return (frames + config->speech.hop - 1) / config->speech.hop;
+}
+
+int64_t speech_features(const train_config *config) {
+    return config->speech.context * config->speech.bands;
+}
+
+/* Frames of the longest sequence, at the slowest speed. */
+static double longest_frames(const speech_set *set) {
+    const double joined = 100 * (double)set->config->speech.join;
+    double longest = (double)set->info.longest, slowest = 1;
+    for (int i = 0; i < set->speeds; i++)
+        slowest = set->speed[i] < slowest ? set->speed[i] : slowest;
+    longest = joined > longest ? joined : longest;
+    return longest / slowest + 100;
+}
+
+int64_t speech_longest(const speech_set *set) {
+    return speech_positions(set->config, (int64_t)ceil(longest_frames(set)));
+}
+
+int64_t speech_most_rows(const speech_set *set) {
+    double slowest = 1;
+    for (int i = 0; i < set->speeds; i++)
+        slowest = set->speed[i] < slowest ? set->speed[i] : slowest;
+    const double frames = (double)set->config->speech.batch_frames / slowest + 100;
+    const int64_t rows = speech_positions(set->config, (int64_t)ceil(frames)) +
+                         2 * set->config->batch;
+    const int64_t alone = speech_longest(set);
+    return rows > alone ? rows : alone;
+}
+
+/* ---- The plan of an epoch ---------------------------------------------------------- */
+
+static int compare_members(const void *a, const void *b, void *shared) {
+    const speech_set *set = shared;
+    const int32_t first = *(const int32_t *)a, second = *(const int32_t *)b;
+    if (set->keys[first] != set->keys[second])
+        return set->keys[first] < set->keys[second] ? -1 : 1;
+    return first - second;
+}
+
+/* By speaker, and within one by chance or in the folder's order. */
+static void order_members(speech_set *set, bool shuffled) {
+    const int64_t count = set->info.utterances;
+    const uint64_t seed = set->config->seed;
+    for (int64_t i = 0; i < count; i++) {
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[set->plain], i, &one);
+        const uint64_t number = (uint64_t)(set->epoch * count + i);
+        set->members[i] = (int32_t)i;
+        set->keys[i] = (uint64_t)one.speaker_index << 32 |
+                       (shuffled ? shoal_random(seed, STREAM_JOIN, number) >> 32 : 0);
+    }
+    if (set->config->speech.join > 0)
+        qsort_r(set->members, (size_t)count, sizeof *set->members, compare_members, set);
+}
+
+/* Sequences: utterances of one speaker as long as they stay within `join` seconds. */
+static void make_items(speech_set *set) {
+    const int64_t most = (int64_t)(100 * (double)set->config->speech.join);
+    int64_t speaker = -1;
+    set->item_count = 0;
+    for (int64_t i = 0; i < set->info.utterances; i++) {
+        speech_item *last = set->item_count ? &set->items[set->item_count - 1] : NULL;
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[set->plain], set->members[i], &one);
+        if (last && speaker == one.speaker_index && last->frames + one.frames <= most) {
+            last->count++;
+            last->frames += one.frames;
+        } else {
+            set->items[set->item_count++] = (speech_item){i, 1, one.frames};
+        }
+        speaker = one.speaker_index;
+    }
+}
+
+static int compare_items(const void *a, const void *b, void *shared) {
+    const speech_set *set = shared;
+    const speech_item *first = a, *second = b;
+    const uint64_t x = set->keys[set->members[first->first]];
+    const uint64_t y = set->keys[set->members[second->first]];
+    return x != y ? (x < y ? -1 : 1) : first->first < second->first ? -1 : 1;
+}
+
+/* Sequences of about the same length come together: sorted by length with a tenth of
+   chance. */
+static void sort_items(speech_set *set) {
+    for (int64_t i = 0; i < set->item_count; i++) {
+        const speech_item *item = &set->items[i];
+        const uint64_t number = (uint64_t)(set->epoch * set->info.utterances + i);
+        const double chance =
+            (double)(shoal_random(set->config->seed, STREAM_LENGTH, number) >> 11) *
+            0x1p-53;
+        set->keys[set->members[item->first]] =
+            (uint64_t)((double)item->frames * (1 + 0.1 * chance) * 1024);
+    }
+    qsort_r(set->items, (size_t)set->item_count, sizeof *set->items, compare_items, set);
+}
+
+static void cut_batches(speech_set *set) {
+    const int64_t most = set->config->speech.batch_frames;
+    int64_t frames = 0, count = 0;
+    set->batch_count = 0;
+    for (int64_t i = 0; i < set->item_count; i++) {
+        frames += set->items[i].frames;
+        count++;
+        if (i == 0 || frames > most || count > set->config->batch) {
+            set->batches[set->batch_count++] = i;
+            frames = set->items[i].frames;
+            count = 1;
+        }
+    }
+    set->batches[set->batch_count] = set->item_count;
+}
+
+bool speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
+    if (set->epoch == epoch)
+        return true;
+    set->epoch = epoch;
+    order_members(set, shuffled);
+    make_items(set);
+    if (shuffled)
+        sort_items(set);
+    cut_batches(set);
+    for (int64_t i = 0; i < set->batch_count; i++) {
+        const uint64_t number = (uint64_t)(epoch * set->info.utterances + i);
+        set->order[i] = (int32_t)i;
+        set->keys[i] = shuffled ? shoal_random(set->config->seed, STREAM_ORDER, number)
+                                : (uint64_t)i;
+    }
+    qsort_r(set->order, (size_t)set->batch_count, sizeof *set->order, compare_members,
+            set);
+    return set->batch_count > 0;
+}
+
+/* ---- A batch ----------------------------------------------------------------------- */
+
+static bool make_room(void *place, size_t *room, size_t count, size_t size) {
+    void **array = place;
+    if (count <= *room)
+        return true;
+    void *more = realloc(*array, count * size);
+    if (!more)
+        return false;
+    *array = more;
+    *room = count;
+    return true;
+}
+
+void speech_batch_free(speech_batch *batch) {
+    free(batch->offsets);
+    free(batch->label_offsets);
+    free(batch->first);
+    free(batch->members);
+    free(batch->labels);
+    free(batch->features);
+    free(batch->frames);
+    *batch = (speech_batch){0};
+}
+
+static int draw_speed(const speech_set *set, int32_t utterance, bool training) {
+    const uint64_t number =
+        (uint64_t)(set->epoch * set->info.utterances + (int64_t)utterance);
+    return training && set->speeds > 1
+               ? (int)shoal_random_below(set->config->seed, STREAM_SPEED, number,
+                                         (uint64_t)set->speeds)
+               : set->plain;
+}
+
+/* Normalised frames of one utterance, appended to those of the sequence. */
+static bool append_frames(speech_batch *batch, const shoal_utterance *one, int64_t bands,
+                          int64_t at) {
+    if (!make_room(&batch->frames, &batch->frame_room,
+                   (size_t)((at + one->frames) * bands), sizeof *batch->frames))
+        return false;
+    float *out = batch->frames + at * bands;
+    for (int64_t t = 0; t < one->frames; t++)
+        for (int64_t band = 0; band < bands; band++)
+            out[t * bands + band] = (one->features[t * bands + band] - one->mean[band]) *
+                                    one->scale[band];
+    return true;
+}
+
+static bool append_labels(speech_batch *batch, const shoal_utterance *one, int64_t b) {
+    const size_t at = (size_t)batch->label_offsets[b + 1];
+    const size_t count = (size_t)one->label_count;
+    if (at + count > batch->label_room &&
+        !make_room(&batch->labels, &batch->label_room, 2 * (at + count),
+                   sizeof *batch->labels))
+        return false;
+    memcpy(batch->labels + at, one->labels, count * sizeof *batch->labels);
+    batch->label_offsets[b + 1] += one->label_count;
+    return true;
+}
+
+/* Bands and stretches of time become 0, which is the mean (Park et al. 2019). */
+static void mask(const speech_set *set, int64_t item, int64_t frames, float *values) {
+    const speech_config *speech = &set->config->speech;
+    const int64_t bands = speech->bands, masks = speech->band_masks + speech->time_masks;
+    for (int64_t m = 0; m < masks; m++) {
+        const bool of_bands = m < speech->band_masks;
+        const int64_t all = of_bands ? bands : frames;
+        const int64_t widest = of_bands ? speech->band_mask : speech->time_mask;
+        const uint64_t key =
+            shoal_random(set->config->seed, STREAM_MASK,
+                         (uint64_t)((set->epoch * set->info.utterances + item) * 2048 +
+                                    m));
+        int64_t width = (int64_t)shoal_random_below(key, 0, 0, (uint64_t)widest + 1);
+        width = width < all / 2 ? width : all / 2;
+        const int64_t begin =
+            (int64_t)shoal_random_below(key, 0, 1, (uint64_t)(all - width + 1));
+        for (int64_t t = of_bands ? 0 : begin; t < (of_bands ? frames : begin + width);
+             t++)
+            for (int64_t band = of_bands ? begin : 0;
+                 band < (of_bands ? begin + width : bands); band++)
+                values[t * bands + band] = 0;
+    }
+}
+
+void speech_stack(const train_config *config, const float *frames, int64_t count,
+                  float *out) {
+    const speech_config *speech = &config->speech;
+    const int64_t bands = speech->bands, context = speech->context;
+    const int64_t left = (context - speech->hop) / 2;
+    const int64_t positions = speech_positions(config, count);
+    for (int64_t i = 0; i < positions; i++)
+        for (int64_t k = 0; k < context; k++) {
+            const int64_t t = i * speech->hop - left + k;
+            float *to = out + (i * context + k) * bands;
+            if (t >= 0 && t < count)
+                memcpy(to, frames + t * bands, sizeof *to * (size_t)bands);
+            else
+                memset(to, 0, sizeof *to * (size_t)bands);
+        }
+}
+
+/* Sequence b of the batch. */
+static bool add_item(const speech_set *set, const speech_item *item, int64_t index,
+                     bool training, int64_t b, speech_batch *batch) {
+    const train_config *config = set->config;
+    int64_t frames = 0;
+    batch->label_offsets[b + 1] = batch->label_offsets[b];
+    batch->first[b] = item->first;
+    batch->members[b] = item->count;
+    for (int64_t i = 0; i < item->count; i++) {
+        const int32_t member = set->members[item->first + i];
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[draw_speed(set, member, training)], member,
+                               &one);
+        if (!append_frames(batch, &one, config->speech.bands, frames) ||
+            !append_labels(batch, &one, b))
+            return false;
+        frames += one.frames;
+    }
+    if (training && set->epoch >= config->speech.mask_after)
+        mask(set, index, frames, batch->frames);
+    const int64_t positions = speech_positions(config, frames);
+    const int64_t first = batch->offsets[b], width = speech_features(config);
+    batch->offsets[b + 1] = first + positions;
+    const size_t floats = (size_t)((first + positions) * width);
+    if (floats > batch->feature_room &&
+        !make_room(&batch->features, &batch->feature_room, floats + floats / 2,
+                   sizeof *batch->features))
+        return false;
+    speech_stack(config, batch->frames, frames, batch->features + first * width);
+    return true;
+}
+
+static bool room_for_sequences(speech_batch *batch, size_t count) {
+    size_t room = batch->sequence_room;
+    int64_t **const arrays[] = {&batch->offsets, &batch->label_offsets, &batch->first,
+                                &batch->members};
+    for (int i = 0; i < 4; i++) {
+        room = batch->sequence_room;
+        if (!make_room(arrays[i], &room, count + 1, sizeof(int64_t)))
+            return false;
+    }
+    batch->sequence_room = room;
+    return true;
+}
+
+bool speech_fill(const speech_set *set, int64_t number, bool training,
+                 speech_batch *batch) {
+    const int64_t which = set->order[number], first = set->batches[which];
+    const int64_t count = set->batches[which + 1] - first;
+    if (!room_for_sequences(batch, (size_t)count))
+        return false;
+    batch->count = count;
+    batch->longest = batch->most_labels = 0;
+    batch->offsets[0] = batch->label_offsets[0] = 0;
+    for (int64_t b = 0; b < count; b++) {
+        if (!add_item(set, &set->items[first + b], first + b, training, b, batch))
+            return false;
+        const int64_t rows = batch->offsets[b + 1] - batch->offsets[b];
+        const int64_t labels = batch->label_offsets[b + 1] - batch->label_offsets[b];
+        batch->longest = rows > batch->longest ? rows : batch->longest;
+        batch->most_labels = labels > batch->most_labels ? labels : batch->most_labels;
+    }
+    return true;
+}

@@ -1,0 +1,23 @@
+/* shoal eval for recognisers. */
+#ifndef SHOAL_CLI_SPEECH_EVAL_H
+#define SHOAL_CLI_SPEECH_EVAL_H
+
+#include "train.h"
+
+enum { EVAL_MOST_KINDS = 32, EVAL_NAME = 128 };
+
+typedef struct {
+    const char *path; /* a run or a file */
+    const char *data; /* a data folder */
+    const char *cache;
+    bool skip_bad, controls, json;
+    int64_t beams; /* 0: greedy */
+    double join;   /* seconds; negative: as in the training */
+    int kinds;     /* 0: the one that was trained */
+    char (*names)[EVAL_NAME];
+} speech_eval_job;
+
+/* An exit code; prints the table or the JSON object. */
+int speech_eval(const speech_eval_job *job, shoal_context *context);
+
+#endif

@@ -1,0 +1,92 @@
+#define _GNU_SOURCE
+#include "speech_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common.h"
+
+static bool is_file(const char *path) {
+    struct stat information;
+    return stat(path, &information) == 0 && S_ISREG(information.st_mode);
+}
+
+bool speech_model_find(const char *command, const char *path, char found[TRAIN_PATH]) {
+    struct stat information;
+    if (stat(path, &information) != 0 || !S_ISDIR(information.st_mode))
+        return snprintf(found, TRAIN_PATH, "%s", path) < TRAIN_PATH;
+    if (!train_path(command, found, path, TRAIN_BEST))
+        return false;
+    return is_file(found) || train_path(command, found, path, TRAIN_CHECKPOINT);
+}
+
+/* One unit per line. */
+static bool split_units(speech_model *made, const char *note) {
+    for (const char *c = note; *c; c++)
+        made->unit_count += *c == '\n';
+    made->text = strdup(note);
+    made->units = calloc((size_t)made->unit_count + 1, sizeof *made->units);
+    if (!made->text || !made->units)
+        return false;
+    char *at = made->text;
+    for (int64_t i = 0; i < made->unit_count; i++) {
+        made->units[i] = at;
+        at += strcspn(at, "\n");
+        *at++ = 0;
+    }
+    return true;
+}
+
+static int read_notes(const char *command, const shoal_checkpoint *file,
+                      speech_model *made) {
+    const char *units = shoal_checkpoint_note(file, speech_task.key);
+    const char *step = shoal_checkpoint_note(file, "state.step");
+    if (!units)
+        return complain(EXIT_BAD_INPUT, command, "%s: is no recogniser: it has no %s",
+                        made->path, speech_task.key);
+    made->step = step ? strtoll(step, NULL, 10) : 0;
+    return split_units(made, units) ? EXIT_OK
+                                    : complain(EXIT_RESOURCES, command, "out of memory");
+}
+
+int speech_model_open(const char *command, shoal_context *context, const char *path,
+                      speech_model *made) {
+    shoal_checkpoint *file;
+    train_reason reason;
+    *made = (speech_model){0};
+    if (!speech_model_find(command, path, made->path))
+        return EXIT_USAGE;
+    shoal_status status = train_read(context, made->path, &made->config, &reason);
+    if (status != SHOAL_OK)
+        return train_complain(status, EXIT_BAD_INPUT, command, &reason);
+    if (strcmp(made->config.task, "speech") != 0)
+        return complain(EXIT_BAD_INPUT, command,
+                        "%s: is no recogniser, but a model of %s", made->path,
+                        made->config.task);
+    status = shoal_checkpoint_open(context, made->path, &file);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, command, context);
+    const int code = read_notes(command, file, made);
+    shoal_checkpoint_close(file);
+    return code;
+}
+
+int speech_model_load(const char *command, shoal_context *context, int64_t max_batch,
+                      int64_t max_rows, speech_model *made) {
+    const shoal_status status =
+        shoal_model_load(context, made->path, max_batch, max_rows, 0, &made->model);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, command, context);
+    if (shoal_model_settings(made->model)->outputs == made->unit_count + 1)
+        return EXIT_OK;
+    return complain(EXIT_BAD_INPUT, command, "%s: has other units than outputs",
+                    made->path);
+}
+
+void speech_model_close(speech_model *made) {
+    shoal_model_destroy(made->model);
+    free(made->text);
+    free(made->units);
+    *made = (speech_model){0};
+}

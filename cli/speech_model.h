@@ -1,0 +1,28 @@
+/* A trained recogniser: its file, the training's configuration and units. */
+#ifndef SHOAL_CLI_SPEECH_MODEL_H
+#define SHOAL_CLI_SPEECH_MODEL_H
+
+#include "train.h"
+
+typedef struct {
+    char path[TRAIN_PATH];
+    train_config config;
+    int64_t step;
+    char *text;         /* what the units lie in */
+    const char **units; /* [unit_count]; class 0 is the blank, class i is units[i - 1] */
+    int64_t unit_count;
+    shoal_model *model; /* NULL until speech_model_load */
+} speech_model;
+
+/* The best model in a run's folder, or else its checkpoint; or a file. Complains and
+   returns false when the path is too long. */
+bool speech_model_find(const char *command, const char *path, char found[TRAIN_PATH]);
+/* Reads what stands around the weights; an exit code, after a complaint. */
+int speech_model_open(const char *command, shoal_context *context, const char *path,
+                      speech_model *made);
+/* The weights, for batches of so many sequences and rows. */
+int speech_model_load(const char *command, shoal_context *context, int64_t max_batch,
+                      int64_t max_rows, speech_model *made);
+void speech_model_close(speech_model *made);
+
+#endif

@@ -1,0 +1,135 @@
+#!/bin/bash
+# shoal train speech, eval and recognise, on data folders of tones: train, resume to the
+# last bit, error rates and controls, bad data.
+. "$(dirname "$0")/lib/helpers.sh"
+if ! shoal recognise --help | grep -q beams; then
+    echo "ok speech # SKIP the program was built without speech"
+    exit 77
+fi
+
+tools <<'PYTHON'
+import math, os, random, wave, struct
+TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
+def sound(path, units, seed):
+    """A tone of 0.1 s for each unit, with pauses and some noise."""
+    noise, samples = random.Random(seed), []
+    for unit in units:
+        for i in range(1600):
+            tone = math.sin(2 * math.pi * TONES[unit] * i / 16000)
+            samples.append(0.3 * tone + noise.uniform(-0.02, 0.02))
+        samples += [noise.uniform(-0.02, 0.02) for _ in range(noise.randrange(400, 1200))]
+    with wave.open(path, "wb") as f:
+        f.setparams((1, 2, 16000, 0, "NONE", ""))
+        f.writeframes(struct.pack(f"<{len(samples)}h",
+                                  *(int(32767 * s) for s in samples)))
+def make(folder, count, seed):
+    os.makedirs(folder)
+    draw = random.Random(int(seed))
+    lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "phones",
+                                                              "utt2spk")}
+    for n in range(int(count)):
+        units = [draw.choice("ABCD") for _ in range(draw.randrange(2, 7))]
+        name = f"s{n % 3}-{n:03}"
+        sound(f"{folder}/{name}.wav", units, n + int(seed))
+        lists["wav.scp"].write(f"{name} {name}.wav\n")
+        lists["phones"].write(f"{name} {' '.join(units)}\n")
+        lists["utt2spk"].write(f"{name} s{n % 3}\n")
+def losses(path):
+    for line in open(path):
+        line = json.loads(line)
+        if "step" in line:
+            line.pop("seconds")
+            print(sorted(line.items()))
+def tensors(path):
+    data = open(path, "rb").read()
+    sys.stdout.buffer.write(data[8 + struct.unpack("<Q", data[:8])[0]:])
+PYTHON
+tool make data/train 24 1
+tool make data/dev 6 100
+tool make data/test 6 200
+small="--labels phones --cache cache --set hop=2 --set context=6 --layers 1
+    --set heads=2 --set head_dim=16 --set feed_forward=32 --set batch_frames=300
+    --set speeds=0.9,1 --set mask_after=1 --set validate_every=6 --set warmup=5"
+train() { shoal train speech data $small --out "$@"; }
+
+# ---- The command line ------------------------------------------------------------------
+expect "help" 0 "--skip-bad" shoal train --help
+expect "no data" 2 "no data folder" shoal train speech -o x
+expect "two folders" 2 "one data folder" shoal train speech data data -o x
+expect "nothing there" 3 "nowhere/train/wav.scp" shoal train speech nowhere -o x \
+    --cache cache
+expect "no transcripts" 3 "data/train/text" shoal train speech data -o x --cache cache
+expect "a field of copy" 2 "the task speech has no length" train x --length 3
+expect "a field of speech" 2 "the task copy has no bands" shoal train copy -o x \
+    --set bands=40
+expect "wrong speeds" 3 "speeds is" train x --set speeds=0.9
+expect "unknown preset" 2 "no preset" train x --preset none
+expect "preset paper" 0 '"layers": 9' shoal train speech --preset paper --print-config
+report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
+
+# ---- Training --------------------------------------------------------------------------
+expect "trains" 0 "20 of 20 steps" train whole --steps 20 --threads 1
+check "keeps the best" test -f whole/best.safetensors
+check "features are kept" test "$(ls cache/*.features | wc -l)" = 3
+expect "features are used again" 0 "20 of 20 steps" train again --steps 20 --threads 2
+report "threads change nothing" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
+    <(tool tensors again/checkpoint.safetensors))"
+for steps in 4 7 13 20; do
+    # the rate's fall is towards the last of all steps
+    train parts --resume --steps $steps --set decay_steps=20 >/dev/null 2>err || cat err
+done
+report "resumes to the last bit" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
+    <(tool tensors parts/checkpoint.safetensors))"
+report "the log is the same" "$(diff <(tool losses whole/log.jsonl) \
+    <(tool losses parts/log.jsonl | awk '!seen[$0]++') | grep '^<')"
+"$program" train speech data $small --out killed --steps 20 --save-seconds 0 \
+    >/dev/null 2>&1 &
+until [ "$(grep -c loss killed/log.jsonl 2>/dev/null)" -ge 5 ] 2>/dev/null; do
+    kill -0 $! 2>/dev/null || break
+    sleep 0.02
+done
+kill -9 $! 2>/dev/null
+wait $! 2>/dev/null
+expect "goes on after kill -9" 0 "20 of 20" train killed --resume --steps 20
+report "killed: the same bits" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
+    <(tool tensors killed/checkpoint.safetensors))"
+sed 's/ A/ B/' data/train/phones >changed
+cp -r data data2 && cp changed data2/train/phones
+expect "other data" 3 "the checkpoint has data = " shoal train speech data2 --resume \
+    --out whole $small --steps 30
+expect "joins" 0 "3 of 3 steps" train joined --steps 3 --join 3
+expect "other weights first" 0 "2 of 2 steps" train from --steps 2 \
+    --from whole/best.safetensors --learning-rate 1e-4
+expect "letters" 0 "2 of 2 steps" train letters --steps 2 --units characters
+
+# ---- Learning, eval and recognise ------------------------------------------------------
+expect "learns" 0 "of 240 steps" train good --steps 240 --learning-rate 0.01 \
+    --set validate_every=60
+expect "eval" 0 "uniform attention" shoal eval good --data data/test --cache cache \
+    --controls --attention full,clustered-3
+expect "eval json" 0 '"error_rate"' shoal eval good --data data/test --cache cache --json
+check "it has learnt" json 'd["kinds"][0]["error_rate"] < 30'
+expect "eval with beams" 0 "full" shoal eval good --data data/test --cache cache --beams 8
+expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --join 4
+expect "eval needs data" 2 "needs --data" shoal eval good
+expect "recognise" 0 "data/test/s0-000.wav:" shoal recognise good data/test/s0-000.wav
+expect "recognise json" 0 '"begin"' shoal recognise good data/test/s0-000.wav \
+    data/test/s1-001.wav --json --beams 4
+check "two files" json 'len(d["files"]) == 2 and len(d["files"][0]["units"]) > 0'
+expect "no recording" 3 "nothing.wav" shoal recognise good nothing.wav
+shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
+expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
+
+# ---- Bad data --------------------------------------------------------------------------
+rm -r data2 && cp -r data data2
+rm data2/train/s1-001.wav
+head -c 60 data/train/s2-002.wav >data2/train/s2-002.wav
+sed -i 's/^s0-003 .*/s0-003/' data2/train/phones
+bad() { shoal train speech data2 $small --out "$@"; }
+expect "bad data" 3 "3 of 24 utterances cannot be used" bad b --steps 2
+check "missing files are named" says "s1-001: "
+check "empty transcripts are named" says "s0-003: its transcript is empty"
+expect "bad ones are skipped" 0 "2 of 2 steps" bad b --steps 2 --skip-bad
+sed -i 's/$/ E/' data2/dev/phones
+expect "unknown units" 3 "E is no unit of the model" bad c --steps 2 --skip-bad
+finish
