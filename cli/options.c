@@ -220,8 +220,26 @@ static const option_row *find_row(const command_help *help, char **arguments, in
     return NULL;
 }
 
+/* What the command line alone shows to be a mistake. */
+static bool refuse_value(const command_help *help, const option_row *row,
+                         const char *value, bool *seen) {
+    const bool file = row->value &&
+                      (strcmp(row->value, "FILE") == 0 || strcmp(row->value, "DIR") == 0);
+    if (row->value && value && !*value)
+        complain(EXIT_USAGE, help->command, "--%s is empty; is a variable not set?",
+                 row->name);
+    else if (file && *seen && !row->repeats)
+        complain(EXIT_USAGE, help->command, "--%s is given twice", row->name);
+    else {
+        *seen = true;
+        return false;
+    }
+    return true;
+}
+
 int take_options(const command_help *help, int count, char **arguments, void *job) {
     struct option longs[MAX_OPTIONS + 1] = {{0}};
+    bool seen[MAX_OPTIONS] = {false};
     char shorts[2 * MAX_OPTIONS + 2];
     translate(help->options, longs, shorts);
     opterr = 0;
@@ -232,10 +250,8 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
             print_help(help);
             return EXIT_OK;
         }
-        if (row && row->value && optarg && !*optarg)
-            return complain(EXIT_USAGE, help->command,
-                            "--%s is empty; is a variable not set?", row->name);
-        if (!row || !take_option(help, row, optarg, job))
+        if (!row || refuse_value(help, row, optarg, &seen[row - help->options]) ||
+            !take_option(help, row, optarg, job))
             return EXIT_USAGE;
     }
     for (int i = optind; i < count; i++)

@@ -35,6 +35,7 @@ typedef struct {
     int64_t min, max;
     option_function *take;
     const char *const *choices; /* the words that a value may be, then NULL; or NULL */
+    bool repeats; /* FILE and DIR are refused twice, where one would be forgotten */
 } option_row;
 
 /* The end of a row: what the option does. */

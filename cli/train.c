@@ -86,7 +86,7 @@ static const option_row rows[] =
      {"learning-rate", 0, "X", "(default: 0.0002); speech: 0.001", TAKEN_BY(take_field)},
      {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
      {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
-      TAKEN_BY(take_config)},
+      TAKEN_BY(take_config), .repeats = true},
      {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
      {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
       SETS_FLAG(train_job, print_config)},

@@ -90,6 +90,7 @@ static void take_line(plotted_log *log, const json_t *line) {
     const char *kind = json_string_value(json_object_get(config, "attention"));
     if (kind)
         snprintf(log->name, NAME, "%s, L = %.0f", kind, number_of(config, "length"));
+    make_utf8(log->name); /* it may have been cut inside a letter */
 }
 
 /* The next line's object, NULL where the log ends: a last line that was not written whole
@@ -135,6 +136,7 @@ static int open_log(plotted_log *log, const char *path) {
     if (length < 0 || length >= TRAIN_PATH)
         return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
     snprintf(log->name, NAME, "%s", path);
+    make_utf8(log->name);
     const int code = will_read("plot", log->path);
     return code == EXIT_OK ? read_log(log) : code;
 }

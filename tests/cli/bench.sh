@@ -2,8 +2,6 @@
 # Drives `shoal bench` of the program given as $1 on tiny problems: what it prints and
 # writes, that a wrong result gets no time, that an interrupt keeps what there is.
 . "$(dirname "$0")/lib/helpers.sh"
-sanitized=no
-ldd "$program" | grep -q libasan && sanitized=yes
 bench() { shoal bench "$@"; }
 
 small="--lengths 40..160 --heads 2 --dim 16 --repeats 2 --threads 2"

@@ -46,6 +46,7 @@ check "nothing was written" sh -c '! ls o.npy real/o.npy 2>/dev/null'
 check "the same device twice" attend -o /dev/null --save-groups /dev/null
 expect "no name" 2 "--output is empty; is a variable not set?" attend -o ''
 expect "no second name" 2 "--save-groups is empty" attend -o o.npy --save-groups ''
+expect "an output twice" 2 "--output is given twice" attend -o o.npy --output p.npy
 expect "no instruction set" 2 "--isa is empty" attend -o o.npy --isa=
 expect "no input" 2 "a word of the line is empty" shoal attend full "" k.npy v.npy \
     -o o.npy
@@ -112,8 +113,13 @@ sys.exit(subprocess.call(sys.argv[1:], stdout=theirs) != -13)' "$program" "$@"; 
     expect "a picture over an array" 2 "would overwrite the input dumps/layer0_k.npy" \
         shoal quality dumps --plot array.png
     check "the array is as it was" cmp dumps/layer0_k.npy k.npy
-    expect "a log without an end" 3 "line 1 is no JSON object" timeout 20 prlimit \
-        --as=2000000000 "$program" plot /dev/zero -o zero.svg
+    expect "a log without an end" 3 "line 1 is no JSON object" \
+        limited plot /dev/zero -o zero.svg
+    cp log.jsonl $'caf\351.jsonl'
+    check "a name that is no UTF-8" shoal plot $'caf\351.jsonl' -o latin.svg
+    printf '{"config": {"attention": "a%s"}}\n' "$(printf '\303\251%.0s' {1..99})" |
+        cat - log.jsonl >long.jsonl
+    check "a name that is cut" shoal plot long.jsonl -o long.svg
     check "a picture that is only an ending" shoal plot log.jsonl -o .svg
     expect "a picture over a table" 2 "two outputs" shoal bench --csv b.svg --plot ./b.svg
 else

@@ -209,7 +209,7 @@ expect "a flipped bit" 3 "the file is damaged" train flipped --resume --steps 70
 expect "a flipped bit: eval" 3 "the file is damaged" shoal eval flipped
 tool remake straight/checkpoint.safetensors huge.safetensors heads=1024
 expect "a small file of a large model" 3 "embedding.weight' has another shape" \
-    prlimit --as=2000000000 "$program" eval huge.safetensors
+    limited eval huge.safetensors
 tool remake straight/checkpoint.safetensors nan.safetensors nan=output.bias
 expect "weights that are no numbers" 3 "tensor 'output.bias' has a NaN" \
     shoal eval nan.safetensors

@@ -16,6 +16,13 @@ export LSAN_OPTIONS
 
 shoal() { "$program" "$@"; }
 into() { "${@:2}" >"$1"; } # FILE COMMAND...
+sanitized=no
+ldd "$program" | grep -q libasan && sanitized=yes
+# limited ARGUMENT...: the program in 2 GB of memory; a sanitizer needs more addresses.
+limited() {
+    if [ $sanitized = yes ]; then shoal "$@"; return; fi
+    (ulimit -v 2000000 && exec "$program" "$@")
+}
 absent() { [ ! -e "$1" ]; }
 
 # run ARGUMENT...: the program; what it wrote is left in `out` and `err`.
