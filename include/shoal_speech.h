@@ -48,8 +48,8 @@
  * Memory.   Opening allocates what one window needs and tells how much. Transcribing
  *           takes buffers for the sound, which do not grow with its length. The libraries
  *           that read and resample sound use malloc, whatever the context's allocator is.
- *           The model's files stay mapped until the speech is closed: do not write to
- *           them meanwhile.
+ *           The model's files are mapped while it is opened (do not write to them then)
+ *           and not needed afterwards.
  * Threads.  As in shoal.h: one context per thread, with all that belongs to it. Callbacks
  *           come in the caller's thread, and must not use the speech they come from.
  * Bits.     The same model, sound, options and seed give the same text on any number of
@@ -93,7 +93,7 @@ typedef struct {
     int32_t heads, layers;    /* of the encoder */
     int32_t text_positions, text_layers, vocabulary;
     int32_t multilingual; /* 0: English only */
-    size_t bytes;         /* of memory, without the mapped file */
+    size_t bytes;         /* of memory */
 } shoal_speech_info;
 SHOAL_API shoal_speech_info shoal_speech_describe(const shoal_speech *speech);
 

@@ -335,7 +335,9 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
     sized.half_encoder = too_many_to_widen(&sized.file->sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
-    if (status != SHOAL_OK)
+    if (status == SHOAL_OK)
+        sh_whisper_file_unmap(sized.file);
+    else
         sh_whisper_file_close(sized.file);
     return status;
 }

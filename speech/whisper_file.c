@@ -255,13 +255,20 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
     return sh_ggml_open(context, path, file);
 }
 
+void sh_whisper_file_unmap(whisper_file *file) {
+    struct whisper_source *source = file->source;
+    sh_file_map_close(&source->map);
+    sh_safetensors_close(source->weights);
+    source->weights = NULL;
+    file->tensors = NULL;
+    file->tensor_count = 0;
+}
+
 void sh_whisper_file_close(whisper_file *file) {
     if (!file)
         return;
-    shoal_context *context = file->source->context;
-    sh_file_map_close(&file->source->map);
-    sh_safetensors_close(file->source->weights);
-    sh_release(context, file);
+    sh_whisper_file_unmap(file);
+    sh_release(file->source->context, file);
 }
 
 const file_tensor *sh_whisper_file_tensor(const whisper_file *file, const char *format,

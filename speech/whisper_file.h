@@ -58,6 +58,10 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
                                   whisper_file **file);
 void sh_whisper_file_close(whisper_file *file); /* NULL is legal */
 
+/* Once the weights are copied: gives up the mappings, so that nothing happens to the
+   model when its files change. Sizes, filters and tokens stay. */
+void sh_whisper_file_unmap(whisper_file *file);
+
 /* A weight by its name, printf style; NULL when the file has none of that name, which
    cannot be for the names above. */
 const file_tensor *sh_whisper_file_tensor(const whisper_file *file, const char *format,

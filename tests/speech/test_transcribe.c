@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cases.h"
 #include "small_whisper.h"
@@ -83,6 +84,28 @@ static void test_threads_change_nothing(void **state) {
         close_small(&o);
     }
     assert_true(digests[0] == digests[1] && digests[1] == digests[2]);
+}
+
+/* A model does not need its file any more once it is open; who shortens a mapped file
+   would end the program. */
+static void test_the_file_may_shrink(void **state) {
+    uint64_t digests[2];
+    for (int shrunk = 0; shrunk < 2; shrunk++) {
+        opened o = open_small(&half_model, "shoal-20", 2);
+        const shoal_transcribe_options options = {.no_fallback = 1};
+        if (shrunk)
+            assert_int_equal(truncate(o.path, 0), 0);
+        assert_int_equal(shoal_speech_set_attention(o.speech, "shoal-20"), SHOAL_OK);
+        digests[shrunk] = hear_samples(&o, 3 * SECOND, &options, NULL).digest;
+        FILE *maps = fopen("/proc/self/maps", "r");
+        char line[4096];
+        while (maps && fgets(line, sizeof line, maps))
+            assert_null(strstr(line, o.path));
+        if (maps)
+            fclose(maps);
+        close_small(&o);
+    }
+    assert_true(digests[0] == digests[1]);
 }
 
 static void test_the_caller_can_stop(void **state) {
@@ -261,6 +284,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recordings_of_any_length),
         cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_the_file_may_shrink),
         cmocka_unit_test(test_the_caller_can_stop),
         cmocka_unit_test(test_memory_does_not_grow),
         cmocka_unit_test(test_every_allocation_fails_in_turn),

@@ -91,7 +91,9 @@ static void check_numbers(const small_whisper *model) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
     enum { COUNT = sizeof text / sizeof *text };
     opened o = open_small(model, NULL, 2);
-    exact_whisper definition = exact_of(o.speech->model->file);
+    whisper_file *file;
+    assert_int_equal(sh_whisper_file_open(o.context, o.path, &file), SHOAL_OK);
+    exact_whisper definition = exact_of(file);
     float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
     double *inputs = doubles_of(features, 80 * 3000);
     double *exact = malloc(POSITIONS * SMALL_WIDTH * sizeof *exact);
@@ -111,6 +113,7 @@ static void check_numbers(const small_whisper *model) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     exact_drop(&definition);
+    sh_whisper_file_close(file);
     close_small(&o);
 }
 
