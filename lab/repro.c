@@ -522,8 +522,7 @@ static void draw_cell(cairo_t *cr, const repro_cell *cell, double x, double y) {
     double rgb[3] = {0.93, 0.93, 0.93};
     if (cell->done) {
         colour_of(cell->accuracy, rgb);
-        snprintf(text, sizeof text, cell->accuracy == 1 ? "%.0f" : "%.1f",
-                 fmin(100 * cell->accuracy, cell->accuracy == 1 ? 100 : 99.9));
+        percent_text(text, cell->accuracy);
     }
     cairo_rectangle(cr, x, y, CELL_WIDTH - 1, CELL_HEIGHT - 1);
     cairo_set_source_rgb(cr, rgb[0], rgb[1], rgb[2]);
