@@ -2,6 +2,8 @@
  * rounds a position sees the positions that hash near it, never itself while it has
  * another. Rounds weighted by their log-sum-exp are together one softmax in which a key
  * counts once for every round that shows it: that is how both passes are written.
+ * (Reformer divides by the number of those rounds, and its first chunk looks back at the
+ * last; here the first has none before it.)
  *
  * Forward, one round after another: hash, sort by (bucket, position), cut into chunks,
  * and continue every position's softmax with the keys of its chunk and the one before.
