@@ -1,0 +1,181 @@
+/* shoal embed: a vector for every text. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "common.h"
+#include "texts.h"
+
+typedef struct {
+    text_model model;
+    text_source source;
+    const char *output;
+    bool quiet;
+    replacement to;
+    FILE *file;     /* NULL: JSON lines on stdout */
+    float *vectors; /* [TEXT_BLOCK][size] */
+    int64_t done;
+    double begun;
+} embed_job;
+
+static const option_row rows[] =
+    {{"output", 'o', "FILE",
+      "a .npy file for the vectors, float32 [texts][size], in the\n"
+      "texts' order (default: JSON lines on standard output)",
+      SETS_TEXT(embed_job, output)},
+     TEXT_MODEL_ROWS(embed_job),
+     {"normalize", 0, NULL, "vectors of length 1", SETS_FLAG(embed_job, model.normalize)},
+     {"quiet", 'q', NULL, "no summary on standard error", SETS_FLAG(embed_job, quiet)},
+     HELP_ROW,
+     {0}};
+
+const command_help embed_help = {
+    "embed",
+    "embed FILE... --model DIR [-o vectors.npy] [options]",
+    "A vector for every text by a BERT, RoBERTa or ModernBERT, with any kind of\n"
+    "attention. FILE has a text per line; - is standard input.\n",
+    rows,
+    "Texts are read in blocks, sorted by length and packed without padding: memory does\n"
+    "not grow with the files. The order of the texts is kept; an empty line is a text.\n",
+    "FILE"};
+
+/* ---- .npy, whose number of rows is known at the end -------------------------------- */
+
+enum { HEADER = 128 };
+
+static bool write_header(FILE *file, int64_t texts, int64_t size) {
+    char text[HEADER + 1];
+    memset(text, ' ', sizeof text);
+    memcpy(text, "\x93NUMPY\x01\x00\x76\x00", 10); /* version 1, 118 bytes follow */
+    const int length = snprintf(text + 10, HEADER - 10,
+                                "{'descr': '<f4', 'fortran_order': False, 'shape': "
+                                "(%" PRId64 ", %" PRId64 "), }",
+                                texts, size);
+    text[10 + length] = ' ';
+    text[HEADER - 1] = '\n';
+    return fwrite(text, 1, HEADER, file) == HEADER;
+}
+
+static int cannot_write(const embed_job *job) {
+    return complain(EXIT_RESOURCES, "embed", "%s cannot be written: %s", job->output,
+                    strerror(errno));
+}
+
+static int begin_output(embed_job *job) {
+    if (!job->output)
+        return EXIT_OK;
+    job->file = replace_begin(&job->to, job->output);
+    if (!job->file)
+        return cannot_write(job);
+    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.temporary[0]) {
+        replace_end(&job->to, false);
+        job->file = NULL;
+        return complain(EXIT_USAGE, "embed",
+                        "%s is no ordinary file, and the number of texts is known at the "
+                        "end only; without -o vectors go to standard output as they come",
+                        job->output);
+    }
+    return write_header(job->file, 0, job->model.size) ? EXIT_OK : cannot_write(job);
+}
+
+static int end_output(embed_job *job, int code) {
+    if (!job->file)
+        return code;
+    bool good = code == EXIT_OK;
+    if (good)
+        good = fseek(job->file, 0, SEEK_SET) == 0 &&
+               write_header(job->file, job->done, job->model.size);
+    const bool kept = replace_end(&job->to, good);
+    return code == EXIT_OK && !kept ? cannot_write(job) : code;
+}
+
+/* ---- Blocks ------------------------------------------------------------------------ */
+
+static int print_vectors(const embed_job *job) {
+    const int64_t size = job->model.size;
+    for (int64_t i = 0; i < job->source.count; i++) {
+        printf("{\"text\": %" PRId64 ", \"vector\": [", job->source.first + i + 1);
+        for (int64_t j = 0; j < size; j++)
+            printf("%s%.9g", j ? ", " : "", (double)job->vectors[i * size + j]);
+        puts("]}");
+    }
+    return fflush(stdout) == 0
+               ? EXIT_OK
+               : complain(EXIT_RESOURCES, "embed", "standard output cannot be written");
+}
+
+static int put_block(const embed_job *job) {
+    const size_t count = (size_t)(job->source.count * job->model.size);
+    if (!job->file)
+        return print_vectors(job);
+    return fwrite(job->vectors, sizeof(float), count, job->file) == count
+               ? EXIT_OK
+               : cannot_write(job);
+}
+
+static int embed_all(embed_job *job) {
+    int code = texts_next(&job->source);
+    while (code == EXIT_OK && job->source.count > 0 && !stop_signal()) {
+        code = embed_block("embed", &job->model, &job->source, job->vectors);
+        if (code == EXIT_OK)
+            code = put_block(job);
+        if (code != EXIT_OK)
+            break;
+        job->done += job->source.count;
+        progress_say("%" PRId64 " texts, %.1f per second", job->done,
+                     (double)job->done / (seconds_now() - job->begun));
+        code = texts_next(&job->source);
+    }
+    return code == EXIT_OK && stop_signal() ? 128 + stop_signal() : code;
+}
+
+static int run(embed_job *job) {
+    int code = open_text_model("embed", &job->model);
+    watch_stop(); /* an interrupt leaves what was at the output's place */
+    if (code == EXIT_OK) {
+        job->vectors = malloc((size_t)(TEXT_BLOCK * job->model.size) * sizeof(float));
+        code = job->vectors ? begin_output(job)
+                            : complain(EXIT_RESOURCES, "embed", "out of memory");
+    }
+    if (code != EXIT_OK)
+        return end_output(job, code);
+    job->begun = seconds_now();
+    progress_begin(1);
+    progress_say("the first texts");
+    code = end_output(job, embed_all(job));
+    progress_end();
+    const double seconds = seconds_now() - job->begun;
+    if (code == EXIT_OK && !job->quiet)
+        tell("%" PRId64 " texts in %.2f s, %.1f per second; vectors of %" PRId64,
+             job->done, seconds, (double)job->done / seconds, job->model.size);
+    return code;
+}
+
+int embed_command(int count, char **arguments) {
+    embed_job job = {.model = {.folder = getenv("SHOAL_MODEL")},
+                     .source = {.command = "embed"}};
+    const int ended = take_options(&embed_help, count, arguments, &job);
+    if (ended >= 0)
+        return ended;
+    job.source.paths = arguments + optind;
+    job.source.files = count - optind;
+    if (job.source.files == 0)
+        return complain(EXIT_USAGE, "embed", "no file was given; usage: shoal %s",
+                        embed_help.usage);
+    int code = EXIT_OK;
+    for (int i = 0; i < job.source.files && code == EXIT_OK; i++)
+        if (strcmp(job.source.paths[i], "-") != 0)
+            code = will_read("embed", job.source.paths[i]);
+    if (code == EXIT_OK && job.output)
+        code = will_write("embed", job.output);
+    if (code == EXIT_OK)
+        code = run(&job);
+    texts_close(&job.source);
+    free(job.vectors);
+    close_text_model(&job.model);
+    return code;
+}

@@ -1,0 +1,110 @@
+/* What embed and similar share: texts out of files, block by block, and the model that
+   turns them into vectors. */
+#ifndef SHOAL_CLI_TEXTS_H
+#define SHOAL_CLI_TEXTS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "options.h"
+#include <shoal_models.h>
+
+/* ---- Texts ------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *command;
+    char **paths; /* [files]; "-" is standard input */
+    int files;
+    const char *field;  /* of JSON lines; NULL: plain lines */
+    const char *prefix; /* put before every text; NULL: nothing */
+    bool whole;         /* a file is one text */
+
+    int next; /* file */
+    int file; /* descriptor of the one that is open */
+    bool open;
+    unsigned char *input; /* [INPUT_BYTES], what was read of it */
+    size_t input_at, input_count;
+    int64_t line; /* in it, the last that was read */
+    char *bytes;  /* the block's texts, one after another, each ending in 0 */
+    size_t used, room;
+    size_t *begins;     /* [TEXT_BLOCK] */
+    int64_t first;      /* texts before the block */
+    int64_t count;      /* texts of the block; 0: there are no more */
+    const char **texts; /* [count] */
+    int64_t *sizes;     /* [count] */
+} text_source;
+
+enum { TEXT_BLOCK = 2048 };
+
+/* The next block. Exit code, after a complaint that names file and line. */
+int texts_next(text_source *source);
+void texts_close(text_source *source);
+
+/* ---- The model -------------------------------------------------------------------- */
+
+typedef struct {
+    const char *folder, *attention, *isa;
+    int64_t threads, rows, window, stride;
+    int long_texts, pooling;
+    bool normalize;
+    shoal_context *context;
+    shoal_text_encoder *encoder;
+    int64_t size; /* of a vector */
+} text_model;
+
+extern const char *const long_names[], *const pooling_names[];
+
+enum { ROWS_MOST = 1 << 22 };
+
+#define TEXT_MODEL_ROWS(job)                                                             \
+    {"model", 'm', "DIR",                                                                \
+     "Hugging Face folder of a BERT, RoBERTa or ModernBERT\n"                            \
+     "(default: the environment variable SHOAL_MODEL)",                                  \
+     SETS_TEXT(job, model.folder)},                                                      \
+        {"attention", 'a', "KIND",                                                       \
+         "attention, as shoal kinds spells it; in ModernBERT that of the\n"              \
+         "global layers (default: full)",                                                \
+         SETS_TEXT(job, model.attention)},                                               \
+        {"long", 0, "HOW",                                                               \
+         "what longer texts than the window become: windows that\n"                      \
+         "overlap, cut or stretch (positions interpolated)\n"                            \
+         "(default: windows)",                                                           \
+         SETS_CHOICE(job, model.long_texts, long_names)},                                \
+        {"window", 0, "W", "tokens of a window (default: 0, all that the model has)",    \
+         SETS_INTEGER(job, model.window, 0, ROWS_MOST)},                                 \
+        {"stride", 0, "S",                                                               \
+         "tokens from one window to the next (default: 0, half a window)",               \
+         SETS_INTEGER(job, model.stride, 0, ROWS_MOST)},                                 \
+        {"pooling", 0, "HOW",                                                            \
+         "own (as the folder says), mean, first or max of a text's rows\n"               \
+         "(default: own)",                                                               \
+         SETS_CHOICE(job, model.pooling, pooling_names)},                                \
+        {"prefix", 0, "TEXT",                                                            \
+         "put before every text, such as \"query: \" (default: nothing)",                \
+         SETS_TEXT(job, source.prefix)},                                                 \
+        {"field", 0, "NAME", "lines are JSON objects, of which this string is the text", \
+         SETS_TEXT(job, source.field)},                                                  \
+        {"whole", 0, NULL, "a file is one text, and not a text per line",                \
+         SETS_FLAG(job, source.whole)},                                                  \
+        {"rows", 0, "R",                                                                 \
+         "tokens that are worked on at once (default: 0, which is 4096 or\n"             \
+         "one window); a stretched text has no more",                                    \
+         SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
+        {"threads", 0, "T", "threads (default: 0, one per processor)",                   \
+         SETS_INTEGER(job, model.threads, 0, 4096)},                                     \
+    {                                                                                    \
+        "isa", 0, "NAME",                                                                \
+            "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
+            "else the best that runs here)",                                             \
+            SETS_TEXT(job, model.isa), .choices = isa_names                              \
+    }
+
+/* Exit code, after a complaint. */
+int open_text_model(const char *command, text_model *model);
+void close_text_model(text_model *model);
+
+/* Vectors [source->count][size] of the block. */
+int embed_block(const char *command, text_model *model, const text_source *source,
+                float *vectors);
+
+#endif

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Drives `shoal embed` and `shoal similar` of the program given as $1, with the small
+# recorded models of tests/models/text, and with a real one where SHOAL_TEXT_MODEL names a
+# folder.
+. "$(dirname "$0")/lib/helpers.sh"
+models=$root/tests/models/text
+
+tools <<'PYTHON'
+def npy(path):
+    raw = open(path, "rb").read()
+    size = struct.unpack("<H", raw[8:10])[0]
+    rows, columns = eval(raw[10:10 + size].decode(), {"False": False})["shape"]
+    values = struct.unpack("<%df" % (rows * columns), raw[10 + size:])
+    return [values[i * columns:(i + 1) * columns] for i in range(rows)]
+
+def lines(path):
+    return [json.loads(line)["vector"] for line in open(path)]
+
+def near(a, b):
+    assert len(a) == len(b), (len(a), len(b))
+    for left, right in zip(a, b):
+        assert max(abs(x - y) for x, y in zip(left, right)) < 1e-5, (left, right)
+
+# same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B one after the other
+def same(array, text): near(npy(array), lines(text))
+def both(array, first, second): near(npy(array), npy(first) + npy(second))
+def shape(array, rows): assert len(npy(array)) == int(rows), len(npy(array))
+def unit(array):
+    for row in npy(array): assert abs(sum(x * x for x in row) - 1) < 1e-5
+PYTHON
+
+printf 'Attention in linear time.\n\na b c\r\nqueries huddle into clusters\n' >texts
+printf 'Attention in linear time.\n\n' >first
+printf 'a b c\nqueries huddle into clusters' >second
+head -c 3000 /dev/zero | tr '\0' '.' >long
+for model in bert roberta modern; do
+    check "$model: vectors of lines" run embed texts -m "$models/$model" -o all.npy
+    check "$model: they are counted" says "4 texts in"
+    check "$model: as JSON lines" into all.json shoal embed texts -m "$models/$model" -q
+    check "$model: the same" tool same all.npy all.json
+    check "$model: some" run embed first -m "$models/$model" -o a.npy
+    check "$model: others" run embed second -m "$models/$model" -o b.npy
+    check "$model: each text by itself" tool both all.npy a.npy b.npy
+    check "$model: a long one, cut and normed" run embed long -m "$models/$model" \
+        --long cut --normalize -o long.npy
+    check "$model: of length 1" tool unit long.npy
+    check "$model: windows of another kind" run embed long texts -m "$models/$model" \
+        --attention shoal-3 --window 32 --stride 20 --rows 100 -o long.npy
+    check "$model: one row for each text" tool shape long.npy 5
+    check "$model: stretched" run embed long -m "$models/$model" --long stretch -o s.npy
+done
+export SHOAL_MODEL=$models/bert
+check "standard input" into in.json shoal embed - -q <texts
+check "bert's lines" run embed texts -o all.npy
+check "gives the same" tool same all.npy in.json
+printf '{"t": "Attention in linear time."}\n{"t": ""}\n{"x": 1, "t": "a b c"}\n' >json
+printf '{"t": "queries huddle into clusters"}\n' >>json
+check "JSON lines" run embed json --field t -o j.npy
+check "give the same" tool same j.npy in.json
+check "whole files" run embed first second --whole -o w.npy
+check "are a text each" tool shape w.npy 2
+: >empty
+check "no texts" run embed empty -o e.npy
+check "no vectors" tool shape e.npy 0
+check "a text before each" run embed texts --prefix "query: " -o p.npy
+
+expect "the nearest is the text itself" 0 "1.0000	3	a b c" \
+    shoal similar "a b c" --in texts -n 1
+check "no other" [ "$(wc -l <out)" = 1 ]
+expect "several files" 3 "line 1: is not a JSON object" \
+    shoal similar a --in json --in texts --field t
+check "nearest of JSON" run similar "a b c" --in json --field t --json
+check "its line" json 'd["nearest"][0]["line"] == 3'
+
+expect "no file" 2 "no file was given" shoal embed
+expect "no model" 2 "no model" env -u SHOAL_MODEL "$program" embed texts
+expect "no such file" 3 "No such file" shoal embed nothing -o no.npy
+expect "no such folder" 3 "has no config.json" shoal embed texts -m nothing -o no.npy
+expect "no such kind" 2 "nonsense" shoal embed texts -a nonsense -o no.npy
+expect "a kind with shared keys" 2 "keys of its own" shoal embed texts -a lsh-1 -o no.npy
+expect "too large a window" 2 "64 positions" shoal embed texts --window 65 -o no.npy
+expect "a stride with gaps" 2 "stride" shoal embed texts --window 9 --stride 10 -o no.npy
+expect "too long to stretch" 3 "rows that are worked on" \
+    shoal embed long --long stretch --rows 100 -o no.npy
+printf 'a\n\377\n' >bytes
+expect "no UTF-8" 3 "text 2: the text is not UTF-8" shoal embed bytes -o no.npy
+printf '{"t": 7}\n' >number
+expect "a field without text" 3 "line 1: has no text in the field t" \
+    shoal embed number --field t -o no.npy
+head -c 20000000 /dev/zero | tr '\0' 'a' >huge
+expect "a huge line" 3 "longer than 16 MiB" shoal embed huge -o no.npy
+expect "a pipe as output" 2 "no ordinary file" shoal embed texts -o /dev/full
+expect "an input as output" 2 "texts" shoal embed texts -o texts
+mkfifo never
+exec 9<>never # someone might write
+timeout -k 20 1 "$program" embed never -o no.npy --threads 1 >out 2>err
+check "ended while waiting for texts" [ $? = 124 ]
+exec 9>&-
+check "nothing was written" absent no.npy
+check "and nothing is left" [ -z "$(find . -name '.shoal-*' -o -name '*.tmp')" ]
+expect "similar to nothing" 2 "one text should be given" shoal similar --in texts
+expect "similar in nothing" 2 "give --in FILE" shoal similar a
+
+if [ -n "${SHOAL_TEXT_MODEL:-}" ]; then
+    check "a real model" run similar "a man plays music" -m "$SHOAL_TEXT_MODEL" --in texts
+fi
+finish
