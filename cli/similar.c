@@ -31,19 +31,6 @@ typedef struct {
     int64_t count;
 } similar_job;
 
-static bool take_file(void *job, const char *name, const char *value) {
-    (void)name;
-    text_source *source = &((similar_job *)job)->source;
-    char **more = realloc(source->paths, (size_t)(source->files + 1) * sizeof *more);
-    if (!more) {
-        complain(EXIT_RESOURCES, "similar", "out of memory");
-        return false;
-    }
-    source->paths = more;
-    source->paths[source->files++] = (char *)(uintptr_t)value; /* it is only read */
-    return true;
-}
-
 static const option_row rows[] =
     {{"in", 'i', "FILE",
       "texts to look in, one per line; may be given several times;\n"
