@@ -22,6 +22,7 @@ typedef struct {
 typedef struct {
     text_model model;
     text_source source;
+    char *path; /* of the texts; only read */
     const char *question_prefix;
     int64_t most;
     bool json;
@@ -32,10 +33,8 @@ typedef struct {
 } similar_job;
 
 static const option_row rows[] =
-    {{"in", 'i', "FILE",
-      "texts to look in, one per line; may be given several times;\n"
-      "- is standard input",
-      TAKEN_BY(take_file)},
+    {{"in", 'i', "FILE", "texts to look in, one per line; - is standard input",
+      SETS_TEXT(similar_job, path)},
      {"count", 'n', "N", "how many of the nearest, 1 to 10000 (default: 10)",
       SETS_INTEGER(similar_job, most, 1, MOST_FOUND)},
      {"question-prefix", 0, "TEXT",
@@ -169,15 +168,16 @@ int similar_command(int count, char **arguments) {
     if (code < 0 && count - optind != 1)
         code = complain(EXIT_USAGE, "similar",
                         "one text should be given; usage: shoal %s", similar_help.usage);
-    else if (code < 0 && job.source.files == 0)
+    else if (code < 0 && !job.path)
         code = complain(EXIT_USAGE, "similar", "no texts to look in; give --in FILE");
-    else if (code < 0)
+    job.source.paths = &job.path;
+    job.source.files = 1;
+    if (code < 0)
         code = run(&job, arguments[optind]);
     texts_close(&job.source);
     close_text_model(&job.model);
     for (int64_t i = 0; i < job.count; i++)
         free(job.found[i].text);
-    free(job.source.paths);
     free(job.question);
     free(job.vectors);
     free(job.found);

@@ -67,8 +67,7 @@ check "a text before each" run embed texts --prefix "query: " -o p.npy
 expect "the nearest is the text itself" 0 "1.0000	3	a b c" \
     shoal similar "a b c" --in texts -n 1
 check "no other" [ "$(wc -l <out)" = 1 ]
-expect "several files" 3 "line 1: is not a JSON object" \
-    shoal similar a --in json --in texts --field t
+expect "no JSON" 3 "line 1: is not a JSON object" shoal similar a --in texts --field t
 check "nearest of JSON" run similar "a b c" --in json --field t --json
 check "its line" json 'd["nearest"][0]["line"] == 3'
 
