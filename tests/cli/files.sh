@@ -106,6 +106,10 @@ sys.exit(subprocess.call(sys.argv[1:], stdout=theirs) != -13)' "$program" "$@"; 
     check "leaves its files" grep -q "<svg" bench.svg
     check "both" grep -q full bench.csv
     check "kinds without a reader end at once" unread kinds
+    ln -s real/new.svg ahead.svg
+    check "a picture through a link that leads nowhere" shoal plot log.jsonl -o ahead.svg
+    check "the picture's link stays" is_link ahead.svg
+    check "and the picture is there" grep -q "<svg" real/new.svg
     ln -s log.jsonl log.svg
     expect "a picture over its log" 2 "would overwrite the input log.jsonl" \
         shoal plot log.jsonl -o log.svg

@@ -245,6 +245,26 @@ report "and misses nothing" "$(diff \
     <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
     <(seq -f '"step": %.0f, "loss"' $more) | head -3)"
 
+# Twice in a row ends at once, but not inside a checkpoint.
+cat >twice.py <<'PYTHON'
+import os, random, shutil, signal, subprocess, sys, time
+for _ in range(5):
+    shutil.rmtree("twice", ignore_errors=True)
+    run = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, preexec_fn=lambda:
+                           signal.signal(signal.SIGINT, signal.SIG_DFL))
+    while not os.path.exists("twice/checkpoint.safetensors") and run.poll() is None:
+        time.sleep(0.01)
+    time.sleep(random.random() / 10)
+    run.send_signal(signal.SIGINT)
+    time.sleep(random.random() / 50)
+    run.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.returncode
+    assert not [name for name in os.listdir("twice") if name.endswith(".tmp")]
+PYTHON
+check "interrupted twice" python3 twice.py "$program" train copy --out twice --layers 2 \
+    --length 5 --batch 2 --save-seconds 0 --set feed_forward=3000
+
 # ---- Evaluation and pictures -----------------------------------------------------------
 expect "eval" 0 "trained with full" shoal eval whole --attention full,clustered-3
 expect "eval json" 0 '"kinds"' shoal eval whole/checkpoint.safetensors --json \
