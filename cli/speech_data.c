@@ -35,8 +35,10 @@ static void show_bad(void *user, const char *id, const char *reason) {
 const char *speech_cache(const char *command, const char *chosen) {
     static char path[TRAIN_PATH];
     const char *home = getenv("HOME"), *caches = getenv("XDG_CACHE_HOME");
-    if (chosen)
+    if (chosen && chosen != path)
         snprintf(path, sizeof path, "%s", chosen);
+    else if (chosen)
+        return path; /* of an earlier call */
     else if (caches && *caches)
         snprintf(path, sizeof path, "%s/shoal", caches);
     else

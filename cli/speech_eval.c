@@ -247,19 +247,18 @@ static json_t *row_json(const eval_row *row) {
                      "seconds", json_number(row->seconds));
 }
 
-static int print_object(const evaluation *e) {
+static json_t *make_object(const evaluation *e) {
     char trained[EVAL_NAME];
     json_t *rows = json_array();
     shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
     for (int i = 0; i < e->count; i++)
         json_array_append_new(rows, row_json(&e->rows[i]));
-    return print_json(
-        json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:I, s:o, s:o}", "task", "speech",
-                  "trained", trained, "steps", (json_int_t)e->recogniser.step, "data",
-                  json_text(e->job->data), "join",
-                  json_number((double)e->recogniser.config.speech.join), "sequences",
-                  (json_int_t)e->set.item_count, "beams", (json_int_t)e->job->beams,
-                  "config", train_config_json(&e->recogniser.config), "kinds", rows));
+    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:I, s:o, s:o}", "task", "speech",
+                     "trained", trained, "steps", (json_int_t)e->recogniser.step, "data",
+                     json_text(e->job->data), "join",
+                     json_number((double)e->recogniser.config.speech.join), "sequences",
+                     (json_int_t)e->set.item_count, "beams", (json_int_t)e->job->beams,
+                     "config", train_config_json(&e->recogniser.config), "kinds", rows);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
@@ -288,9 +287,12 @@ static int evaluate(evaluation *e) {
         find_interval(e, &e->rows[i]);
     if (code != EXIT_OK)
         return code;
-    if (e->job->json)
-        return print_object(e);
-    print_table(e);
+    if (e->job->object)
+        *e->job->object = make_object(e);
+    else if (e->job->json)
+        return print_json(make_object(e));
+    else
+        print_table(e);
     return EXIT_OK;
 }
 

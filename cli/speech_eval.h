@@ -15,9 +15,10 @@ typedef struct {
     double join;   /* seconds; negative: as in the training */
     int kinds;     /* 0: the one that was trained */
     char (*names)[EVAL_NAME];
+    json_t **object; /* where the JSON object goes in place of being printed; or NULL */
 } speech_eval_job;
 
-/* An exit code; prints the table or the JSON object. */
+/* An exit code; prints the table or the JSON object, or hands the latter over. */
 int speech_eval(const speech_eval_job *job, shoal_context *context);
 
 #endif

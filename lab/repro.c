@@ -15,12 +15,14 @@
 #include "common.h"
 #include "options.h"
 #include "plot.h"
+#include "repro_speech.h"
+#include "speech_data.h"
 #include "train.h"
 #if defined(SHOAL_HAVE_CAIRO)
 #include <cairo.h>
 #endif
 
-enum { REPRO_KINDS = 32, REPRO_LENGTHS = 16, REPRO_NAME = 128 };
+enum { REPRO_KINDS = SPEECH_KINDS, REPRO_LENGTHS = 16, REPRO_NAME = SPEECH_NAME };
 
 #define REPRO_RESULTS "results.json"
 
@@ -44,6 +46,8 @@ typedef struct {
     int64_t threads, save_seconds;
     train_settings settings; /* of every cell */
     bool show, json, markdown;
+    const char *cache; /* speech */
+    bool skip_bad;
 
     /* What is worked on. */
     shoal_context *context;
@@ -678,7 +682,18 @@ static const option_row rows[] =
       "kinds of attention (default: full, clustered and i-clustered at\n"
       "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds)",
       TAKEN_BY(take_kinds)},
-     {"lengths", 0, "LIST", "lengths of w (default: 31,63,127,255: 64 to 512 positions)",
+     {"labels", 0, "FILE", "speech: the file of transcripts (default: text)",
+      TAKEN_BY(take_field)},
+     {"join", 0, "SECONDS", "speech: as in shoal train (default: 0)",
+      TAKEN_BY(take_field)},
+     {"epochs", 0, "N", "speech: times through the data (default: 25)",
+      TAKEN_BY(take_field)},
+     {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
+      SETS_TEXT(repro_job, cache)},
+     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
+      SETS_FLAG(repro_job, skip_bad)},
+     {"lengths", 0, "LIST",
+      "copy: lengths of w (default: 31,63,127,255: 64 to 512 positions)",
       TAKEN_BY(take_lengths)},
      {"steps", 0, "N",
       "steps of a cell; finished cells with fewer go on\n"
@@ -703,17 +718,22 @@ static const option_row rows[] =
 
 const command_help repro_help =
     {"repro",
-     "repro copy --out DIR [options]",
-     "The paper's masked copy experiment: a transformer is trained for every kind of\n"
+     "repro copy|speech [DATA] --out DIR [options]",
+     "copy, the paper's masked copy experiment: a transformer is trained for every kind "
+     "of\n"
      "attention and every length, the shortest sequences first. A cell ends after all\n"
      "its steps, or early when three validations in a row, 5 fresh batches each, have\n"
      "not one mistake (stop_after, validate_batches); its accuracy is then measured on\n"
-     "20 batches that decided nothing.\n",
+     "20 batches that decided nothing.\n\n"
+     "speech, its speech tables on DATA (folders train, dev and test, as for shoal\n"
+     "train): a recogniser for every kind; the best on dev is evaluated on test with\n"
+     "its own kind, with every other that its weights can do with, and with the\n"
+     "controls of shoal eval.\n",
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"
      "processes may work on one folder: each takes cells that nobody is training.\n"
-     "The pictures are DIR/copy.svg and DIR/copy.png.\n",
-     "copy"};
+     "The pictures are DIR/copy.svg or DIR/speech.svg, and the same as .png.\n",
+     "copy|speech DIR"};
 
 /* ---- The command --------------------------------------------------------------- */
 
@@ -782,11 +802,32 @@ static int work(repro_job *job) {
     return 128 + stop_signal();
 }
 
+static int work_on_speech(repro_job *job, const char *data) {
+    const repro_speech_job speech = {.data = data,
+                                     .folder = job->folder,
+                                     .cache = speech_cache("repro", job->cache),
+                                     .skip_bad = job->skip_bad,
+                                     .show = job->show,
+                                     .json = job->json,
+                                     .markdown = job->markdown,
+                                     .save_seconds = (double)job->save_seconds,
+                                     .kind_count = job->kind_count,
+                                     .kinds = job->kinds,
+                                     .settings = &job->settings,
+                                     .context = job->context};
+    const int code = spell_kinds(job);
+    if (code != EXIT_OK)
+        return code;
+    return speech.cache ? repro_speech(&speech) : EXIT_RESOURCES;
+}
+
 static int run(repro_job *job, int count, char **words) {
-    if (count != 1 || strcmp(words[0], "copy") != 0)
+    const bool speech = count > 0 && strcmp(words[0], "speech") == 0;
+    if (count != 1 + speech || (!speech && strcmp(words[0], "copy") != 0))
         return complain(EXIT_USAGE, "repro", "%s; usage: shoal %s",
                         count == 0 ? "no experiment was given"
-                                   : "the only experiment is copy",
+                        : speech   ? "speech needs one data folder"
+                                   : "the experiments are copy and speech",
                         repro_help.usage);
     if (!job->folder)
         return complain(EXIT_USAGE, "repro", "no folder was given; usage: shoal %s",
@@ -794,7 +835,7 @@ static int run(repro_job *job, int count, char **words) {
     int code = open_context("repro", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
         return code;
-    code = work(job);
+    code = speech ? work_on_speech(job, words[1]) : work(job);
     json_decref(job->results);
     shoal_context_destroy(job->context);
     return code;
@@ -806,8 +847,9 @@ int repro_command(int count, char **arguments) {
     const int ended = take_options(&repro_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
+    const bool speech = optind < count && strcmp(arguments[optind], "speech") == 0;
     if (job.kind_count == 0)
-        take_kinds(&job, "kinds", DEFAULT_KINDS);
+        take_kinds(&job, "kinds", speech ? SPEECH_DEFAULT_KINDS : DEFAULT_KINDS);
     if (job.length_count == 0)
         take_lengths(&job, "lengths", DEFAULT_LENGTHS);
     return run(&job, count - optind, arguments + optind);

@@ -120,6 +120,25 @@ expect "no recording" 3 "nothing.wav" shoal recognise good nothing.wav
 shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
 expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
 
+# ---- The grid ------------------------------------------------------------------------
+grid() {
+    shoal repro speech data --out grid --kinds full,lsh-1,clustered-3 --cache cache \
+        --labels phones --epochs 2 --set hop=2 --set context=6 --set layers=1 \
+        --set heads=2 --set head_dim=16 --set feed_forward=32 --set batch_frames=300 \
+        --set speeds=1 --set validate_every=6 --set warmup=5 "$@"
+}
+expect "repro needs data" 2 "one data folder" shoal repro speech --out grid
+expect "repro" 0 "hours to full" grid
+check "every cell has a result" test "$(ls grid/cells/*/result.json | wc -l)" = 3
+rm grid/cells/lsh-1/result.json
+expect "a cell is evaluated again" 0 "uniform attention" grid
+expect "show as Markdown" 0 "| kind | test % |" grid --show --markdown
+expect "show as JSON" 0 '"experiment": "speech"' grid --show --json
+check "cells" json 'sorted(d["cells"]) == ["clustered-3", "full", "lsh-1"]'
+check "kinds that the weights can do with" json \
+    '[len(d["cells"][k]["test"]["kinds"]) for k in ("full", "lsh-1")] == [5, 6]'
+check "picture of a run" shoal plot grid/cells/full -o curve.svg
+
 # ---- Bad data --------------------------------------------------------------------------
 rm -r data2 && cp -r data data2
 rm data2/train/s1-001.wav
