@@ -186,6 +186,12 @@ rm lost/checkpoint.safetensors
 expect "a lost checkpoint" 3 "checkpoint lost/checkpoint.safetensors is missing" \
     shoal train copy --resume --out lost --steps 60
 report "leaves the log" "$(cmp straight/log.jsonl lost/log.jsonl)"
+printf 'no newline' >lost/log.jsonl
+expect "another file for a log" 3 "is missing" train lost --resume --steps 3
+report "is left" "$([ "$(cat lost/log.jsonl)" = "no newline" ] || echo "it is gone")"
+printf '{"shoal": "0.' >lost/log.jsonl
+expect "a log that hardly began" 0 "3 of 3" train lost --resume --steps 3
+rm lost/checkpoint.safetensors
 head -1 straight/log.jsonl >lost/log.jsonl
 expect "a log that only began" 0 "3 of 3" train lost --resume --steps 3
 "$program" train copy "${small[@]}" --out fast --steps 1000000 --save-seconds 1000000 \
