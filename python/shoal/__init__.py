@@ -22,6 +22,7 @@ from ._numpy import (
     spelling,
 )
 from ._plan import ErrorEstimate, Gradients, Plan
+from ._text import TextEncoder
 
 __all__ = [
     "ErrorEstimate",
@@ -29,6 +30,7 @@ __all__ = [
     "Kind",
     "Plan",
     "ShoalError",
+    "TextEncoder",
     "__version__",
     "attention",
     "attention_grad",

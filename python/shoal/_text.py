@@ -1,0 +1,197 @@
+"""Texts become vectors: BERT, RoBERTa and ModernBERT folders through libshoal-models.
+
+The wheel carries libshoal alone; libshoal-models is looked for where SHOAL_MODELS_LIBRARY
+says, beside libshoal, and among the system's libraries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
+
+import numpy as np
+
+from ._native import INTERFACE, NO_MEMORY, Options, ShoalError, library_path
+
+LONG = ("windows", "cut", "stretch")  # shoal_long_texts
+POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
+
+
+class TextOptions(ctypes.Structure):
+    _fields_ = [
+        ("attention", c_char_p),
+        ("rows", c_int64),
+        ("window", c_int64),
+        ("stride", c_int64),
+        ("long_texts", c_int32),
+        ("pooling", c_int32),
+        ("normalize", c_int32),
+    ]
+
+
+class TextInfo(ctypes.Structure):
+    _fields_ = [
+        ("type", c_char_p),
+        ("layers", c_int64),
+        ("heads", c_int64),
+        ("size", c_int64),
+        ("feed_forward", c_int64),
+        ("vocabulary", c_int64),
+        ("positions", c_int64),
+        ("window", c_int64),
+        ("rows", c_int64),
+        ("pooling", c_int32),
+        ("workspace", c_size_t),
+    ]
+
+
+SIGNATURES = {
+    "shoal_context_create": (ctypes.c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "shoal_context_destroy": (None, [c_void_p]),
+    "shoal_context_message": (c_char_p, [c_void_p]),
+    "shoal_text_encoder_open": (
+        ctypes.c_int,
+        [c_void_p, c_char_p, POINTER(TextOptions), POINTER(c_void_p)],
+    ),
+    "shoal_text_encoder_close": (None, [c_void_p]),
+    "shoal_text_encoder_info": (POINTER(TextInfo), [c_void_p]),
+    "shoal_text_encoder_embed": (
+        ctypes.c_int,
+        [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
+    ),
+}
+
+
+def _candidates() -> list[str]:
+    chosen = os.environ.get("SHOAL_MODELS_LIBRARY")
+    if chosen:
+        return [chosen]
+    name = f"libshoal-models.so.{INTERFACE[0]}.{INTERFACE[1]}"
+    return [str(library_path().with_name("libshoal-models.so")), name]
+
+
+def _load() -> ctypes.CDLL:
+    why = ""
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            break
+        except OSError as error:
+            why = str(error)
+    else:
+        raise ImportError(
+            f"shoal.TextEncoder needs libshoal-models ({why}): install it, or set "
+            "SHOAL_MODELS_LIBRARY to a built libshoal-models.so"
+        )
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _which(what: str, word: str, words: tuple[str, ...]) -> int:
+    if word not in words:
+        raise ShoalError(f"{what} is {word!r}: it must be one of {', '.join(words)}")
+    return words.index(word)
+
+
+class TextEncoder:
+    """A BERT, RoBERTa or ModernBERT of a Hugging Face folder, with any kind of attention.
+
+    >>> encoder = shoal.TextEncoder("all-MiniLM-L6-v2")  # doctest: +SKIP
+    >>> encoder.embed(["a text", "another"]).shape  # doctest: +SKIP
+    (2, 384)
+
+    `long` says what texts become that are longer than `window` tokens (0: all positions
+    of the model): "windows" every `stride` tokens (0: half a window), "cut", or
+    "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
+    tokens are worked on at once. One encoder is for one thread at a time.
+    """
+
+    __module__ = "shoal"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        attention: str = "full",
+        *,
+        window: int = 0,
+        stride: int = 0,
+        long: str = "windows",
+        pooling: str = "own",
+        normalize: bool = False,
+        rows: int = 0,
+        threads: int = 0,
+    ) -> None:
+        self._context, self._encoder = c_void_p(), c_void_p()
+        self._lib = _load()
+        options = TextOptions(
+            attention=attention.encode(),
+            rows=rows,
+            window=window,
+            stride=stride,
+            long_texts=_which("long", long, LONG),
+            pooling=_which("pooling", pooling, POOLING),
+            normalize=bool(normalize),
+        )
+        self._check(
+            self._lib.shoal_context_create(
+                byref(Options(threads=threads)), byref(self._context)
+            )
+        )
+        self._check(
+            self._lib.shoal_text_encoder_open(
+                self._context, os.fsencode(folder), byref(options), byref(self._encoder)
+            )
+        )
+        info = self._lib.shoal_text_encoder_info(self._encoder).contents
+        self.type: str = info.type.decode()
+        self.size: int = info.size
+        self.positions: int = info.positions
+        self.window: int = info.window
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """One vector for each text: float32 [texts, size]."""
+        if isinstance(texts, (str, bytes)):
+            raise ShoalError("texts is one string: it must be a list of strings")
+        if not self._encoder:
+            raise ShoalError("the encoder is closed")
+        encoded = [text.encode() for text in texts]
+        vectors = np.empty((len(encoded), self.size), np.float32)
+        self._check(
+            self._lib.shoal_text_encoder_embed(
+                self._encoder,
+                len(encoded),
+                (c_char_p * len(encoded))(*encoded),
+                (c_int64 * len(encoded))(*map(len, encoded)),
+                vectors.ctypes.data,
+            )
+        )
+        return vectors
+
+    def close(self) -> None:
+        """Gives memory back; no more texts then."""
+        if self._encoder:
+            self._lib.shoal_text_encoder_close(self._encoder)
+        if self._context:
+            self._lib.shoal_context_destroy(self._context)
+        self._encoder, self._context = c_void_p(), c_void_p()
+
+    def __enter__(self) -> TextEncoder:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_lib", None):
+            self.close()
+
+    def _check(self, status: int) -> None:
+        if status == 0:
+            return
+        message = self._lib.shoal_context_message(self._context) if self._context else b""
+        text = (message or b"").decode() or f"status {status}"
+        raise MemoryError(text) if status == NO_MEMORY else ShoalError(text)
