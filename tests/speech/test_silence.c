@@ -162,7 +162,7 @@ static void close_real(real *r) {
 }
 
 static void noise_has_no_words(void **state) {
-    static const double sizes[] = {3e-5, 3e-4, 1e-2};
+    static const double sizes[] = {3e-5, 1e-3};
     real r = open_real();
     float *samples = floats(3 * SECOND);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -179,17 +179,19 @@ static void noise_has_no_words(void **state) {
 
 /* Speech at a hundredth of its size keeps its words. */
 static void quiet_speech_is_heard(void **state) {
+    static const char said[] =
+        "fisher went back to the library the girl was sealing up some letters as he "
+        "entered and looked up i am afraid miss holland i've got myself into very "
+        "serious trouble what is that fisher asked the girl";
     real r = open_real();
-    const words loud = hear(r.speech, r.samples, r.count, NULL);
-    for (int64_t i = 0; i < r.count; i++) /* and as 16 bits have it */
+    for (int64_t i = 0; i < r.count; i++) /* as 16 bits have it */
         r.samples[i] = roundf(r.samples[i] * 327.68f) / 32768;
     const words quiet = hear(r.speech, r.samples, r.count, NULL);
     shoal_word_errors errors = {0};
-    assert_int_equal(shoal_count_word_errors(r.context, loud.text, quiet.text, &errors),
+    assert_int_equal(shoal_count_word_errors(r.context, said, quiet.text, &errors),
                      SHOAL_OK);
-    assert_true(errors.words > 30);
-    if (errors.substitutions + errors.insertions + errors.deletions > 3)
-        fail_msg("'%s' became '%s'", loud.text, quiet.text);
+    if (errors.substitutions + errors.insertions + errors.deletions > 4)
+        fail_msg("'%s' was heard", quiet.text);
     close_real(&r);
 }
 
