@@ -141,7 +141,7 @@ static void open_quietly(void *argument) {
 }
 
 /* What a message about a file that was cut ends with. */
-#define GO_ON "the option partial takes what is there"
+#define GO_ON "partial (transcribe --partial) takes what is there"
 
 /* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
 static shoal_status check_pages(const audio_file *f) {

@@ -135,8 +135,8 @@ typedef struct {
 
 static real open_real(void) {
     real r = {.context = test_context(NULL, 2)};
-    audio_file *sound;
-    const float *samples;
+    audio_file *sound = NULL;
+    const float *samples = NULL;
     const char *path = test_data("models/ggml-tiny.bin");
     if (!path || shoal_speech_open(r.context, path, NULL, &r.speech) != SHOAL_OK ||
         !(path = test_data("speech/1088-134315-0043.flac")) ||
