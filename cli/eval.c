@@ -87,7 +87,7 @@ const command_help eval_help = {
     "each of the kinds of attention: on the same fresh data of its task, or a "
     "recogniser\n"
     "on the folder of --data, with its error rate and what of that is chance (95 % of\n"
-    "1000 draws of sequences).\n",
+    "10000 draws of sequences).\n",
     rows,
     "lsh and shared-full take the queries as keys: they evaluate models that were\n"
     "trained so (by one of the two, or with shared_qk).\n",

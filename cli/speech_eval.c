@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap.h"
 #include "common.h"
 #include "speech_model.h"
 #include "speech_score.h"
 
-enum { MOST_ROWS = EVAL_MOST_KINDS + 3, DRAWS = 1000 };
+enum { MOST_ROWS = EVAL_MOST_KINDS + 3 };
 
 /* What is done to the weights before a row is evaluated. */
 typedef enum { AS_TRAINED, UNIFORM, NO_ATTENTION } row_weights;
@@ -24,8 +25,8 @@ typedef struct {
     speech_result result;
     shoal_edits *each; /* [sequences] */
     double seconds;
-    double low, high;                   /* 95 % of draws of the error rate */
-    double difference, least, greatest; /* from the first row, and 95 % of draws of it */
+    double difference;           /* from the first row's error rate */
+    bootstrap_interval interval; /* of the rate, and of the difference */
 } eval_row;
 
 typedef struct {
@@ -161,36 +162,18 @@ static double rate_of(const shoal_edits *edits) {
     return edits->length ? 100 * wrong(edits) / (double)edits->length : 0;
 }
 
-static int compare(const void *a, const void *b) {
-    const double first = *(const double *)a, second = *(const double *)b;
-    return first < second ? -1 : first > second;
-}
-
-/* The middle 95 % of error rates of sequences drawn with replacement, and of their
-   differences from those of the first row, drawn alike. */
-static void find_interval(const evaluation *e, eval_row *row) {
+static int find_interval(const evaluation *e, eval_row *row) {
     const int64_t count = e->set.item_count;
-    double rates[DRAWS], differences[DRAWS];
-    for (int d = 0; d < DRAWS; d++) {
-        double own = 0, first = 0, length = 0;
-        for (int64_t i = 0; i < count; i++) {
-            const uint64_t pick =
-                shoal_random_below(1, 0, (uint64_t)(d * count + i), (uint64_t)count);
-            own += wrong(&row->each[pick]);
-            first += wrong(&e->rows[0].each[pick]);
-            length += (double)row->each[pick].length;
-        }
-        rates[d] = 100 * own / length;
-        differences[d] = 100 * (own - first) / length;
-    }
-    qsort(rates, DRAWS, sizeof *rates, compare);
-    qsort(differences, DRAWS, sizeof *differences, compare);
-    const int low = DRAWS / 40, high = DRAWS - 1 - DRAWS / 40;
-    row->low = rates[low];
-    row->high = rates[high];
+    utterance_errors *drawn = calloc((size_t)count + 1, sizeof *drawn);
+    if (!drawn)
+        return complain(EXIT_RESOURCES, "eval", "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        drawn[i] = (utterance_errors){(double)row->each[i].length, wrong(&row->each[i]),
+                                      wrong(&e->rows[0].each[i])};
+    row->interval = bootstrap_rates(drawn, count, 1);
     row->difference = rate_of(&row->result.edits) - rate_of(&e->rows[0].result.edits);
-    row->least = differences[low];
-    row->greatest = differences[high];
+    free(drawn);
+    return EXIT_OK;
 }
 
 /* ---- Reports ----------------------------------------------------------------------- */
@@ -216,11 +199,12 @@ static void print_table(const evaluation *e) {
                row->control ? '-'
                : same       ? '*'
                             : ' ',
-               width, row->name, rate_of(edits), row->low, row->high, row->seconds,
-               edits->substitutions, edits->insertions, edits->deletions);
+               width, row->name, rate_of(edits), row->interval.rate_low,
+               row->interval.rate_high, row->seconds, edits->substitutions,
+               edits->insertions, edits->deletions);
         if (i > 0)
-            printf("  %+.2f (%+.2f to %+.2f)", row->difference, row->least,
-                   row->greatest);
+            printf("  %+.2f (%+.2f to %+.2f)", row->difference,
+                   row->interval.difference_low, row->interval.difference_high);
         putchar('\n');
     }
     printf("\n* the kind it was trained with%s\n",
@@ -234,11 +218,14 @@ static json_t *row_json(const eval_row *row) {
     return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, "
                      "s:o}",
                      "kind", row->name, "control", row->control, "error_rate",
-                     json_number(rate_of(edits)), "low", json_number(row->low), "high",
-                     json_number(row->high), "difference", json_number(row->difference),
-                     "difference_low", json_number(row->least), "difference_high",
-                     json_number(row->greatest), "labels", (json_int_t)edits->length,
-                     "substitutions", (json_int_t)edits->substitutions, "insertions",
+                     json_number(rate_of(edits)), "low",
+                     json_number(row->interval.rate_low), "high",
+                     json_number(row->interval.rate_high), "difference",
+                     json_number(row->difference), "difference_low",
+                     json_number(row->interval.difference_low), "difference_high",
+                     json_number(row->interval.difference_high), "labels",
+                     (json_int_t)edits->length, "substitutions",
+                     (json_int_t)edits->substitutions, "insertions",
                      (json_int_t)edits->insertions, "deletions",
                      (json_int_t)edits->deletions, "loss",
                      json_number(row->result.labels
@@ -284,7 +271,7 @@ static int evaluate(evaluation *e) {
         code = evaluate_row(e, &e->rows[i]);
     progress_end();
     for (int i = 0; i < e->count && code == EXIT_OK; i++)
-        find_interval(e, &e->rows[i]);
+        code = find_interval(e, &e->rows[i]);
     if (code != EXIT_OK)
         return code;
     if (e->job->object)

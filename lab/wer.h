@@ -92,10 +92,8 @@ typedef struct {
     double difference, difference_low, difference_high;
 } wer_interval;
 
-enum { WER_DRAWS = 10000 };
-
-/* 95 % intervals by the bootstrap over utterances: WER_DRAWS times as many utterances as
-   there are are drawn with replacement, each with its errors in all windows where it was
+/* 95 % intervals by the bootstrap over utterances (bootstrap.h): as many as there are are
+   drawn with replacement, each with its errors in all windows where it was
    heard; the interval is what the middle 95 % of the rates reach over. The difference is
    paired: both kinds' rates are of the same draw. NAN where there are no words or no
    memory. */

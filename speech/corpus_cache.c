@@ -304,7 +304,8 @@ static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head 
             const corpus_utterance *one = &corpus->utterances[index];
             rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
         }
-        good = good && fwrite(found->features, sizeof(float), floats, file) == floats;
+        good = good && (floats == 0 ||
+                        fwrite(found->features, sizeof(float), floats, file) == floats);
         head->checksum =
             mix_bytes(head->checksum, found->features, floats * sizeof(float));
         head->frames += found->frames;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Shoal's CTC beside torch.nn.functional.ctc_loss: a thousand random cases compared in
 loss and gradient (PyTorch in double precision), then, with --time, both at T = 1500, 150
-labels, 40 units, batch 8. Needs numpy and torch (bench/peers/run makes an environment
-with both: build/peers/venv/bin/python bench/peers/ctc.py)."""
+labels, 40 units, batch 8. Needs numpy and torch: bench/peers/run ctc installs them in an
+environment of its own and runs this."""
 import argparse
 import ctypes
 import sys

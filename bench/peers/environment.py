@@ -10,6 +10,7 @@ from pathlib import Path
 
 REQUIRED = ["torch==2.13.0", "numpy", "setuptools<81", "wheel", "ninja"]
 ONNX = ["onnxruntime", "onnx"]
+SPEECH = ["kaldi-native-fbank", "soundfile"]
 AUTHORS = "pytorch-fast-transformers==0.4.0"
 NATIVE_FLAGS = "-march=native -O3"
 
@@ -44,6 +45,16 @@ class Environment:
             CFLAGS=NATIVE_FLAGS, CXXFLAGS=NATIVE_FLAGS)
         self.record.write_text(json.dumps(self.notes, indent=2))
         return self.notes
+
+    def make_for(self, script):
+        """What bench/peers/ctc.py and fbank.py need, and no more."""
+        if not self.python.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            venv.create(self.folder / "venv", with_pip=True)
+        packages = ["numpy"] + (SPEECH if script == "fbank" else REQUIRED[:1])
+        why = self.install(script, packages)
+        if why:
+            raise SystemExit(f"bench/peers: {', '.join(packages)}: {why}")
 
     def install(self, name, arguments, **variables):
         """pip with a log; "" or the last line that tells why it failed."""

@@ -2,8 +2,8 @@
 """Shoal's filter banks beside those of the package kaldi-native-fbank, on recordings:
 every frame, snip-edges on and off, 40 bands within 1e-3 and 80 within 1e-2 (narrow bands
 of silence: there the package itself, in float32, is 2e-3 from the formula in double).
-Needs numpy, soundfile and kaldi-native-fbank; --record prints the small case of
-tests/speech."""
+Needs numpy, soundfile and kaldi-native-fbank: bench/peers/run fbank installs them. With
+--record it prints the small case of tests/speech."""
 import argparse
 import ctypes
 import sys

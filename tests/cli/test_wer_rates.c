@@ -1,4 +1,5 @@
 /* Intervals of word error rates against what is known of them. */
+#include "lab/lab.h"
 #include "lab/wer_rates.c"
 
 #include <string.h>
