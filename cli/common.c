@@ -296,7 +296,20 @@ void catch_signals(void (*handler)(int number)) {
             sigaction(numbers[i], &action, NULL);
 }
 
+/* Files are mapped; what is cut off one meanwhile cannot be read any more. */
+static void on_lost_pages(int number) {
+    static const char message[] =
+        "shoal: a file was made shorter, or its disk failed, while it was in use\n";
+    (void)number;
+    if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
+        _exit(EXIT_RESOURCES);
+    _exit(EXIT_BAD_INPUT);
+}
+
 void handle_signals(void) {
+    struct sigaction lost = {.sa_handler = on_lost_pages};
+    sigemptyset(&lost.sa_mask);
+    sigaction(SIGBUS, &lost, NULL);
     catch_signals(on_signal);
 }
 

@@ -4,6 +4,14 @@
 corpus=$root/tests/corpus/npy
 
 tools <<'PYTHON'
+# shrink FILE COMMAND...: cuts the file once the command has mapped it; its exit code
+def shrink(path, *command):
+    child = subprocess.Popen(command)
+    while path not in open("/proc/%d/maps" % child.pid).read() and child.poll() is None:
+        time.sleep(0.01)
+    os.truncate(path, 1000)
+    sys.exit(child.wait() & 255)
+
 def make(path, shape, seed):
     draw = random.Random(seed)
     shape = [int(n) for n in shape.split(",")]
@@ -269,6 +277,11 @@ tool interrupt 0.4 "$program" attend full big.npy big.npy big.npy -o interrupted
     --isa scalar 2> /dev/null
 report interrupt-is-130 "$([ $? = 130 ] || echo "another exit code")"
 check interrupt-wrote-nothing absent interrupted.npy
+if [ -r /proc/self/maps ]; then
+    expect shrunk-while-in-use 3 "made shorter" tool shrink big.npy "$program" attend full \
+        big.npy big.npy big.npy -o interrupted.npy --isa scalar
+    check shrunk-wrote-nothing absent interrupted.npy
+fi
 check no-temporary-files sh -c '! ls -a | grep -q "^\.shoal"'
 
 # ---- The demonstration, at its shortest
