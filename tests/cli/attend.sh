@@ -278,8 +278,8 @@ tool interrupt 0.4 "$program" attend full big.npy big.npy big.npy -o interrupted
 report interrupt-is-130 "$([ $? = 130 ] || echo "another exit code")"
 check interrupt-wrote-nothing absent interrupted.npy
 if [ -r /proc/self/maps ]; then
-    expect shrunk-while-in-use 3 "made shorter" tool shrink big.npy "$program" attend full \
-        big.npy big.npy big.npy -o interrupted.npy --isa scalar
+    expect shrunk-while-in-use 3 "made shorter" tool shrink big.npy "$program" attend \
+        full big.npy big.npy big.npy -o interrupted.npy --isa scalar
     check shrunk-wrote-nothing absent interrupted.npy
 fi
 check no-temporary-files sh -c '! ls -a | grep -q "^\.shoal"'
