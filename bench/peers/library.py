@@ -3,7 +3,7 @@ include/shoal.h, field by field; a shoal_attention stays opaque, in a block that
 than it."""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t
-from ctypes import c_uint, c_void_p
+from ctypes import c_uint, c_uint64, c_void_p
 from pathlib import Path
 
 WITH_BACKWARD = 1
@@ -17,19 +17,27 @@ class Problem(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
                 ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
                 ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
+                ("causal", c_int), ("dropout", c_float),
                 ("q", Strides), ("k", Strides), ("v", Strides), ("out", Strides)]
+
+
+class PairStrides(ctypes.Structure):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("query", c_int64),
+                ("key", c_int64)]
 
 
 class Inputs(ctypes.Structure):
     _fields_ = [("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
                 ("query_lengths", c_void_p), ("key_lengths", c_void_p),
                 ("query_offsets", c_void_p), ("key_offsets", c_void_p),
-                ("groups", c_void_p), ("state", c_void_p)]
+                ("groups", c_void_p), ("state", c_void_p), ("bias", c_void_p),
+                ("mask", c_void_p), ("bias_strides", PairStrides),
+                ("mask_strides", PairStrides), ("dropout_seed", c_uint64)]
 
 
 class Gradients(ctypes.Structure):
     _fields_ = [("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
-                ("dk", c_void_p), ("dv", c_void_p)]
+                ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p)]
 
 
 class Options(ctypes.Structure):
@@ -89,11 +97,11 @@ class Library:
     def isa(self):
         return self.c.shoal_context_isa(self.context).decode()
 
-    def plan(self, kind: str, batch, heads, length, dim, backward) -> "Plan":
+    def plan(self, kind: str, batch, heads, length, dim, backward, causal=0) -> "Plan":
         attention = ctypes.create_string_buffer(self.ATTENTION_BYTES)
         self.check(self.c.shoal_attention_parse(self.context, kind.encode(), attention))
         problem = Problem(batch=batch, heads=heads, queries=length, keys=length, dim=dim,
-                          value_dim=dim)
+                          value_dim=dim, causal=causal)
         handle = c_void_p()
         self.check(self.c.shoal_plan_create(self.context, byref(problem), attention,
                                              WITH_BACKWARD if backward else 0,
@@ -105,9 +113,10 @@ class Plan:
     def __init__(self, library, handle):
         self.library, self.handle = library, handle
 
-    def forward(self, q, k, v, out):
-        """Addresses of contiguous float32 arrays; k is 0 where keys are the queries."""
-        self.inputs = Inputs(q=q, k=k or None, v=v)
+    def forward(self, q, k, v, out, **masks):
+        """Addresses of contiguous float32 arrays; k is 0 where keys are the queries.
+        masks: further fields of the inputs."""
+        self.inputs = Inputs(q=q, k=k or None, v=v, **masks)
         self.library.check(
             self.library.c.shoal_forward(self.handle, byref(self.inputs), out))
 

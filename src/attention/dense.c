@@ -90,9 +90,11 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
     last = end_of(keys, panel, last);
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)min(KEY_BLOCK, last - block);
+        const score_block now = block_of(keys, panel, block, count);
+        if (keys->masks)
+            sh_masks_prefetch(keys->masks, &now);
         run->score(panel->queries, panel->width, keys->dim,
                    keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
-        const score_block now = block_of(keys, panel, block, count);
         if (keys->masks)
             sh_masks_apply(keys->masks, &now, scores);
         if (on_scores)
@@ -197,9 +199,11 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     const float *k = keys->k.data + first * keys->k.stride;
     const float *v = keys->v.data + first * keys->v.stride;
     const int width = panel->width;
+    const score_block now = block_of(keys, panel, first, count);
+    if (keys->masks)
+        sh_masks_prefetch(keys->masks, &now);
     run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
     run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
-    const score_block now = block_of(keys, panel, first, count);
     if (keys->masks) {
         sh_masks_apply(keys->masks, &now, scores);
         sh_masks_drop(keys->masks, &now, slopes);

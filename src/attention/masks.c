@@ -185,6 +185,15 @@ static void hide_future(const score_masks *masks, const score_block *block,
             scores[r * block->width + i] = -INFINITY;
 }
 
+void sh_masks_prefetch(const score_masks *masks, const score_block *block) {
+    const pair_steps bias = masks->bias_steps, mask = masks->mask_steps;
+    if (masks->bias && bias.key == 1 && bias.query)
+        prefetch_rows(masks->bias + at(bias, block->query, block->key), bias.query, NULL,
+                      block->lanes, block->count);
+    for (int i = 0; masks->mask && mask.key == 1 && mask.query && i < block->lanes; i++)
+        __builtin_prefetch(masks->mask + at(mask, block->query + i, block->key));
+}
+
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores) {
     if (masks->bias)
         add_bias(masks, block, scores);

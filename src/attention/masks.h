@@ -52,6 +52,9 @@ typedef struct {
     int lanes, width, count;
 } score_block;
 
+/* Asks for the block's bias and mask, whose rows lie far apart, while its scores are
+   computed. */
+void sh_masks_prefetch(const score_masks *masks, const score_block *block);
 /* Biases and hides. */
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores);
 /* Multiplies by the factors of dropout. */
