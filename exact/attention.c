@@ -278,12 +278,13 @@ static double top_mass(const exact_head *head) {
 static void two_softmaxes(exact_head *head, int64_t i) {
     double *all = head->own;
     for (int64_t l = 0; l < head->keys; l++) {
-        all[l] = 1;
-        head->scores[l] = exact_score(head, head->centroid, l);
+        head->scores[l] = exact_score(head, head->centroid, l) + bias_of(head, i, l);
+        all[l] = head->scores[l] > -INFINITY;
     }
     softmax(head->scores, all, head->keys, head->shared);
     for (int64_t l = 0; l < head->keys; l++)
-        head->scores[l] = exact_score(head, scored_by(head, i, l), l);
+        head->scores[l] = exact_score(head, scored_by(head, i, l), l) +
+                          bias_of(head, i, l);
     softmax(head->scores, head->counts, head->keys, head->own);
     const double mass = top_mass(head);
     for (int64_t l = 0; l < head->keys; l++)
@@ -337,6 +338,8 @@ static void two_softmaxes_gradient(exact_head *head, int64_t i, double *dq,
     }
     softmax_gradient(head->shared, head->dshared, head->keys);
     softmax_gradient(head->own, head->dweights, head->keys);
+    for (int64_t l = 0; l < head->keys && head->dbias; l++)
+        head->dbias[i * head->keys + l] += head->dweights[l] + head->dshared[l];
     for (int64_t l = 0; l < head->keys; l++) {
         score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
         score_gradient(head, l, query_of(head, i), head->dweights[l], dq + i * head->dim,
@@ -471,7 +474,14 @@ static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64
     return b * s.batch + h * s.head + i * s.query + l * s.key;
 }
 
-/* Bias, mask and causal order are one bias. */
+static int64_t key_at(const shoal_problem *problem, shoal_strides s, int64_t b, int64_t h,
+                      int64_t l) {
+    if (s.batch == 0 && s.head == 0 && s.position == 0)
+        return (b * problem->heads + h) * problem->keys + l;
+    return b * s.batch + h * s.head + l * s.position;
+}
+
+/* The biases, the mask and causal order are one bias. */
 static double load_bias(const exact_head *head, const shoal_problem *problem,
                         const shoal_inputs *inputs, int64_t b, int64_t h, int64_t i,
                         int64_t l) {
@@ -479,15 +489,20 @@ static double load_bias(const exact_head *head, const shoal_problem *problem,
     if (future || (inputs->mask &&
                    !inputs->mask[pair_at(problem, inputs->mask_strides, b, h, i, l)]))
         return -INFINITY;
-    return inputs->bias
-               ? (double)inputs->bias[pair_at(problem, inputs->bias_strides, b, h, i, l)]
-               : 0;
+    double sum = 0;
+    if (inputs->bias)
+        sum += (double)inputs->bias[pair_at(problem, inputs->bias_strides, b, h, i, l)];
+    if (inputs->key_bias)
+        sum +=
+            (double)inputs->key_bias[key_at(problem, inputs->key_bias_strides, b, h, l)];
+    return sum;
 }
 
 static bool load_masks(exact_head *head, const shoal_problem *problem,
                        const shoal_inputs *inputs, int64_t b, int64_t h) {
     const int64_t N = head->queries, S = head->keys;
-    const bool biased = problem->causal || inputs->bias || inputs->mask;
+    const bool biased = problem->causal || inputs->bias || inputs->mask ||
+                        inputs->key_bias;
     if (problem->causal && S > N)
         head->ahead = S - N;
     if (biased)

@@ -33,7 +33,7 @@ typedef struct {
     int64_t *chunks;         /* [rounds][N], lsh: exact_set_buckets fills them */
     bool has_chunks; /* they were set, or could be no others: one chunk holds all */
 
-    /* Kinds with masks; exact_load takes them from a problem. */
+    /* Kinds with masks, or with a key bias; exact_load takes them from a problem. */
     int64_t ahead;   /* query i is at the position of key i + ahead */
     double *bias;    /* [N][S], -INFINITY where the query does not see the key; NULL: 0 */
     double *factors; /* [N][S], what dropout makes of the weights; NULL: 1 */

@@ -188,6 +188,7 @@ typedef struct {
     int has_seed;             /* the result depends on random numbers */
     int has_tolerance;
     int picks;     /* runs as another kind, which shoal_plan_picked tells */
+    int has_key_bias; /* inputs.key_bias can be honoured */
     int has_masks; /* each query sees keys of its own: causal, bias, mask and dropout can
                       be honoured */
 } shoal_kind_info;
@@ -272,6 +273,12 @@ typedef struct {
                         position is live; NULL: the kind finds the groups itself */
     void *state; /* NULL: the plan's own. Else state_size bytes, aligned to 64, that
                         forward fills and backward reads: one plan, many layers */
+    /* For kinds with a key bias: added to the scaled scores of a key, whoever looks at
+       it; -inf hides it, as padding anywhere does. [batch][heads][keys], or NULL; strides
+       as elsewhere, 0 along what shares its elements. Where no key is left, outputs
+       are 0. */
+    const float *key_bias;
+    shoal_strides key_bias_strides;
     /* For kinds with masks; [batch][heads][queries][keys], or NULL. Positions count
        within a sequence, packed or not. A query that is left with no key has output 0. */
     const float *bias;   /* added to the scaled scores; -inf: the key weighs nothing */
@@ -298,6 +305,8 @@ typedef struct {
     float *dbias; /* [batch][heads][queries][keys], contiguous, or NULL: the bias's, to be
                      added up along what shares its elements; where there is no bias, what
                      one would have */
+    float *dkey_bias; /* [batch][heads][keys], contiguous, or NULL: the key bias's, in the
+                         same way */
 } shoal_gradients;
 
 /* After forward with the same inputs (and state). Groups, hashes and the choice of top

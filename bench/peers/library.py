@@ -30,14 +30,16 @@ class Inputs(ctypes.Structure):
     _fields_ = [("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
                 ("query_lengths", c_void_p), ("key_lengths", c_void_p),
                 ("query_offsets", c_void_p), ("key_offsets", c_void_p),
-                ("groups", c_void_p), ("state", c_void_p), ("bias", c_void_p),
-                ("mask", c_void_p), ("bias_strides", PairStrides),
+                ("groups", c_void_p), ("state", c_void_p),
+                ("key_bias", c_void_p), ("key_bias_strides", Strides),
+                ("bias", c_void_p), ("mask", c_void_p), ("bias_strides", PairStrides),
                 ("mask_strides", PairStrides), ("dropout_seed", c_uint64)]
 
 
 class Gradients(ctypes.Structure):
     _fields_ = [("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
-                ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p)]
+                ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p),
+                ("dkey_bias", c_void_p)]
 
 
 class Options(ctypes.Structure):

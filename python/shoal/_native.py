@@ -68,6 +68,7 @@ class KindRow(ctypes.Structure):
         ("has_seed", c_int),
         ("has_tolerance", c_int),
         ("picks", c_int),
+        ("has_key_bias", c_int),
         ("has_masks", c_int),
     ]
 
@@ -116,6 +117,8 @@ class Inputs(ctypes.Structure):
         ("key_offsets", c_void_p),
         ("groups", c_void_p),
         ("state", c_void_p),
+        ("key_bias", c_void_p),
+        ("key_bias_strides", Strides),
         ("bias", c_void_p),
         ("mask", c_void_p),
         ("bias_strides", PairStrides),
@@ -132,6 +135,7 @@ class GradientPointers(ctypes.Structure):
         ("dk", c_void_p),
         ("dv", c_void_p),
         ("dbias", c_void_p),
+        ("dkey_bias", c_void_p),
     ]
 
 

@@ -79,11 +79,20 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     return SHOAL_OK;
 }
 
-/* "full, shared-full ...": the kinds with masks. */
-static const char *masking_kinds(char *text, size_t size) {
+static int knows_masks(const shoal_kind_info *info) {
+    return info->has_masks;
+}
+
+static int knows_key_bias(const shoal_kind_info *info) {
+    return info->has_key_bias;
+}
+
+/* "full, shared-full ...": the kinds that know something. */
+static const char *kinds_with(int (*knows)(const shoal_kind_info *), char *text,
+                              size_t size) {
     size_t length = 0;
     for (int i = 0; shoal_kind_describe(i); i++)
-        if (shoal_kind_describe(i)->has_masks && length < size)
+        if (knows(shoal_kind_describe(i)) && length < size)
             length += (size_t)snprintf(text + length, size - length, "%s%s",
                                        length ? ", " : "", shoal_kind_describe(i)->name);
     return text;
@@ -96,7 +105,7 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
     return sh_fail(context, SHOAL_INVALID,
                    "%s cannot honour %s: its queries share the keys that they see; "
                    "kinds that can: %s",
-                   kind->info.name, what, masking_kinds(others, sizeof others));
+                   kind->info.name, what, kinds_with(knows_masks, others, sizeof others));
 }
 
 static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
@@ -422,6 +431,20 @@ static shoal_status check_pairs(const shoal_plan *plan, const char *name,
     return SHOAL_OK;
 }
 
+static shoal_status check_key_bias(const shoal_plan *plan, const char *name,
+                                   const float *array, shoal_strides strides) {
+    const shoal_problem *problem = &plan->problem;
+    const int64_t shape[] = {problem->batch, problem->heads, problem->keys, 1};
+    char others[256];
+    if (!array)
+        return SHOAL_OK;
+    if (!plan->kind->info.has_key_bias)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "%s cannot honour %s; kinds that can: %s", plan->kind->info.name,
+                       name, kinds_with(knows_key_bias, others, sizeof others));
+    return fill_strides(plan->context, name, 0, shape, &strides);
+}
+
 shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
                            attention_call *now) {
     if (!plan)
@@ -449,6 +472,9 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
         status = check_pairs(plan, "inputs.bias", inputs->bias, &inputs->bias_strides);
     if (status == SHOAL_OK)
         status = check_pairs(plan, "inputs.mask", inputs->mask, &inputs->mask_strides);
+    if (status == SHOAL_OK)
+        status = check_key_bias(plan, "inputs.key_bias", inputs->key_bias,
+                                inputs->key_bias_strides);
     return status;
 }
 
@@ -560,8 +586,15 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     now.gradients = gradients;
     status =
         check_pairs(plan, "gradients.dbias", gradients->dbias, &(shoal_pair_strides){0});
+    if (status == SHOAL_OK)
+        status = check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
+                                (shoal_strides){0});
     if (status != SHOAL_OK)
         return status;
+    if (gradients->dkey_bias)
+        memset(gradients->dkey_bias, 0,
+               sizeof(float) * (size_t)(plan->problem.batch * plan->problem.heads *
+                                        plan->problem.keys));
     if (gradients->dbias)
         sh_team_run(sh_team_of(plan->context), plan->problem.batch * plan->problem.heads,
                     clear_dbias_task, &now);

@@ -116,6 +116,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
     thread->top_value_rows = sh_reserve(work, k * Dv, sizeof(float));
     thread->top_sum = sh_reserve(work, Dv, sizeof(float));
+    thread->top_bias = sh_reserve(work, k, sizeof(float));
     thread->weights = sh_reserve(work, k * width, sizeof(float));
     if (own->per_query)
         thread->top_ascending = sh_reserve(work, k + 1, sizeof(uint64_t));
@@ -127,6 +128,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     thread->member_dout = sh_reserve(work, width * Dv, sizeof(float));
     thread->grad_top_keys = sh_reserve(work, k * D, sizeof(float));
     thread->grad_top_values = sh_reserve(work, k * Dv, sizeof(float));
+    thread->grad_top_bias = sh_reserve(work, k, sizeof(float));
 }
 
 /* What the grouping needs for each thread. */
@@ -219,6 +221,13 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
     if (head.work->has_top)
         head.state.top_keys = all.top_keys + at * C * plan->attention.topk;
     return head;
+}
+
+void sh_clustered_set_masks(clustered_head *head) {
+    if (!sh_masks_exist(head->call))
+        return;
+    head->masks = sh_masks_of(head->call, &head->view);
+    head->keys.masks = &head->masks;
 }
 
 /* ---- Groups ----------------------------------------------------------------------- */
@@ -421,10 +430,11 @@ static void merge_group(const clustered_head *head, int64_t j, clustered_thread 
         for (int64_t d = 0; d < Dv; d++)
             shared[d] += keep * head->slot->part_values[at * Dv + d];
     }
+    const int hidden = head->keys.masks && sum < 0.5f; /* every key is: see dense.c */
     for (int64_t d = 0; d < Dv; d++)
-        shared[d] /= sum;
+        shared[d] = hidden ? 0 : shared[d] / sum;
     head->state.largest[j] = largest;
-    head->state.inverse[j] = 1 / sum;
+    head->state.inverse[j] = hidden ? 0 : 1 / sum;
     if (head->work->has_top)
         choose_top(head, j, chunks, own);
 }
@@ -463,6 +473,8 @@ int sh_clustered_gather_top(const clustered_head *head, int64_t j,
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     gather(head->view.v, keys, head->work->topk, head->keys.value_dim,
            own->top_value_rows);
+    for (int i = 0; head->keys.masks && i < head->work->topk && keys[i] >= 0; i++)
+        own->top_bias[i] = sh_masks_key_bias(head->keys.masks, keys[i]);
     return gather(head->view.k, keys, head->work->topk, head->keys.dim,
                   own->top_key_rows);
 }
@@ -518,6 +530,8 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
                                panel->count, Dv);
         run->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
                    own->weights);
+        if (head->keys.masks)
+            run->add_to_rows(own->top_bias, 1, panel->width, k, own->weights);
         const float sum = sh_clustered_start_top(head, j, panel);
         memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
         for (int d = 0; d < Dv && per_query; d++)
@@ -561,6 +575,9 @@ static void improve_task(void *shared, int64_t task, int thread) {
             prefetch_top(head, j + 1);
         if (clustered_is_alone(head, j))
             copy_shared(head, head->slot->sorted.order[at]);
+        else if (clustered_sees_nothing(head, j))
+            for (int64_t i = at; i < end; i++)
+                copy_shared(head, head->slot->sorted.order[i]);
         else
             improve_members(head, j, at, end, &head->work->threads[thread]);
         at = end;
@@ -648,6 +665,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     clustered_head head = sh_clustered_head_of(call, b, h, slot);
+    sh_clustered_set_masks(&head);
     const int64_t n = head.view.queries, S = head.view.keys;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
@@ -708,7 +726,8 @@ const attention_kind sh_clustered_kind =
                            .iterations = 10,
                            .seed = 1},
               .has_groups = 1,
-              .has_seed = 1},
+              .has_seed = 1,
+              .has_key_bias = 1},
      .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
@@ -726,7 +745,8 @@ const attention_kind sh_i_clustered_kind =
                            .seed = 1},
               .has_groups = 1,
               .has_top_keys = 1,
-              .has_seed = 1},
+              .has_seed = 1,
+              .has_key_bias = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};

@@ -64,12 +64,14 @@ typedef struct {
     /* The top keys of one group: */
     float *top_key_rows, *top_value_rows; /* [k][D], [k][Dv] */
     float *top_sum;                       /* [Dv]: their values, weighted */
+    float *top_bias;                      /* [k], where keys have a bias */
     float *weights;                       /* [k][panel] */
     uint64_t *top_ascending;              /* [k + 1], normaliser=query: see top_walk */
     /* Backward: */
     float *scores, *slopes;                 /* [k][panel] */
     float *member_q, *member_dout;          /* [panel][D], [panel][Dv] */
     float *grad_top_keys, *grad_top_values; /* [k][D], [k][Dv] */
+    float *grad_top_bias;                   /* [k] */
 } clustered_thread;
 
 typedef struct {
@@ -93,6 +95,7 @@ typedef struct {
     clustered_state state; /* of this head */
     head_view view;
     dense_keys keys;
+    score_masks masks; /* keys.masks, where keys have a bias */
     row_view out;
     row_view dout, dq; /* backward */
     row_view dk, dv;
@@ -103,6 +106,9 @@ typedef struct {
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
                                     int slot);
 
+/* Keys with a bias: keys.masks points into the head, which must not move any more. */
+void sh_clustered_set_masks(clustered_head *head);
+
 /* The caller's groups, or one for every query where there are enough, or found;
    sorted. */
 void sh_clustered_find_groups(clustered_head *head, team workers);
@@ -112,6 +118,11 @@ void sh_clustered_find_groups(clustered_head *head, team workers);
 static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
     const int32_t *offsets = head->slot->sorted.offsets;
     return offsets[j + 1] - offsets[j] == 1;
+}
+
+/* Every key is hidden from it: its members' outputs are 0. */
+static inline int clustered_sees_nothing(const clustered_head *head, int64_t j) {
+    return head->keys.masks && head->state.inverse[j] == 0;
 }
 
 /* The lists of a thread's panel p, for k = work->topk keys. */

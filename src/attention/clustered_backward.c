@@ -87,6 +87,8 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
     run->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
     run->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
+    if (head->keys.masks)
+        run->add_to_rows(own->top_bias, 1, width, k, own->scores);
     const float sum = sh_clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
     run->softmax_step(own->weights, width, k, panel->largest, panel->sum, panel->keep);
@@ -104,6 +106,10 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     }
     run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
                 own->grad_top_keys, dim);
+    const float by = 1 / head->keys.scale;
+    if (head->keys.masks)
+        run->spread(own->slopes, width, panel->count, &by, 0, 1, k, own->grad_top_bias,
+                    1);
     run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
                 own->grad_top_values, Dv);
     return gradient;
@@ -136,9 +142,12 @@ static void correct_top(const clustered_head *head, int64_t j, int k, float grad
         const float *key = own->top_key_rows + (int64_t)l * dim;
         float *restrict grad_v = own->grad_top_values + (int64_t)l * Dv;
         float score = head->keys.scale * ordered_dot(centroid, key, dim);
+        if (head->keys.masks)
+            score += own->top_bias[l];
         float weight = expf(score - head->state.largest[j]) * head->state.inverse[j];
         float slope = ordered_dot(grad_shared, own->top_value_rows + (int64_t)l * Dv, Dv);
         float wrong = weight * (gradient - slope) * head->keys.scale;
+        own->grad_top_bias[l] += weight * (gradient - slope);
         add_scaled(grad_centroid, wrong, key, dim);
         add_scaled(own->grad_top_keys + (int64_t)l * dim, wrong, centroid, dim);
         for (int d = 0; d < Dv; d++)
@@ -152,7 +161,8 @@ static double score_of(const clustered_head *head, int64_t j, int64_t l) {
     double sum = 0;
     for (int d = 0; d < head->keys.dim; d++)
         sum += (double)centroid[d] * (double)key[d];
-    return sum * (double)head->keys.scale;
+    sum *= (double)head->keys.scale;
+    return head->keys.masks ? sum + (double)sh_masks_key_bias(head->keys.masks, l) : sum;
 }
 
 /* The other keys of a group whose softmax was over them alone, key by key: such groups
@@ -177,6 +187,9 @@ static void others_backward(const clustered_head *head, int64_t j, float delta,
                               (double)head->state.inverse[j];
         const float dscore =
             (float)(weight * (slope - (double)delta) * (double)head->keys.scale);
+        float *dbias = head->keys.masks ? sh_masks_key_slope(head->keys.masks, l) : NULL;
+        if (dbias)
+            *dbias += (float)(weight * (slope - (double)delta));
         for (int d = 0; d < dim; d++)
             grad_centroid[d] += dscore * key[d];
         for (int d = 0; d < dim && head->dk.data; d++)
@@ -193,6 +206,9 @@ static void scatter_top(const clustered_head *head, int64_t j, int k, float grad
     sh_await_turn(head->slot->scatter_turn, (int)j);
     scatter_rows(head->dk, keys, k, own->grad_top_keys, head->keys.dim);
     scatter_rows(head->dv, keys, k, own->grad_top_values, head->keys.value_dim);
+    if (head->keys.masks)
+        scatter_rows((row_view){head->masks.dkey_bias, 1}, keys, k, own->grad_top_bias,
+                     1);
     if (has_others_alone(head, j))
         others_backward(head, j, gradient, own);
     sh_pass_turn(head->slot->scatter_turn, (int)j);
@@ -214,7 +230,8 @@ static void group_task(void *shared, int64_t j, int thread) {
     const kernel_table *run = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
-    const bool has_top = head->work->has_top && last - first > 1;
+    const bool has_top = head->work->has_top && last - first > 1 &&
+                         !clustered_sees_nothing(head, j);
     const bool summed_here = !(has_top && head->work->per_query);
     float *grad_shared = head->slot->grad_shared + j * Dv;
     memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
@@ -229,8 +246,9 @@ static void group_task(void *shared, int64_t j, int thread) {
     if (!head->work->has_top)
         return;
     if (!has_top) {
-        if (last > first && head->dq.data) /* the centroid's part is added to nothing */
-            memset(head->dq.data + sorted->order[first] * head->dq.stride, 0,
+        /* The centroid's part is added to nothing. */
+        for (int64_t i = first; i < last && head->dq.data; i++)
+            memset(head->dq.data + sorted->order[i] * head->dq.stride, 0,
                    sizeof(float) * (size_t)dim);
         sh_await_turn(head->slot->scatter_turn, (int)j);
         sh_pass_turn(head->slot->scatter_turn, (int)j);
@@ -239,6 +257,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     const int k = sh_clustered_gather_top(head, j, own);
     memset(own->grad_top_keys, 0, sizeof(float) * (size_t)k * (size_t)dim);
     memset(own->grad_top_values, 0, sizeof(float) * (size_t)k * (size_t)Dv);
+    memset(own->grad_top_bias, 0, sizeof(float) * (size_t)k);
     double gradient = 0;
     for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
         sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
@@ -304,6 +323,7 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const kv_head_view own = sh_start_kv_head(call, unit);
     for (int64_t h = own.first; h < own.last; h++) {
         clustered_head head = sh_clustered_head_of(call, own.b, h, slot);
+        sh_clustered_set_masks(&head);
         const int64_t n = head.view.queries, S = head.view.keys;
         head.dk = own.dk;
         head.dv = own.dv;

@@ -10,7 +10,8 @@
 int sh_masks_exist(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
     return problem->causal || problem->dropout > 0 || call->inputs->bias ||
-           call->inputs->mask || (call->gradients && call->gradients->dbias);
+           call->inputs->mask || call->inputs->key_bias ||
+           (call->gradients && (call->gradients->dbias || call->gradients->dkey_bias));
 }
 
 static int is_contiguous(const shoal_pair_strides *s) {
@@ -26,6 +27,21 @@ static shoal_pair_strides strides_of(const shoal_problem *problem,
 
 static int64_t start_of(const shoal_pair_strides *s, int64_t b, int64_t h) {
     return b * s->batch + h * s->head;
+}
+
+static void set_key_bias(const attention_call *call, int64_t b, int64_t h,
+                         score_masks *masks) {
+    const shoal_problem *problem = &call->plan->problem;
+    shoal_strides strides = call->inputs->key_bias_strides;
+    if (!strides.batch && !strides.head && !strides.position)
+        strides = (shoal_strides){problem->heads * problem->keys, problem->keys, 1};
+    masks->key_bias_step = strides.position;
+    masks->dkey_bias_step = 1;
+    if (call->inputs->key_bias)
+        masks->key_bias = call->inputs->key_bias + b * strides.batch + h * strides.head;
+    if (call->gradients && call->gradients->dkey_bias)
+        masks->dkey_bias = call->gradients->dkey_bias +
+                           (b * problem->heads + h) * problem->keys;
 }
 
 static uint64_t head_seed(uint64_t seed, int64_t head) {
@@ -58,6 +74,7 @@ score_masks sh_masks_of(const attention_call *call, const head_view *view) {
         masks.mask = inputs->mask + start_of(&mask, b, h);
     if (call->gradients && call->gradients->dbias)
         masks.dbias = call->gradients->dbias + start_of(&slopes, b, h);
+    set_key_bias(call, b, h, &masks);
     return masks;
 }
 
@@ -82,6 +99,12 @@ score_masks sh_masks_every(const score_masks *masks, int64_t first_query,
         some.mask = masks->mask + at(masks->mask_steps, first_query, first_key);
     if (masks->dbias)
         some.dbias = masks->dbias + at(masks->dbias_steps, first_query, first_key);
+    if (masks->key_bias)
+        some.key_bias = masks->key_bias + first_key * masks->key_bias_step;
+    if (masks->dkey_bias)
+        some.dkey_bias = masks->dkey_bias + first_key * masks->dkey_bias_step;
+    some.key_bias_step = masks->key_bias_step * step;
+    some.dkey_bias_step = masks->dkey_bias_step * step;
     some.first_query = first_query;
     some.first_key = first_key;
     some.step = step;
@@ -104,8 +127,17 @@ double sh_masks_score(const score_masks *masks, int64_t query, int64_t key,
         return -INFINITY;
     if (masks->mask && !masks->mask[at(masks->mask_steps, query, key)])
         return -INFINITY;
+    score += (double)sh_masks_key_bias(masks, key);
     return masks->bias ? score + (double)masks->bias[at(masks->bias_steps, query, key)]
                        : score;
+}
+
+float sh_masks_key_bias(const score_masks *masks, int64_t key) {
+    return masks->key_bias ? masks->key_bias[key * masks->key_bias_step] : 0;
+}
+
+float *sh_masks_key_slope(const score_masks *masks, int64_t key) {
+    return masks->dkey_bias ? masks->dkey_bias + key * masks->dkey_bias_step : NULL;
 }
 
 /* Four keys share the bits of one random number, sixteen each. */
@@ -195,6 +227,10 @@ void sh_masks_prefetch(const score_masks *masks, const score_block *block) {
 }
 
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores) {
+    if (masks->key_bias)
+        block->kernels->add_to_rows(masks->key_bias + block->key * masks->key_bias_step,
+                                    masks->key_bias_step, block->width, block->count,
+                                    scores);
     if (masks->bias)
         add_bias(masks, block, scores);
     if (masks->mask)
@@ -229,13 +265,19 @@ void sh_masks_drop(const score_masks *masks, const score_block *block, float *we
 
 void sh_masks_keep_slopes(const score_masks *masks, const score_block *block, float scale,
                           const float *slopes) {
+    const float by = 1 / scale;
+    if (masks->dkey_bias)
+        block->kernels->spread(slopes, block->width, block->lanes, &by, 0, 1,
+                               block->count,
+                               masks->dkey_bias + block->key * masks->dkey_bias_step,
+                               masks->dkey_bias_step);
     if (!masks->dbias)
         return;
     const pair_steps steps = masks->dbias_steps;
     float *dbias = masks->dbias + at(steps, block->query, block->key);
     float factors[MAX_PANEL];
     for (int i = 0; i < block->lanes; i++)
-        factors[i] = 1 / scale;
+        factors[i] = by;
     if (steps.key == 1) {
         block->kernels->unpack(slopes, block->lanes, block->width, block->count, factors,
                                NULL, 1, dbias, steps.query, NULL);

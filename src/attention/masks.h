@@ -20,6 +20,9 @@ typedef struct score_masks {
     const uint8_t *mask;
     float *dbias; /* backward only */
     pair_steps bias_steps, mask_steps, dbias_steps;
+    const float *key_bias;
+    float *dkey_bias; /* backward only */
+    int64_t key_bias_step, dkey_bias_step;
     uint32_t dropped; /* weights of 65536 */
     uint64_t seed;    /* of this head's dropout */
     int64_t first_query, first_key, step;
@@ -43,6 +46,9 @@ int64_t sh_masks_begin(const score_masks *masks, int64_t key);
 double sh_masks_score(const score_masks *masks, int64_t query, int64_t key, double score);
 float sh_masks_factor(const score_masks *masks, int64_t query, int64_t key);
 float *sh_masks_slope(const score_masks *masks, int64_t query, int64_t key);
+/* A key's own bias, and where its gradient goes, or NULL. */
+float sh_masks_key_bias(const score_masks *masks, int64_t key);
+float *sh_masks_key_slope(const score_masks *masks, int64_t key);
 
 /* A block of the dense part: `count` keys from `key` on for `lanes` queries from `query`
    on, [count][width]. */
@@ -59,7 +65,7 @@ void sh_masks_prefetch(const score_masks *masks, const score_block *block);
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores);
 /* Multiplies by the factors of dropout. */
 void sh_masks_drop(const score_masks *masks, const score_block *block, float *weights);
-/* Adds the slopes, divided by `scale`, to dbias. */
+/* Adds the slopes, divided by `scale`, to dbias and dkey_bias. */
 void sh_masks_keep_slopes(const score_masks *masks, const score_block *block, float scale,
                           const float *slopes);
 

@@ -298,8 +298,12 @@ static void backward_query(const backward_head *head, int64_t query) {
         if (head->dv.data)
             add_scaled(head->dv.data + chosen[j] * head->dv.stride,
                        head->scratch->weights[j], dout, problem->value_dim);
+        float *dkey_bias = head->masks ? sh_masks_key_slope(head->masks, chosen[j])
+                                       : NULL;
         if (dbias)
             *dbias = (float)head->scratch->slopes[j];
+        if (dkey_bias)
+            *dkey_bias += (float)head->scratch->slopes[j];
     }
     for (int64_t d = 0; head->dq.data && d < dim; d++)
         head->dq.data[query * head->dq.stride + d] = (float)sums[d];
@@ -359,6 +363,7 @@ const attention_kind sh_oracle_top_kind = {
              .cost = "N S D + N k Dv",
              .summary = "only the k best keys of each query, by exact search",
              .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32},
+             .has_key_bias = 1,
              .has_masks = 1},
     .operations = operations,
     .place = place,

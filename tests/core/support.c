@@ -244,8 +244,39 @@ static bool pair_is_hidden(const case_spec *s, const shoal_pair_strides *strides
            test_hash(s->seed, stream + 1, (uint64_t)row) % 11 == 0;
 }
 
+static shoal_strides key_bias_strides(const case_spec *s) {
+    const int64_t gap = s->key_bias == PAIRS_GAPS ? 3 : 0;
+    const int64_t head = s->keys * (gap + 1) + gap;
+    shoal_strides strides = {s->heads * head, head, gap + 1};
+    if (s->key_bias >= PAIRS_OF_HEADS)
+        strides.batch = 0;
+    if (s->key_bias >= PAIRS_SHARED)
+        strides.head = 0;
+    return strides;
+}
+
+static void create_key_bias(attention_case *c) {
+    const case_spec *s = &c->spec;
+    const shoal_strides strides = key_bias_strides(s);
+    const int64_t count = s->batch * s->heads * s->keys * 8 + 8;
+    c->key_bias = test_memory(count, sizeof *c->key_bias);
+    for (int64_t at = 0; at < count; at++) {
+        const uint64_t bits = test_hash(s->seed, 60, (uint64_t)at);
+        c->key_bias[at] = bits % 6 == 0 ? -INFINITY : (float)test_normal(bits);
+    }
+    c->inputs.key_bias = c->key_bias;
+    if (s->key_bias != PAIRS_WHOLE)
+        c->inputs.key_bias_strides = strides;
+    const int64_t gradients = s->batch * s->heads * s->keys;
+    c->dkey_bias = test_memory(gradients, sizeof *c->dkey_bias);
+    for (int64_t i = 0; i < gradients; i++)
+        memcpy(c->dkey_bias + i, &GUARD, sizeof GUARD);
+}
+
 static void create_masks(attention_case *c) {
     const case_spec *s = &c->spec;
+    if (s->key_bias)
+        create_key_bias(c);
     if (s->bias) {
         const shoal_pair_strides strides = pair_strides(s, s->bias);
         const int64_t count = pair_extent(s, &strides);
@@ -368,6 +399,8 @@ void case_destroy(attention_case *c) {
     free(c->bias);
     free(c->mask);
     free(c->dbias);
+    free(c->key_bias);
+    free(c->dkey_bias);
 }
 
 int64_t case_kv_heads(const attention_case *c) {
@@ -411,12 +444,12 @@ const char *case_text(const attention_case *c) {
     snprintf(text, sizeof text,
              "%s, batch %" PRId64 ", heads %" PRId64 "/%" PRId64 ", N %" PRId64
              ", S %" PRId64 ", D %" PRId64 ", Dv %" PRId64
-             ", scale %g, %s%s%s%s, bias %d, mask %d, dropout %g, data seed %" PRIu64,
+             ", scale %g, %s%s%s%s, bias %d %d, mask %d, dropout %g, seed %" PRIu64,
              kind, s->batch, s->heads, case_kv_heads(c), s->queries, s->keys, s->dim,
              s->value_dim, (double)s->scale, layouts[s->layout],
              s->ragged ? ", ragged" : "", s->own_groups ? ", own groups" : "",
-             s->causal ? ", causal" : "", (int)s->bias, (int)s->mask, (double)s->dropout,
-             s->seed);
+             s->causal ? ", causal" : "", (int)s->bias, (int)s->key_bias, (int)s->mask,
+             (double)s->dropout, s->seed);
     return text;
 }
 
@@ -440,7 +473,8 @@ void case_backward(shoal_plan *plan, attention_case *c) {
                                  .dq = c->dq.data,
                                  .dk = c->dk.data,
                                  .dv = c->dv.data,
-                                 .dbias = c->dbias};
+                                 .dbias = c->dbias,
+                                 .dkey_bias = c->dkey_bias};
     if (shoal_backward(plan, &c->inputs, &gradients) != SHOAL_OK)
         fail_msg("backward refused (%s)", case_text(c));
 }
@@ -477,6 +511,10 @@ void case_check_identical(const attention_case *a, const attention_case *b) {
     if (a->dbias && b->dbias)
         assert_memory_equal(a->dbias, b->dbias,
                             (size_t)case_pairs(&a->spec) * sizeof *a->dbias);
+    if (a->dkey_bias && b->dkey_bias)
+        assert_memory_equal(a->dkey_bias, b->dkey_bias,
+                            (size_t)(a->spec.batch * a->spec.heads * a->spec.keys) *
+                                sizeof *a->dkey_bias);
 }
 
 /* ---- Contexts ------------------------------------------------------------------ */

@@ -79,6 +79,7 @@ typedef struct {
     bool own_groups; /* random groups brought by the caller */
     bool causal;
     pair_layout bias, mask; /* some of the bias is -inf; some queries see no key */
+    pair_layout key_bias;   /* the same without queries: the layouts up to PAIRS_SHARED */
     float dropout;
     uint64_t seed; /* of the data: live values do not depend on the layout */
 } case_spec;
@@ -93,8 +94,9 @@ typedef struct {
     int32_t *groups;                      /* [batch][heads][queries], own_groups only */
     float *bias;                          /* NULL without */
     uint8_t *mask;
-    float *dbias;           /* [batch][heads][queries][keys], where something is masked */
-    shoal_context *context; /* of case_run_on, as is the plan */
+    float *dbias; /* [batch][heads][queries][keys], where something is masked */
+    float *key_bias, *dkey_bias; /* dkey_bias is [batch][heads][keys] */
+    shoal_context *context;      /* of case_run_on, as is the plan */
     shoal_plan *plan;
 } attention_case;
 
@@ -134,7 +136,7 @@ void case_calm(attention_case *c);
 /* Forward within 1e-5 and gradients within 1e-4 of the exact result's largest entry. */
 void check_forward(const attention_case *c, shoal_plan *plan);
 void check_gradients(const attention_case *c, shoal_plan *plan);
-void check_dbias(const attention_case *c, shoal_plan *plan);
+void check_dbias(const attention_case *c, shoal_plan *plan); /* and dkey_bias */
 /* Groups: in range where live, -1 in the padding, the caller's when brought, all
    different when there are no more queries than clusters. Top keys: the best of the
    centroid's scores, best first, up to rounding. */

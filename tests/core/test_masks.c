@@ -41,6 +41,17 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
                       .dropout = CHOOSE(DROPOUTS, seed, 10),
                       .queries = CHOOSE(LENGTHS, seed, 11),
                       .keys = CHOOSE(LENGTHS, seed, 12)};
+    if (seed % 4 == 1 || !facts_of(kind)->has_masks)
+        spec.key_bias = (pair_layout)test_pick(seed, 15, PAIRS_WHOLE, PAIRS_SHARED);
+    if (!facts_of(kind)->has_masks) {
+        spec.causal = false;
+        spec.bias = spec.mask = PAIRS_NONE;
+        spec.dropout = 0;
+    }
+    if (spec.attention.clusters > 0)
+        spec.attention.clusters = CHOOSE(TOPKS, seed, 16);
+    if (facts_of(kind)->has_top_keys && seed % 2)
+        spec.attention.normaliser = SHOAL_NORMALISER_QUERY;
     if (seed % 3 == 0)
         spec.keys = spec.queries;
     if (spec.attention.topk > 0)
@@ -88,9 +99,15 @@ static case_spec long_spec(shoal_kind kind) {
 
 static void threads_do_not_matter(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
-        if (!facts_of((shoal_kind)kind)->has_masks)
+        if (!facts_of((shoal_kind)kind)->has_key_bias)
             continue;
         case_spec spec = long_spec((shoal_kind)kind);
+        spec.key_bias = PAIRS_SHARED;
+        if (!facts_of((shoal_kind)kind)->has_masks) {
+            spec.causal = false;
+            spec.bias = PAIRS_NONE;
+            spec.dropout = 0;
+        }
         attention_case one = case_create(&spec), five = case_create(&spec);
         case_run_on(NULL, 1, &one);
         case_run_on(NULL, 5, &five);
@@ -225,6 +242,38 @@ static void errors_are_estimated(void **state) {
     case_destroy(&c);
 }
 
+/* Where every key is hidden, outputs and gradients are 0, in every kind. */
+static void no_key_is_left(void **state) {
+    const char *kinds[TEST_KINDS + 1];
+    test_kinds((shoal_attention){.clusters = 5, .topk = 4}, kinds);
+    for (int64_t k = 0; kinds[k]; k++)
+        for (int isa = 0; test_isa(isa); isa++) {
+            case_spec spec = {.attention = spelled(kinds[k]),
+                              .batch = 2,
+                              .heads = 1,
+                              .queries = 40,
+                              .keys = 40,
+                              .dim = 4,
+                              .value_dim = 4,
+                              .key_bias = PAIRS_WHOLE,
+                              .seed = 9};
+            if (!facts_of(spec.attention.kind)->has_key_bias)
+                continue;
+            attention_case c = case_create(&spec);
+            for (int64_t l = 0; l < spec.keys; l++)
+                c.key_bias[l] = -INFINITY;
+            case_run_on(test_isa(isa), 1, &c);
+            for (int64_t i = 0; i < spec.queries; i++)
+                for (int64_t d = 0; d < 4; d++) {
+                    assert_true(tensor_row(&c.out, 0, 0, i)[d] == 0);
+                    assert_true(tensor_row(&c.dq, 0, 0, i)[d] == 0);
+                    assert_true(tensor_row(&c.dv, 0, 0, i)[d] == 0);
+                    assert_true(isfinite(tensor_row(&c.out, 1, 0, i)[d]));
+                }
+            case_destroy(&c);
+        }
+}
+
 /* ---- Refusals --------------------------------------------------------------------- */
 
 static void check_message(shoal_context *context, shoal_status status, const char *kind) {
@@ -311,12 +360,13 @@ int main(void) {
         cmocka_unit_test(lowest_biases),
         cmocka_unit_test(dropout_keeps_the_mean),
         cmocka_unit_test(errors_are_estimated),
+        cmocka_unit_test(no_key_is_left),
         cmocka_unit_test(other_kinds_refuse),
         cmocka_unit_test(bad_numbers_are_refused),
     };
-    int count = 9; /* the kinds come behind them */
+    int count = 10; /* the kinds come behind them */
     for (int kind = 0; shoal_kind_describe(kind); kind++)
-        if (shoal_kind_describe(kind)->has_masks)
+        if (shoal_kind_describe(kind)->has_key_bias)
             tests[count++] =
                 (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
                                     .test_func = check_kind,
