@@ -187,7 +187,7 @@ typedef struct {
     int has_top_keys;         /* of each group: shoal_plan_top_keys */
     int has_seed;             /* the result depends on random numbers */
     int has_tolerance;
-    int picks;     /* runs as another kind, which shoal_plan_picked tells */
+    int picks;        /* runs as another kind, which shoal_plan_picked tells */
     int has_key_bias; /* inputs.key_bias can be honoured */
     int has_masks; /* each query sees keys of its own: causal, bias, mask and dropout can
                       be honoured */

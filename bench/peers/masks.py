@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Shoal's full attention with masks beside PyTorch's scaled_dot_product_attention with the
-same: causal, a float mask, a boolean one, a bias for each key, and none. Every result and
+"""Shoal's full attention with masks beside PyTorch's scaled_dot_product_attention with
+the same: causal, a float mask, a boolean one, a bias for each key, and none. Every result and
 gradient of ours is compared with PyTorch's before it is timed; both take turns. Needs
 numpy and torch (bench/peers/run makes an environment with both:
 build/peers/venv/bin/python bench/peers/masks.py)."""
@@ -123,7 +123,8 @@ def parse():
         help="(default: build/libshoal.so)")
     add("--json", metavar="F", help="also write everything there")
     options = parser.parse_args()
-    options.masks = [name for name in MASKS if name in options.masks.split(",") + ["none"]]
+    wanted = ["none", *options.masks.split(",")]
+    options.masks = [name for name in MASKS if name in wanted]
     return options
 
 
