@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shoal's full attention with masks beside PyTorch's scaled_dot_product_attention with
-the same: causal, a float mask, a boolean one, a bias for each key, and none. Every result and
-gradient of ours is compared with PyTorch's before it is timed; both take turns. Needs
+the same: causal, a float mask, a boolean one, a bias for each key, and none. Every result
+and gradient of ours is compared with PyTorch's before it is timed; both take turns. Needs
 numpy and torch (bench/peers/run makes an environment with both:
 build/peers/venv/bin/python bench/peers/masks.py)."""
 import argparse
