@@ -31,9 +31,11 @@ static bool split_units(speech_model *made, const char *note) {
         return false;
     char *at = made->text;
     for (int64_t i = 0; i < made->unit_count; i++) {
-        made->units[i] = at;
+        char *unit = at;
         at += strcspn(at, "\n");
         *at++ = 0;
+        mask_controls(unit); /* it is printed */
+        made->units[i] = unit;
     }
     return true;
 }
