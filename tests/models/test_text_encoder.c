@@ -95,13 +95,11 @@ static void expect_close(int64_t count, const float *got, const float *wanted,
         fail_msg("%s: %g of %g", what, difference, largest);
 }
 
-static const char *const texts[] =
-    {"Attention in linear time.", "a", "",
-     "\xc3\x9cn\xc3\xaf"
-     "c\xc3\xb6"
-     "d\xc3\xa9, and \xe4\xb8\xad\xe6\x96\x87 'tis",
-     "queries huddle into clusters, each cluster attends once queries huddle into "
-     "clusters, each cluster attends once "};
+#define HUDDLE "queries huddle into clusters, each cluster attends once "
+#define TIS "\xc3\x9cn\xc3\xaf\x63\xc3\xb6\x64\xc3\xa9, and \xe4\xb8\xad\xe6\x96\x87 'tis"
+
+static const char *const texts[] = {"Attention in linear time.", "a", "", TIS,
+                                    (HUDDLE HUDDLE)};
 
 /* ---- As transformers has it ------------------------------------------------------- */
 

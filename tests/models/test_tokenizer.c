@@ -15,7 +15,7 @@ static shoal_context *context;
 
 static int open_context(void **state) {
     (void)state;
-    return shoal_context_create(NULL, &context);
+    return shoal_context_create(NULL, &context) == SHOAL_OK ? 0 : 1;
 }
 
 static int close_context(void **state) {
