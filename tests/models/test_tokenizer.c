@@ -183,6 +183,31 @@ static void long_words(void **state) {
     free(text);
 }
 
+/* The pattern keeps contractions together, so that their parts can be merged. */
+static void contractions(void **state) {
+    static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d", "z"};
+    for (int64_t i = 0; i < COUNT_OF(endings); i++) {
+        const char *e = endings[i];
+        char file[400], text[8];
+        shoal_tokenizer *made;
+        shoal_tokens tokens;
+        const bool two = e[1] != 0;
+        snprintf(
+            file, sizeof file,
+            "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"'\":0,\"%c\":1,\"'%c\":2%s%s%s"
+            "},\"merges\":[\"' %c\"]},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+            "\"add_prefix_space\":false}}",
+            e[0], e[0], two && e[1] != e[0] ? ",\"" : "",
+            two && e[1] != e[0] ? e + 1 : "", two && e[1] != e[0] ? "\":3" : "", e[0]);
+        snprintf(text, sizeof text, "'%s", e);
+        if (sh_tokenizer_parse(context, "input", file, strlen(file), &made) != SHOAL_OK)
+            fail_msg("%s: %s", file, shoal_context_message(context));
+        assert_int_equal(encode(made, text, 0, &tokens), SHOAL_OK);
+        assert_int_equal(tokens.ids[0], strcmp(e, "z") == 0 ? 0 : 2);
+        shoal_tokenizer_close(made);
+    }
+}
+
 /* ---- Files that are wrong --------------------------------------------------------- */
 
 #define PAIRS(vocab, merges, more)                                                       \
@@ -327,6 +352,7 @@ int main(void) {
         cmocka_unit_test(limits),
         cmocka_unit_test(bad_texts),
         cmocka_unit_test(long_words),
+        cmocka_unit_test(contractions),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(wrong_lists_of_words),
         cmocka_unit_test(wrong_merges),
