@@ -162,8 +162,12 @@ static void *work(void *argument) {
 /* Signals are the program's business: workers have them blocked. Where the system gives
    no more threads, those that there are do the work. */
 static void start_workers(thread_pool *pool) {
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
+                              SIGILL}; /* of what a thread does */
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->started < pool->threads - 1) {
         pool_worker *worker = &pool->workers[pool->started];
