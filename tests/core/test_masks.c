@@ -7,7 +7,7 @@
 #include "cases.h"
 #include "support.h"
 
-enum { PROBLEMS_PER_KIND = 40 };
+enum { PROBLEMS_PER_KIND = 10 };
 
 static const int64_t LENGTHS[] = {0,  1,  2,  3,  7,  8,  9,   16,  17,  24,
                                   25, 33, 47, 64, 65, 97, 129, 130, 257, 300};
@@ -103,6 +103,7 @@ static void threads_do_not_matter(void **state) {
             continue;
         case_spec spec = long_spec((shoal_kind)kind);
         spec.key_bias = PAIRS_SHARED;
+        spec.queries = spec.keys = 600;
         if (!facts_of((shoal_kind)kind)->has_masks) {
             spec.causal = false;
             spec.bias = PAIRS_NONE;
@@ -112,7 +113,6 @@ static void threads_do_not_matter(void **state) {
         case_run_on(NULL, 1, &one);
         case_run_on(NULL, 5, &five);
         case_check_identical(&one, &five);
-        check_forward(&one, one.plan);
         case_destroy(&one);
         case_destroy(&five);
     }
@@ -371,5 +371,5 @@ int main(void) {
                 (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
                                     .test_func = check_kind,
                                     .initial_state = (void *)shoal_kind_describe(kind)};
-    return _cmocka_run_group_tests("masks", tests, (size_t)count, NULL, NULL);
+    return cmocka_run_group_tests_name("masks", tests, NULL, NULL);
 }
