@@ -15,12 +15,16 @@
        weight_l = Ac_l                                             elsewhere
 
    Kinds with masks add a bias to the scores, where -inf hides a key, and multiply the
-   weights by dropout's factors. */
+   weights by dropout's factors.
+
+   shoal with key clusters is one softmax again, and what it sees through the centroid is
+   tilted towards the query: tilt.c */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "exact/exact.h"
+#include "exact/tilt.h"
 
 enum { CHUNK = 32 }; /* positions in a chunk of lsh */
 
@@ -152,6 +156,20 @@ static void choose_chunks(exact_head *head, int64_t i) {
         head->counts[i] = 1;
 }
 
+/* Those of its block, and the positions near it. */
+static void choose_own_keys(exact_head *head, int64_t i) {
+    const shoal_attention *a = &head->attention;
+    if (head->plan)
+        shoal_plan_exact_keys(head->plan, head->state, head->at, i,
+                              head->own_keys + i * a->topk);
+    for (int64_t rank = 0; rank < a->topk; rank++)
+        if (head->own_keys[i * a->topk + rank] >= 0)
+            head->counts[head->own_keys[i * a->topk + rank]] = 1;
+    for (int64_t l = 0; l < head->keys && exact_members(head, head->groups[i]) > 1; l++)
+        if (a->near > 0 && llabs(l - i) <= a->near)
+            head->counts[l] = 1;
+}
+
 typedef struct exact_ranked {
     double score;
     int64_t key;
@@ -207,6 +225,9 @@ static const formula formulas[] = {
 
 static const formula *formula_of(const exact_head *head) {
     static const formula none = {0};
+    static const formula tilted = {.choose = choose_own_keys, .grouped = true};
+    if (exact_is_tilted(head))
+        return &tilted;
     const size_t kind = (size_t)head->attention.kind;
     return kind < sizeof formulas / sizeof *formulas ? &formulas[kind] : &none;
 }
@@ -215,6 +236,7 @@ bool exact_is_known(const exact_head *head) {
     const formula *f = formula_of(head);
     return f->choose && (!f->grouped || head->groups) &&
            (f->choose != choose_top_keys || head->top_keys) &&
+           (f->choose != choose_own_keys || head->key_clusters) &&
            (f->choose != choose_chunks || head->has_chunks);
 }
 
@@ -230,6 +252,13 @@ void exact_set_buckets(exact_head *head, int64_t round, const int32_t *buckets) 
 }
 
 /* ---- A row of weights -------------------------------------------------------------- */
+
+int64_t exact_members(const exact_head *head, int32_t group) {
+    int64_t members = 0;
+    for (int64_t i = 0; i < head->queries; i++)
+        members += head->groups[i] == group;
+    return members;
+}
 
 int64_t exact_centroid(exact_head *head, int32_t group) {
     int64_t members = 0;
@@ -260,12 +289,16 @@ static const double *scored_by(const exact_head *head, int64_t i, int64_t l) {
 static void one_softmax(exact_head *head, int64_t i) {
     const bool grouped = formula_of(head)->grouped;
     double *all = head->own;
+    if (exact_is_tilted(head))
+        exact_find_tilts(head, i);
     for (int64_t l = 0; l < head->keys; l++) {
         all[l] = grouped && head->counts[l] == 0 ? 1 : head->counts[l];
         head->scores[l] = exact_score(head, scored_by(head, i, l), l) +
                           bias_of(head, i, l);
         if (head->scores[l] == -INFINITY)
             all[l] = 0;
+        if (exact_is_tilted(head) && head->counts[l] == 0)
+            head->scores[l] += exact_tilt_of(head, l);
     }
     softmax(head->scores, all, head->keys, head->weights);
 }
@@ -322,6 +355,12 @@ static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double
     for (int64_t l = 0; l < head->keys; l++)
         score_gradient(head, l, scored_by(head, i, l), head->dweights[l],
                        head->counts[l] > 0 ? dq + i * head->dim : head->dcentroid, dkeys);
+    if (!exact_is_tilted(head))
+        return;
+    exact_tilt_gradient(head, head->dweights, dq + i * head->dim, head->dcentroid, dkeys,
+                        head->dshared);
+    for (int64_t l = 0; l < head->keys; l++)
+        score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
 }
 
 /* The query's softmax has the weights' gradients times m; the centroid's has them off the
@@ -394,8 +433,12 @@ exact_head *exact_create(const shoal_attention *attention, int64_t queries, int6
                sizeof *next);
     ranked *ranking = calloc((size_t)keys + 1, sizeof *ranking);
     int64_t *chunks = calloc((size_t)(rounds * queries) + 1, sizeof *chunks);
-    if (!head || !next || !ranking || !chunks) {
-        free(head), free(next), free(ranking), free(chunks);
+    const int64_t own =
+        attention->keyclusters > 0 && attention->topk > 0 ? attention->topk : 0;
+    int32_t *own_keys = calloc((size_t)(own * queries) + 1, sizeof *own_keys);
+    struct exact_tilt *tilt = exact_tilt_create(attention, keys, dim);
+    if (!head || !next || !ranking || !chunks || !own_keys || !tilt) {
+        free(head), free(next), free(ranking), free(chunks), free(own_keys), free(tilt);
         return NULL;
     }
     *head = (exact_head){.attention = *attention,
@@ -407,6 +450,8 @@ exact_head *exact_create(const shoal_attention *attention, int64_t queries, int6
                          .chunks = chunks,
                          .margin = INFINITY,
                          .ranking = ranking,
+                         .own_keys = own_keys,
+                         .tilt = tilt,
                          .memory = next};
     double **const rows[] = {&head->weights, &head->counts,   &head->scores, &head->own,
                              &head->shared,  &head->dweights, &head->dshared};
@@ -428,6 +473,8 @@ void exact_destroy(exact_head *head) {
     free(head->chunks);
     free(head->bias);
     free(head->factors);
+    free(head->own_keys);
+    free(head->tilt);
     free(head);
 }
 
@@ -523,17 +570,25 @@ static bool load_masks(exact_head *head, const shoal_problem *problem,
     return true;
 }
 
-/* What the plan chose in head `at` of all. */
-static void load_choices(exact_head *head, const shoal_problem *problem,
-                         const shoal_plan *plan, int64_t at) {
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
-    const int32_t *top_keys = shoal_plan_top_keys(plan, NULL);
+void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, int64_t at,
+                  int64_t longest) {
+    const int32_t *groups = shoal_plan_groups(plan, state);
+    const int32_t *top_keys = shoal_plan_top_keys(plan, state);
     shoal_attention used = head->attention;
-    shoal_plan_picked(plan, NULL, &used);
+    shoal_tilt tilt;
+    shoal_plan_picked(plan, state, &used);
     if (groups)
-        head->groups = groups + at * problem->queries;
+        head->groups = groups + at * longest;
     if (top_keys)
         head->top_keys = top_keys + at * used.clusters * used.topk;
+    if (!exact_is_tilted(head) || shoal_plan_tilt(plan, state, at, &tilt) != SHOAL_OK)
+        return;
+    head->key_clusters = tilt.key_clusters;
+    head->projection = tilt.projection;
+    head->dual = tilt.dual;
+    head->plan = plan;
+    head->state = state;
+    head->at = at;
 }
 
 /* The head's q, k and v; `own_keys`: the keys are not the queries. */
@@ -567,7 +622,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        int64_t b, int64_t h) {
     shoal_attention used = *attention;
     array q, k, v;
-    if (plan && used.kind == SHOAL_AUTO)
+    if (plan && (used.kind == SHOAL_AUTO || used.kind == SHOAL_SHOAL))
         shoal_plan_picked(plan, NULL, &used);
     const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
     describe(problem, inputs, own_keys, &q, &k, &v);
@@ -583,7 +638,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     if (k.data)
         copy_head(&k, b, kv_head, head->k);
     if (plan)
-        load_choices(head, problem, plan, b * problem->heads + h);
+        exact_choose(head, plan, NULL, b * problem->heads + h, problem->queries);
     if (load_masks(head, problem, inputs, b, h))
         return head;
     exact_destroy(head);

@@ -30,7 +30,17 @@ typedef struct {
     double *v;               /* [S][Dv] */
     const int32_t *groups;   /* [N], kinds with groups */
     const int32_t *top_keys; /* [clusters][topk], -1 where a group has fewer */
-    int64_t *chunks;         /* [rounds][N], lsh: exact_set_buckets fills them */
+    /* shoal-C with key clusters: */
+    int32_t *own_keys;      /* [N][topk]: exact for a query and its block, -1 where
+                                    there are fewer; near ones apart. With a plan, they
+                                    are there once the query's row is */
+    const shoal_plan *plan; /* that tells them, or NULL */
+    const void *state;
+    int64_t at;                  /* the head's number in it */
+    const int32_t *key_clusters; /* [S] */
+    const float *projection;     /* [rank + 1][D]: P', and the keys' centre */
+    const float *dual;           /* [rank][D]: Z' */
+    int64_t *chunks;             /* [rounds][N], lsh: exact_set_buckets fills them */
     bool has_chunks; /* they were set, or could be no others: one chunk holds all */
 
     /* Kinds with masks, or with a key bias; exact_load takes them from a problem. */
@@ -51,6 +61,7 @@ typedef struct {
     double *dweights, *dshared;   /* [S] */
     double *centroid, *dcentroid; /* [D] */
     struct exact_ranked *ranking; /* [S] */
+    struct exact_tilt *tilt;      /* of the last query, where there are key clusters */
     void *memory;
 } exact_head;
 
@@ -65,6 +76,11 @@ void exact_destroy(exact_head *head); /* NULL is legal */
 exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        const shoal_plan *plan, const shoal_attention *attention,
                        int64_t b, int64_t h);
+
+/* The choices that a plan reports for its last forward into a state (NULL: its own): of
+   head `at` of all, in sequences of at most `longest` queries. */
+void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, int64_t at,
+                  int64_t longest);
 
 /* Whether all that the kind's formula needs is there. A plan reports neither lsh's
    buckets nor the groups of what auto picked. */

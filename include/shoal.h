@@ -137,7 +137,9 @@ typedef enum {
     SHOAL_I_CLUSTERED, /* i-clustered-C  and a group's topk keys exactly per query */
     SHOAL_LSH,         /* lsh-R          Reformer's hashing, R rounds, K = Q */
     SHOAL_ORACLE_TOP,  /* oracle-top-k   only the k best keys of each query */
-    SHOAL_SHOAL,       /* shoal-C        i-clustered with groups=keys,normaliser=query */
+    SHOAL_SHOAL,       /* shoal          blocks of alike queries have exact keys, the rest
+                                         follows each query; shoal-C without key clusters:
+                                         i-clustered with groups=keys,normaliser=query */
     SHOAL_AUTO,        /* auto           full or shoal-C, whichever suits the problem */
     SHOAL_LOCAL,       /* local-W        only the keys at most W/2 positions away */
     SHOAL_STRIDED,     /* strided-W      those, and the keys a multiple of W away */
@@ -153,8 +155,12 @@ typedef enum { SHOAL_GROUPS_HASH, SHOAL_GROUPS_KEYS } shoal_grouping;
    group's other keys. */
 typedef enum { SHOAL_NORMALISER_CLUSTER, SHOAL_NORMALISER_QUERY } shoal_normaliser;
 
+/* In place of a number that follows from a problem's sizes when a plan is made (spelled
+   "auto"): shoal's clusters, topk, rank, keyclusters, block, pool and near. */
+enum { SHOAL_BY_SIZE = -1 };
+
 /* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
-   "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal-100:topk=64",
+   "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal-100:topk=64", "shoal",
    "auto:tolerance=0.1". Fields that a kind does not use are 0 after parsing and ignored
    elsewhere. */
 typedef struct {
@@ -168,6 +174,13 @@ typedef struct {
     int32_t rank;       /* directions that groups=keys looks at */
     int32_t groups;     /* a shoal_grouping */
     int32_t normaliser; /* a shoal_normaliser */
+    /* shoal-C: */
+    int32_t keyclusters; /* M: clusters of keys by which the rest follows a query; 0: it
+                            does not, and no field below counts */
+    int32_t block;   /* alike queries of a group that share exact keys, topk of them */
+    int32_t pool;    /* keys of a group that its blocks choose from */
+    int32_t near;    /* positions on either side of a query whose keys are exact too,
+                            where there are as many keys as queries */
     float tolerance; /* auto: the relative error to stay below; 0: none was asked for */
     uint64_t seed;
 } shoal_attention;
@@ -318,9 +331,27 @@ SHOAL_API shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inpu
    groups:   [batch][heads][queries], -1 in the padding; NULL for kinds without groups.
    top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer: a group
              of one query, which is exact without, has none; NULL for kinds without. For
-             auto both are NULL. */
+             auto both are NULL, and for shoal-C with key clusters, whose exact keys are
+             a block's, the top keys are. */
 SHOAL_API const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state);
 SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state);
+
+/* What the last forward into this state (NULL: the plan's own) of shoal-C with key
+   clusters took as constants in one head, batch index * heads + head. Only plans with
+   SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
+typedef struct {
+    int64_t rank;
+    const int32_t *key_clusters; /* [keys] */
+    const float *projection;     /* [rank + 1][dim]: P', and the keys' centre */
+    const float *dual;           /* [rank][dim]: Z' */
+} shoal_tilt;
+SHOAL_API shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state,
+                                       int64_t head, shoal_tilt *tilt);
+/* The exact keys that a live query shares with its block, in keys [topk], -1 where there
+   are fewer; returns how many, 0 where the plan has no such. Looks at all queries of the
+   head. */
+SHOAL_API int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state,
+                                        int64_t head, int64_t query, int32_t *keys);
 
 /* The attention that the last forward into this state (NULL: the plan's own) really was:
    what auto picked, or the plan's own kind. Before any forward, auto with a tolerance has

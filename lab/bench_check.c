@@ -344,20 +344,21 @@ static shoal_status verify(bench_job *job, shoal_plan *plan, bench_data *data,
     return status;
 }
 
-/* auto: the same call by what it picked, which tells its choices. */
-static shoal_status verify_picked(bench_job *job, bench_data *data,
-                                  const shoal_attention *picked, bench_row *row) {
+/* Another plan's call with the same inputs, which must give the same bits, is verified in
+   place of the first; `what` says whose bits they are. */
+static shoal_status verify_again(bench_job *job, bench_data *data,
+                                 const shoal_attention *used, unsigned flags,
+                                 const char *what, bench_row *row) {
     const uint64_t digest = bench_digest(data);
     const shoal_problem problem = bench_problem(data);
     shoal_plan *plan = NULL;
     double seconds;
-    shoal_status status = shoal_plan_create(job->context, &problem, picked,
-                                            job->train ? SHOAL_WITH_BACKWARD : 0, &plan);
+    shoal_status status = shoal_plan_create(job->context, &problem, used, flags, &plan);
     if (status == SHOAL_OK)
-        status = bench_call(plan, data, picked, &seconds);
+        status = bench_call(plan, data, used, &seconds);
     if (status == SHOAL_OK) {
-        bench_note(row, "the bits of what it picked", bench_digest(data) != digest, 0.5);
-        status = verify(job, plan, data, picked, row);
+        bench_note(row, what, bench_digest(data) != digest, 0.5);
+        status = verify(job, plan, data, used, row);
     }
     shoal_plan_destroy(plan);
     return status;
@@ -367,10 +368,17 @@ shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, in
                           bench_row *row) {
     shoal_attention used;
     shoal_status status = shoal_plan_picked(plan, NULL, &used);
+    const bool picked = used.kind != job->attention[kind].kind;
+    /* shoal-C tells what it chose only where backward will ask for it. */
+    const bool silent = used.keyclusters > 0 && !job->train;
+    const unsigned flags = silent || job->train ? SHOAL_WITH_BACKWARD : 0;
     if (status == SHOAL_OK)
-        status = used.kind == job->attention[kind].kind
+        status = !picked && !silent
                      ? verify(job, plan, data, &used, row)
-                     : verify_picked(job, data, &used, row);
+                     : verify_again(job, data, &used, flags,
+                                    picked ? "the bits of what it picked"
+                                           : "the bits of a plan with backward",
+                                    row);
     row->verified = status == SHOAL_OK && !row->wrong;
     return status;
 }

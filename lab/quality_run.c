@@ -284,8 +284,11 @@ static int prepare(folder_run *run) {
     if (!run->exact || !run->out || !run->queries)
         return complain(EXIT_RESOURCES, "quality", "out of memory");
     for (int kind = 0; kind < run->job->kinds; kind++) {
+        /* shoal-C tells what it chose only where backward will ask for it. */
+        const shoal_attention *attention = &folder->attention[kind];
+        const unsigned flags = attention->kind == SHOAL_SHOAL ? SHOAL_WITH_BACKWARD : 0;
         const shoal_status status = shoal_plan_create(run->job->context, problem,
-                                                      &folder->attention[kind], 0,
+                                                      attention, flags,
                                                       &run->plans[kind]);
         if (status != SHOAL_OK)
             return fail_call(run, status, kind);

@@ -17,7 +17,9 @@ class Attention(ctypes.Structure):
     _fields_ = [("kind", c_int), ("clusters", c_int32), ("topk", c_int32),
                 ("bits", c_int32), ("iterations", c_int32), ("rounds", c_int32),
                 ("window", c_int32), ("rank", c_int32), ("groups", c_int32),
-                ("normaliser", c_int32), ("tolerance", c_float), ("seed", c_uint64)]
+                ("normaliser", c_int32), ("keyclusters", c_int32),
+                ("block", c_int32), ("pool", c_int32), ("near", c_int32),
+                ("tolerance", c_float), ("seed", c_uint64)]
 
 
 class Config(ctypes.Structure):

@@ -48,6 +48,10 @@ class Attention(ctypes.Structure):
         ("rank", c_int32),
         ("groups", c_int32),
         ("normaliser", c_int32),
+        ("keyclusters", c_int32),
+        ("block", c_int32),
+        ("pool", c_int32),
+        ("near", c_int32),
         ("tolerance", c_float),
         ("seed", c_uint64),
     ]

@@ -21,6 +21,16 @@ const shoal_kind_info *shoal_kind_describe(int index) {
     return kind ? &kind->info : NULL;
 }
 
+/* The attention with every field that is SHOAL_BY_SIZE set to what the problem says. */
+static shoal_attention resolve(const shoal_attention *attention,
+                               const shoal_problem *problem) {
+    shoal_attention resolved = *attention;
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    if (kind && kind->resolve)
+        kind->resolve(problem, &resolved);
+    return resolved;
+}
+
 double shoal_attention_operations(const shoal_attention *attention,
                                   const shoal_problem *problem, unsigned flags) {
     const attention_kind *kind = attention ? sh_attention_kind_at((int)attention->kind)
@@ -28,7 +38,8 @@ double shoal_attention_operations(const shoal_attention *attention,
     if (!kind || !problem)
         return 0;
     /* Backward does five products where forward does two. */
-    const operation_count count = kind->operations(attention, problem);
+    const shoal_attention used = resolve(attention, problem);
+    const operation_count count = kind->operations(&used, problem);
     const double passes = flags & SHOAL_WITH_BACKWARD ? 3.5 : 1;
     return (double)(problem->batch * problem->heads) *
            (count.once + passes * count.dense);
@@ -221,6 +232,7 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     status = fill_problem(context, made.kind, &made.problem);
     if (status != SHOAL_OK)
         return status;
+    made.attention = resolve(&checked, &made.problem);
     shoal_plan *kept = sh_allocate(context, sizeof *kept);
     if (!kept)
         return SHOAL_NO_MEMORY;
@@ -256,7 +268,7 @@ const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state) {
 }
 
 const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
-    return plan && plan->kind->info.has_top_keys
+    return plan && plan->kind->info.has_top_keys && plan->kind->top_keys
                ? plan->kind->top_keys(plan, state ? state : plan->state)
                : NULL;
 }

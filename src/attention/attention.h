@@ -30,7 +30,11 @@ enum option {
     OPTION_ITERATIONS = 4,
     OPTION_RANK = 8,
     OPTION_GROUPS = 16,
-    OPTION_NORMALISER = 32
+    OPTION_NORMALISER = 32,
+    OPTION_KEYCLUSTERS = 64,
+    OPTION_BLOCK = 128,
+    OPTION_POOL = 256,
+    OPTION_NEAR = 512
 };
 
 /* One call: the plan, what the caller gave, and where the state lies. */
@@ -76,6 +80,9 @@ double sh_seen_pairs(const shoal_problem *problem);
 typedef struct attention_kind {
     shoal_kind_info info;
     unsigned options; /* bits of enum option */
+    /* Sets fields that are SHOAL_BY_SIZE to what the problem's sizes say; NULL: the kind
+       has none. */
+    void (*resolve)(const shoal_problem *problem, shoal_attention *attention);
     operation_count (*operations)(const shoal_attention *attention,
                                   const shoal_problem *problem);
     /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
@@ -107,6 +114,10 @@ struct shoal_plan {
     void *state; /* the plan's own */
     void *memory;
 };
+
+/* shoal-C without key clusters, as it first was and as a number behind the name means
+   it: what its fields are where they are not spelled. */
+extern const shoal_attention sh_first_shoal;
 
 /* The kind's row; NULL for a number that is none. */
 const attention_kind *sh_attention_kind_at(int kind);

@@ -155,7 +155,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
         sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
 }
 
-static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
+void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state) {
     const shoal_problem *problem = &plan->problem;
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
@@ -187,11 +187,11 @@ void sh_clustered_use_topk(shoal_plan *plan, int32_t topk) {
     own->topk = (int32_t)min(topk, plan->problem.keys);
 }
 
-static const int32_t *groups(const shoal_plan *plan, const void *state) {
+const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
 
-static const int32_t *top_keys(const shoal_plan *plan, const void *state) {
+const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
@@ -262,7 +262,7 @@ void sh_clustered_find_groups(clustered_head *head, team workers) {
                        head->view.keys, q.data, q.stride, n);
         sh_lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
                      head->slot->metric.projection, plan->attention.iterations,
-                     plan->attention.seed, groups);
+                     plan->attention.seed, groups, NULL);
     } else {
         sh_team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
         sh_kmeans_run(&head->slot->kmeans, head->keys.kernels, workers,
@@ -692,14 +692,14 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     write_outputs(&head, workers);
 }
 
-static void forward(const attention_call *call) {
+void sh_clustered_forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
     sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
                  forward_head, (void *)call);
 }
 
-static operation_count operations(const shoal_attention *attention,
-                                  const shoal_problem *problem) {
+operation_count sh_clustered_operations(const shoal_attention *attention,
+                                        const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
@@ -711,8 +711,9 @@ static operation_count operations(const shoal_attention *attention,
 
 /* What the kinds share; i-clustered has every option, the others fix some. */
 #define CLUSTERED_FUNCTIONS                                                              \
-    .operations = operations, .place = place, .forward = forward,                        \
-    .backward = sh_clustered_backward, .groups = groups, .top_keys = top_keys
+    .operations = sh_clustered_operations, .place = sh_clustered_place,                  \
+    .forward = sh_clustered_forward, .backward = sh_clustered_backward,                  \
+    .groups = sh_clustered_groups, .top_keys = sh_clustered_top_keys
 
 const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",
@@ -749,24 +750,4 @@ const attention_kind sh_i_clustered_kind =
               .has_key_bias = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
-     CLUSTERED_FUNCTIONS};
-
-const attention_kind sh_shoal_kind =
-    {.info = {.name = "shoal-C",
-              .number = "clusters",
-              .cost = "N r (D + C) + (C S + N k) (D + Dv)",
-              .summary = "groups in the keys' metric, a normaliser per query: half the "
-                         "error",
-              .defaults = {.kind = SHOAL_SHOAL,
-                           .clusters = 100,
-                           .topk = 64,
-                           .groups = SHOAL_GROUPS_KEYS,
-                           .normaliser = SHOAL_NORMALISER_QUERY,
-                           .rank = 16,
-                           .iterations = 6,
-                           .seed = 1},
-              .has_groups = 1,
-              .has_top_keys = 1,
-              .has_seed = 1},
-     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};

@@ -1,4 +1,5 @@
-/* clustered-C, i-clustered-C and shoal-C: what forward, backward and judge/trial.c share.
+/* clustered-C, i-clustered-C and the first form of shoal-C: what forward, backward and
+ * judge/trial.c share.
  *
  * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
  *
@@ -162,6 +163,14 @@ static inline int top_walk_has(top_walk *walk, int64_t l) {
     return *walk->next == (uint64_t)l;
 }
 
+/* ---- What a kind's row holds ------------------------------------------------------- */
+
+operation_count sh_clustered_operations(const shoal_attention *attention,
+                                        const shoal_problem *problem);
+void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state);
+void sh_clustered_forward(const attention_call *call);
 void sh_clustered_backward(const attention_call *call);
+const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state);
+const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state);
 
 #endif

@@ -55,6 +55,10 @@ static const field_row fields[] = {
     FIELD(normaliser, OPTION_NORMALISER, 0, 1, normaliser_names),
     FIELD(bits, OPTION_BITS, 1, 255, NULL),
     FIELD(rank, OPTION_RANK, 1, 1024, NULL),
+    FIELD(keyclusters, OPTION_KEYCLUSTERS, 0, 65535, NULL),
+    FIELD(block, OPTION_BLOCK, 1, 65535, NULL),
+    FIELD(pool, OPTION_POOL, 1, 65535, NULL),
+    FIELD(near, OPTION_NEAR, 0, 65535, NULL),
     FIELD(iterations, OPTION_ITERATIONS, 1, 1000, NULL),
 };
 #undef FIELD
@@ -66,6 +70,11 @@ static int32_t *field(shoal_attention *attention, const field_row *row) {
 
 static int32_t value_of(const shoal_attention *attention, const field_row *row) {
     return *(const int32_t *)(const void *)((const char *)attention + row->offset);
+}
+
+/* Whether a value may be left to a problem's sizes. */
+static bool has_size_default(const attention_kind *kind, const field_row *row) {
+    return value_of(&kind->info.defaults, row) == SHOAL_BY_SIZE;
 }
 
 /* The row of the number after the kind's name, or NULL. */
@@ -101,6 +110,10 @@ static int read_number(const char *text, size_t length, uint64_t most, uint64_t 
     return length > 0;
 }
 
+static bool is_word(const char *text, size_t length, const char *word) {
+    return strlen(word) == length && !memcmp(text, word, length);
+}
+
 static shoal_status read_name(shoal_context *context, const char *whole,
                               const field_row *row, const char *text, size_t length,
                               shoal_attention *attention) {
@@ -120,6 +133,11 @@ static shoal_status read_field(shoal_context *context, const char *whole,
                                const field_row *row, const char *text, size_t length,
                                shoal_attention *attention) {
     uint64_t value;
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
+    if (has_size_default(kind, row) && row->bit != 0 && is_word(text, length, "auto")) {
+        *field(attention, row) = SHOAL_BY_SIZE;
+        return SHOAL_OK;
+    }
     if (row->names)
         return read_name(context, whole, row, text, length, attention);
     if (!read_number(text, length, INT32_MAX, &value) || (int32_t)value < row->min ||
@@ -127,9 +145,10 @@ static shoal_status read_field(shoal_context *context, const char *whole,
         return sh_fail(
             context, SHOAL_INVALID,
             "attention \"%.80s\": %s is \"%.*s\", it must be a whole number from %d "
-            "to %d",
+            "to %d%s",
             whole, row->name, (int)(length < 40 ? length : 40), text, (int)row->min,
-            (int)row->max);
+            (int)row->max,
+            has_size_default(kind, row) && row->bit != 0 ? ", or auto" : "");
     *field(attention, row) = (int32_t)value;
     return SHOAL_OK;
 }
@@ -155,10 +174,6 @@ static shoal_status read_tolerance(shoal_context *context, const char *whole,
         context, SHOAL_INVALID,
         "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
         whole);
-}
-
-static bool is_word(const char *text, size_t length, const char *word) {
-    return strlen(word) == length && !memcmp(text, word, length);
 }
 
 /* What has been read of a spelling. */
@@ -212,6 +227,34 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
     return refuse_option(context, read, text, length);
 }
 
+/* shoal with a number is what it first was unless key clusters are spelled, without one
+   it has them; what else is not spelled follows from that. */
+static const unsigned by_form = OPTION_TOPK | OPTION_RANK | OPTION_BLOCK | OPTION_POOL |
+                                OPTION_NEAR;
+
+static int32_t default_of(const shoal_attention *attention, const field_row *row) {
+    const shoal_attention *defaults =
+        &sh_attention_kind_at((int)attention->kind)->info.defaults;
+    const bool first = row->bit == OPTION_KEYCLUSTERS
+                           ? attention->clusters != SHOAL_BY_SIZE
+                           : (row->bit & by_form) != 0 && attention->keyclusters == 0;
+    return value_of(attention->kind == SHOAL_SHOAL && first ? &sh_first_shoal : defaults,
+                    row);
+}
+
+static void fill_unspelled(spelling *read) {
+    if (read->attention.kind != SHOAL_SHOAL)
+        return;
+    for (int i = 0; i < FIELDS; i++)
+        if (fields[i].bit & OPTION_KEYCLUSTERS & ~read->seen)
+            *field(&read->attention, &fields[i]) =
+                default_of(&read->attention, &fields[i]);
+    for (int i = 0; i < FIELDS; i++)
+        if (fields[i].bit & by_form & ~read->seen)
+            *field(&read->attention, &fields[i]) =
+                default_of(&read->attention, &fields[i]);
+}
+
 static shoal_status refuse_kind(shoal_context *context, const char *text) {
     printed names = {.length = 0};
     for (int i = 0; sh_attention_kind_at(i); i++)
@@ -227,6 +270,12 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
         const attention_kind *kind = sh_attention_kind_at(i);
         const size_t prefix = prefix_length(kind);
         const field_row *number = number_of(kind);
+        if (number && has_size_default(kind, number) && length == prefix - 1 &&
+            !memcmp(read->whole, kind->info.name, length)) {
+            read->kind = kind;
+            read->attention = kind->info.defaults;
+            return SHOAL_OK;
+        }
         if (length < prefix || memcmp(read->whole, kind->info.name, prefix) != 0 ||
             (!number && length != prefix))
             continue;
@@ -258,13 +307,17 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
         size_t size = part ? (size_t)(part - start) : strlen(start);
         status = read_option(context, &read, start, size);
     }
+    fill_unspelled(&read);
     if (status == SHOAL_OK)
         *attention = read.attention;
     return status;
 }
 
-/* Hashes have bits and the keys' metric has a rank: the other one is not used. */
+/* Hashes have bits and the keys' metric has a rank: the other one is not used. Nor is
+   what belongs to key clusters where there are none. */
 static bool is_unused(const shoal_attention *attention, const field_row *row) {
+    if (row->bit & (OPTION_BLOCK | OPTION_POOL | OPTION_NEAR))
+        return attention->keyclusters == 0;
     return row->bit != 0 &&
            row->bit ==
                (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
@@ -272,6 +325,10 @@ static bool is_unused(const shoal_attention *attention, const field_row *row) {
 
 static bool is_legal(const field_row *row, int32_t value) {
     return value >= row->min && value <= row->max;
+}
+
+static bool is_by_size(const attention_kind *kind, const field_row *row, int32_t value) {
+    return value == SHOAL_BY_SIZE && has_size_default(kind, row);
 }
 
 shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
@@ -286,7 +343,8 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
     for (int i = 0; i < FIELDS; i++) {
         const int32_t value = value_of(attention, &fields[i]);
         if ((&fields[i] == number || (kind->options & fields[i].bit)) &&
-            !is_unused(attention, &fields[i]) && !is_legal(&fields[i], value))
+            !is_unused(attention, &fields[i]) && !is_legal(&fields[i], value) &&
+            !is_by_size(kind, &fields[i], value))
             return sh_fail(context, SHOAL_INVALID,
                            "attention.%s is %d: it must be %d to %d", fields[i].name,
                            (int)value, (int)fields[i].min, (int)fields[i].max);
@@ -324,10 +382,13 @@ static void append_tolerance(printed *to, float tolerance) {
 static void append_field(printed *to, const shoal_attention *attention,
                          const field_row *row) {
     const int32_t value = value_of(attention, row);
+    const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
     if (is_unused(attention, row) && !is_legal(row, value))
         return;
     append_option(to, row->name);
-    if (row->names && is_legal(row, value))
+    if (is_by_size(kind, row, value))
+        append(to, "auto");
+    else if (row->names && is_legal(row, value))
         append(to, "%s", row->names[value]);
     else
         append(to, "%d", (int)value);
@@ -339,13 +400,16 @@ static size_t print(const shoal_attention *attention, bool all, char *text, size
     printed to = {.separator = ':'};
     if (kind) {
         const shoal_kind_info *info = &kind->info;
-        append(&to, "%.*s", (int)prefix_length(kind), info->name);
-        if (number_of(kind))
+        const field_row *number = number_of(kind);
+        const bool by_size = number &&
+                             is_by_size(kind, number, value_of(attention, number));
+        append(&to, "%.*s", (int)prefix_length(kind) - by_size, info->name);
+        if (number && !by_size)
             append(&to, "%d", (int)value_of(attention, number_of(kind)));
         for (int i = 0; i < FIELDS; i++)
             if ((kind->options & fields[i].bit) &&
-                (all || value_of(attention, &fields[i]) !=
-                            value_of(&info->defaults, &fields[i])))
+                (all ||
+                 value_of(attention, &fields[i]) != default_of(attention, &fields[i])))
                 append_field(&to, attention, &fields[i]);
         if (info->has_tolerance && attention->tolerance > 0)
             append_tolerance(&to, attention->tolerance);

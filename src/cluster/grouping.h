@@ -12,6 +12,9 @@ typedef struct {
     int32_t used;     /* groups 0 .. used - 1 hold all members; some may be empty */
 } grouping;
 
+/* offsets and used alone: the order is left as it is. */
+void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n);
+
 void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n);
 
 #endif

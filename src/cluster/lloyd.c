@@ -52,6 +52,7 @@ typedef struct {
     int64_t stride, n;
     int32_t first, last; /* centres to compare with */
     int32_t *groups;
+    float *projected; /* [n][rank], or NULL */
 } lloyd_pass;
 
 /* Panels lie one after another, all of full width but the last. */
@@ -288,6 +289,9 @@ static void assign_task(void *shared, int64_t task, int thread) {
         pass->table->closest(own->projected, width, work->rank, work->centres, work->rank,
                              work->bias, work->clusters, best, who);
         memcpy(pass->groups + first, who, sizeof *who * (size_t)count);
+        if (pass->projected)
+            pass->table->unpack(own->projected, count, width, work->rank, NULL, NULL, 0,
+                                pass->projected + first * work->rank, work->rank, NULL);
     }
 }
 
@@ -302,14 +306,15 @@ static void look_at(lloyd_work *work, int iteration, int iterations) {
 
 void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
-                  int iterations, uint64_t seed, int32_t *groups) {
+                  int iterations, uint64_t seed, int32_t *groups, float *projected) {
     lloyd_pass pass = {.work = work,
                        .table = table,
                        .q = q,
                        .projection = projection,
                        .stride = stride,
                        .n = n,
-                       .groups = groups};
+                       .groups = groups,
+                       .projected = projected};
     work->sample = sample_size(work->clusters, n);
     /* Whole panels of every width. */
     work->half = (work->sample / 2 + 47) / 48 * 48;
@@ -327,8 +332,13 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
             compare(&pass, workers, 0, work->clusters);
     }
     if (work->sample == n)
-        for (int64_t i = 0; i < n; i++)
-            groups[sample_query(&pass, i)] = work->nearest[i];
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t query = sample_query(&pass, i);
+            groups[query] = work->nearest[i];
+            if (projected)
+                memcpy(projected + query * work->rank, work->points + i * work->rank,
+                       sizeof(float) * (size_t)work->rank);
+        }
     else
         sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
 }

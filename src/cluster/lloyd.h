@@ -43,9 +43,10 @@ void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, i
 void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
                            int rank, block_layout *place);
 
-/* Groups of n queries, rows of q, projected by projection [rank][dim]. n >= clusters. */
+/* Groups of n queries, rows of q, projected by projection [rank][dim]. n >= clusters.
+   projected, unless NULL, gets the queries' projections [n][rank]. */
 void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
-                  int iterations, uint64_t seed, int32_t *groups);
+                  int iterations, uint64_t seed, int32_t *groups, float *projected);
 
 #endif

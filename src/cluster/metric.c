@@ -24,6 +24,9 @@ void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int 
     work->panel = sh_reserve(place, D * table->panel, sizeof(float));
     work->scores = sh_reserve(place, D * table->panel, sizeof(float));
     work->projection = sh_reserve(place, rank * D, sizeof(float));
+    work->centre = sh_reserve(place, D, sizeof(float));
+    work->normal = sh_reserve(place, (int64_t)rank * rank, sizeof(double));
+    work->dual = sh_reserve(place, rank * D, sizeof(double));
 }
 
 /* out = sample' sample: a panel holds some of the sample's columns, and `mix` adds up the
@@ -175,6 +178,7 @@ void sh_metric_find(metric_work *work, const kernel_table *table, const float *k
                     int64_t queries) {
     const int D = work->dim, rank = work->rank;
     covariance(work, table, k, k_stride, keys, work->keys);
+    memcpy(work->centre, work->mean, sizeof(float) * (size_t)D);
     covariance(work, table, q, q_stride, queries, work->queries);
     const float root = balance(work->keys, D);
     balance(work->queries, D);
@@ -194,4 +198,49 @@ void sh_metric_find(metric_work *work, const kernel_table *table, const float *k
     orthonormalise(work->basis, rank, D);
     multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
     multiply_by(work->projection, (int64_t)rank * D, root);
+}
+
+/* Solves a x = b for all columns of b [n][columns], in place; a [n][n] is positive
+   definite and becomes its factor. */
+static void solve(double *a, int n, double *b, int columns) {
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j <= i; j++) {
+            double sum = a[i * n + j];
+            for (int d = 0; d < j; d++)
+                sum -= a[i * n + d] * a[j * n + d];
+            a[i * n + j] = i == j ? sqrt(sum) : sum / a[j * n + j];
+        }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j <= i; j++)
+            for (int c = 0; c < columns; c++)
+                b[i * columns + c] = j < i ? b[i * columns + c] -
+                                                 a[i * n + j] * b[j * columns + c]
+                                           : b[i * columns + c] / a[i * n + i];
+    for (int i = n - 1; i >= 0; i--)
+        for (int j = n - 1; j >= i; j--)
+            for (int c = 0; c < columns; c++)
+                b[i * columns + c] = j > i ? b[i * columns + c] -
+                                                 a[j * n + i] * b[j * columns + c]
+                                           : b[i * columns + c] / a[i * n + i];
+}
+
+void sh_metric_dual(metric_work *work, const kernel_table *table, float *dual) {
+    const int D = work->dim, rank = work->rank;
+    multiply(work, table, work->projection, rank, work->queries, 0, D, dual);
+    double trace = 0;
+    for (int i = 0; i < rank; i++)
+        for (int j = 0; j < rank; j++) {
+            double sum = 0;
+            for (int d = 0; d < D; d++)
+                sum += (double)dual[i * D + d] * (double)work->projection[j * D + d];
+            work->normal[i * rank + j] = sum;
+            trace += i == j ? sum : 0;
+        }
+    for (int i = 0; i < rank; i++)
+        work->normal[i * rank + i] += 1e-6 * trace / rank + 1e-30;
+    for (int i = 0; i < rank * D; i++)
+        work->dual[i] = (double)dual[i];
+    solve(work->normal, rank, work->dual, D);
+    for (int i = 0; i < rank * D; i++)
+        dual[i] = (float)work->dual[i];
 }

@@ -5,6 +5,10 @@
  * queries: S = U'U, and the directions are V'U with V the leading eigenvectors of U Cq
  * U', Cq the covariance of the queries. Both covariances come from an even sample.
  *
+ * Keys have coordinates of their own, its dual: z = Z'(k - centre), with which y.z of a
+ * difference y of projected queries is as near to its score with k - centre as `rank`
+ * numbers can be.
+ *
  * Every sum has one order and every product is a kernel with one order or plain C, so the
  * projection is the same bits on every instruction set and number of threads. */
 #ifndef SHOAL_CLUSTER_METRIC_H
@@ -23,6 +27,9 @@ typedef struct {
     float *basis;            /* [rank][dim]: V' */
     float *panel, *scores;   /* [dim][table->panel] */
     float *projection;       /* [rank][dim]: the result */
+    float *centre;           /* [dim]: mean of the keys that were looked at */
+    double *normal;          /* [rank][rank] */
+    double *dual;            /* [rank][dim] */
 } metric_work;
 
 void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
@@ -31,5 +38,8 @@ void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int 
 void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
                     int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
                     int64_t queries);
+
+/* After sh_metric_find: Z' [rank][dim] = (P'CqP)^-1 P'Cq. */
+void sh_metric_dual(metric_work *work, const kernel_table *table, float *dual);
 
 #endif

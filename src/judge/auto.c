@@ -68,7 +68,7 @@ static int32_t first_clusters(const shoal_plan *plan) {
 static shoal_attention attention_of(const shoal_plan *plan, int choice) {
     shoal_attention attention = sh_full_kind.info.defaults;
     if (choice != FULL_CHOICE) {
-        attention = sh_shoal_kind.info.defaults;
+        attention = sh_first_shoal;
         attention.clusters = first_clusters(plan) * (choice == SECOND_SHOAL ? 2 : 1);
         if (plan->attention.tolerance > 0)
             attention.topk = topks[TOPKS - 1];

@@ -29,7 +29,7 @@ typedef struct {
    in the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
-    shoal_attention used = sh_shoal_kind.info.defaults, seen;
+    shoal_attention used = sh_first_shoal, seen;
     const shoal_attention full = sh_full_kind.info.defaults;
     shoal_plan_picked(plan, call->state, &seen);
     if (seen.clusters > 0)

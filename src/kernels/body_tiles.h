@@ -368,3 +368,56 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
                       dim - d < LANES ? dim - d : LANES);
     }
 }
+
+static void scatter_rows(const float *x, int64_t stride, const int32_t *index,
+                         const float *weights, int64_t count, int dim, float *out,
+                         int64_t out_stride) {
+    for (int64_t i = 0; i < count; i++) {
+        const float *row = x + i * stride;
+        float *place = out + index[i] * out_stride;
+        const vf weight = v_splat(weights[i]);
+        int d = 0;
+        for (; d + LANES <= dim; d += LANES)
+            v_store(place + d, v_fma(weight, v_load(row + d), v_load(place + d)));
+        if (d < dim)
+            v_store_some(place + d,
+                         v_fma(weight, v_load_some(row + d, dim - d),
+                               v_load_some(place + d, dim - d)),
+                         dim - d);
+    }
+}
+
+/* LANES vectors become one: lane i is the sum of vector i's lanes. */
+INLINE vf sum_vectors(vf *sums) {
+    UNROLL for (int n = LANES / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; i++)
+        sums[i] = V_LOW(sums[i], sums[i + n]) + V_HIGH(sums[i], sums[i + n]);
+    return sums[0];
+}
+
+/* LANES / 2 rows at a time, so that the sums of both vectors fill one. */
+static void two_dots(const float *x, int64_t stride, int64_t rows, int dim,
+                     const float *a, const float *b, float *with_a, float *with_b) {
+    enum { HALF = LANES / 2 };
+    for (int64_t first = 0; first < rows; first += HALF) {
+        const int live = rows - first < HALF ? (int)(rows - first) : HALF;
+        vf sums[LANES] = {{0}};
+        float both[LANES];
+        int d = 0;
+        for (; d + LANES <= dim; d += LANES) {
+            const vf va = v_load(a + d), vb_ = v_load(b + d);
+            UNROLL for (int r = 0; r < HALF; r++) {
+                const vf row = v_load(x + (first + (r < live ? r : 0)) * stride + d);
+                sums[r] = v_fma(row, va, sums[r]);
+                sums[HALF + r] = v_fma(row, vb_, sums[HALF + r]);
+            }
+        }
+        for (int r = 0; r < live && d < dim; r++) {
+            const vf row = v_load_some(x + (first + r) * stride + d, dim - d);
+            sums[r] = v_fma(row, v_load_some(a + d, dim - d), sums[r]);
+            sums[HALF + r] = v_fma(row, v_load_some(b + d, dim - d), sums[HALF + r]);
+        }
+        v_store(both, sum_vectors(sums));
+        memcpy(with_a + first, both, sizeof(float) * (size_t)live);
+        memcpy(with_b + first, both + HALF, sizeof(float) * (size_t)live);
+    }
+}

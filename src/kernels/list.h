@@ -76,6 +76,14 @@
        set. index NULL: row i; weights NULL: 1. */                                       \
     KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,              \
                       const float *weights, int64_t count, int dim, float *sums))        \
+    /* out[index[i]][d] += weights[i] * x[i][d] for i < count, in order, by fused        \
+       multiply-add: the same bits on every instruction set. */                          \
+    KERNEL(scatter_rows, (const float *x, int64_t stride, const int32_t *index,          \
+                          const float *weights, int64_t count, int dim, float *out,      \
+                          int64_t out_stride))                                           \
+    /* with_a[r] = x[r] . a and with_b[r] = x[r] . b for r < rows. */                    \
+    KERNEL(two_dots, (const float *x, int64_t stride, int64_t rows, int dim,             \
+                      const float *a, const float *b, float *with_a, float *with_b))     \
     /* ---- Between the products of a model: body_layers.h ---- */                       \
     /* y[i] += x[i]. */                                                                  \
     KERNEL(add, (int64_t count, const float *x, float *y))                               \

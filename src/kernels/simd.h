@@ -194,6 +194,9 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
     return (vb)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)(a == b));
 }
 
+#define V_LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define V_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+
 #elif defined(__ARM_NEON)
 
 INLINE vf v_load_some(const float *x, int count) {

@@ -190,6 +190,27 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
     }
 }
 
+static void scatter_rows(const float *x, int64_t stride, const int32_t *index,
+                         const float *weights, int64_t count, int dim, float *out,
+                         int64_t out_stride) {
+    for (int64_t i = 0; i < count; i++)
+        for (int d = 0; d < dim; d++) {
+            float *place = out + index[i] * out_stride + d;
+            *place = fmaf(weights[i], x[i * stride + d], *place);
+        }
+}
+
+static void two_dots(const float *x, int64_t stride, int64_t rows, int dim,
+                     const float *a, const float *b, float *with_a, float *with_b) {
+    for (int64_t r = 0; r < rows; r++) {
+        with_a[r] = with_b[r] = 0;
+        for (int d = 0; d < dim; d++) {
+            with_a[r] = fmaf(x[r * stride + d], a[d], with_a[r]);
+            with_b[r] = fmaf(x[r * stride + d], b[d], with_b[r]);
+        }
+    }
+}
+
 #define FUSED(a, b, c) ((a) * (b) + (c))
 
 static void widen8(const uint16_t *halves, float *out) {

@@ -77,7 +77,7 @@ done
 mkdir folder
 check "bash: files after the kind" offers shoal.1 attend full sho
 check "bash: a number is no word" offers full attend --seed 1 fu
-check "bash: kinds with commas" offers full,shoal-100 eval --attention full,sho
+check "bash: kinds with commas" offers full,shoal eval --attention full,sho
 check "bash: choices" only "srt" transcribe --format s
 check "bash: choices after =" only "srt" transcribe --format = s
 check "bash: folders" only folder quality ""
@@ -98,7 +98,7 @@ if command -v fish >/dev/null; then
                 cut -f 1 | sort))"
     done
     check "fish: commands" fish_offers attend "shoal "
-    check "fish: kinds" fish_offers shoal-100 "shoal attend "
+    check "fish: kinds" fish_offers shoal "shoal attend "
     check "fish: files" fish_offers shoal.1 "shoal attend full "
     check "fish: kinds with commas" fish_offers full,auto "shoal eval --attention full,"
 else

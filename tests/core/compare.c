@@ -200,9 +200,9 @@ void check_dbias(const attention_case *c, shoal_plan *plan) {
 
 /* ---- Groups and top keys ------------------------------------------------------- */
 
-static void check_groups_of_head(const attention_case *c, const int32_t *groups,
-                                 int64_t b, const int32_t *brought) {
-    int32_t clusters = c->spec.attention.clusters;
+static void check_groups_of_head(const attention_case *c, int32_t clusters,
+                                 const int32_t *groups, int64_t b,
+                                 const int32_t *brought) {
     int64_t live = c->query_lengths[b];
     int64_t *members = test_memory(clusters, sizeof *members);
     for (int64_t i = 0; i < c->spec.queries; i++) {
@@ -227,9 +227,11 @@ void check_groups(const attention_case *c, shoal_plan *plan) {
         return;
     }
     assert_non_null(groups);
+    shoal_attention used;
+    assert_int_equal(shoal_plan_picked(plan, NULL, &used), SHOAL_OK);
     for (int64_t head = 0; head < c->spec.batch * c->spec.heads; head++) {
         int64_t first = head * c->spec.queries;
-        check_groups_of_head(c, groups + first, head / c->spec.heads,
+        check_groups_of_head(c, used.clusters, groups + first, head / c->spec.heads,
                              c->groups ? c->groups + first : NULL);
     }
 }
@@ -271,7 +273,46 @@ static void check_top_of_group(exact_head *head, int32_t group) {
     free(chosen);
 }
 
+/* A block's exact keys: all different, as many as there can be. */
+static void check_own_keys(exact_head *head) {
+    const int64_t topk = head->attention.topk;
+    bool *chosen = test_memory(head->keys, sizeof *chosen);
+    for (int64_t i = 0; i < head->queries && head->keys > 0; i++) {
+        const bool alone = exact_centroid(head, head->groups[i]) == 1;
+        exact_row(head, i);
+        memset(chosen, 0, sizeof *chosen * (size_t)head->keys);
+        for (int64_t rank = 0; rank < topk; rank++) {
+            const int32_t key = head->own_keys[i * topk + rank];
+            if (alone || rank >= head->keys) {
+                assert_int_equal(key, -1);
+                continue;
+            }
+            assert_in_range(key, 0, head->keys - 1);
+            assert_false(chosen[key]);
+            chosen[key] = true;
+        }
+    }
+    free(chosen);
+}
+
+/* The exact keys of shoal-C with key clusters. */
+static void check_blocks(const attention_case *c, shoal_plan *plan) {
+    assert_null(shoal_plan_top_keys(plan, NULL));
+    for (int64_t b = 0; b < c->spec.batch; b++)
+        for (int64_t h = 0; h < c->spec.heads; h++) {
+            exact_head *head = case_head(c, plan, b, h);
+            check_own_keys(head);
+            exact_destroy(head);
+        }
+}
+
 void check_top_keys(const attention_case *c, shoal_plan *plan) {
+    shoal_attention used;
+    assert_int_equal(shoal_plan_picked(plan, NULL, &used), SHOAL_OK);
+    if (used.keyclusters > 0) {
+        check_blocks(c, plan);
+        return;
+    }
     if (!facts_of(c->spec.attention.kind)->has_top_keys) {
         assert_null(shoal_plan_top_keys(plan, NULL));
         return;

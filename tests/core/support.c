@@ -553,7 +553,7 @@ shoal_attention spelled(const char *text) {
 }
 
 static void set_number(int32_t *field, int32_t number) {
-    if (*field > 0 && number > 0)
+    if (*field != 0 && number > 0)
         *field = number;
 }
 
@@ -593,6 +593,17 @@ void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]) {
                 list[count] = texts[count];
                 count++;
             }
+        if (kind.keyclusters != 0) { /* and without key clusters */
+            kind.keyclusters = kind.block = kind.pool = kind.near = 0;
+            kind.topk = numbers.topk > 0 ? numbers.topk : 64;
+            kind.rank = 16;
+            if (kind.clusters < 0)
+                kind.clusters = 100;
+            if (spell_kind(&kind, "", texts[count])) {
+                list[count] = texts[count];
+                count++;
+            }
+        }
     }
     assert_true(count < TEST_KINDS);
     list[count] = NULL;

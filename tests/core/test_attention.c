@@ -16,14 +16,28 @@ static const int32_t CLUSTERS[] = {1, 2, 3, 4, 7, 8, 16, 25, 40, 100, 300};
 static const int32_t TOPKS[] = {1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 64, 300};
 static const int32_t BITS[] = {1, 5, 31, 32, 63, 64, 65, 100, 255};
 static const int32_t RANKS[] = {1, 2, 3, 8, 16, 16, 17, 64, 1024};
+static const int32_t KEYCLUSTERS[] = {SHOAL_BY_SIZE, 0, 1, 2, 5, 8, 9, 32, 300};
+static const int32_t BLOCKS[] = {SHOAL_BY_SIZE, 1, 2, 4, 7, 8, 16, 17, 50, 300};
+static const int32_t POOLS[] = {SHOAL_BY_SIZE, 1, 8, 20, 31, 65, 300};
+static const int32_t NEARS[] = {SHOAL_BY_SIZE, 0, 1, 2, 7, 8, 300};
 static const float SCALES[] = {0, 0, 0.05f, 0.3f, 1};
 
 /* A random entry of a list. */
 #define CHOOSE(list, seed, stream) (list)[test_pick(seed, stream, 0, COUNT_OF(list) - 1)]
 
 static void choose_number(int32_t *field, int32_t number) {
-    if (*field > 0)
+    if (*field > 0 || *field == SHOAL_BY_SIZE)
         *field = number;
+}
+
+/* Key clusters and what belongs to them, of the kinds that have them. */
+static void choose_tilt(shoal_attention *attention, uint64_t seed) {
+    if (attention->keyclusters == 0)
+        return;
+    attention->keyclusters = CHOOSE(KEYCLUSTERS, seed, 30);
+    attention->block = CHOOSE(BLOCKS, seed, 31);
+    attention->pool = CHOOSE(POOLS, seed, 32);
+    attention->near = CHOOSE(NEARS, seed, 33);
 }
 
 /* Random values of the fields that the kind has. */
@@ -42,6 +56,7 @@ static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
     choose_number(&attention.iterations, (int32_t)test_pick(seed, 24, 1, 10));
     choose_number(&attention.rounds, (int32_t)test_pick(seed, 25, 1, 4));
     choose_number(&attention.window, CHOOSE(TOPKS, seed, 29));
+    choose_tilt(&attention, seed);
     if (facts->has_tolerance && seed % 3 == 0)
         attention.tolerance = 0.3f;
     if (facts->has_seed)
@@ -147,6 +162,7 @@ static void large_scores(void **state) {
                                  "i-clustered-64:topk=5",
                                  "i-clustered-64:topk=5,normaliser=query",
                                  "shoal-64:topk=5",
+                                 "shoal-64:topk=5,keyclusters=auto",
                                  "shared-full"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         case_spec spec = {.attention = spelled(kinds[i]),
@@ -207,6 +223,7 @@ static attention_case climbing_case(const char *kind) {
 }
 
 static void climbing_scores(void **state) {
+    /* A tilt of hundreds is rounded, so that key clusters have no part here. */
     const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
                                  "shoal-7:topk=8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -222,7 +239,8 @@ static void climbing_scores(void **state) {
    score those keys lower and higher than it does: what counts is the other keys' small
    share. */
 static void sharp_groups(void **state) {
-    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5"};
+    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5",
+                                 "shoal-4:topk=5,keyclusters=auto"};
     const float centre = 16, apart = 16;
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
         for (int isa = 0; test_isa(isa); isa++) {

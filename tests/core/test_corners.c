@@ -198,8 +198,12 @@ static attention_case case_of_lowest(const char *kind, int64_t count) {
 
 /* They weigh nothing, also where whole blocks of them come first. */
 static void lowest_scores_weigh_nothing(void **state) {
-    static const char *const kinds[] = {"full", "clustered-5", "clustered-5:groups=keys",
-                                        "i-clustered-5:topk=9", "shoal-5:topk=9"};
+    static const char *const kinds[] = {"full",
+                                        "clustered-5",
+                                        "clustered-5:groups=keys",
+                                        "i-clustered-5:topk=9",
+                                        "shoal-5:topk=9",
+                                        "shoal-5:topk=9,keyclusters=auto"};
     const int64_t counts[] = {1, 64, 129, 199};
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)

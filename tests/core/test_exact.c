@@ -36,6 +36,34 @@ static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
     return top;
 }
 
+static bool is_tilted(const shoal_attention *attention) {
+    return attention->kind == SHOAL_SHOAL && attention->keyclusters != 0;
+}
+
+static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
+    float *values = test_memory(count, sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)test_normal(test_hash(seed, stream, (uint64_t)i));
+    return values;
+}
+
+/* Constants of shoal-C with key clusters. Members of a group need not share keys. */
+static void fill_tilt(exact_head *head, uint64_t seed) {
+    const int64_t rank = head->attention.rank < head->dim ? head->attention.rank
+                                                          : head->dim;
+    int32_t *keys =
+        random_top_keys(seed, head->queries, head->attention.topk, head->keys);
+    memcpy(head->own_keys, keys,
+           sizeof *keys * (size_t)(head->queries * head->attention.topk));
+    free(keys);
+    const int64_t clusters = head->attention.keyclusters < head->keys
+                                 ? head->attention.keyclusters
+                                 : head->keys;
+    head->key_clusters = random_integers(seed, 8, head->keys, clusters);
+    head->projection = random_floats(seed, 21, (rank + 1) * head->dim);
+    head->dual = random_floats(seed, 22, rank * head->dim);
+}
+
 /* A head of random numbers and choices, which head_destroy gives back with it. */
 static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     int64_t queries = test_pick(seed, 10, 1, 40), keys = test_pick(seed, 11, 1, 12);
@@ -45,6 +73,11 @@ static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     attention.topk = (int32_t)test_pick(seed, 14, 1, 6);
     attention.rounds = (int32_t)test_pick(seed, 15, 1, MAX_ROUNDS);
     attention.window = (int32_t)test_pick(seed, 16, 1, 9);
+    if (is_tilted(&attention)) {
+        attention.keyclusters = (int32_t)test_pick(seed, 17, 1, 4);
+        attention.rank = (int32_t)test_pick(seed, 18, 1, 3);
+        attention.near = (int32_t)test_pick(seed, 19, 0, 2);
+    }
     exact_head *head = exact_create(&attention, queries, keys, test_pick(seed, 12, 1, 5),
                                     test_pick(seed, 13, 1, 4));
     assert_non_null(head);
@@ -58,6 +91,8 @@ static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     for (int64_t round = 0; round < attention.rounds; round++)
         exact_set_buckets(head, round, buckets + round * queries);
     free(buckets);
+    if (is_tilted(&attention))
+        fill_tilt(head, seed);
     assert_true(exact_is_known(head));
     return head;
 }
@@ -84,6 +119,9 @@ static void head_mask(exact_head *head, uint64_t seed) {
 static void head_destroy(exact_head *head) {
     free((void *)head->groups);
     free((void *)head->top_keys);
+    free((void *)head->key_clusters);
+    free((void *)head->projection);
+    free((void *)head->dual);
     exact_destroy(head);
 }
 
@@ -154,8 +192,8 @@ static void compare_gradients(exact_head *head, uint64_t seed) {
     free(dq), free(dk), free(dv), free(dout), free(head->dbias);
 }
 
-/* Every kind but one that is another, with either normaliser: a kind that has one of its
-   own does not listen. */
+/* Every kind but one that is another, with either normaliser, and with and without key
+   clusters: a kind that has none, or a normaliser of its own, does not listen. */
 static void gradients_are_those_of_differences(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         int checked = 0;
@@ -163,7 +201,8 @@ static void gradients_are_those_of_differences(void **state) {
             for (int normaliser = 0; normaliser < 2; normaliser++) {
                 exact_head *head =
                     head_create((shoal_attention){.kind = (shoal_kind)kind,
-                                                  .normaliser = normaliser},
+                                                  .normaliser = normaliser,
+                                                  .keyclusters = normaliser},
                                 seed);
                 if (choice_is_stable(head)) {
                     compare_gradients(head, seed);

@@ -448,6 +448,48 @@ static void check_sum_rows(const kernel_table *table) {
                 sum_once(table, counts[i], dim_at(d), salt);
 }
 
+/* Few places, so that rows meet. */
+static void scatter_once(const kernel_table *table, int count, int dim) {
+    enum { PLACES = 5 };
+    const int stride = dim + dim % 3;
+    float *x = random_rows(count, stride, dim);
+    float *weights = random_rows(1, count, count);
+    int32_t *index = random_index(count, count);
+    for (int i = 0; i < count; i++)
+        index[i] %= PLACES;
+    float_pair out = pair_create(PLACES * dim);
+    SCALAR->scatter_rows(x, stride, index, weights, count, dim, out.expected, dim);
+    table->scatter_rows(x, stride, index, weights, count, dim, out.actual, dim);
+    compare_bits(out, "scatter_rows", table);
+    guarded_finish("scatter_rows");
+}
+
+static void check_scatter_rows(const kernel_table *table) {
+    const int counts[] = {0, 1, 2, 17, 80};
+    for (int64_t i = 0; i < COUNT_OF(counts); i++)
+        for (int d = 0; d < ALL_DIMS; d++)
+            scatter_once(table, counts[i], dim_at(d));
+}
+
+static void two_dots_once(const kernel_table *table, int rows, int dim) {
+    const int stride = dim + dim % 3;
+    float *x = random_rows(rows, stride, dim);
+    float *a = random_rows(1, dim, dim), *b = random_rows(1, dim, dim);
+    float_pair with_a = pair_create(rows), with_b = pair_create(rows);
+    SCALAR->two_dots(x, stride, rows, dim, a, b, with_a.expected, with_b.expected);
+    table->two_dots(x, stride, rows, dim, a, b, with_a.actual, with_b.actual);
+    const float tolerance = 8 * EPSILON * (float)(dim + 1);
+    pair_compare(with_a, tolerance, "two_dots", table->isa);
+    pair_compare(with_b, tolerance, "two_dots", table->isa);
+    guarded_finish("two_dots");
+}
+
+static void check_two_dots(const kernel_table *table) {
+    for (int rows = 0; rows <= 35; rows++)
+        for (int d = 0; d < ALL_DIMS; d++)
+            two_dots_once(table, rows, dim_at(d));
+}
+
 /* ---- Between the products of a model ---------------------------------------------- */
 
 static const int LENGTHS[] = {0,  1,  2,  3,  7,  8,   9,   15,  16,  17,  31,

@@ -110,7 +110,7 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
     for (int64_t i = 0; i < c->n; i++)
         groups[i] = -1;
     sh_lloyd_run(&work, table, workers, c->q, c->stride, c->n, c->projection,
-                 c->iterations, c->seed, groups);
+                 c->iterations, c->seed, groups, NULL);
     if (centres)
         memcpy(centres, work.centres,
                sizeof(float) * (size_t)c->clusters * (size_t)c->rank);

@@ -149,6 +149,7 @@ static void too_large_to_hold(void **state) {
         "clustered-65535:groups=keys,rank=1024",
         "i-clustered-65535:bits=255,topk=65535",
         "shoal-65535:topk=65535,rank=1024",
+        "shoal-65535:topk=65535,rank=1024,keyclusters=65535,pool=65535",
         "lsh-255",
         "oracle-top-65535",
     };
@@ -159,7 +160,8 @@ static void too_large_to_hold(void **state) {
         check_too_large(extremes[kind], 1 << 30, 1 << 10, 1 << 16);
     }
     const char *const wrapping[] = {"clustered-16", "i-clustered-16:topk=1",
-                                    "clustered-16:groups=keys", "shoal-16:topk=1"};
+                                    "clustered-16:groups=keys", "shoal-16:topk=1",
+                                    "shoal-16:topk=1,keyclusters=auto"};
     for (int64_t kind = 0; kind < COUNT_OF(wrapping); kind++)
         check_too_large(wrapping[kind], 1 << 30, 1 << 30, 0);
 }
@@ -198,7 +200,8 @@ static void measuring_release(void *user, void *block) {
 }
 
 /* A plan says how much it holds: all that it asked for, alignment aside. */
-static size_t workspace_of(const char *kind, int64_t length, int64_t heads) {
+static size_t workspace_of(const char *kind, int64_t length, int64_t heads,
+                           unsigned flags) {
     const shoal_attention attention = spelled(kind);
     size_t total = 0;
     shoal_options options = {.allocate = measuring_allocate,
@@ -215,7 +218,7 @@ static size_t workspace_of(const char *kind, int64_t length, int64_t heads) {
     shoal_plan *plan = NULL;
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     total = 0;
-    assert_int_equal(shoal_plan_create(context, &problem, &attention, 0, &plan),
+    assert_int_equal(shoal_plan_create(context, &problem, &attention, flags, &plan),
                      SHOAL_OK);
     size_t bytes = shoal_plan_workspace(plan);
     assert_true(bytes + 4096 >= total);
@@ -225,20 +228,35 @@ static size_t workspace_of(const char *kind, int64_t length, int64_t heads) {
     return bytes;
 }
 
-/* At most 64 bytes per query per head beyond a constant, and nothing of size N x S. */
+/* At most so many bytes per query per head beyond a constant, and nothing of size N x
+   S. */
 static void workspace_is_linear(void **state) {
-    const char *const kinds[] = {"i-clustered-100", "shoal-100:topk=32"};
-    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+    const struct {
+        const char *kind;
+        int64_t bytes;
+        unsigned flags;
+    } limits[] = {
+        {"i-clustered-100", 64, 0},
+        {"shoal-100:topk=32", 64, 0},
+        {"shoal", 96, 0},
+        {"shoal", 96, SHOAL_WITH_BACKWARD},
+        {"shoal-64:keyclusters=auto", 96, 0},
+    };
+    for (int64_t i = 0; i < COUNT_OF(limits); i++)
         for (int64_t heads = 1; heads <= 6; heads += 5) {
-            size_t small = workspace_of(kinds[kind], 20000, heads);
-            size_t large = workspace_of(kinds[kind], 120000, heads);
-            assert_true(large - small <= (size_t)(64 * 100000 * heads));
+            const char *kind = limits[i].kind;
+            size_t small = workspace_of(kind, 20000, heads, limits[i].flags);
+            size_t large = workspace_of(kind, 120000, heads, limits[i].flags);
+            if (large - small > (size_t)(limits[i].bytes * 100000 * heads))
+                fail_msg("%s, %lld heads: %.1f bytes for a query and head", kind,
+                         (long long)heads,
+                         (double)(large - small) / (100000.0 * (double)heads));
         }
 }
 
 static void full_needs_no_matrix(void **state) {
-    size_t small = workspace_of("full", 20000, 1);
-    size_t large = workspace_of("full", 120000, 1);
+    size_t small = workspace_of("full", 20000, 1, 0);
+    size_t large = workspace_of("full", 120000, 1, 0);
     assert_true(large - small <= 1024u * 100000u);
 }
 

@@ -18,6 +18,7 @@ static const char *const GROUPED[] = {
     "i-clustered-1:groups=keys,seed=3",
     "i-clustered-1:normaliser=query,seed=3",
     "shoal-1:seed=3",
+    "shoal-1:seed=3,keyclusters=auto",
 };
 
 /* Runs the case, then compares it as if its kind were full. */

@@ -32,7 +32,9 @@ static bool same(const shoal_attention *a, const shoal_attention *b) {
            a->bits == b->bits && a->iterations == b->iterations &&
            a->rounds == b->rounds && a->window == b->window && a->rank == b->rank &&
            a->groups == b->groups && a->normaliser == b->normaliser &&
-           a->tolerance == b->tolerance && a->seed == b->seed;
+           a->keyclusters == b->keyclusters && a->block == b->block &&
+           a->pool == b->pool && a->near == b->near && a->tolerance == b->tolerance &&
+           a->seed == b->seed;
 }
 
 /* ---- Reading ------------------------------------------------------------------- */
@@ -115,6 +117,31 @@ static void known_spellings(void **state) {
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 7,
                                   .seed = 3});
+    check_parse("shoal:topk=auto,keyclusters=0,block=8,pool=300,near=0",
+                (shoal_attention){.kind = SHOAL_SHOAL,
+                                  .clusters = SHOAL_BY_SIZE,
+                                  .topk = SHOAL_BY_SIZE,
+                                  .rank = 16,
+                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .normaliser = SHOAL_NORMALISER_QUERY,
+                                  .block = 8,
+                                  .pool = 300,
+                                  .iterations = 6,
+                                  .seed = seed});
+    check_parse("shoal", shoal_kind_describe(SHOAL_SHOAL)->defaults);
+    check_parse("shoal-24:block=32,keyclusters=auto",
+                (shoal_attention){.kind = SHOAL_SHOAL,
+                                  .clusters = 24,
+                                  .topk = SHOAL_BY_SIZE,
+                                  .rank = SHOAL_BY_SIZE,
+                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .normaliser = SHOAL_NORMALISER_QUERY,
+                                  .keyclusters = SHOAL_BY_SIZE,
+                                  .block = 32,
+                                  .pool = SHOAL_BY_SIZE,
+                                  .near = SHOAL_BY_SIZE,
+                                  .iterations = 6,
+                                  .seed = seed});
     check_parse("lsh-4:seed=77",
                 (shoal_attention){.kind = SHOAL_LSH, .rounds = 4, .seed = 77});
     check_parse("lsh-255",
@@ -166,6 +193,18 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.groups = (int32_t)test_pick(seed, 10, 0, 1);
     if (attention.kind == SHOAL_I_CLUSTERED)
         attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
+    if (attention.kind == SHOAL_SHOAL && seed % 4 == 0) {
+        attention.keyclusters = attention.block = attention.pool = attention.near = 0;
+        attention.topk = attention.topk < 0 ? 64 : attention.topk;
+        attention.rank = attention.rank < 0 ? 16 : attention.rank;
+    }
+    if (attention.kind == SHOAL_SHOAL && seed % 4 == 1) {
+        attention.keyclusters = (int32_t)test_pick(seed, 14, 1, 65535);
+        attention.block = (int32_t)test_pick(seed, 15, 1, 65535);
+        attention.near = (int32_t)test_pick(seed, 16, 0, 65535);
+    }
+    if (attention.kind == SHOAL_SHOAL && seed % 6 == 1)
+        attention.clusters = SHOAL_BY_SIZE;
     if (attention.rounds)
         attention.rounds = (int32_t)test_pick(seed, 6, 1, 255);
     if (attention.window)
@@ -324,8 +363,18 @@ static const struct {
     {"i-clustered-100:rank=1025", "rank"},
     {"i-clustered-100:rank=-1", "rank"},
     {"clustered-100:normaliser=query", "normaliser"},
-    {"shoal", "shoal"},
+    {"shoa", "shoa"},
     {"shoal-", ""},
+    {"shoal-auto", "auto"},
+    {"clustered", "clustered"},
+    {"shoal-4:keyclusters=65536", "keyclusters"},
+    {"shoal-4:keyclusters=", "keyclusters"},
+    {"shoal-4:block=0", "block"},
+    {"shoal-4:pool=0", "pool"},
+    {"shoal-4:near=-1", "near"},
+    {"shoal-4:iterations=auto", "iterations"},
+    {"i-clustered-4:topk=auto", "topk"},
+    {"i-clustered-4:near=3", "near"},
     {"shoal-0", "0"},
     {"shoal-65536", "65536"},
     {"shoal-100:bits=63", "bits"},

@@ -188,11 +188,8 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
     const int64_t dim = config->head_dim, size = config->heads * dim;
     const encoder *stack = setup->model->stack;
     const void *state = sh_encoder_state(stack, layer);
-    const int32_t *groups = shoal_plan_groups(sh_encoder_plan(stack), state);
-    const int32_t *top_keys = shoal_plan_top_keys(sh_encoder_plan(stack), state);
     shoal_attention used;
     assert_int_equal(shoal_plan_picked(sh_encoder_plan(stack), state, &used), SHOAL_OK);
-    const int64_t tops = used.clusters * used.topk;
     for (int64_t at = 0; at < setup->inputs.batch * config->heads; at++) {
         const int64_t *bounds = setup->offsets + at / config->heads;
         int64_t first = bounds[0] * size + at % config->heads * dim;
@@ -203,8 +200,7 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
         for (int64_t i = 0; i < 3 * length; i++)
             memcpy(to[i % 3] + i / 3 * dim, qkv[i % 3] + first + i / 3 * size,
                    sizeof(double) * (size_t)dim);
-        head->groups = groups ? groups + at * setup->longest : NULL;
-        head->top_keys = top_keys ? top_keys + at * tops : NULL;
+        exact_choose(head, sh_encoder_plan(stack), state, at, setup->longest);
         for (int64_t i = 0; i < length; i++)
             exact_output(head, i, out + first + i * size);
         exact_destroy(head);

@@ -1,0 +1,30 @@
+/* The tilt of shoal-C with key clusters, between attention.c and tilt.c. */
+#ifndef SHOAL_EXACT_TILT_H
+#define SHOAL_EXACT_TILT_H
+
+#include "exact/exact.h"
+
+static inline bool exact_is_tilted(const exact_head *head) {
+    return head->attention.kind == SHOAL_SHOAL && head->attention.keyclusters != 0;
+}
+
+/* Members of a group. */
+int64_t exact_members(const exact_head *head, int32_t group);
+
+/* Room for an attention's tilts, one block; NULL when memory ran out. */
+struct exact_tilt *exact_tilt_create(const shoal_attention *attention, int64_t keys,
+                                     int64_t dim);
+
+/* The tilts of query i, whose centroid is there, and what they were made of. */
+void exact_find_tilts(exact_head *head, int64_t i);
+
+/* t_m of key l's cluster. */
+double exact_tilt_of(const exact_head *head, int64_t l);
+
+/* What the gradient dscores [S] of the query's row of scores says about its tilts: adds
+   to dq and dcentroid [D] and dk [S][D]; dshared [S] becomes the gradient of the
+   centroid's scores by way of the tilts. */
+void exact_tilt_gradient(exact_head *head, const double *dscores, double *dq,
+                         double *dcentroid, double *dk, double *dshared);
+
+#endif

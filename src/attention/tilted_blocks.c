@@ -1,0 +1,507 @@
+/* Blocks of alike members of a group: their exact keys, and their outputs. */
+#include "attention/tilted.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of a cluster's sum: with less left, what is left has no mean of its own. */
+static const float least_weighted = 1e-3f, least_left = 1e-6f;
+
+/* A score that weighs nothing; not -inf, which could meet another. */
+static const float no_score = -FLT_MAX / 4;
+
+enum { MAX_POINTS = TILTED_POINTS };
+
+static void add_scaled(float *restrict to, float factor, const float *restrict from,
+                       int n) {
+    for (int d = 0; d < n; d++)
+        to[d] += factor * from[d];
+}
+
+/* ---- The pool of a group ----------------------------------------------------------- */
+
+static int32_t merge_candidates(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const tilted_slot *slot = head->slot;
+    const int64_t C = head->size->C, p = head->size->p;
+    uint64_t *list = own->candidates;
+    int32_t count = 0;
+    for (int64_t chunk = 0; chunk < slot->chunks; chunk++) {
+        const int32_t more = slot->part_counts[chunk * C + j];
+        memcpy(list + count, slot->part_keys + (chunk * C + j) * p,
+               (size_t)more * sizeof *list);
+        count = sh_topk_cut(list, count + more, (int32_t)p);
+    }
+    return count;
+}
+
+/* What the choice of a panel of the pool's keys is told by: the centroid's scores, and
+   how far their tilts are from their clusters'. Lanes without a key are never chosen. */
+static void weigh_candidates(const tilted_head *head, int64_t j, int32_t first, int count,
+                             tilted_thread *own) {
+    const int width = head->run->panel, rank = head->size->rank;
+    const int32_t *keys = head->state.pools + j * head->size->p + first;
+    const float *variances = head->slot->variances + j * rank;
+    float *z = own->pool_panels + (int64_t)first * rank, *plain = own->point_panel;
+    float spread[MAX_PANEL] = {0}, apart[MAX_PANEL] = {0};
+    int32_t clusters[MAX_PANEL];
+    for (int i = 0; i < count; i++)
+        clusters[i] = head->state.key_clusters[keys[i]];
+    head->run->pack(head->slot->coordinates, rank, keys, count, width, rank, 1, z);
+    head->run->pack(head->slot->plain, rank, clusters, count, width, rank, 1, plain);
+    for (int d = 0; d < rank; d++)
+        for (int i = 0; i < width; i++) {
+            const float x = z[d * width + i], away = x - plain[d * width + i];
+            spread[i] += variances[d] * x * x;
+            apart[i] += variances[d] * away * away;
+        }
+    for (int i = 0; i < width; i++) {
+        const int there = i < count;
+        const float expected = there ? candidate_score(own->candidates[first + i]) : 0;
+        own->pool_scores[first + i] = there ? expected - spread[i] / 2 : no_score;
+        own->pool_residual[first + i] = logf(apart[i] + 1e-6f) / 2;
+    }
+}
+
+static void load_pool(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const int width = head->run->panel;
+    int32_t *pool = head->state.pools + j * head->size->p;
+    const int32_t count = merge_candidates(head, j, own);
+    head->state.pool_counts[j] = count;
+    for (int32_t i = 0; i < count; i++)
+        pool[i] = head->slot->keys.order[candidate_key(own->candidates[i])];
+    for (int32_t first = 0; first < count; first += width)
+        weigh_candidates(head, j, first, (int)min(width, count - first), own);
+    for (int64_t m = 0; m < head->size->M; m++) {
+        const float mass = head->state.mass[j * head->size->M + m];
+        own->group_logs[m] =
+            mass > 0 ? head->state.top[j * head->size->M + m] + logf(mass) : no_score;
+    }
+}
+
+void sh_tilted_load_group(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const int lanes = head->run->lanes, rank = head->size->rank, dim = head->size->dim;
+    query_panel *panel = &own->dense->panels[0];
+    head->run->pack(head->state.centroids + j * dim, dim, NULL, 1, lanes, dim,
+                    head->scale, panel->queries);
+    head->run->score(panel->queries, lanes, dim, head->state.projection, dim, rank + 1,
+                     own->shift);
+    for (int d = 0; d <= rank; d++)
+        own->group_shift[d] = own->shift[d * lanes];
+}
+
+/* ---- The exact keys of a block ----------------------------------------------------- */
+
+/* Means of `each` neighbouring members, [points][rank]; returns how many. */
+static int find_points(const tilted_head *head, int64_t members, tilted_thread *own) {
+    const int rank = head->size->rank, each = head->size->each;
+    int points = 0;
+    for (int64_t first = 0; first < members; first += each, points++) {
+        const int64_t count = min(each, members - first);
+        float *restrict point = own->point_rows + (int64_t)points * rank;
+        memset(point, 0, sizeof(float) * (size_t)rank);
+        for (int64_t i = first; i < first + count; i++)
+            for (int d = 0; d < rank; d++)
+                point[d] += own->shift_rows[i * rank + d];
+        for (int d = 0; d < rank; d++)
+            point[d] /= (float)count;
+    }
+    return points;
+}
+
+/* Log of the sum of all keys' weights for every point, by the clusters' plain tilts. */
+static void weigh_points(const tilted_head *head, int points, tilted_thread *own,
+                         float *norms) {
+    const kernel_table *run = head->run;
+    const int width = panel_width(run, points), rank = head->size->rank;
+    const int M = (int)head->size->M;
+    float largest[MAX_PANEL], sum[MAX_PANEL] = {0}, keep[MAX_PANEL];
+    for (int i = 0; i < width; i++)
+        largest[i] = LOWEST_SCORE;
+    run->pack(own->point_rows, rank, NULL, points, width, rank, 1, own->point_panel);
+    run->score(own->point_panel, width, rank, head->slot->plain, rank, M,
+               own->point_scores);
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < width; i++)
+            own->point_scores[m * width + i] += own->group_logs[m];
+    run->softmax_step(own->point_scores, width, M, largest, sum, keep);
+    for (int i = 0; i < points; i++)
+        norms[i] = largest[i] + logf(sum[i]);
+}
+
+static float largest_of(const float *x, int count) {
+    float best[4] = {x[0], x[0], x[0], x[0]};
+    int i = 0;
+    for (; i + 4 <= count; i += 4)
+        for (int d = 0; d < 4; d++)
+            best[d] = x[i + d] > best[d] ? x[i + d] : best[d];
+    for (; i < count; i++)
+        best[0] = x[i] > best[0] ? x[i] : best[0];
+    best[0] = best[1] > best[0] ? best[1] : best[0];
+    best[2] = best[3] > best[2] ? best[3] : best[2];
+    return best[2] > best[0] ? best[2] : best[0];
+}
+
+/* Scores of the pool's keys for every point; the norms become at least the largest. */
+static void score_pool(const tilted_head *head, int points, int32_t count,
+                       tilted_thread *own, float *norms) {
+    const int width = head->run->panel, rank = head->size->rank;
+    float best[MAX_POINTS * MAX_PANEL];
+    for (int i = 0; i < points * width; i++)
+        best[i] = LOWEST_SCORE;
+    for (int32_t first = 0; first < count; first += width) {
+        float *restrict shares = own->shares + (int64_t)first * points;
+        const float *restrict scores = own->pool_scores + first;
+        head->run->score(own->pool_panels + (int64_t)first * rank, width, rank,
+                         own->point_rows, rank, points, shares);
+        for (int a = 0; a < points; a++)
+            for (int i = 0; i < width; i++) {
+                const float share = shares[a * width + i] + scores[i];
+                shares[a * width + i] = share;
+                best[a * width + i] = share > best[a * width + i] ? share
+                                                                  : best[a * width + i];
+            }
+    }
+    for (int a = 0; a < points; a++)
+        norms[a] = fmaxf(norms[a], largest_of(best + a * width, width));
+}
+
+/* Every key's largest share of any point, and how much the tilt would miss. */
+static void rank_pool(const tilted_head *head, int points, int32_t count,
+                      const float *norms, tilted_thread *own) {
+    const int width = head->run->panel;
+    for (int32_t first = 0; first < count; first += width) {
+        const float *restrict shares = own->shares + (int64_t)first * points;
+        const int some = (int)min(width, count - first);
+        float best[MAX_PANEL];
+        for (int i = 0; i < width; i++)
+            best[i] = shares[i] - norms[0];
+        for (int a = 1; a < points; a++)
+            for (int i = 0; i < width; i++) {
+                const float share = shares[a * width + i] - norms[a];
+                best[i] = share > best[i] ? share : best[i];
+            }
+        for (int i = 0; i < width; i++)
+            best[i] += own->pool_residual[first + i];
+        for (int i = 0; i < some; i++)
+            own->ranked[first + i] =
+                candidate_pack(best[i] == best[i] ? best[i] : -INFINITY, first + i);
+    }
+}
+
+static void choose_exact(const tilted_head *head, int64_t j, int64_t b, int64_t members,
+                         tilted_thread *own) {
+    const int32_t count = head->state.pool_counts[j];
+    uint16_t *exact = head->state.exact + b * head->size->k;
+    float norms[MAX_PANEL];
+    if (count == 0)
+        return;
+    const int points = find_points(head, members, own);
+    weigh_points(head, points, own, norms);
+    score_pool(head, points, count, own, norms);
+    rank_pool(head, points, count, norms, own);
+    memcpy(own->cut, own->ranked, sizeof *own->cut * (size_t)count);
+    const int32_t kept = sh_topk_cut(own->cut, count, (int32_t)head->size->k);
+    uint64_t least = own->cut[0];
+    for (int32_t i = 1; i < kept; i++)
+        least = own->cut[i] < least ? own->cut[i] : least;
+    for (int32_t i = 0, place = 0; i < count; i++)
+        if (own->ranked[i] >= least)
+            exact[place++] = (uint16_t)i;
+}
+
+/* ---- What is left of the clusters -------------------------------------------------- */
+
+/* Cluster m as one key-value pair: the mean of what is left of it, and the log of its
+   sum. */
+static void pair_up(const tilted_head *head, int64_t at, int64_t m, float *row,
+                    tilted_thread *own) {
+    const int Dv = head->size->value_dim, wide = head->size->wide;
+    const float mass = head->state.mass[at];
+    if (own->left[m] == 0 || mass == 0) {
+        own->left_mass[m] = own->strain[m] = 0;
+        own->logs[m] = no_score;
+        own->weighted[m] = 0;
+        memset(row, 0, sizeof(float) * (size_t)wide);
+        return;
+    }
+    float left = own->left_mass[m];
+    left = left < least_left * mass ? least_left * mass : left;
+    const float inverse = 1 / left;
+    for (int d = 0; d < wide; d++)
+        row[d] *= inverse;
+    own->weighted[m] = left > least_weighted * mass;
+    if (!own->weighted[m])
+        memcpy(row + Dv, head->slot->plain + m * head->size->rank,
+               sizeof(float) * (size_t)head->size->rank);
+    own->left_mass[m] = left;
+    own->strain[m] = mass * inverse;
+    own->logs[m] = head->state.top[at] + logf(left);
+}
+
+/* Copies X's rows; returns how many there are. */
+static int gather_exact(const tilted_head *head, int64_t j, int64_t b,
+                        tilted_thread *own) {
+    const row_view k = head->view.k, v = head->view.v;
+    const int rank = head->size->rank, dim = head->size->dim;
+    const int Dv = head->size->value_dim, wide = head->size->wide;
+    const int count = (int)min(head->size->k, head->state.pool_counts[j]);
+    const uint16_t *exact = head->state.exact + b * head->size->k;
+    for (int x = 0; x < count; x++) {
+        const int64_t l = head->state.pools[j * head->size->p + exact[x]];
+        own->keys[x] = (int32_t)l;
+        own->is_exact[l / 64] |= (uint64_t)1 << (l % 64);
+        memcpy(own->exact_keys + (int64_t)x * dim, k.data + l * k.stride,
+               sizeof(float) * (size_t)dim);
+        float *row = own->values + (int64_t)x * wide;
+        memcpy(row, v.data + l * v.stride, sizeof(float) * (size_t)Dv);
+        memcpy(row + Dv, head->slot->coordinates + l * rank,
+               sizeof(float) * (size_t)rank);
+    }
+    return count;
+}
+
+int sh_tilted_load_block(const tilted_head *head, int64_t j, int64_t b,
+                         tilted_thread *own) {
+    const int64_t M = head->size->M, wide = head->size->wide, dim = head->size->dim;
+    const int32_t *offsets = head->slot->keys.offsets;
+    const int count = gather_exact(head, j, b, own);
+    float *rest = own->values + count * wide;
+    head->run->dots(dim, count, own->exact_keys, dim, head->state.centroids + j * dim,
+                    false, own->exact_scores);
+    memcpy(rest, head->state.sums + j * M * wide, sizeof(float) * (size_t)(M * wide));
+    memcpy(own->left_mass, head->state.mass + j * M, sizeof(float) * (size_t)M);
+    for (int64_t m = 0; m < M; m++)
+        own->left[m] = offsets[m + 1] - offsets[m];
+    for (int x = 0; x < count; x++) {
+        const int32_t m = head->state.key_clusters[own->keys[x]];
+        own->exact_scores[x] *= head->scale;
+        const float weight = expf(own->exact_scores[x] - head->state.top[j * M + m]);
+        own->exact_clusters[x] = m;
+        own->exact_weights[x] = -weight;
+        own->left[m]--;
+        own->left_mass[m] -= weight;
+    }
+    head->run->scatter_rows(own->values, wide, own->exact_clusters, own->exact_weights,
+                            count, (int)wide, rest, wide);
+    for (int64_t m = 0; m < M; m++)
+        pair_up(head, j * M + m, m, rest + m * wide, own);
+    return count;
+}
+
+void sh_tilted_leave_block(int count, tilted_thread *own) {
+    for (int x = 0; x < count; x++)
+        own->is_exact[own->keys[x] / 64] = 0;
+}
+
+/* ---- Members ----------------------------------------------------------------------- */
+
+query_panel *sh_tilted_load_members(const tilted_head *head, int64_t first, int64_t last,
+                                    tilted_thread *own) {
+    const int rank = head->size->rank, dim = head->size->dim;
+    query_panel *panel = &own->dense->panels[0];
+    sh_dense_cut(own->dense, head->run, first, min(first + head->run->panel, last));
+    head->run->pack(head->view.q.data, head->view.q.stride, head->state.order + first,
+                    panel->count, panel->width, dim, head->scale, panel->queries);
+    head->run->score(panel->queries, panel->width, dim, head->state.projection, dim,
+                     rank + 1, own->shift);
+    for (int d = 0; d <= rank; d++)
+        for (int i = 0; i < panel->width; i++)
+            own->shift[d * panel->width + i] -= own->group_shift[d];
+    return panel;
+}
+
+/* Near rows of the next query lie anywhere: ask for them in time. */
+static void prefetch_near(const tilted_head *head, row_view x, int dim, int64_t i) {
+    const int64_t first = tilted_near_first(head, i);
+    prefetch_rows(x.data + first * x.stride, x.stride, NULL,
+                  tilted_near_last(head, i) - first, dim);
+}
+
+/* Near keys of the panel's lane: their own scores, and those that they have in the
+   rest. */
+static void score_near(const tilted_head *head, int64_t j, int lane, int width, int64_t i,
+                       float *scores, tilted_thread *own) {
+    const row_view q = head->view.q, k = head->view.k;
+    const int dim = head->size->dim, rows = 2 * head->size->near + 1;
+    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
+    const float *start = k.data + first * k.stride;
+    float *mine = own->near_weights, *shared = own->unused;
+    head->run->two_dots(start, k.stride, last - first, dim, q.data + i * q.stride,
+                        head->state.centroids + j * dim, mine, shared);
+    for (int64_t a = 0; a < rows; a++) {
+        const int64_t l = first + a;
+        const int there = l < last && !tilted_is_exact(own, l);
+        const int64_t m = there ? head->state.key_clusters[l] : 0;
+        scores[a * width + lane] = there ? head->scale * mine[a] : no_score;
+        own->hidden[a * width + lane] =
+            there ? head->scale * shared[a] + own->tilts[m * width + lane] : no_score;
+    }
+}
+
+int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
+                            const query_panel *panel, tilted_thread *own) {
+    const kernel_table *run = head->run;
+    const int width = panel->width, rank = head->size->rank, dim = head->size->dim;
+    const int M = (int)head->size->M, wide = head->size->wide;
+    const int near = tilted_near_rows(head, j);
+    const float *rest = own->values + (int64_t)count * wide;
+    float *scores = own->scores + (int64_t)count * width;
+    run->score(panel->queries, width, dim, own->exact_keys, dim, count, own->scores);
+    run->score(own->shift, width, rank, rest + head->size->value_dim, wide, M,
+               own->tilts);
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < width; i++) {
+            own->tilts[m * width + i] += own->shift[rank * width + i];
+            scores[m * width + i] = own->tilts[m * width + i] + own->logs[m];
+        }
+    scores += (int64_t)M * width;
+    for (int a = 0; a < near; a++)
+        for (int i = panel->count; i < width; i++)
+            scores[a * width + i] = own->hidden[a * width + i] = no_score;
+    for (int i = 0; i < panel->count && near > 0; i++) {
+        if (i + 1 < panel->count)
+            prefetch_near(head, head->view.k, dim,
+                          head->state.order[panel->first + i + 1]);
+        score_near(head, j, i, width, head->state.order[panel->first + i], scores, own);
+    }
+    return count + M + near;
+}
+
+/* ---- A query that is computed key by key ------------------------------------------- */
+
+/* Its score with key l: its own on X and near keys, else the centroid's, tilted. */
+static double direct_score(const tilted_head *head, int64_t j, int64_t i, int lane,
+                           int width, int64_t l, const tilted_thread *own) {
+    const int near = head->size->near > 0 && llabs(l - i) <= head->size->near;
+    const int exact = near || tilted_is_exact(own, l);
+    const float *x = exact ? head->view.q.data + i * head->view.q.stride
+                           : head->state.centroids + j * head->size->dim;
+    const float *key = head->view.k.data + l * head->view.k.stride;
+    double sum = 0;
+    for (int d = 0; d < head->size->dim; d++)
+        sum += (double)x[d] * (double)key[d];
+    const int64_t m = head->state.key_clusters[l];
+    return (double)head->scale * sum + (exact ? 0 : (double)own->tilts[m * width + lane]);
+}
+
+static void attend_directly(const tilted_head *head, int64_t j, int lane, int width,
+                            int64_t i, tilted_thread *own) {
+    const int Dv = head->size->value_dim;
+    const row_view v = head->view.v;
+    float *out = head->out.data + i * head->out.stride;
+    double largest = -INFINITY, sum = 0;
+    for (int64_t l = 0; l < head->view.keys; l++)
+        largest = fmax(largest, direct_score(head, j, i, lane, width, l, own));
+    memset(out, 0, sizeof *out * (size_t)Dv);
+    for (int64_t l = 0; l < head->view.keys; l++) {
+        const double weight =
+            exp(direct_score(head, j, i, lane, width, l, own) - largest);
+        sum += weight;
+        add_scaled(out, (float)weight, v.data + l * v.stride, Dv);
+    }
+    for (int d = 0; d < Dv; d++)
+        out[d] = (float)((double)out[d] / sum);
+    if (head->state.log_sums)
+        head->state.log_sums[i] = (float)(largest + log(sum));
+}
+
+/* ---- Outputs ----------------------------------------------------------------------- */
+
+/* Near keys: what they have in the rest is taken from the sums, and their values are
+   weighed. `scores` are their own weights. */
+static void take_hidden(const tilted_head *head, const query_panel *panel, int near,
+                        float *scores, tilted_thread *own) {
+    const int width = panel->width;
+    float one[MAX_PANEL], none[MAX_PANEL] = {0};
+    for (int i = 0; i < width; i++)
+        one[i] = 1;
+    memset(own->unused, 0, sizeof(float) * (size_t)(near * width));
+    head->run->softmax_slope(own->hidden, own->unused, width, near, panel->largest, one,
+                             none, 0);
+    for (int a = 0; a < near; a++)
+        for (int i = 0; i < width; i++) {
+            scores[a * width + i] -= own->hidden[a * width + i];
+            panel->sum[i] -= own->hidden[a * width + i];
+        }
+}
+
+static void add_near(const tilted_head *head, const query_panel *panel, int near,
+                     int lane, int64_t i, const float *weights, tilted_thread *own) {
+    const row_view v = head->view.v;
+    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
+    for (int a = 0; a < near; a++)
+        own->near_weights[a] = weights[a * panel->width + lane] * panel->inverse[lane];
+    head->run->sum_rows(v.data + first * v.stride, v.stride, NULL, own->near_weights,
+                        last - first, head->size->value_dim, own->row);
+    add_scaled(head->out.data + i * head->out.stride, 1, own->row, head->size->value_dim);
+}
+
+/* Members first .. of block b, one panel of them. */
+static void attend_members(const tilted_head *head, int64_t j, int count,
+                           query_panel *panel, tilted_thread *own) {
+    const kernel_table *run = head->run;
+    const int width = panel->width, Dv = head->size->value_dim, wide = head->size->wide;
+    const int M = (int)head->size->M, near = tilted_near_rows(head, j);
+    const int32_t *order = head->state.order + panel->first;
+    float *pairs = own->scores + (int64_t)count * width, *nearby = pairs + M * width;
+    float strain[MAX_PANEL] = {0};
+    const int rows = sh_tilted_score_members(head, j, count, panel, own);
+    for (int i = 0; i < width; i++) {
+        panel->largest[i] = LOWEST_SCORE;
+        panel->sum[i] = 0;
+    }
+    memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * width));
+    run->softmax_step(own->scores, width, rows, panel->largest, panel->sum, panel->keep);
+    run->mix(own->scores, width, own->values, wide, count + M, Dv, NULL, panel->outputs);
+    run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
+    if (near > 0)
+        take_hidden(head, panel, near, nearby, own);
+    for (int i = 0; i < width; i++)
+        panel->inverse[i] = 1 / panel->sum[i];
+    run->unpack(panel->outputs, panel->count, width, Dv, panel->inverse, NULL, 0,
+                head->out.data, head->out.stride, order);
+    for (int i = 0; i < panel->count; i++) {
+        if (near > 0 && i + 1 < panel->count)
+            prefetch_near(head, head->view.v, Dv, order[i + 1]);
+        if (near > 0)
+            add_near(head, panel, near, i, order[i], nearby, own);
+        if (head->state.log_sums)
+            head->state.log_sums[order[i]] = panel->largest[i] + logf(panel->sum[i]);
+        if (strain[i] > TILTED_STRAIN * panel->sum[i])
+            attend_directly(head, j, i, width, order[i], own);
+    }
+}
+
+static void attend_block(const tilted_head *head, int64_t j, int64_t b, int64_t first,
+                         int64_t last, tilted_thread *own) {
+    const int rank = head->size->rank;
+    query_panel *panel = NULL;
+    for (int64_t at = first; at < last; at += panel->count) {
+        panel = sh_tilted_load_members(head, at, last, own);
+        head->run->unpack(own->shift, panel->count, panel->width, rank, NULL, NULL, 0,
+                          own->shift_rows + (at - first) * rank, rank, NULL);
+    }
+    choose_exact(head, j, b, last - first, own);
+    const int count = sh_tilted_load_block(head, j, b, own);
+    const int whole = panel && panel->first == first; /* one panel, still loaded */
+    for (int64_t at = first; at < last; at += panel->count) {
+        if (!whole)
+            panel = sh_tilted_load_members(head, at, last, own);
+        attend_members(head, j, count, panel, own);
+    }
+    sh_tilted_leave_block(count, own);
+}
+
+void sh_tilted_attend_group(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int64_t first = offsets[j], last = offsets[j + 1], size = head->size->block;
+    if (first == last)
+        return;
+    load_pool(head, j, own);
+    sh_tilted_load_group(head, j, own);
+    int64_t b = head->slot->block_offsets[j];
+    for (int64_t at = first; at < last; at += size, b++)
+        attend_block(head, j, b, at, min(at + size, last), own);
+}
