@@ -104,9 +104,9 @@ typedef struct {
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *block);
     void *user;
-    int crossover; /* for auto: positions from which shoal-100 takes less time than full,
+    int crossover; /* for auto: positions from which shoal takes less time than full,
                       64 features a head. 0: the environment variable SHOAL_CROSSOVER if
-                      set and not empty, else 450; shoal_measure_crossover measures it */
+                      set and not empty, else 850; shoal_measure_crossover measures it */
 } shoal_options;
 
 /* options may be NULL. Like a database handle, *context is set even when the options are

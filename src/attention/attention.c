@@ -22,8 +22,8 @@ const shoal_kind_info *shoal_kind_describe(int index) {
 }
 
 /* The attention with every field that is SHOAL_BY_SIZE set to what the problem says. */
-static shoal_attention resolve(const shoal_attention *attention,
-                               const shoal_problem *problem) {
+shoal_attention sh_attention_resolve(const shoal_attention *attention,
+                                     const shoal_problem *problem) {
     shoal_attention resolved = *attention;
     const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
     if (kind && kind->resolve)
@@ -38,7 +38,7 @@ double shoal_attention_operations(const shoal_attention *attention,
     if (!kind || !problem)
         return 0;
     /* Backward does five products where forward does two. */
-    const shoal_attention used = resolve(attention, problem);
+    const shoal_attention used = sh_attention_resolve(attention, problem);
     const operation_count count = kind->operations(&used, problem);
     const double passes = flags & SHOAL_WITH_BACKWARD ? 3.5 : 1;
     return (double)(problem->batch * problem->heads) *
@@ -232,7 +232,7 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     status = fill_problem(context, made.kind, &made.problem);
     if (status != SHOAL_OK)
         return status;
-    made.attention = resolve(&checked, &made.problem);
+    made.attention = sh_attention_resolve(&checked, &made.problem);
     shoal_plan *kept = sh_allocate(context, sizeof *kept);
     if (!kept)
         return SHOAL_NO_MEMORY;

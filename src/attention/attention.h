@@ -44,6 +44,9 @@ typedef struct {
     float *out;                       /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
+    /* [batch * heads][queries], or NULL: forward of shoal with key clusters leaves the
+       share of a query's weights there that is not its own scores'. */
+    float *rest;
 } attention_call;
 
 /* Rows of one head: element (i, d) is data[i * stride + d]. */
@@ -121,6 +124,10 @@ extern const shoal_attention sh_first_shoal;
 
 /* The kind's row; NULL for a number that is none. */
 const attention_kind *sh_attention_kind_at(int kind);
+
+/* The attention with every field that is SHOAL_BY_SIZE set to what the problem says. */
+shoal_attention sh_attention_resolve(const shoal_attention *attention,
+                                     const shoal_problem *problem);
 
 /* Refuses fields that the header's limits exclude; the message names the field. Fields
    that are no options of the kind get the values that the kind stands for. */

@@ -182,11 +182,6 @@ void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *stat
     state_at(plan, state);
 }
 
-void sh_clustered_use_topk(shoal_plan *plan, int32_t topk) {
-    clustered_work *own = plan->work;
-    own->topk = (int32_t)min(topk, plan->problem.keys);
-}
-
 const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
@@ -246,7 +241,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
                         own->dense->panels[0].queries, own->projections);
 }
 
-void sh_clustered_find_groups(clustered_head *head, team workers) {
+static void find_groups(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
     const int32_t *brought = head->call->inputs->groups;
@@ -295,16 +290,16 @@ static void centroid_task(void *shared, int64_t task, int thread) {
     }
 }
 
-topk_lists sh_clustered_lists(const clustered_head *head, const clustered_thread *own,
-                              int p) {
+static topk_lists lists_of(const clustered_head *head, const clustered_thread *own,
+                           int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
     const int32_t k = head->work->topk;
     return (topk_lists){head->keys.kernels, k, own->candidates + lane * topk_capacity(k),
                         own->counts + lane, own->floor + lane};
 }
 
-void sh_clustered_collect(void *context, const query_panel *panel, float *scores,
-                          int count, int64_t first) {
+static void collect(void *context, const query_panel *panel, float *scores, int count,
+                    int64_t first) {
     sh_topk_collect(context, scores, panel->count, panel->width, count, first);
 }
 
@@ -357,14 +352,14 @@ static void attend_task(void *shared, int64_t task, int thread) {
     topk_lists lists[PANELS] = {0};
     for (int p = 0; p < panels; p++) {
         if (head->work->has_top)
-            lists[p] = sh_clustered_lists(head, own, p);
+            lists[p] = lists_of(head, own, p);
         start_panel(head, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++)
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
-                            head->work->has_top ? sh_clustered_collect : NULL, &lists[p]);
+                            head->work->has_top ? collect : NULL, &lists[p]);
     for (int p = 0; p < panels; p++)
         keep_panel(head, chunk, &own->dense->panels[p], &lists[p]);
 }
@@ -669,7 +664,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     const int64_t n = head.view.queries, S = head.view.keys;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
-    sh_clustered_find_groups(&head, workers);
+    find_groups(&head, workers);
     int64_t used = head.slot->sorted.used;
     if (head.work->has_top)
         for (int64_t i = 0;

@@ -1,5 +1,5 @@
-/* clustered-C, i-clustered-C and the first form of shoal-C: what forward, backward and
- * judge/trial.c share.
+/* clustered-C, i-clustered-C and the first form of shoal-C: what forward and backward
+ * share.
  *
  * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
  *
@@ -110,10 +110,6 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
 /* Keys with a bias: keys.masks points into the head, which must not move any more. */
 void sh_clustered_set_masks(clustered_head *head);
 
-/* The caller's groups, or one for every query where there are enough, or found;
-   sorted. */
-void sh_clustered_find_groups(clustered_head *head, team workers);
-
 /* A group of one member: its centroid is the query, whose softmax over all keys is exact
    already. It has no top keys, whatever the kind. */
 static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
@@ -125,17 +121,6 @@ static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
 static inline int clustered_sees_nothing(const clustered_head *head, int64_t j) {
     return head->keys.masks && head->state.inverse[j] == 0;
 }
-
-/* The lists of a thread's panel p, for k = work->topk keys. */
-topk_lists sh_clustered_lists(const clustered_head *head, const clustered_thread *own,
-                              int p);
-
-/* on_scores, with such lists as its context. */
-void sh_clustered_collect(void *context, const query_panel *panel, float *scores,
-                          int count, int64_t first);
-
-/* Uses fewer top keys than the plan has room for, from the next forward on. */
-void sh_clustered_use_topk(shoal_plan *plan, int32_t topk);
 
 /* ---- Forward and backward only ----------------------------------------------------- */
 

@@ -438,6 +438,19 @@ static void add_near(const tilted_head *head, const query_panel *panel, int near
     add_scaled(head->out.data + i * head->out.stride, 1, own->row, head->size->value_dim);
 }
 
+/* What the clusters' rests weigh beside all keys, before near keys are taken off. */
+static void keep_rest(const tilted_head *head, const query_panel *panel, int M,
+                      const float *pairs) {
+    const int32_t *order = head->state.order + panel->first;
+    float *rest = head->call->rest + head->view.head * head->size->N;
+    for (int i = 0; i < panel->count; i++) {
+        float sum = 0;
+        for (int m = 0; m < M; m++)
+            sum += pairs[m * panel->width + i];
+        rest[order[i]] = sum / panel->sum[i];
+    }
+}
+
 /* Members first .. of block b, one panel of them. */
 static void attend_members(const tilted_head *head, int64_t j, int count,
                            query_panel *panel, tilted_thread *own) {
@@ -456,6 +469,8 @@ static void attend_members(const tilted_head *head, int64_t j, int count,
     run->softmax_step(own->scores, width, rows, panel->largest, panel->sum, panel->keep);
     run->mix(own->scores, width, own->values, wide, count + M, Dv, NULL, panel->outputs);
     run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
+    if (head->call->rest)
+        keep_rest(head, panel, M, pairs);
     if (near > 0)
         take_hidden(head, panel, near, nearby, own);
     for (int i = 0; i < width; i++)

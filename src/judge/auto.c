@@ -1,39 +1,39 @@
 /* auto: full where it is quicker, shoal-C where that is, by what both cost here; with a
-   tolerance, as many top keys as the error on some queries asks for. */
+   tolerance, with as many groups as the error asks for, which is looked at on some
+   queries once the outputs are there. */
 #include <math.h>
 
-#include "attention/clustered.h"
 #include "judge/judge.h"
 
-/* What may be picked: full attention, and shoal-C with one or two numbers of groups. The
-   plans of the choices lie over each other, since one of them runs at a time. */
-enum { FULL_CHOICE, FIRST_SHOAL, SECOND_SHOAL, CHOICES };
+/* What may be picked: full attention, and shoal-C with 1/2, 1, 2 or 4 times the groups
+   that shoal has at this size. The plans of the choices lie over each other, since one of
+   them runs at a time. */
+enum { FULL_CHOICE, FEWEST_GROUPS, SHOAL_CHOICE, MOST_GROUPS = 4, CHOICES };
 
-enum { SAMPLES = 16 /* queries of every head whose error a tolerance limits */ };
+/* The smallest tolerance for which a choice is tried first: on layers of real models most
+   of its errors are below. Where less is asked for full attention is the answer. */
+static const double first_tried_from[CHOICES] = {0, 0.16, 0.08, 0.045, 0.02};
 
-/* Numbers of top keys to choose from; each costs 10 to 20 % more than the one before. */
-static const int32_t topks[] = {32, 48, 64, 96, 128, 192, 256, 320};
-enum {
-    TOPKS = sizeof topks / sizeof *topks,
-    FIRST_TOPKS = 5 /* tried before the others */
-};
+/* Twice the groups leave 0.6 to 0.75 of the error; a choice that should come to less than
+   this part of the tolerance is worth a try after one that did not. */
+static const double gain = 0.72, promising = 0.95;
 
-/* A sample misses some of the queries that are far off, so the estimate is low more often
-   than high: what is asked of it is this part of the tolerance. */
-static const double margin = 0.75;
+/* An estimate may be too low; it is asked to be below the tolerance by so many of its
+   standard deviations. */
+static const double deviations = 2.5;
+
+/* A try and the look at its error cost this much more than shoal-C alone. */
+static const double with_check = 1.2;
 
 typedef struct {
-    int only; /* picked when the plan was made, or -1: by the inputs */
+    int first; /* tried, or picked when nothing is looked at */
     shoal_plan plans[CHOICES];
-    /* Where the inputs decide: */
-    double *squares;      /* [batch * heads][TOPKS + 1] */
-    trial_thread *trials; /* [threads] */
+    error_check check; /* where there is a tolerance */
 } auto_work;
 
 /* Before a choice's own state. */
 typedef struct {
     _Alignas(CACHE_LINE) int32_t choice;
-    int32_t topk;
 } auto_state;
 
 double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem,
@@ -43,55 +43,64 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
     if (attention->kind == SHOAL_FULL)
         return N * S * both;
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
-    /* What the parts cost beside full's multiplications, from times on real queries: the
-       dense part also finds the best keys, the top part gathers, and every query is
-       looked at for its group, sorted and written. */
-    const double parts = (1.3 * C * S + 2.9 * N * k + 85 * N) * both +
-                         N * attention->rank * ((double)problem->dim + 3 * C);
-    /* With these factors shoal-100 costs what full does at N = S = 446 and 64 features.
+    /* What the parts cost beside full's multiplications, from times on one thread: the
+       centroids also choose pools, blocks gather and select, every query is sorted into
+       its block and written. Without key clusters there are no blocks. */
+    const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
+    const double parts = M > 0 ? both * (8 * C * S + 3.5 * N * (k + M) + 2.5 * N * near) +
+                                     N * (13000 + 40 * both)
+                               : both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
+                                     N * attention->rank * ((double)problem->dim + 3 * C);
+    /* With these factors shoal costs what full does at N = S = 850 and 64 features.
        Scaling them moves that point to the crossover. */
-    return crossover / 446.0 * parts;
+    return crossover / 850.0 * parts;
 }
 
 static double cost_in(const shoal_plan *plan, const shoal_attention *attention) {
-    return sh_cost_of(attention, &plan->problem, plan->context->crossover);
-}
-
-/* Few groups where there are few queries to share one, more where there are many. */
-static int32_t first_clusters(const shoal_plan *plan) {
-    const int64_t N = plan->problem.queries;
-    if (plan->attention.tolerance == 0)
-        return 100;
-    return N < 1024 ? 25 : N < 8192 ? 100 : 200;
+    const shoal_attention known = sh_attention_resolve(attention, &plan->problem);
+    return sh_cost_of(&known, &plan->problem, plan->context->crossover);
 }
 
 static shoal_attention attention_of(const shoal_plan *plan, int choice) {
-    shoal_attention attention = sh_full_kind.info.defaults;
-    if (choice != FULL_CHOICE) {
-        attention = sh_first_shoal;
-        attention.clusters = first_clusters(plan) * (choice == SECOND_SHOAL ? 2 : 1);
-        if (plan->attention.tolerance > 0)
-            attention.topk = topks[TOPKS - 1];
-        attention.seed = plan->attention.seed;
-    }
+    if (choice == FULL_CHOICE)
+        return sh_full_kind.info.defaults;
+    shoal_attention attention = sh_shoal_kind.info.defaults;
+    attention.seed = plan->attention.seed;
+    const int32_t clusters = sh_attention_resolve(&attention, &plan->problem).clusters;
+    attention.clusters = (clusters << (choice - FEWEST_GROUPS)) / 2;
     return attention;
 }
 
-static int pick_without_tolerance(const shoal_plan *plan) {
-    const shoal_attention full = attention_of(plan, FULL_CHOICE),
-                          shoal = attention_of(plan, FIRST_SHOAL);
-    return cost_in(plan, &full) <= cost_in(plan, &shoal) ? FULL_CHOICE : FIRST_SHOAL;
+static int is_cheaper(const shoal_plan *plan, int choice) {
+    const shoal_attention full = sh_full_kind.info.defaults,
+                          shoal = attention_of(plan, choice);
+    const double factor = plan->attention.tolerance > 0 ? with_check : 1;
+    return factor * cost_in(plan, &shoal) < cost_in(plan, &full);
 }
 
-/* What a trial needs. */
-static void place_trial(auto_work *own, const shoal_plan *plan, block_layout *work) {
-    const int64_t heads = plan->problem.batch * plan->problem.heads;
-    own->squares =
-        sh_reserve(work, sh_mul_checked(heads, TOPKS + 1), sizeof *own->squares);
-    own->trials = sh_reserve(work, plan->threads, sizeof *own->trials);
-    for (int t = 0; t < plan->threads; t++)
-        sh_trial_place(own->trials ? &own->trials[t] : &(trial_thread){0}, plan,
-                       topks[TOPKS - 1], work);
+static int first_choice(const shoal_plan *plan) {
+    int choice = SHOAL_CHOICE;
+    if (plan->attention.tolerance > 0)
+        for (choice = FEWEST_GROUPS; choice < CHOICES; choice++)
+            if ((double)plan->attention.tolerance >= first_tried_from[choice])
+                break;
+    return choice < CHOICES && is_cheaper(plan, choice) ? choice : FULL_CHOICE;
+}
+
+/* After one that has missed the tolerance with this error. */
+static int next_choice(const shoal_plan *plan, int choice, double error) {
+    while (++choice < CHOICES) {
+        error *= gain;
+        if (error <= promising * (double)plan->attention.tolerance)
+            break;
+    }
+    return choice < CHOICES && is_cheaper(plan, choice) ? choice : FULL_CHOICE;
+}
+
+static int may_be_picked(const shoal_plan *plan, const auto_work *own, int choice) {
+    if (own->first == FULL_CHOICE || plan->attention.tolerance == 0)
+        return choice == own->first;
+    return choice == FULL_CHOICE || choice >= own->first;
 }
 
 /* Every choice's work begins where the others' does, and so does its state. */
@@ -99,20 +108,21 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     auto_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    own->only = plan->attention.tolerance > 0 ? -1 : pick_without_tolerance(plan);
-    if (own->only < 0)
-        place_trial(own, plan, work);
+    own->first = first_choice(plan);
+    if (own->first != FULL_CHOICE && plan->attention.tolerance > 0)
+        sh_check_place(&own->check, plan, work);
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
     if (picked)
-        *picked = (auto_state){.choice = own->only < 0 ? FULL_CHOICE : own->only};
+        *picked = (auto_state){plan->attention.tolerance > 0 ? FULL_CHOICE : own->first};
     block_layout most_work = *work, most_state = *state;
     for (int choice = 0; choice < CHOICES; choice++) {
-        if (own->only >= 0 && choice != own->only)
+        if (!may_be_picked(plan, own, choice))
             continue;
         block_layout its_work = *work, its_state = *state;
+        const shoal_attention attention = attention_of(plan, choice);
         shoal_plan *sub = &own->plans[choice];
         *sub = *plan;
-        sub->attention = attention_of(plan, choice);
+        sub->attention = sh_attention_resolve(&attention, &plan->problem);
         sub->kind = choice == FULL_CHOICE ? &sh_full_kind : &sh_shoal_kind;
         sub->kind->place(sub, &its_work, &its_state);
         if (its_work.bytes > most_work.bytes)
@@ -138,72 +148,22 @@ static attention_call sub_call(const attention_call *call, int choice) {
     return now;
 }
 
-/* The fewest of the first `count` numbers of top keys whose error on the samples is small
-   enough; 0 when none is. Groups that a trial before has left in the state are kept. */
-static int32_t enough_of(const attention_call *call, int choice, int count, int grouped) {
-    const auto_work *own = call->plan->work;
-    const shoal_problem *problem = &call->plan->problem;
-    const double wanted = margin * (double)call->plan->attention.tolerance;
-    attention_call now = sub_call(call, choice);
-    shoal_inputs inputs = *call->inputs;
-    if (grouped)
-        inputs.groups = now.plan->kind->groups(now.plan, now.state);
-    now.inputs = &inputs;
-    sh_clustered_use_topk(now.plan, topks[count - 1]);
-    sh_trial_run(&(topk_trial){.call = &now,
-                               .samples = SAMPLES,
-                               .count = count,
-                               .topks = topks,
-                               .squares = own->squares,
-                               .threads = own->trials});
-    for (int t = 0; t < count; t++) {
-        double error = 0, exact = 0;
-        for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
-            error += own->squares[head * (count + 1) + t];
-            exact += own->squares[head * (count + 1) + count];
-        }
-        if (error <= wanted * wanted * exact)
-            return topks[t];
-    }
-    return 0;
-}
-
-/* shoal-C with one number of groups, if it is good enough and cheaper than full. A trial
-   costs time too, and is made only where it can win. */
-static int try_choice(const attention_call *call, int choice, int32_t *topk) {
-    const shoal_plan *plan = call->plan;
-    const shoal_attention full = attention_of(plan, FULL_CHOICE);
-    shoal_attention shoal = attention_of(plan, choice);
-    const double limit = cost_in(plan, &full);
-    shoal.topk = topks[2];
-    if (plan->problem.queries <= 4 * shoal.clusters || plan->problem.keys < topks[0] ||
-        1.7 * cost_in(plan, &shoal) > limit)
-        return 0;
-    *topk = enough_of(call, choice, FIRST_TOPKS, 0);
-    if (*topk == 0)
-        *topk = enough_of(call, choice, TOPKS, 1);
-    shoal.topk = *topk;
-    return *topk > 0 && cost_in(plan, &shoal) < limit;
-}
-
 static void forward(const attention_call *call) {
     auto_work *own = call->plan->work;
     auto_state *state = call->state;
-    *state = (auto_state){.choice = own->only};
-    for (int choice = FIRST_SHOAL; choice < CHOICES && state->choice < 0; choice++)
-        if (try_choice(call, choice, &state->topk))
-            state->choice = choice;
-    const int tried = own->only < 0 && state->choice > 0;
-    state->choice = state->choice < 0 ? FULL_CHOICE : state->choice;
-    attention_call now = sub_call(call, state->choice);
-    shoal_inputs inputs = *call->inputs;
-    if (tried) {
-        /* The groups of the trial are still there. */
-        inputs.groups = now.plan->kind->groups(now.plan, now.state);
-        sh_clustered_use_topk(now.plan, state->topk);
+    const double tolerance = (double)call->plan->attention.tolerance;
+    for (int next = own->first, done = 0; !done;) {
+        attention_call now = sub_call(call, next);
+        state->choice = next;
+        now.rest = tolerance > 0 ? own->check.rest : NULL;
+        now.plan->kind->forward(&now);
+        done = next == FULL_CHOICE || tolerance == 0;
+        if (!done) {
+            const double error = sh_check_error(&own->check, &now, deviations);
+            done = error <= tolerance;
+            next = next_choice(call->plan, next, error);
+        }
     }
-    now.inputs = &inputs;
-    now.plan->kind->forward(&now);
 }
 
 static void backward(const attention_call *call) {
@@ -214,10 +174,8 @@ static void backward(const attention_call *call) {
 
 static shoal_attention picked(const shoal_plan *plan, const void *state) {
     const auto_state *kept = state;
-    shoal_attention chosen = attention_of(plan, kept->choice);
-    if (kept->topk > 0)
-        chosen.topk = kept->topk;
-    return chosen;
+    const shoal_attention attention = attention_of(plan, kept->choice);
+    return sh_attention_resolve(&attention, &plan->problem);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -228,7 +186,7 @@ static operation_count operations(const shoal_attention *attention,
 
 const attention_kind sh_auto_kind = {
     .info = {.name = "auto",
-             .cost = "the lesser of full's and shoal-100's",
+             .cost = "the lesser of full's and shoal's",
              .summary = "full or shoal-C by size; with tolerance=E also by the error on "
                         "some queries",
              .defaults = {.kind = SHOAL_AUTO, .seed = 1},

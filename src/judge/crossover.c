@@ -55,7 +55,7 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
     if (status == SHOAL_OK)
         status = make_side(context, &problem, "full", &sides[0]);
     if (status == SHOAL_OK)
-        status = make_side(context, &problem, "shoal-100", &sides[1]);
+        status = make_side(context, &problem, "shoal", &sides[1]);
     if (status == SHOAL_OK)
         status = time_sides(sides,
                             &(shoal_inputs){.q = arrays,
@@ -65,8 +65,9 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
     if (status == SHOAL_OK) {
         /* shoal-C's cost is in proportion to the crossover: the one at which the costs
            have the ratio of the times is the right one. */
+        const shoal_attention used = sh_attention_resolve(&sides[1].attention, &problem);
         const double full = sh_cost_of(&sides[0].attention, &problem, 1);
-        const double shoal = sh_cost_of(&sides[1].attention, &problem, 1);
+        const double shoal = sh_cost_of(&used, &problem, 1);
         const double found = sides[1].best / sides[0].best * full / shoal;
         context->crossover = (int)fmin(fmax(found, 1), MOST_CROSSOVER);
     }

@@ -110,22 +110,24 @@ static void check_pick(const char *kind, int64_t length, double spread, int cros
 }
 
 static void by_size(void **state) {
-    check_pick("auto", 200, 0.1, 450, "full");
-    check_pick("auto", 1500, 0.1, 450, "shoal-100");
+    check_pick("auto", 200, 0.1, 850, "full");
+    check_pick("auto", 1500, 0.1, 300, "shoal-32");
     check_pick("auto", 1500, 0.1, 100000, "full");
-    check_pick("auto:seed=3", 200, 0.1, 20, "shoal-100:seed=3");
+    check_pick("auto:seed=3", 200, 0.1, 20, "shoal-8");
 }
 
 static void by_error(void **state) {
-    check_pick("auto:tolerance=0.1", 1500, 0.02, 450, "shoal-100:topk=32");
-    check_pick("auto:tolerance=0.1", 1500, 0.3, 450, "shoal-");
-    check_pick("auto:tolerance=0.0001", 1500, 1, 450, "full");
-    check_pick("auto:tolerance=0.1", 100, 0.02, 1, "full");
+    check_pick("auto:tolerance=0.5", 1500, 0.02, 100, "shoal-16");
+    check_pick("auto:tolerance=0.1", 1500, 0.02, 100, "shoal-32");
+    check_pick("auto:tolerance=0.05", 1500, 0.02, 100, "shoal-64");
+    check_pick("auto:tolerance=0.0001", 1500, 0.02, 100, "full");
+    check_pick("auto:tolerance=0.02", 1500, 1, 100, "full");
+    check_pick("auto:tolerance=0.1", 1500, 0.02, 100000, "full");
 }
 
 static void tolerance_is_kept(void **state) {
     const double spreads[] = {0.05, 0.1, 0.2, 0.4};
-    shoal_context *context = context_with(2, 450);
+    shoal_context *context = context_with(2, 100);
     for (int64_t i = 0; i < COUNT_OF(spreads); i++) {
         sequence chosen = make(1200, spreads[i]), full = make(1200, spreads[i]);
         char picked[128];
@@ -143,7 +145,7 @@ static void tolerance_is_kept(void **state) {
 /* Lengths and an empty sequence, and a plan that has picked nothing yet. */
 static void corners(void **state) {
     sequence s = make(1200, 0.1);
-    shoal_context *context = context_with(2, 450);
+    shoal_context *context = context_with(2, 100);
     shoal_attention attention, used;
     shoal_plan *plan;
     const int64_t lengths[] = {0, 1, 31, 1200};
