@@ -156,7 +156,9 @@ typedef enum { SHOAL_GROUPS_HASH, SHOAL_GROUPS_KEYS } shoal_grouping;
 typedef enum { SHOAL_NORMALISER_CLUSTER, SHOAL_NORMALISER_QUERY } shoal_normaliser;
 
 /* In place of a number that follows from a problem's sizes when a plan is made (spelled
-   "auto"): shoal's clusters, topk, rank, keyclusters, block, pool and near. */
+   "auto"): shoal's clusters, topk, rank, keyclusters, block, pool and near. The sizes are
+   those of the plan, its longest sequence's: who wants a sequence to be computed alike
+   beside longer ones spells the numbers. */
 enum { SHOAL_BY_SIZE = -1 };
 
 /* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",

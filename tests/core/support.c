@@ -586,6 +586,7 @@ void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]) {
         set_number(&kind.topk, numbers.topk);
         set_number(&kind.rounds, numbers.rounds);
         set_number(&kind.window, numbers.topk);
+        set_number(&kind.near, numbers.near);
         if (kind.seed > 0 && numbers.seed > 0)
             kind.seed = numbers.seed;
         for (int64_t i = 0; i < COUNT_OF(options) && count < TEST_KINDS; i++)
