@@ -771,14 +771,14 @@ static void resolve(const shoal_problem *problem, shoal_attention *a) {
     if (a->topk == SHOAL_BY_SIZE)
         a->topk = (int32_t)(first      ? sh_first_shoal.topk
                             : N < 8192 ? ceil_divide(40 + 5 * C / 4, 4) * 4
-                                       : 32 + C);
+                                       : 64 + C);
     if (a->rank == SHOAL_BY_SIZE)
         a->rank =
             (int32_t)(first ? sh_first_shoal.rank : max(1, min(16, problem->dim / 4)));
     if (first)
         return;
     if (a->block == SHOAL_BY_SIZE)
-        a->block = N < 1024 ? 8 : 16;
+        a->block = N < 1024 ? 8 : N < 8192 ? 16 : 32;
     if (a->pool == SHOAL_BY_SIZE) {
         a->pool = S < 1024    ? 128
                   : S < 4096  ? 256
