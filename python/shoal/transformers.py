@@ -57,10 +57,11 @@ def names() -> list[str]:
         stem, _, number = kind.name.rpartition("-")
         if kind.keys_are_queries:
             continue
+        default = kind.defaults.partition(":")[0]
+        if number != "C" or default == stem:  # shoal takes its number from the sizes
+            found.append(default)
         if number == "C":
             found += [f"{stem}-{clusters}" for clusters in CLUSTERS]
-        else:
-            found.append(kind.defaults.partition(":")[0])
     return found
 
 
