@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/attention.h"
 #include "cases.h"
 #include "support.h"
 
@@ -142,6 +143,32 @@ static void tolerance_is_kept(void **state) {
     shoal_context_destroy(context);
 }
 
+/* Queries of 0 weigh all keys alike, so what is not exact has (S - topk) / S of every
+   query's weights. That is what the draw goes by. */
+static void rest_is_its_share(void **state) {
+    enum { LENGTH = 200, TOPK = 40 };
+    sequence s = make(LENGTH, 0.1);
+    shoal_context *context = context_with(2, 100);
+    shoal_plan *plan;
+    attention_call call;
+    float rest[HEADS * LENGTH];
+    const shoal_attention kind =
+        spelled("shoal-8:topk=40,keyclusters=8,block=8,pool=100,near=0");
+    memset(s.q, 0, s.bytes);
+    memset(rest, 0, sizeof rest);
+    assert_int_equal(shoal_plan_create(context, &s.problem, &kind, 0, &plan), SHOAL_OK);
+    assert_int_equal(sh_call_check(plan, &s.inputs, &call), SHOAL_OK);
+    call.out = s.out;
+    call.rest = rest;
+    plan->kind->forward(&call);
+    for (int i = 0; i < HEADS * LENGTH; i++)
+        if (!(fabsf(rest[i] - (float)(LENGTH - TOPK) / LENGTH) < 1e-4f))
+            fail_msg("query %d: %g", i, (double)rest[i]);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    destroy(&s);
+}
+
 /* Lengths and an empty sequence, and a plan that has picked nothing yet. */
 static void corners(void **state) {
     sequence s = make(1200, 0.1);
@@ -214,8 +241,9 @@ static void spelling(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_size),           cmocka_unit_test(by_error),
-        cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(corners),
-        cmocka_unit_test(crossover),         cmocka_unit_test(spelling),
+        cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(rest_is_its_share),
+        cmocka_unit_test(corners),           cmocka_unit_test(crossover),
+        cmocka_unit_test(spelling),
     };
     return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
 }
