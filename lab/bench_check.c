@@ -9,10 +9,10 @@
    The backward pass: out is linear in v, so with the loss <dout, out> the gradient
    satisfies <dv, v> = <dout, out> exactly; dout is set to out, which makes both sides
    large. Scores are products of queries and keys, so scaling either does the same: in
-   every kind with keys of their own, and no key clusters, <dq, q> = <dk, k>. And for another dout, which is 0
-   but on a few queries of one head, all gradients are the exact ones. Of lsh they are so
-   on 32 positions; at the length in question all queries are scaled, which changes no
-   bucket, and the loss must change as <dq, q> says. */
+   every kind with keys of their own, and no key clusters, <dq, q> = <dk, k>. And for
+   another dout, which is 0 but on a few queries of one head, all gradients are the exact
+   ones. Of lsh they are so on 32 positions; at the length in question all queries are
+   scaled, which changes no bucket, and the loss must change as <dq, q> says. */
 #include <stdlib.h>
 
 #include "bench.h"

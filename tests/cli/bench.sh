@@ -106,7 +106,8 @@ plot() { [ $plots = no ] || echo "--plot $1"; }
         --json --value-dim 24 --batch 2 $(plot train.svg)
     check "bench train: gradients verified" tool everything train.json train
     check "bench train: shoal's rest that follows each query" into tilted.json \
-        bench --lengths 300 --heads 2 --dim 16 --repeats 1 --kinds shoal --mode train --json
+        bench --lengths 300 --heads 2 --dim 16 --repeats 1 --kinds shoal --mode train \
+        --json
     check "bench layer forward runs" into layer.json bench $small --kinds $kinds --json \
         --scope layer --csv layer.csv $(plot layer.svg)
     check "bench layer: every row verified" tool everything layer.json \
