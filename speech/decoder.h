@@ -45,4 +45,15 @@ void sh_decoder_reorder(decoder *d, const int32_t *parents, int texts);
    logits: [count][vocabulary]. */
 void sh_decoder_logits(decoder *d, int first, int count, float *logits);
 
+/* One head of the decoder's attention over the audio. */
+typedef struct {
+    int32_t layer, head;
+} decoder_head;
+
+/* What those heads look at in the window's audio while they read the tokens [count] of a
+   text, its prompt included, all at once: weights [head_count][count][audio positions],
+   each row a softmax. 1 <= count <= text positions. The texts' pasts are lost. */
+void sh_decoder_weights(decoder *d, int window, const int32_t *tokens, int count,
+                        const decoder_head *heads, int head_count, float *weights);
+
 #endif
