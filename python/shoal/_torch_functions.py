@@ -78,11 +78,13 @@ def attention(
     bfloat16 are converted to float32 and back, with a warning; the number of threads is
     PyTorch's.
 
-    Kinds whose queries look for themselves (full, shared-full, local-W, strided-W,
-    oracle-top-k) also take a bias, float32 [batch, heads, queries, keys] or 1 of any,
-    which is added to the scores and has a gradient; a mask, bool of such a shape, True
-    for keep; causal, where the queries are the last of the keys' positions if there are
-    fewer of them; and dropout of the weights, drawn from PyTorch's generator.
+    A bias, float32 [batch, heads, queries, keys] or 1 of any, is added to the scores and
+    has a gradient; -inf hides a key. Kinds whose queries share keys (clustered-C,
+    i-clustered-C) take one that is the same for all queries, [batch, heads, 1, keys];
+    kinds whose queries look for themselves (full, shared-full, local-W, strided-W,
+    oracle-top-k) take any, and a mask, bool of such a shape, True for keep; causal, where
+    the queries are the last of the keys' positions if there are fewer of them; and
+    dropout of the weights, drawn from PyTorch's generator.
     """
     if type(kind) is not str:
         refuse_kind(kind)
@@ -132,6 +134,18 @@ def takes_masks(kind: str) -> bool:
     return bool(kind_rows()[parse(kind).kind].has_masks)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def takes_key_bias(kind: str) -> bool:
+    """Whether the kind has a bias for each key, and so hides keys anywhere."""
+    refuse_kind(kind)
+    return bool(kind_rows()[parse(kind).kind].has_key_bias)
+
+
+def key_biasing_kinds() -> str:
+    """ "full, shared-full ...", for messages."""
+    return ", ".join(row.name.decode() for row in kind_rows() if row.has_key_bias)
+
+
 def masking_kinds() -> str:
     """ "full, shared-full ...", for messages."""
     return ", ".join(row.name.decode() for row in kind_rows() if row.has_masks)
@@ -160,7 +174,7 @@ def prefix_lengths(mask: Tensor) -> Tensor:
         raise ShoalError(
             f"the mask of sequence {row} is not padding on the right (True up to a "
             "length, then False): right-pad the batch (tokenizer.padding_side = "
-            f'"right"), or use a kind that takes other masks: {masking_kinds()}'
+            f'"right"), or use a kind that takes others: {key_biasing_kinds()}'
         )
     return lengths
 
@@ -177,7 +191,7 @@ def zeros_kept(mask: Tensor) -> Tensor:
     if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
         raise ShoalError(
             "the mask adds numbers other than 0 and -inf to the scores; kinds that "
-            f"take biases: {masking_kinds()}"
+            f"take biases: {key_biasing_kinds()}"
         )
     return keep
 
@@ -187,34 +201,86 @@ def _(mask: Tensor) -> Tensor:
     return torch.empty_like(mask, dtype=torch.bool)
 
 
-def key_padding(mask: Tensor, batch: int, keys: int) -> Tensor:
-    """A mask for PyTorch's attention as key lengths, where that is all that it says."""
+def _key_mask(mask: Tensor, keys: int, kind: str) -> Tensor:
+    """attn_mask for a kind that wants it to be the same for all queries: [batch or 1,
+    heads or 1, 1, keys or 1]."""
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(0)
+    # Expanded axes repeat one row; not where each element wants a gradient of its own.
+    for axis in (1, 2):
+        if mask.shape[axis] != 1 and mask.stride(axis) == 0 and not _is_parameter(mask):
+            mask = mask.narrow(axis, 0, 1)
+    heads = takes_key_bias(kind)
+    if (
+        mask.dim() > 4
+        or mask.shape[2] != 1
+        or mask.shape[3] not in (1, keys)
+        or not (heads or mask.shape[1] == 1)
+    ):
+        raise ShoalError(
+            f"attn_mask has shape {tuple(mask.shape)}: {kind} takes masks of keys only, "
+            f"[batch, {'heads' if heads else '1'}, 1, {keys}]; kinds that take masks "
+            f"which differ between queries: {masking_kinds()}"
+        )
+    return mask
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def key_padding(
+    mask: Tensor, batch: int, keys: int, kind: str
+) -> tuple[Tensor | None, Tensor | None]:
+    """A mask for PyTorch's attention, the same for all queries, as (a bias of the keys,
+    key lengths), for kinds without masks."""
+    mask = _key_mask(mask, keys, kind)
     if mask.is_floating_point():
-        mask = zeros_kept(mask)
+        keep = zeros_kept(mask) if not takes_key_bias(kind) else _where_0(mask)
+        if keep is None:
+            return _from_half(mask), None
+        mask = keep
     if mask.dtype is not torch.bool:
         raise ShoalError(
             f"attn_mask is {mask.dtype}: it must be boolean (True for keep), or numbers "
-            "that are 0 or -inf"
+            "that are added to the scores"
         )
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(0)
-    # Expanded axes repeat one row.
-    for axis in (1, 2):
-        if mask.shape[axis] != 1 and mask.stride(axis) == 0:
-            mask = mask.narrow(axis, 0, 1)
-    if (
-        mask.dim() > 4
-        or mask.shape[1] != 1
-        or mask.shape[2] != 1
-        or mask.shape[3] not in (1, keys)
-    ):
-        raise ShoalError(
-            f"attn_mask has shape {tuple(mask.shape)}: this kind takes key padding "
-            f"only, [batch, 1, 1, {keys}]; kinds that take masks which differ between "
-            f"queries or heads: {masking_kinds()}"
-        )
-    lengths: Tensor = prefix_lengths(mask.expand(batch, 1, 1, keys)[:, 0, 0])
-    return lengths
+    if not takes_key_bias(kind):
+        return None, prefix_lengths(mask.expand(batch, 1, 1, keys)[:, 0, 0])
+    return kept_keys(mask, batch, keys)
+
+
+def _where_0(mask: Tensor) -> Tensor | None:
+    """True where a mask of numbers has 0, if all others hide their keys; else None."""
+    if mask.requires_grad or torch.compiler.is_compiling():
+        return None
+    if type(mask) is not Tensor or not nothing_traces(mask, None, mask):
+        return None
+    keep = mask == 0
+    hidden = mask <= torch.finfo(mask.dtype).min
+    return keep if bool((keep | hidden).all()) else None
+
+
+def last_kept(keep: Tensor) -> Tensor:
+    """bool [batch, keys] -> int64 [batch]: all keys from there on are hidden."""
+    if keep.shape[-1] == 0:
+        return keep.new_zeros(keep.shape[0], dtype=torch.int64)
+    return (keep * torch.arange(1, keep.shape[-1] + 1)).amax(-1)
+
+
+def kept_keys(mask: Tensor, batch: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """A mask [batch, heads, 1, keys], or 1 of any, as a bias of 0 and -inf and as
+    lengths, which spare the work on what is hidden behind the last key. No bias where
+    the lengths say it all."""
+    lengths = None
+    if mask.shape[1] == 1:
+        rows = mask.expand(batch, 1, 1, keys)[:, 0, 0]
+        lengths = last_kept(rows)
+        if not torch.compiler.is_compiling() and nothing_traces(mask, None, mask):
+            if torch.equal(rows, torch.arange(keys) < lengths[:, None]):
+                return None, lengths
+    bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill(~mask, -torch.inf)
+    return bias, lengths
 
 
 def scaled_dot_product_attention(
@@ -244,10 +310,11 @@ def scaled_dot_product_attention(
     With full, shared-full, local-W, strided-W and oracle-top-k every argument means what
     it means to PyTorch: any mask that broadcasts, True for keep or numbers to add, with
     its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
-    generator but with other random numbers. For the other kinds attn_mask must be key
-    padding on the right, [batch, 1, 1, keys] or what broadcasts to it: True for keep, or
-    0 for keep and -inf (or the type's lowest number) for not; the rest raises ShoalError
-    and says which kinds can.
+    generator but with other random numbers. For clustered-C and i-clustered-C attn_mask
+    must be the same for all queries, [batch, heads, 1, keys] or what broadcasts to it:
+    padding on any side, holes, numbers to add. For the other kinds it must be padding on
+    the right: True for keep, or 0 for keep and -inf (or the type's lowest number) for
+    not. The rest raises ShoalError and says which kinds can.
     """
     if is_causal and attn_mask is not None:
         raise ShoalError("attn_mask and is_causal=True exclude each other")
@@ -289,7 +356,8 @@ def _sort_mask(
     """PyTorch's mask as a bias, a mask or key lengths."""
     batch, keys = query.shape[0], key.shape[2]
     if not takes_masks(kind):
-        return None, None, key_padding(attn_mask, batch, keys)
+        bias, lengths = key_padding(attn_mask, batch, keys, kind)
+        return bias, None, lengths
     while attn_mask.dim() < 4:
         attn_mask = attn_mask.unsqueeze(0)
     if attn_mask.is_floating_point():

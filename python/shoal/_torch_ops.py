@@ -11,8 +11,8 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import GradientPointers, Inputs, ShoalError
 from ._torch_tensors import StateMaker, check, check_state, exact_state, formula_state
-from ._torch_tensors import layout_of_out, lengths_of, out_memory, pairs_of, plan_for
-from ._torch_tensors import pointer, state_bytes
+from ._torch_tensors import is_of_keys, key_bias_of, layout_of_out, lengths_of
+from ._torch_tensors import out_memory, pairs_of, plan_for, pointer, state_bytes
 
 
 # ---- Forward -------------------------------------------------------------------------
@@ -67,7 +67,10 @@ def set_masks(
     """Puts what there is into the inputs; returns the tensors whose memory they name."""
     (batch, heads, queries, _), keys = shapes[0], shapes[1][2]
     shape = batch, heads, queries, keys
-    if bias is not None:
+    if bias is not None and is_of_keys(bias):
+        bias, inputs.key_bias_strides = key_bias_of(bias, shape)
+        inputs.key_bias = bias.data_ptr()
+    elif bias is not None:
         bias, inputs.bias_strides = pairs_of(bias, shape, "bias")
         inputs.bias = bias.data_ptr()
     if mask is not None:
@@ -196,9 +199,10 @@ def _backward(
         state.data_ptr(),
     )
     kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call is over
-    whole = None
+    whole, of_keys = None, bias is not None and is_of_keys(bias)
     if wants_dbias and bias is not None:
-        whole = q.new_empty(shapes[0][:3] + shapes[1][2:3])
+        batch, heads, queries, _ = shapes[0]
+        whole = q.new_empty(batch, heads, 1 if of_keys else queries, shapes[1][2])
     plan.backward(
         inputs,
         GradientPointers(
@@ -207,7 +211,8 @@ def _backward(
             dq.data_ptr(),
             None if k is None else dk.data_ptr(),
             dv.data_ptr(),
-            pointer(whole),
+            None if of_keys else pointer(whole),
+            pointer(whole) if of_keys else None,
         ),
     )
     del kept

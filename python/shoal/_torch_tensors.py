@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._arrays import KEYS_ARE_QUERIES, check_shapes
 from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, key_of, parse
-from ._native import PairStrides, ShoalError
+from ._native import PairStrides, ShoalError, Strides
 
 ALIGNMENT = 64  # of a state, in bytes
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -222,10 +222,8 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def pairs_of(
-    tensor: Tensor, shape: tuple[int, int, int, int], name: str
-) -> tuple[Tensor, PairStrides]:
-    """A bias or mask [batch, heads, queries, keys], or 1 of any, and its strides."""
+def broadcasts(tensor: Tensor, shape: tuple[int, int, int, int], name: str) -> Tensor:
+    """A bias or mask with all its axes, unless it is not what one must be."""
     wanted = torch.bool if name == "mask" else torch.float32
     if tensor.dtype is not wanted or tensor.dim() != 4 or not tensor.is_cpu:
         raise ShoalError(
@@ -238,9 +236,30 @@ def pairs_of(
         )
     wide = tensor.expand(shape)
     if not any(wide.stride()):  # which would mean contiguous
-        tensor = tensor.expand(1, 1, 1, shape[3]).contiguous()
-        wide = tensor.expand(shape)
-    return tensor, PairStrides(*wide.stride())
+        wide = wide[:1, :1, :1].contiguous().expand(shape)
+    return wide
+
+
+def pairs_of(
+    tensor: Tensor, shape: tuple[int, int, int, int], name: str
+) -> tuple[Tensor, PairStrides]:
+    """A bias or mask [batch, heads, queries, keys], or 1 of any, and its strides."""
+    wide = broadcasts(tensor, shape, name)
+    return wide, PairStrides(*wide.stride())
+
+
+def is_of_keys(bias: Tensor) -> bool:
+    """Whether a bias is the same for every query: a key's own."""
+    return bias.dim() == 4 and bias.shape[2] == 1
+
+
+def key_bias_of(bias: Tensor, shape: tuple[int, int, int, int]) -> tuple[Tensor, Strides]:
+    """A bias [batch, heads, 1, keys], or 1 of any, and its strides."""
+    batch, heads, _, keys = shape
+    wide = broadcasts(bias, (batch, heads, 1, keys), "bias")[:, :, 0]
+    if not any(wide.stride()):  # which would mean contiguous
+        wide = wide.contiguous()
+    return wide, Strides(*wide.stride())
 
 
 def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:

@@ -6,9 +6,9 @@
 
 Kinds whose queries look for themselves (full, local-W, strided-W, oracle-top-k) run whole
 models: encoders, decoders with their caches, both together; with masks, sliding windows,
-position biases and dropout. The other kinds are for encoders: padding on the right is
-honoured, and what they cannot do is refused with a message. Soft caps and sinks are
-refused by all.
+position biases and dropout. The other kinds are for encoders: padding is honoured, by
+clustered-C and i-clustered-C on either side, and what they cannot do is refused with a
+message. Soft caps and sinks are refused by all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import ShoalError
 from ._numpy import kinds, spelling
-from ._torch_functions import attention, masking_kinds, padding_lengths, prefix_lengths
+from ._torch_functions import attention, key_padding, masking_kinds, padding_lengths
 from ._torch_functions import takes_masks
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
@@ -256,7 +256,7 @@ def _attend(
             "configuration's attention dropout to 0, or leave it out with "
             "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
         )
-    key_lengths = _key_lengths(name, attention_mask, query.shape[0], key.shape[2])
+    bias, key_lengths = _kept_keys(name, attention_mask, query.shape[0], key.shape[2])
     # In self-attention what is no key is no query either: it joins no group.
     skips_padding = (
         not choices.keep_padding
@@ -271,6 +271,7 @@ def _attend(
         scale=scaling,
         key_lengths=key_lengths,
         query_lengths=key_lengths if skips_padding else None,
+        bias=bias,
     )
     return out.transpose(1, 2), None
 
@@ -336,9 +337,12 @@ def _skips_dropout(module: torch.nn.Module, choices: Choices) -> bool:
     return choices.skip_dropout or getattr(config, "_shoal_skips_dropout", False)
 
 
-def _key_lengths(name: str, mask: Tensor | None, batch: int, keys: int) -> Tensor | None:
+def _kept_keys(
+    name: str, mask: Tensor | None, batch: int, keys: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """The padding as a bias of the keys and their lengths."""
     if mask is None:
-        return None
+        return None, None
     if mask.dim() == 1:
         raise ShoalError(
             f"{name}: this layer's mask is a sliding window, which Shoal cannot honour"
@@ -348,8 +352,7 @@ def _key_lengths(name: str, mask: Tensor | None, batch: int, keys: int) -> Tenso
             f"{name}: a mask of shape {tuple(mask.shape)} reached the attention; "
             f"only padding, [{batch}, {keys}], can be honoured"
         )
-    lengths: Tensor = prefix_lengths(mask.to(torch.bool))
-    return lengths
+    return key_padding(mask.to(torch.bool)[:, None, None], batch, keys, name)
 
 
 def _is_cross(module: torch.nn.Module) -> bool:

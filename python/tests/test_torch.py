@@ -265,12 +265,19 @@ def test_compile_without_graph_breaks(kind):
         ):
             assert torch.allclose(a, b, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
-    bad = mask.flip(-1)
-    if kind == "full":
-        assert torch.allclose(compiled(*inputs, bad), function(*inputs, bad), atol=1e-5)
-        return
+    left = mask.flip(-1)
+    assert torch.allclose(compiled(*inputs, left), function(*inputs, left), atol=1e-5)
+
+
+def test_compile_refuses_what_the_kind_cannot():
+    def function(q, k, v, mask):
+        return sdpa(q, k, v, mask, kind="shoal-7:topk=9")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    inputs = tensors()
     with pytest.raises(shoal.ShoalError, match="right"):
-        compiled(*inputs, bad)
+        compiled(*inputs, torch.arange(50) > 20)
 
 
 def test_compile_with_inductor(monkeypatch):
@@ -348,11 +355,14 @@ def test_refusals():
         (dict(dropout_p=0.1), "dropout"),
         (dict(attn_mask=keep.flip(0)), "right-pad"),
         (dict(attn_mask=keep | (torch.arange(50) == 40)), "right"),
-        (dict(attn_mask=torch.ones(60, 50, dtype=torch.bool).tril()), "key padding only"),
+        (
+            dict(attn_mask=torch.ones(60, 50, dtype=torch.bool).tril()),
+            "masks of keys only",
+        ),
         (dict(attn_mask=torch.full((2, 1, 1, 50), -1.0)), "kinds that take biases"),
         (dict(attn_mask=torch.zeros(2, 1, 1, 50, dtype=torch.int32)), "boolean"),
-        (dict(attn_mask=torch.ones(2, 4, 1, 50, dtype=torch.bool)), "key padding only"),
-        (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "key padding only"),
+        (dict(attn_mask=torch.ones(2, 4, 1, 50, dtype=torch.bool)), "masks of keys"),
+        (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "masks of keys"),
         (dict(kind="nonsense"), "nonsense"),
         (dict(query_lengths=torch.tensor([61, 3])), "query_lengths"),
         (dict(query_lengths=torch.tensor([1, 3], dtype=torch.int32)), "int64"),
@@ -378,7 +388,7 @@ def test_float_masks_that_are_padding(low):
     whole = sdpa(q, k, v, mask, kind="clustered-60")  # every query is its own group
     assert torch.allclose(whole, exact, atol=1e-5)
     with pytest.raises(shoal.ShoalError, match="right-pad"):
-        sdpa(q, k, v, mask.flip(-1), kind="clustered-60")
+        sdpa(q, k, v, mask.flip(-1), kind="shoal-60")
 
 
 def test_wrong_tensors():

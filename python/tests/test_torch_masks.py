@@ -50,15 +50,15 @@ def make_inputs(lead, queries, keys, kv_heads=None, dim=16, value_dim=12):
     ]
 
 
-def compare(inputs, mask, **options):
-    """Outputs within 1e-5 and gradients within 1e-4."""
-    ours = sdpa(*inputs, mask, **options, kind="full")
+def compare(inputs, mask, leaf=None, *, kind="full", **options):
+    """Outputs within 1e-5 and gradients within 1e-4; the mask's, or what it is made of."""
+    ours = sdpa(*inputs, mask, **options, kind=kind)
     theirs = F.scaled_dot_product_attention(*inputs, mask, **options)
     assert ours.shape == theirs.shape
     assert torch.allclose(ours, theirs, atol=1e-5)
     wanted = list(inputs)
     if mask is not None and mask.requires_grad:
-        wanted.append(mask)
+        wanted.append(mask if leaf is None else leaf)
     dout = torch.randn(ours.shape)
     for got, expected in zip(
         torch.autograd.grad(ours, wanted, dout), torch.autograd.grad(theirs, wanted, dout)
@@ -249,11 +249,101 @@ def test_clustered_kinds_say_which_kinds_can(kind):
         dict(is_causal=True),
         dict(dropout_p=0.1),
         dict(attn_mask=torch.ones(40, 40).tril().bool()),
-        dict(attn_mask=torch.randn(40)),
-        dict(attn_mask=torch.arange(40) > 5),
+        dict(attn_mask=torch.randn(40, 1)),
     ):
         with pytest.raises(shoal.ShoalError, match="full, shared-full, oracle-top-k"):
             sdpa(*inputs, **options, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["shoal-7", "auto"])
+def test_kinds_without_a_bias_of_keys(kind):
+    inputs = make_inputs((2, 4), 40, 40)
+    for mask in (torch.randn(40), torch.arange(40) > 5):
+        with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C"):
+            sdpa(*inputs, mask, kind=kind)
+
+
+# ---- Biases of keys, which clustered kinds take ----------------------------------------
+
+# Full attention by their own ways: a group for each query, or every key a top key.
+ALL_KEYS = ["clustered-99", "i-clustered-7:topk=130", "i-clustered-99:topk=3"]
+ALL_KEYS += ["i-clustered-7:topk=130,groups=keys,normaliser=query"]
+KEY_SHAPES = (
+    (1, 40),
+    (4, 1, 40),
+    (2, 1, 1, 40),
+    (2, 4, 1, 40),
+    (1, 4, 1, 40),
+    (1, 1, 1, 1),
+)
+
+
+@pytest.mark.parametrize("kind", ["full", *ALL_KEYS])
+def test_biases_of_keys_equal_pytorch(kind):
+    torch.manual_seed(0)
+    for shape, gqa in itertools.product(KEY_SHAPES, (False, True)):
+        inputs = make_inputs((2, 4), 60, 40, 2 if gqa else None)
+        mask = torch.randn(shape)
+        if mask.numel() > 1:
+            mask[torch.rand(shape) < 0.3] = -torch.inf
+        compare(inputs, mask.requires_grad_(), enable_gqa=gqa, kind=kind)
+        compare(inputs, mask.detach() > 0, enable_gqa=gqa, kind=kind)
+        wide = mask.expand(2, 4, 60, 40)  # the same for all queries by its strides
+        compare(inputs, wide, mask, enable_gqa=gqa, kind=kind)
+        wide = (mask.detach() > 0).expand(2, 4, 60, 40)
+        compare(inputs, wide, enable_gqa=gqa, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["clustered-7", "i-clustered-7:topk=9"])
+def test_hidden_keys_are_as_good_as_absent(kind):
+    """Their groups are by hashes of the queries, which no key changes."""
+    torch.manual_seed(0)
+    q, k, v = make_inputs((2, 4), 90, 70)
+    kept = torch.rand(70) > 0.4
+    kept[-1] = True
+    few = k[:, :, kept], v[:, :, kept]
+    wanted = [q, k, v]
+    expected = sdpa(q, *few, kind=kind)
+    lowest = torch.zeros(70).masked_fill(~kept, torch.finfo().min)
+    dout = torch.randn(expected.shape)
+    for mask in (kept, kept.expand(2, 4, 90, 70), lowest, lowest.half()):
+        got = sdpa(q, k, v, mask, kind=kind)
+        assert torch.allclose(got, expected, atol=1e-6)
+        for a, b in zip(
+            torch.autograd.grad(got, wanted, dout, retain_graph=True),
+            torch.autograd.grad(expected, wanted, dout, retain_graph=True),
+        ):
+            assert torch.allclose(a, b, atol=1e-6)
+    nothing = torch.zeros(70, dtype=torch.bool)
+    assert not sdpa(q, k, v, nothing, kind=kind).any()
+
+
+@pytest.mark.parametrize("kind", ["full", "clustered-7", "i-clustered-7:topk=9"])
+def test_padding_of_keys_in_modules(kind):
+    torch.manual_seed(0)
+    plain = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    layer = shoal.torch.MultiheadAttention.from_torch(plain, kind)
+    x, y = torch.randn(2, 60, 32), torch.randn(2, 50, 32)
+    kept = torch.arange(50) >= torch.tensor([0, 20])[:, None]
+    kept[0, 30] = False
+    got = layer(x, y, y, ~kept)[0]
+    for b in range(2):
+        few = y[b : b + 1, kept[b]]
+        expected = layer(x[b : b + 1], few, few)[0]
+        assert torch.allclose(got[b : b + 1], expected, atol=1e-5)
+        if kind == "full":
+            theirs = plain(x, y, y, ~kept)[0]
+            assert torch.allclose(got, theirs, atol=1e-5)
+
+
+def test_opcheck_with_biases_of_keys():
+    q, k, v = make_inputs((2, 4), 30, 40)
+    for kind in ("full", "i-clustered-7:topk=9"):
+        for shape in ((2, 1, 1, 40), (1, 4, 1, 40)):
+            bias = torch.randn(shape, requires_grad=True)
+            torch.library.opcheck(
+                torch.ops.shoal.attention, (q, k, v, kind, 0.0, None, None, 1, bias)
+            )
 
 
 @pytest.mark.parametrize("kind", ["local-16", "strided-16", "oracle-top-8"])

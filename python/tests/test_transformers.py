@@ -245,11 +245,15 @@ def test_left_padding():
     inputs = inputs_of("bert", padded=True)
     keep = inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
     with pytest.raises(shoal.ShoalError, match="right-pad"):
-        make("bert", "clustered-25")(**inputs)
+        make("bert", "shoal-25")(**inputs)
+    # With more groups than queries, or more top keys than keys, it is full attention.
+    exact = "full", "clustered-200", "i-clustered-25:topk=99"
+    shoal.transformers.register("i-clustered-25:topk=99")
     with torch.no_grad():
         expected = make("bert", "sdpa")(**inputs).last_hidden_state
-        got = make("bert", "full")(**inputs).last_hidden_state
-    assert torch.allclose(got[keep.bool()], expected[keep.bool()], atol=2e-5)
+        for kind in exact:
+            got = make("bert", kind)(**inputs).last_hidden_state
+            assert torch.allclose(got[keep.bool()], expected[keep.bool()], atol=2e-5)
 
 
 def test_clustered_decoders_are_refused():
