@@ -80,7 +80,7 @@ def attention(
 
     A bias, float32 [batch, heads, queries, keys] or 1 of any, is added to the scores and
     has a gradient; -inf hides a key. Kinds whose queries share keys (clustered-C,
-    i-clustered-C) take one that is the same for all queries, [batch, heads, 1, keys];
+    i-clustered-C, lsh-R) take one that is the same for all, [batch, heads, 1, keys];
     kinds whose queries look for themselves (full, shared-full, local-W, strided-W,
     oracle-top-k) take any, and a mask, bool of such a shape, True for keep; causal, where
     the queries are the last of the keys' positions if there are fewer of them; and
@@ -310,7 +310,7 @@ def scaled_dot_product_attention(
     With full, shared-full, local-W, strided-W and oracle-top-k every argument means what
     it means to PyTorch: any mask that broadcasts, True for keep or numbers to add, with
     its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
-    generator but with other random numbers. For clustered-C and i-clustered-C attn_mask
+    generator but with other random numbers. For clustered-C, i-clustered-C and lsh-R it
     must be the same for all queries, [batch, heads, 1, keys] or what broadcasts to it:
     padding on any side, holes, numbers to add. For the other kinds it must be padding on
     the right: True for keep, or 0 for keep and -inf (or the type's lowest number) for

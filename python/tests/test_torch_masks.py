@@ -51,7 +51,7 @@ def make_inputs(lead, queries, keys, kv_heads=None, dim=16, value_dim=12):
 
 
 def compare(inputs, mask, leaf=None, *, kind="full", **options):
-    """Outputs within 1e-5 and gradients within 1e-4; the mask's, or what it is made of."""
+    """Outputs within 1e-5 and gradients within 1e-4; the mask's, or what it's made of."""
     ours = sdpa(*inputs, mask, **options, kind=kind)
     theirs = F.scaled_dot_product_attention(*inputs, mask, **options)
     assert ours.shape == theirs.shape
@@ -259,7 +259,7 @@ def test_clustered_kinds_say_which_kinds_can(kind):
 def test_kinds_without_a_bias_of_keys(kind):
     inputs = make_inputs((2, 4), 40, 40)
     for mask in (torch.randn(40), torch.arange(40) > 5):
-        with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C"):
+        with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C, lsh-R"):
             sdpa(*inputs, mask, kind=kind)
 
 
@@ -334,6 +334,18 @@ def test_padding_of_keys_in_modules(kind):
         if kind == "full":
             theirs = plain(x, y, y, ~kept)[0]
             assert torch.allclose(got, theirs, atol=1e-5)
+
+
+def test_lsh_with_hidden_keys():
+    """Positions that nobody sees are as good as other values there."""
+    torch.manual_seed(0)
+    q, v = torch.randn(2, 2, 2, 300, 16)
+    kept = torch.rand(300) > 0.4
+    other = torch.where(kept[:, None], v, torch.randn(v.shape))
+    for kind in ("lsh-1", "lsh-8"):
+        out = sdpa(q, q, v, kept, kind=kind)
+        assert torch.equal(out, sdpa(q, q, other, kept, kind=kind))
+        assert not torch.equal(out, sdpa(q, q, v, kind=kind))
 
 
 def test_opcheck_with_biases_of_keys():

@@ -45,10 +45,13 @@ typedef struct {
     dense_scratch *dense;
     float *keys;   /* [LSH_WINDOW][dim], unit length */
     float *values; /* [LSH_WINDOW][value_dim] */
+    float *bias;   /* [LSH_WINDOW], where keys have one, and the masks that say so */
+    score_masks masks;
     /* Backward only: */
     float *queries, *grad_out;        /* [LSH_CHUNK][dim], [LSH_CHUNK][value_dim] */
     float *largest, *inverse, *delta; /* [LSH_CHUNK] */
     float *grad_keys, *grad_values;   /* as keys and values */
+    float *grad_bias;                 /* as bias */
 } lsh_scratch;
 
 /* For heads of at most most_counted() positions, M: */
@@ -56,7 +59,8 @@ typedef struct {
     float *keys;       /* [M][dim], unit length */
     uint8_t *chunks;   /* [rounds][n]: the round's chunk that a position is in; behind
                           them some that are read but not used */
-    float *logs;       /* [rounds + 1], logs[m] = log m, and the lowest score for 0 */
+    float *logs;       /* [rounds + 1], logs[m] = log m, and the lowest score for 0, or
+                          -inf where keys have a bias, which may hide all others */
     atomic_int *turns; /* backward only, for dense_backward */
 } lsh_count;
 
@@ -98,6 +102,8 @@ typedef struct {
     float *largest;       /* [n] */
     float *inverse;       /* [n], of the softmax's sum; NULL without backward */
     row_view out;
+    score_masks masks;
+    int has_bias; /* of keys: masks say it */
     /* Backward only: */
     row_view dout, dq, dv;
     int64_t phase; /* 0: even chunks, 1: odd ones */
@@ -135,6 +141,7 @@ static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
     scratch->dense = dense;
     scratch->keys = sh_reserve(work, LSH_WINDOW * dim, sizeof(float));
     scratch->values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+    scratch->bias = sh_reserve(work, LSH_WINDOW, sizeof(float));
     if (!plan->with_backward)
         return;
     scratch->queries = sh_reserve(work, LSH_CHUNK * dim, sizeof(float));
@@ -144,6 +151,7 @@ static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
     scratch->delta = sh_reserve(work, LSH_CHUNK, sizeof(float));
     scratch->grad_keys = sh_reserve(work, LSH_WINDOW * dim, sizeof(float));
     scratch->grad_values = sh_reserve(work, LSH_WINDOW * value_dim, sizeof(float));
+    scratch->grad_bias = sh_reserve(work, LSH_WINDOW, sizeof(float));
 }
 
 static void place_count(lsh_count *count, const shoal_plan *plan, block_layout *work) {
@@ -342,7 +350,7 @@ static lsh_chunk chunk_at(const lsh_job *job, int64_t chunk) {
                        .count = (int)min(LSH_CHUNK, job->view.queries - first)};
 }
 
-/* Copies the window's unit keys and its values. */
+/* Copies the window's unit keys, its values and its biases. */
 static void gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scratch) {
     const shoal_problem *problem = &job->call->plan->problem;
     const row_view v = job->view.v;
@@ -351,14 +359,24 @@ static void gather(const lsh_job *job, const lsh_chunk *chunk, lsh_scratch *scra
         memcpy(scratch->values + r * problem->value_dim,
                v.data + chunk->window[r] * v.stride,
                (size_t)problem->value_dim * sizeof(float));
+        if (job->has_bias)
+            scratch->bias[r] = sh_masks_key_bias(&job->masks, chunk->window[r]);
     }
 }
 
 /* The window as keys of the dense part. */
-static dense_keys window_keys(const lsh_job *job, const lsh_scratch *scratch) {
+static dense_keys window_keys(const lsh_job *job, lsh_scratch *scratch) {
     dense_keys keys = sh_dense_keys_of(job->call->plan, &job->view);
     keys.k = (row_view){scratch->keys, keys.dim};
     keys.v = (row_view){scratch->values, keys.value_dim};
+    if (!job->has_bias)
+        return keys;
+    scratch->masks = (score_masks){.key_bias = scratch->bias,
+                                   .dkey_bias = scratch->grad_bias,
+                                   .key_bias_step = 1,
+                                   .dkey_bias_step = 1,
+                                   .step = 1};
+    keys.masks = &scratch->masks;
     return keys;
 }
 
@@ -400,11 +418,11 @@ static void resume_panel(const lsh_job *job, const int32_t *queries, query_panel
     }
 }
 
-static void store_panel(const lsh_job *job, const int32_t *queries, query_panel *panel) {
+static void store_panel(const lsh_job *job, const dense_keys *keys,
+                        const int32_t *queries, query_panel *panel) {
     const shoal_plan *plan = job->call->plan;
     const int last = job->round == plan->attention.rounds - 1;
-    for (int i = 0; i < panel->width; i++)
-        panel->inverse[i] = 1 / panel->sum[i];
+    sh_dense_invert(keys, panel);
     for (int i = 0; i < panel->count; i++) {
         job->largest[queries[i]] = panel->largest[i];
         job->slot->sum[queries[i]] = panel->sum[i];
@@ -430,7 +448,7 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
         resume_panel(job, queries, panel);
         sh_dense_stream(&keys, 0, chunk.before + chunk.count, panel,
                         scratch->dense->scores, hide_self, &chunk);
-        store_panel(job, queries, panel);
+        store_panel(job, &keys, queries, panel);
     }
 }
 
@@ -451,7 +469,7 @@ static void prepare(const lsh_job *job) {
     const shoal_plan *plan = job->call->plan;
     for (int64_t i = 0; i < job->view.queries; i++)
         unit_row(job, i, count->keys + i * plan->problem.dim);
-    count->logs[0] = LOWEST_SCORE;
+    count->logs[0] = job->has_bias && job->view.queries > 1 ? -INFINITY : LOWEST_SCORE;
     for (int m = 1; m <= plan->attention.rounds; m++)
         count->logs[m] = logf((float)m);
 }
@@ -502,7 +520,15 @@ static void weigh(void *context, const query_panel *panel, float *scores, int co
 static dense_keys unit_keys(const lsh_job *job) {
     dense_keys keys = sh_dense_keys_of(job->call->plan, &job->view);
     keys.k = (row_view){job->slot->count.keys, job->call->plan->problem.dim};
+    keys.masks = job->has_bias ? &job->masks : NULL;
     return keys;
+}
+
+/* A head's keys may have a bias. */
+static void set_masks(lsh_job *job) {
+    job->has_bias = sh_masks_exist(job->call);
+    if (job->has_bias)
+        job->masks = sh_masks_of(job->call, &job->view);
 }
 
 static void counted_task(void *shared, int64_t task, int thread) {
@@ -583,6 +609,7 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     sh_clear_rows(job.out, job.view.queries, job.view.query_rows, problem->value_dim);
     if (job.view.queries == 0)
         return;
+    set_masks(&job);
     measure(&job, workers);
     (is_counted(&job) ? forward_counted : forward_rounds)(&job, orders, stride, workers);
 }
@@ -612,6 +639,7 @@ static void gather_gradients(const lsh_job *job, const lsh_chunk *chunk,
     }
     memset(scratch->grad_keys, 0, window * dim * sizeof(float));
     memset(scratch->grad_values, 0, window * value_dim * sizeof(float));
+    memset(scratch->grad_bias, 0, window * sizeof(float));
 }
 
 /* to[index[r]] += from[r]. */
@@ -663,6 +691,9 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     if (job->dq.data)
         scatter_add(scratch->grad_keys, problem->dim, chunk.window, window,
                     (row_view){job->slot->grad_keys, problem->dim});
+    if (job->masks.dkey_bias)
+        scatter_add(scratch->grad_bias, 1, chunk.window, window,
+                    (row_view){job->masks.dkey_bias, 1});
 }
 
 /* Adds the keys' gradients to the queries they were made from: of a key u = q / |q| only
@@ -732,6 +763,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     sh_clear_rows(job.dv, 0, positions, problem->value_dim);
     sh_clear_rows(sh_key_rows(call, gradients->dk, &problem->k, b, h), 0, positions,
                   problem->dim);
+    set_masks(&job);
     if (job.view.queries > 0)
         backward_head(&job, state.order + at * plan->attention.rounds, workers);
 }
@@ -760,7 +792,8 @@ const attention_kind sh_lsh_kind = {
              .defaults = {.kind = SHOAL_LSH, .rounds = 4, .seed = 1},
              .keys_are_queries = 1,
              .unit_keys = 1,
-             .has_seed = 1},
+             .has_seed = 1,
+             .has_key_bias = 1},
     .operations = operations,
     .place = place,
     .forward = forward,

@@ -153,6 +153,21 @@ static void keys_that_no_round_shows(void **state) {
     case_destroy(&c);
 }
 
+/* Most keys are hidden, so that some queries are shown none that is not; by chunks and
+   counted. What no round shows does not step in. */
+static void few_keys_are_left(void **state) {
+    for (int32_t rounds = 1; rounds <= 4; rounds += 3)
+        for (int64_t n = 1; n <= 200; n += 199) {
+            case_spec spec = lsh_spec(n, rounds, 40);
+            spec.key_bias = PAIRS_WHOLE;
+            attention_case c = case_create(&spec);
+            for (int64_t at = 0; at < spec.batch * spec.heads * n; at++)
+                c.key_bias[at] = at % 50 == 7 ? 0.5f : -INFINITY;
+            check_on(&c, NULL, 2);
+            case_destroy(&c);
+        }
+}
+
 static void check_threads(int32_t rounds) {
     case_spec spec = lsh_spec(700, rounds, 25);
     for (int threads = 2; threads <= 5; threads++) {
@@ -183,6 +198,7 @@ int main(void) {
         cmocka_unit_test(many_chunks),
         cmocka_unit_test(zero_queries),
         cmocka_unit_test(keys_that_no_round_shows),
+        cmocka_unit_test(few_keys_are_left),
         cmocka_unit_test(any_number_of_threads),
     };
     return cmocka_run_group_tests_name("lsh", tests, NULL, NULL);

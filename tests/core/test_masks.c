@@ -58,6 +58,8 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
         spec.attention.topk = CHOOSE(TOPKS, seed, 13);
     if (spec.attention.window > 0)
         spec.attention.window = CHOOSE(TOPKS, seed, 14);
+    if (spec.attention.rounds > 0)
+        spec.attention.rounds = (int32_t)test_pick(seed, 17, 1, 4);
     return spec;
 }
 
