@@ -13,15 +13,15 @@
 #include "speech_model.h"
 
 typedef struct {
-    int64_t threads, beams;
+    int64_t threads, beams, seconds; /* seconds: of a piece; 0: by the training */
     const char *isa, *attention;
     bool json;
 
     shoal_context *context;
     speech_model recogniser;
     shoal_model *view;
-    int64_t max_rows;
-    json_t *files; /* the results, where JSON is wanted */
+    int64_t piece, margin; /* positions of a piece at most, and around it */
+    json_t *files;         /* the results, where JSON is wanted */
 } recognise_job;
 
 static const option_row rows[] =
@@ -32,6 +32,10 @@ static const option_row rows[] =
       "prefix beam search with so many beams (default: 0, the likeliest\n"
       "unit of each position)",
       SETS_INTEGER(recognise_job, beams, 0, 10000)},
+     {"piece", 0, "SECONDS",
+      "longer recordings are heard in pieces of up to so many seconds, each\n"
+      "with 2 s around it (default: 30, or what the training joined to)",
+      SETS_INTEGER(recognise_job, seconds, 1, 3600)},
      THREADS_ROW(recognise_job),
      ISA_ROW(recognise_job),
      {"json", 0, NULL, "print one JSON object, with the time at which each unit begins",
@@ -44,8 +48,8 @@ const command_help recognise_help =
      "recognise RUN FILE... [options]",
      "Prints what a model of shoal train speech hears in recordings: its units, a line\n"
      "for each file. RUN is the folder of a training, or one of its models. Recordings\n"
-     "have 16 kHz or more; each is taken for one speaker, whose mean and variance are\n"
-     "those of the whole file.\n",
+     "have 16 kHz or more (8 where those of the training had less than 16); each is\n"
+     "taken for one speaker, whose mean and variance are those of the whole file.\n",
      rows,
      NULL,
      "FILE"};
@@ -89,41 +93,97 @@ static shoal_status decode(const recognise_job *job, const float *logits, heard 
                             h->positions, &h->count, &h->log_probability);
 }
 
+/* ---- One file, in pieces ----------------------------------------------------------- */
+
+typedef struct {
+    const float *features; /* [frames][bands], normalised */
+    int64_t frames, rows;  /* rows: positions of the whole */
+    float *stacked;        /* of a piece */
+    float *logits;         /* [rows][classes] */
+} sound_pieces;
+
+/* Positions begin .. end - 1 of the whole; returns where they are. A position's frames
+   reach beyond it by less than `context`. */
+static const float *stack_piece(const train_config *config, const sound_pieces *sound,
+                                int64_t begin, int64_t end) {
+    const int64_t hop = config->speech.hop;
+    const int64_t beyond = (config->speech.context + hop - 1) / hop;
+    const int64_t first = begin > beyond ? begin - beyond : 0;
+    const int64_t from = first * hop, to = (end + beyond) * hop;
+    speech_stack(config, sound->features + from * config->speech.bands,
+                 (to < sound->frames ? to : sound->frames) - from, sound->stacked);
+    return sound->stacked + (begin - first) * speech_features(config);
+}
+
+/* The logits of `count` positions; the model hears the margins too. */
+static shoal_status hear_piece(recognise_job *job, sound_pieces *sound, int64_t at,
+                               int64_t count) {
+    const size_t classes = (size_t)job->recogniser.unit_count + 1;
+    const int64_t begin = at > job->margin ? at - job->margin : 0;
+    const int64_t after = at + count + job->margin;
+    const int64_t end = after < sound->rows ? after : sound->rows;
+    const int64_t offsets[2] = {0, end - begin};
+    const shoal_model_inputs inputs = {.batch = 1,
+                                       .offsets = offsets,
+                                       .features = stack_piece(&job->recogniser.config,
+                                                               sound, begin, end)};
+    float *out;
+    const shoal_status status = shoal_model_forward(job->view, &inputs, &out);
+    if (status == SHOAL_OK)
+        memcpy(sound->logits + (size_t)at * classes, out + (size_t)(at - begin) * classes,
+               sizeof *out * classes * (size_t)count);
+    return status;
+}
+
+/* Of about the same length, as few as the longest allows. */
+static shoal_status hear_pieces(recognise_job *job, sound_pieces *sound) {
+    const int64_t pieces = (sound->rows + job->piece - 1) / job->piece;
+    shoal_status status = SHOAL_OK;
+    for (int64_t i = 0; i < pieces && status == SHOAL_OK; i++) {
+        const int64_t begin = i * sound->rows / pieces;
+        status = hear_piece(job, sound, begin, (i + 1) * sound->rows / pieces - begin);
+    }
+    return status;
+}
+
+static shoal_status hear_all(recognise_job *job, const float *features, int64_t frames,
+                             heard *h) {
+    const train_config *config = &job->recogniser.config;
+    const int64_t longest = job->piece + 2 * job->margin + 2 * config->speech.context + 2;
+    const int64_t classes = job->recogniser.unit_count + 1;
+    const size_t count = (size_t)h->rows;
+    sound_pieces sound = {.features = features, .frames = frames, .rows = h->rows};
+    sound.stacked = malloc(sizeof(float) * (size_t)(longest * speech_features(config)));
+    sound.logits = malloc(sizeof(float) * count * (size_t)classes);
+    h->units = malloc(sizeof *h->units * count);
+    h->positions = malloc(sizeof *h->positions * count);
+    const bool room = sound.stacked && sound.logits && h->units && h->positions;
+    shoal_status status = room ? hear_pieces(job, &sound) : SHOAL_NO_MEMORY;
+    if (status == SHOAL_OK)
+        status = decode(job, sound.logits, h);
+    free(sound.stacked);
+    free(sound.logits);
+    return status;
+}
+
 static int hear(recognise_job *job, const char *path, heard *h) {
     const train_config *config = &job->recogniser.config;
-    const shoal_fbank_options options = {.bands = (int32_t)config->speech.bands};
-    float *features, *out;
+    const shoal_fbank_options options = {.bands = (int32_t)config->speech.bands,
+                                         .rate = (int32_t)config->speech.rate};
+    float *features;
     int64_t frames;
     shoal_status status =
         shoal_fbank_file(job->context, &options, path, &features, &frames);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, "recognise", job->context);
-    h->rows = speech_positions(config, frames);
-    if (frames == 0 || h->rows > job->max_rows) {
+    if (frames == 0) {
         shoal_fbank_release(job->context, features);
         return complain(EXIT_BAD_INPUT, "recognise",
-                        "%s: has %.2f s; this model takes up to %.0f s and no less than "
-                        "0.03 s: cut it first",
-                        path, (double)frames / 100,
-                        (double)(job->max_rows * config->speech.hop) / 100);
+                        "%s: is shorter than the 0.025 s of a frame", path);
     }
+    h->rows = speech_positions(config, frames);
     normalise(config, frames, features);
-    float *stacked =
-        malloc(sizeof *stacked * (size_t)(h->rows * speech_features(config)));
-    h->units = malloc(sizeof *h->units * (size_t)h->rows);
-    h->positions = malloc(sizeof *h->positions * (size_t)h->rows);
-    const int64_t offsets[2] = {0, h->rows};
-    const shoal_model_inputs inputs = {.batch = 1,
-                                       .offsets = offsets,
-                                       .features = stacked};
-    status = stacked && h->units && h->positions ? SHOAL_OK : SHOAL_NO_MEMORY;
-    if (status == SHOAL_OK) {
-        speech_stack(config, features, frames, stacked);
-        status = shoal_model_forward(job->view, &inputs, &out);
-    }
-    if (status == SHOAL_OK)
-        status = decode(job, out, h);
-    free(stacked);
+    status = hear_all(job, features, frames, h);
     shoal_fbank_release(job->context, features);
     return status == SHOAL_OK
                ? EXIT_OK
@@ -164,6 +224,23 @@ static void add_units(recognise_job *job, const char *path, const heard *h) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
+/* Positions of a piece, within what the model can take; returns those with margins. */
+static int64_t set_piece(recognise_job *job) {
+    const train_config *config = &job->recogniser.config;
+    const int64_t most = shoal_model_settings(job->recogniser.model)->max_length;
+    const double joined = (double)config->speech.join;
+    const double seconds = job->seconds  ? (double)job->seconds
+                           : joined > 30 ? joined
+                                         : 30;
+    job->margin = speech_positions(config, 200);
+    job->piece = speech_positions(config, (int64_t)(100 * seconds));
+    if (job->piece + 2 * job->margin > most) {
+        job->margin = job->margin < most / 4 ? job->margin : most / 4;
+        job->piece = most - 2 * job->margin;
+    }
+    return job->piece + 2 * job->margin;
+}
+
 static int open_model(recognise_job *job, const char *path) {
     int code = speech_model_open("recognise", job->context, path, &job->recogniser);
     if (code == EXIT_OK)
@@ -174,10 +251,9 @@ static int open_model(recognise_job *job, const char *path) {
     shoal_status status = SHOAL_OK;
     if (job->attention)
         status = shoal_attention_parse(job->context, job->attention, &kind);
-    job->max_rows = shoal_model_settings(job->recogniser.model)->max_length;
+    const int64_t most = set_piece(job);
     if (status == SHOAL_OK)
-        status =
-            shoal_model_view(job->recogniser.model, &kind, 1, job->max_rows, &job->view);
+        status = shoal_model_view(job->recogniser.model, &kind, 1, most, &job->view);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_USAGE, "recognise", job->context);

@@ -27,7 +27,7 @@ typedef struct {
     char labels[TRAIN_TEXT]; /* the file of transcripts */
     int32_t units;           /* 0: its words, 1: its letters */
     char data[TRAIN_TEXT];   /* a fingerprint of the data, found when it is opened */
-    int64_t bands;
+    int64_t bands, rate;     /* rate: samples per second; 0: as the train part has them */
     int32_t normalise;       /* a shoal_normalise */
     int64_t hop, context;    /* frames between positions, and that a position sees */
     char speeds[TRAIN_TEXT]; /* "0.9,1,1.1": one is drawn for each utterance */

@@ -57,6 +57,7 @@ static const field_row rows[] = {
     CHOICE_ROW(SPEECH, "units", speech.units, units),
     OTHER_ROW(SPEECH, "data", SHORT_TEXT, speech.data),
     WHOLE_ROW(SPEECH, "bands", speech.bands, 1, 200),
+    WHOLE_ROW(SPEECH, "rate", speech.rate, 0, 16000),
     CHOICE_ROW(SPEECH, "normalise", speech.normalise, normalisations),
     WHOLE_ROW(SPEECH, "hop", speech.hop, 1, 64),
     WHOLE_ROW(SPEECH, "context", speech.context, 1, 256),

@@ -46,7 +46,7 @@ static int64_t steps_of(speech_set *set, int64_t epochs) {
 /* The dev part has the units of the train part. */
 static int open_parts(trainer *self, speech_data *data) {
     char path[TRAIN_PATH];
-    const train_config *config = &self->config;
+    train_config *config = &self->config;
     if (!config->folder || !speech_path(path, config->folder, "train"))
         return complain(EXIT_USAGE, "train",
                         "speech needs a data folder with the parts "
@@ -54,6 +54,7 @@ static int open_parts(trainer *self, speech_data *data) {
     int code =
         speech_open("train", self->context, path, config, true, NULL, 0, &data->train);
     const int64_t count = data->train.info.units;
+    config->speech.rate = data->train.info.rate;
     const char **units = calloc((size_t)count + 1, sizeof *units);
     for (int64_t i = 0; units && i < count; i++)
         units[i] = shoal_corpus_unit(data->train.corpora[0], i + 1);

@@ -231,6 +231,8 @@ static shoal_status read_config(shoal_context *context, const char *path,
             continue;
         snprintf(key, sizeof key, "config.%s", train_field(i));
         const char *text = shoal_checkpoint_note(file, key);
+        if (!text && strcmp(key, "config.rate") == 0)
+            text = "16000"; /* before there was another */
         if (!text)
             return refuse(reason, SHOAL_BAD_FILE, "%s: the checkpoint has no %s", path,
                           key);

@@ -216,24 +216,26 @@ SHOAL_API shoal_status shoal_count_part_errors(shoal_context *context,
 /* ---- Filter banks ------------------------------------------------------------------ */
 
 /* Log-mel filter banks as Kaldi computes them, without dither: 25 ms every 10 ms of mono
-   sound at 16 kHz, povey window, preemphasis 0.97, power, 20 Hz to 8 kHz. All zero: 40
-   bands, snip-edges. */
+   sound at 16 or 8 kHz, povey window, preemphasis 0.97, power, 20 Hz to half the rate.
+   All zero: 40 bands, snip-edges, 16 kHz. */
 typedef struct {
     int32_t bands;   /* 0: 40 */
     int32_t centred; /* nonzero: snip-edges=false, a frame for every 10 ms, with the sound
                         reflected at both ends */
+    int32_t rate;    /* samples per second, 16000 or 8000; 0: 16000, but of a data folder:
+                        8000 where its recordings have less than 16000 */
 } shoal_fbank_options;
 
 /* How many frames so many samples have. */
 SHOAL_API int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples);
-/* samples [count], -1 to 1, at 16 kHz; features [frames][bands]. options may be NULL.
+/* samples [count], -1 to 1; features [frames][bands]. options may be NULL.
    Allocates during the call. */
 SHOAL_API shoal_status shoal_fbank(shoal_context *context,
                                    const shoal_fbank_options *options,
                                    const float *samples, int64_t count, float *features);
 
-/* Of a whole recording of 16 kHz or more. *features [*frames][bands] is given back with
-   shoal_fbank_release. */
+/* Of a whole recording, of that rate or more. *features [*frames][bands] is given back
+   with shoal_fbank_release. */
 SHOAL_API shoal_status shoal_fbank_file(shoal_context *context,
                                         const shoal_fbank_options *options,
                                         const char *path, float **features,
@@ -289,7 +291,7 @@ typedef struct {
     int64_t utterances, speakers, frames, labels; /* that can be used */
     int64_t bad;                                  /* that were left out */
     int64_t longest, most_labels;                 /* of one utterance */
-    int32_t bands;
+    int32_t bands, rate;                          /* of the features */
     int32_t cached; /* nonzero: the features were there already */
     int64_t units;
     uint64_t fingerprint; /* of utterances, labels, units and features */

@@ -33,7 +33,7 @@ struct audio_file {
     int64_t size, position; /* position: of reading by file_read alone */
     container_state container;
     SF_INFO information;
-    soxr_t resampler; /* NULL at 16 kHz */
+    soxr_t resampler; /* NULL where the file has the wanted rate */
     float *frames;    /* [BLOCK][channels], as read */
     float *mono;      /* [BLOCK], at the file's rate */
     float *held;      /* [CAPACITY], samples held_begin .. held_begin + held_count - 1 */
@@ -201,15 +201,18 @@ static shoal_status open_sound(audio_file *f) {
     return check_length(f);
 }
 
-static shoal_status open_resampler(audio_file *f) {
+shoal_status sh_audio_set_rate(audio_file *f, int32_t rate) {
     soxr_error_t error;
     soxr_io_spec_t io = soxr_io_spec(SOXR_FLOAT32_I, SOXR_FLOAT32_I);
     soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
     soxr_runtime_spec_t runtime = soxr_runtime_spec(1);
-    if (f->information.samplerate == AUDIO_RATE)
+    if (f->resampler)
+        soxr_delete(f->resampler);
+    f->resampler = NULL;
+    if (f->information.samplerate == rate)
         return SHOAL_OK;
-    f->resampler = soxr_create(f->information.samplerate, AUDIO_RATE, 1, &error, &io,
-                               &quality, &runtime);
+    f->resampler =
+        soxr_create(f->information.samplerate, rate, 1, &error, &io, &quality, &runtime);
     if (!f->resampler)
         return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s", f->path,
                        sh_shown(error).text);
@@ -245,7 +248,7 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
     made->path = memcpy(made + 1, path, path_bytes);
     status = open_sound(made);
     if (status == SHOAL_OK)
-        status = open_resampler(made);
+        status = sh_audio_set_rate(made, AUDIO_RATE);
     if (status == SHOAL_OK && !sh_allocate_parts(context, place_buffers, made, NULL))
         status = SHOAL_NO_MEMORY;
     if (status != SHOAL_OK) {

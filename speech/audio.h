@@ -30,6 +30,8 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
                            audio_file **opened);
 void sh_audio_close(audio_file *f); /* NULL is legal */
 audio_information sh_audio_describe(const audio_file *f);
+/* Before anything is read: samples of another rate than AUDIO_RATE. */
+shoal_status sh_audio_set_rate(audio_file *f, int32_t rate);
 
 /* Samples begin .. begin + count - 1, 0 <= count <= AUDIO_WINDOW, in memory of the
    file that is valid until the next call. *got < count when the recording ends there

@@ -436,7 +436,8 @@ static void number_speakers(shoal_corpus *corpus) {
 
 static void sum_up(shoal_corpus *corpus) {
     shoal_corpus_info *info = &corpus->info;
-    uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands;
+    uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands ^
+                     (info->rate == 16000 ? 0 : (uint64_t)info->rate << 8);
     for (int64_t i = 0; i < info->utterances; i++) {
         const corpus_utterance *one = &corpus->utterances[i];
         info->frames += one->frames;
@@ -543,8 +544,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         status = take_labels(corpus, lists);
     if (status == SHOAL_OK)
         status = order_by_recording(corpus);
-    if (status == SHOAL_OK)
+    if (status == SHOAL_OK) {
+        sh_corpus_find_rate(corpus);
         status = sh_corpus_features(corpus);
+    }
     if (status == SHOAL_OK)
         status = drop_bad(corpus, folder);
     if (status != SHOAL_OK)

@@ -22,7 +22,7 @@
 #include "speech/corpus.h"
 
 enum {
-    CACHE_VERSION = 1,
+    CACHE_VERSION = 2,
     CHUNK = 64 /* recordings that are read before any is written */
 };
 
@@ -73,6 +73,8 @@ static uint64_t mix_bytes(uint64_t sum, const void *bytes, size_t size) {
 static uint64_t key_of(const shoal_corpus *corpus) {
     uint64_t key = mix(CACHE_VERSION, (uint64_t)corpus->info.bands);
     key = mix(key, corpus->options.fbank.centred != 0);
+    key = mix(key, (uint64_t)corpus->info.rate);
+    key = mix(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
     key = mix_real(key, corpus->options.speed == 0 ? 1 : corpus->options.speed);
     for (int64_t i = 0; i < corpus->recording_count; i++) {
         struct stat information = {0};
@@ -138,20 +140,45 @@ static shoal_status read_all(shoal_context *context, audio_file *file, sound *s)
     return SHOAL_OK;
 }
 
-static shoal_status read_sound(shoal_context *context, const char *path, sound *s) {
+/* Of at least that many samples per second. */
+static shoal_status read_sound(shoal_context *context, const char *path, int wanted,
+                               bool alike, sound *s) {
     audio_file *file;
     shoal_status status = sh_audio_open(context, path, false, &file);
     if (status != SHOAL_OK)
         return status;
-    const int32_t rate = sh_audio_describe(file).rate;
-    if (rate < AUDIO_RATE)
+    const int rate = (int)sh_audio_describe(file).rate;
+    if (rate < wanted)
         status = sh_fail(context, SHOAL_BAD_FILE,
                          "%s: has %d samples per second; %d or more are wanted", path,
-                         (int)rate, (int)AUDIO_RATE);
+                         rate, wanted);
+    else if (alike && wanted < AUDIO_RATE && rate >= AUDIO_RATE)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: has %d samples per second, and the first recording less "
+                         "than %d; rate=%d takes both",
+                         path, rate, (int)AUDIO_RATE, wanted);
     else
+        status = sh_audio_set_rate(file, wanted);
+    if (status == SHOAL_OK)
         status = read_all(context, file, s);
     sh_audio_close(file);
     return status;
+}
+
+void sh_corpus_find_rate(shoal_corpus *corpus) {
+    corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
+    corpus->rate_found = corpus->options.fbank.rate == 0;
+    for (int64_t i = 0; corpus->rate_found && i < corpus->recording_count; i++) {
+        audio_file *file;
+        if (sh_audio_open(corpus->context, corpus->recordings[i].path, false, &file) !=
+            SHOAL_OK)
+            continue;
+        const bool low = sh_audio_describe(file).rate < AUDIO_RATE;
+        corpus->info.rate = low ? AUDIO_RATE / 2 : AUDIO_RATE;
+        sh_audio_close(file);
+        break;
+    }
+    corpus->options.fbank.rate = corpus->info.rate;
 }
 
 static shoal_status play_faster(shoal_context *context, double speed, sound *s) {
@@ -176,7 +203,7 @@ static shoal_status play_faster(shoal_context *context, double speed, sound *s) 
 /* The samples of an utterance; 0 where there are too few for a frame. */
 static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const sound *s,
                    int64_t *begin) {
-    const double rate = AUDIO_RATE /
+    const double rate = corpus->info.rate /
                         (corpus->options.speed > 0 ? corpus->options.speed : 1);
     const bool whole = one->end < 0;
     const double last = whole ? (double)s->count : one->end * rate;
@@ -237,7 +264,8 @@ static void recording_task(void *shared, int64_t task, int thread) {
     r->found[task] = (read_recording){0};
     if (recording->count == 0)
         return;
-    shoal_status status = read_sound(context, recording->path, &s);
+    shoal_status status = read_sound(context, recording->path, r->corpus->info.rate,
+                                     r->corpus->rate_found, &s);
     const double speed = r->corpus->options.speed;
     if (status == SHOAL_OK && speed > 0 && speed != 1)
         status = play_faster(context, speed, &s);
@@ -458,7 +486,7 @@ shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options 
                        "context, path, features or frames is NULL");
     shoal_status status = sh_fbank_create(context, options, &bank);
     if (status == SHOAL_OK)
-        status = read_sound(context, path, &s);
+        status = read_sound(context, path, sh_fbank_rate(options), false, &s);
     *frames = shoal_fbank_frames(options, s.count);
     if (status == SHOAL_OK) {
         const size_t floats = (size_t)*frames * (size_t)sh_fbank_bands(options);

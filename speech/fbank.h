@@ -1,13 +1,14 @@
-/* Log-mel filter banks as Kaldi computes them: 16 kHz, 25 ms every 10 ms, the mean taken
-   away, preemphasis 0.97, povey window, power spectrum of 512, triangles on the mel scale
-   from 20 Hz to 8 kHz, natural logarithm; samples count as 16-bit numbers. No dither. */
+/* Log-mel filter banks as Kaldi computes them: 16 or 8 kHz, 25 ms every 10 ms, the mean
+   taken away, preemphasis 0.97, povey window, power spectrum of 512 or 256, triangles on
+   the mel scale from 20 Hz to half the rate, natural logarithm; samples count as 16-bit
+   numbers. No dither. */
 #ifndef SHOAL_SPEECH_FBANK_H
 #define SHOAL_SPEECH_FBANK_H
 
 #include "base/context.h"
 #include "shoal_speech.h"
 
-enum { FBANK_BANDS = 40, FBANK_MOST_BANDS = 200, FBANK_SHIFT = 160 };
+enum { FBANK_BANDS = 40, FBANK_MOST_BANDS = 200 };
 
 typedef struct fbank fbank;
 
@@ -18,5 +19,6 @@ void sh_fbank_destroy(fbank *f); /* NULL is legal */
 /* out [frames][bands], as many frames as shoal_fbank_frames says. One thread. */
 void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out);
 int sh_fbank_bands(const shoal_fbank_options *options);
+int sh_fbank_rate(const shoal_fbank_options *options);
 
 #endif

@@ -10,19 +10,20 @@ fi
 tools <<'PYTHON'
 import math, os, random, wave, struct
 TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
-def sound(path, units, seed):
+def sound(path, units, seed, rate=16000):
     """A tone of 0.1 s for each unit, with pauses and some noise."""
-    noise, samples = random.Random(seed), []
+    noise, samples, rate = random.Random(int(seed)), [], int(rate)
     for unit in units:
-        for i in range(1600):
-            tone = math.sin(2 * math.pi * TONES[unit] * i / 16000)
+        for i in range(rate // 10):
+            tone = math.sin(2 * math.pi * TONES[unit] * i / rate)
             samples.append(0.3 * tone + noise.uniform(-0.02, 0.02))
-        samples += [noise.uniform(-0.02, 0.02) for _ in range(noise.randrange(400, 1200))]
+        pause = noise.randrange(rate // 40, 3 * rate // 40)
+        samples += [noise.uniform(-0.02, 0.02) for _ in range(pause)]
     with wave.open(path, "wb") as f:
-        f.setparams((1, 2, 16000, 0, "NONE", ""))
+        f.setparams((1, 2, rate, 0, "NONE", ""))
         f.writeframes(struct.pack(f"<{len(samples)}h",
                                   *(int(32767 * s) for s in samples)))
-def make(folder, count, seed):
+def make(folder, count, seed, rate=16000):
     os.makedirs(folder)
     draw = random.Random(int(seed))
     lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "phones",
@@ -30,7 +31,7 @@ def make(folder, count, seed):
     for n in range(int(count)):
         units = [draw.choice("ABCD") for _ in range(draw.randrange(2, 7))]
         name = f"s{n % 3}-{n:03}"
-        sound(f"{folder}/{name}.wav", units, n + int(seed))
+        sound(f"{folder}/{name}.wav", units, n + int(seed), rate)
         lists["wav.scp"].write(f"{name} {name}.wav\n")
         lists["phones"].write(f"{name} {' '.join(units)}\n")
         lists["utt2spk"].write(f"{name} s{n % 3}\n")
@@ -116,9 +117,28 @@ expect "recognise" 0 "data/test/s0-000.wav:" shoal recognise good data/test/s0-0
 expect "recognise json" 0 '"begin"' shoal recognise good data/test/s0-000.wav \
     data/test/s1-001.wav --json --beams 4
 check "two files" json 'len(d["files"]) == 2 and len(d["files"][0]["units"]) > 0'
+tool sound long.wav "$(printf 'ABCDDCBACA%.0s' {1..30})" 9
+shoal recognise good long.wav >whole.txt
+expect "recognise in pieces" 0 "long.wav:" shoal recognise good long.wav --piece 3
+report "pieces are heard as the whole" "$(tr ' ' '\n' <whole.txt | diff - \
+    <(tr ' ' '\n' <out) | grep -c '^[<>]' | awk '$1 > 30')"
 expect "no recording" 3 "nothing.wav" shoal recognise good nothing.wav
 shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
 expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
+
+# ---- Telephone speech ------------------------------------------------------------------
+tool make low/train 12 1 8000
+tool make low/dev 3 100 8000
+expect "8 kHz" 0 "3 of 3 steps" shoal train speech low $small --out low8 --steps 3
+expect "a model of 8 kHz hears 16" 0 "s0-000.wav:" shoal recognise low8 \
+    data/test/s0-000.wav
+expect "one of 16 kHz does not hear 8" 3 "has 8000 samples per second; 16000 or more" \
+    shoal recognise good low/dev/s0-000.wav
+cp low/train/s1-001.wav data2/train/
+expect "a folder has one rate" 3 "1 of 24 utterances cannot be used" \
+    shoal train speech data2 $small --out x --steps 3
+expect "or is told one" 0 "3 of 3 steps" shoal train speech data2 $small --out told \
+    --steps 3 --set rate=8000
 
 # ---- The grid ------------------------------------------------------------------------
 grid() {

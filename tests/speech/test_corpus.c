@@ -29,43 +29,85 @@ static void fill_tone(float *samples, int64_t count) {
     }
 }
 
+/* A tone alone: its other bands are the rounding of the transform. */
+static void fill_alone(float *samples, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        samples[i] = (float)(0.9 * sin(2.5 * (double)i + 1));
+}
+
 static const struct {
     shoal_fbank_options options;
+    bool alone;
     int64_t frames;
     float first[8], last[8]; /* of the frames, every (bands / 8)th band */
 } recorded[] = {
-    {{40, 0},
+    {{40, 0, 0},
+     false,
      4,
      {20.06968f, 15.62828f, 18.01092f, 20.38466f, 20.45133f, 21.56773f, 22.87395f,
       23.21797f},
      {20.02436f, 16.80790f, 19.44717f, 19.72525f, 19.75290f, 22.02406f, 23.21847f,
       23.57246f}},
-    {{0, 1},
+    {{0, 1, 0},
+     false,
      6,
      {20.46360f, 18.37969f, 18.86781f, 20.14133f, 20.04485f, 21.21319f, 23.47750f,
       23.72075f},
      {20.52235f, 16.90339f, 19.08848f, 20.33652f, 20.72612f, 22.13399f, 23.57478f,
       23.67190f}},
-    {{80, 0},
+    {{80, 0, 0},
+     false,
      4,
      {15.08151f, 13.84119f, 17.52075f, 18.80154f, 19.01577f, 19.72650f, 21.77628f,
       21.94712f},
      {15.39043f, 16.00689f, 19.09653f, 19.22593f, 18.21380f, 20.76184f, 22.18326f,
       23.09144f}},
-    {{80, 1},
+    {{80, 1, 0},
+     false,
      6,
      {18.09401f, 17.93925f, 17.72707f, 18.84668f, 18.81377f, 19.44115f, 21.71009f,
       22.82920f},
      {18.25027f, 15.59426f, 18.07057f, 19.84681f, 20.11349f, 21.32588f, 22.33582f,
       22.81010f}},
+    {{40, 0, 8000},
+     false,
+     11,
+     {20.52027f, 16.60458f, 17.51538f, 19.52800f, 20.29601f, 21.03037f, 20.11847f,
+      22.24739f},
+     {20.49945f, 18.22260f, 16.09804f, 18.44084f, 19.74359f, 20.86265f, 20.93279f,
+      22.51814f}},
+    {{80, 1, 8000},
+     false,
+     13,
+     {19.13167f, 16.94944f, 17.76457f, 17.83620f, 18.75601f, 19.02934f, 21.08851f,
+      21.11568f},
+     {19.31041f, 17.56555f, 13.90448f, 19.69786f, 19.45608f, 18.99565f, 19.02303f,
+      19.84605f}},
+    {{40, 0, 0},
+     true,
+     4,
+     {5.82791f, 2.40169f, 2.33792f, 3.28922f, 4.20820f, 5.72141f, 8.31394f, 16.96292f},
+     {4.95817f, 2.52188f, 2.43162f, 3.35586f, 4.24460f, 5.73475f, 8.31679f, 16.96293f}},
+    {{80, 1, 0},
+     true,
+     6,
+     {12.56919f, 15.68404f, 17.47170f, 18.97625f, 20.30231f, 21.55640f, 23.04498f,
+      25.85675f},
+     {11.31333f, 13.64087f, 15.33427f, 16.82235f, 18.14166f, 19.39464f, 20.88211f,
+      23.69454f}},
+    {{80, 0, 8000},
+     true,
+     11,
+     {10.98285f, 0.65542f, 4.28990f, 3.81933f, 6.43036f, 6.79977f, 10.81167f, 21.84386f},
+     {8.90066f, 0.52880f, 3.76225f, 3.33120f, 6.09809f, 6.74507f, 10.75863f, 21.84373f}},
 };
 
 static void banks_are_kaldis(void **state) {
-    float samples[1000], features[6 * 80];
-    fill_tone(samples, 1000);
+    float samples[1000], features[13 * 80];
     for (int64_t i = 0; i < COUNT_OF(recorded); i++) {
         const shoal_fbank_options *options = &recorded[i].options;
         const int bands = options->bands ? options->bands : 40;
+        (recorded[i].alone ? fill_alone : fill_tone)(samples, 1000);
         assert_int_equal(shoal_fbank_frames(options, 1000), recorded[i].frames);
         assert_int_equal(shoal_fbank(context, options, samples, 1000, features),
                          SHOAL_OK);
@@ -91,6 +133,9 @@ static void banks_have_corners(void **state) {
     assert_true(fabsf(features[0] - logf(1.1920929e-7f)) < 1e-4f); /* silence */
     assert_int_equal(shoal_fbank(context, &centred, samples, 80, features), SHOAL_OK);
     assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.bands = 201}, samples,
+                                 400, features),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.rate = 11025}, samples,
                                  400, features),
                      SHOAL_INVALID);
     assert_int_equal(shoal_fbank(context, NULL, NULL, 400, features), SHOAL_INVALID);
@@ -182,7 +227,7 @@ static void a_folder_is_read(void **state) {
         assert_int_equal(info.cached, pass);
         assert_true(info.utterances == 3 && info.speakers == 2 && info.bad == 0 &&
                     info.labels == 6 && info.units == 3 && info.bands == 40 &&
-                    info.longest == 98 && info.most_labels == 3);
+                    info.rate == 16000 && info.longest == 98 && info.most_labels == 3);
         assert_true(shoal_corpus_utterance(corpus, 0, &a) == 1 &&
                     shoal_corpus_utterance(corpus, 1, &b) == 1 &&
                     shoal_corpus_utterance(corpus, 2, &c) == 1 &&
@@ -311,6 +356,41 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
 
+static void write_rates(int first, int second) {
+    write_sound("first.wav", first, first / 2);
+    write_sound("second.wav", second, second / 2);
+}
+
+/* The folder's rate is that of its recordings, which must have one. */
+static void low_rates_are_taken(void **state) {
+    shoal_corpus_options options = options_of();
+    shoal_utterance one;
+    write_text("wav.scp", "a first.wav\nb second.wav\n");
+    write_text("text", "a ONE\nb TWO\n");
+    unlink(inside("utt2spk"));
+    write_rates(8000, 8000);
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    shoal_corpus_utterance(corpus, 1, &one);
+    assert_int_equal(one.frames, 48);
+    shoal_corpus_close(corpus);
+    options.fbank.rate = 16000;
+    open_bad(&options, "8000 samples per second; 16000 or more are wanted");
+    options.fbank.rate = 0;
+    write_rates(8000, 44100);
+    open_bad(&options, "1 of 2 utterances cannot be used, the first b");
+    assert_non_null(strstr(refused, "has 44100 samples per second, and the first"));
+    options.fbank.rate = 8000;
+    corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    shoal_corpus_utterance(corpus, 1, &one);
+    assert_int_equal(one.frames, 48);
+    shoal_corpus_close(corpus);
+    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
+    write_text("utt2spk", "a x\nb y\nc x\n");
+}
+
 /* ---- The file ---------------------------------------------------------------------- */
 
 static void speed_changes_the_length(void **state) {
@@ -397,6 +477,7 @@ int main(void) {
         cmocka_unit_test(characters_are_units),
         cmocka_unit_test(units_of_a_model_are_kept),
         cmocka_unit_test(bad_ones_are_named_and_skipped),
+        cmocka_unit_test(low_rates_are_taken),
         cmocka_unit_test(speed_changes_the_length),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
