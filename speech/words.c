@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/training/edits.h"
 #include "speech/tokens.h"
 
 enum { LONGEST_WORD = 256 }; /* bytes, its 0 included */
@@ -588,142 +589,81 @@ static int64_t split(const char *text, word *list) {
     return count;
 }
 
-static bool same(word a, word b) {
-    return a.length == b.length && memcmp(a.begin, b.begin, a.length) == 0;
+static int compare_words(const void *a, const void *b) {
+    const word *x = *(const word *const *)a, *y = *(const word *const *)b;
+    const size_t least = x->length < y->length ? x->length : y->length;
+    const int order = memcmp(x->begin, y->begin, least);
+    return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-/* The shortest way to one corner of the table: fewest edits, then most
-   substitutions. */
-typedef struct {
-    int64_t substitutions, insertions, deletions;
-} path;
-
-static int64_t edits(path p) {
-    return p.substitutions + p.insertions + p.deletions;
-}
-
-static bool is_better(path a, path b) {
-    if (edits(a) != edits(b))
-        return edits(a) < edits(b);
-    return a.substitutions > b.substitutions;
-}
-
-/* A cell of the table is [parts + 1] paths: the whole, then what of it falls on each part
-   of the reference. An insertion falls on the part of the word before it. */
+/* Words as numbers: the same for the same words. */
 typedef struct {
     int64_t words, heard;
     int parts;
-    word *reference;  /* [words] */
-    word *hypothesis; /* [heard] */
-    int64_t *ends;    /* [parts]: words of the reference up to the end of each */
-    path *row;        /* [heard + 1] cells */
-    path *corner;     /* the cell above and to the left */
-    path *next;       /* the cell to be */
-} alignment;
+    word *list;         /* [words + heard] */
+    const word **order; /* [words + heard], by text */
+    int32_t *numbers;   /* [words + heard] */
+    int64_t *ends;      /* [parts]: words of the reference up to the end of each */
+    shoal_edits *edits; /* [parts] */
+} numbered_words;
 
-static path *cell(const alignment *a, int64_t j) {
-    return a->row + j * (a->parts + 1);
+static void place_words(void *argument, block_layout *block) {
+    numbered_words *w = argument;
+    const int64_t count = w->words + w->heard;
+    w->list = sh_reserve(block, count, sizeof *w->list);
+    w->order = sh_reserve(block, count, sizeof *w->order);
+    w->numbers = sh_reserve(block, count, sizeof *w->numbers);
+    w->ends = sh_reserve(block, w->parts, sizeof *w->ends);
+    w->edits = sh_reserve(block, w->parts, sizeof *w->edits);
 }
 
-static void copy_cell(const alignment *a, path *to, const path *from) {
-    memcpy(to, from, ((size_t)a->parts + 1) * sizeof *to);
-}
-
-/* The part of reference word i; those before the first word count as the first's. */
-static int part_of(const alignment *a, int64_t i) {
-    int part = 0;
-    while (part + 1 < a->parts && i >= a->ends[part])
-        part++;
-    return part;
-}
-
-static void add_edit(path *to, int part, path edit) {
-    for (int at = 0; at <= part + 1; at += part + 1) {
-        to[at].substitutions += edit.substitutions;
-        to[at].insertions += edit.insertions;
-        to[at].deletions += edit.deletions;
+static void set_numbers(const numbered_words *w) {
+    const int64_t count = w->words + w->heard;
+    int32_t number = 0;
+    for (int64_t i = 0; i < count; i++)
+        w->order[i] = &w->list[i];
+    qsort(w->order, (size_t)count, sizeof *w->order, compare_words);
+    for (int64_t i = 0; i < count; i++) {
+        number += i > 0 && compare_words(&w->order[i - 1], &w->order[i]) != 0;
+        w->numbers[w->order[i] - w->list] = number;
     }
 }
 
-/* Cell j of the row of reference word i, from its three neighbours. */
-static void fill_cell(alignment *a, int64_t i, int64_t j, int part) {
-    const path substitution = {
-        .substitutions = !same(a->reference[i], a->hypothesis[j - 1])};
-    const path insertion = {.insertions = 1}, deletion = {.deletions = 1};
-    path *above = cell(a, j), *left = cell(a, j - 1);
-    path diagonal = a->corner[0], up = above[0], before = left[0];
-    diagonal.substitutions += substitution.substitutions;
-    up.deletions++;
-    before.insertions++;
-    const bool from_left = is_better(before, up);
-    const path straight = from_left ? before : up;
-    if (!is_better(straight, diagonal)) {
-        copy_cell(a, a->next, a->corner);
-        add_edit(a->next, part, substitution);
-    } else {
-        copy_cell(a, a->next, from_left ? left : above);
-        add_edit(a->next, part, from_left ? insertion : deletion);
+static void set_ends(const numbered_words *w, const int64_t *ends) {
+    for (int part = 0; part < w->parts; part++) {
+        const int64_t least = part > 0 ? w->ends[part - 1] : 0;
+        const int64_t end = ends[part] < w->words ? ends[part] : w->words;
+        w->ends[part] = end > least ? end : least;
+        w->edits[part] = (shoal_edits){0};
     }
-    copy_cell(a, a->corner, above);
-    copy_cell(a, above, a->next);
-}
-
-/* One row of the table per reference word; cell j: for the first j of the hypothesis.
-   The last cell is the answer. */
-static const path *align(alignment *a) {
-    memset(a->row, 0, (size_t)((a->heard + 1) * (a->parts + 1)) * sizeof *a->row);
-    for (int64_t j = 1; j <= a->heard; j++)
-        add_edit(cell(a, j), 0, (path){.insertions = j});
-    for (int64_t i = 0; i < a->words; i++) {
-        const int part = part_of(a, i);
-        copy_cell(a, a->corner, cell(a, 0));
-        add_edit(cell(a, 0), part, (path){.deletions = 1});
-        for (int64_t j = 1; j <= a->heard; j++)
-            fill_cell(a, i, j, part);
-    }
-    return cell(a, a->heard);
-}
-
-static void place(void *argument, block_layout *block) {
-    alignment *a = argument;
-    const int64_t width = a->parts + 1;
-    a->reference = sh_reserve(block, a->words, sizeof(word));
-    a->hypothesis = sh_reserve(block, a->heard, sizeof(word));
-    a->ends = sh_reserve(block, a->parts, sizeof(int64_t));
-    a->row = sh_reserve(block, (a->heard + 1) * width, sizeof(path));
-    a->corner = sh_reserve(block, width, sizeof(path));
-    a->next = sh_reserve(block, width, sizeof(path));
-}
-
-static void add_errors(const alignment *a, const path *found, shoal_word_errors *errors) {
-    for (int part = 0; part < a->parts; part++) {
-        errors[part].words += a->ends[part] - (part > 0 ? a->ends[part - 1] : 0);
-        errors[part].substitutions += found[part + 1].substitutions;
-        errors[part].insertions += found[part + 1].insertions;
-        errors[part].deletions += found[part + 1].deletions;
-    }
+    w->ends[w->parts - 1] = w->words;
 }
 
 shoal_status sh_count_edits(shoal_context *context, const char *reference,
                             const int64_t *ends, int parts, const char *hypothesis,
                             shoal_word_errors *errors) {
-    alignment a = {.words = split(reference, NULL),
-                   .heard = split(hypothesis, NULL),
-                   .parts = parts};
-    void *block = sh_allocate_parts(context, place, &a, NULL);
+    numbered_words w = {.words = split(reference, NULL),
+                        .heard = split(hypothesis, NULL),
+                        .parts = parts};
+    void *block = sh_allocate_parts(context, place_words, &w, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
-    split(reference, a.reference);
-    split(hypothesis, a.hypothesis);
-    for (int part = 0; part < parts; part++) {
-        const int64_t least = part > 0 ? a.ends[part - 1] : 0;
-        const int64_t end = ends[part] < a.words ? ends[part] : a.words;
-        a.ends[part] = end > least ? end : least;
+    split(reference, w.list);
+    split(hypothesis, w.list + w.words);
+    set_numbers(&w);
+    set_ends(&w, ends);
+    const shoal_status status =
+        sh_edits_count(context, (edit_sequence){w.numbers, w.words},
+                       (edit_sequence){w.numbers + w.words, w.heard}, w.ends, parts,
+                       w.edits);
+    for (int part = 0; part < parts && status == SHOAL_OK; part++) {
+        errors[part].words += w.edits[part].length;
+        errors[part].substitutions += w.edits[part].substitutions;
+        errors[part].insertions += w.edits[part].insertions;
+        errors[part].deletions += w.edits[part].deletions;
     }
-    a.ends[parts - 1] = a.words;
-    add_errors(&a, align(&a), errors);
     sh_release(context, block);
-    return SHOAL_OK;
+    return status;
 }
 
 /* ---- Texts ------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* From rows of logits to labels: the likeliest class of each row, or a search over
-   beginnings of labels ("prefixes"), and how far labels are from the right ones. */
+   beginnings of labels ("prefixes"). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,62 +233,5 @@ shoal_status shoal_ctc_search(shoal_context *context, int64_t rows, int64_t clas
     if (log_probability)
         *log_probability = total(&s.kept[0]);
     sh_release(context, block);
-    return SHOAL_OK;
-}
-
-/* ---- Edits ----------------------------------------------------------------------- */
-
-/* The best way to one corner of the table. */
-typedef struct {
-    int64_t substitutions, insertions, deletions;
-} edit_path;
-
-static edit_path better(edit_path a, edit_path b) {
-    const int64_t first = a.substitutions + a.insertions + a.deletions;
-    const int64_t second = b.substitutions + b.insertions + b.deletions;
-    if (first != second)
-        return first < second ? a : b;
-    return a.substitutions >= b.substitutions ? a : b;
-}
-
-/* One row of the table per label of the reference; row[j]: for j labels of the other. */
-static edit_path align(const int32_t *reference, int64_t length, const int32_t *other,
-                       int64_t other_length, edit_path *row) {
-    for (int64_t j = 0; j <= other_length; j++)
-        row[j] = (edit_path){.insertions = j};
-    for (int64_t i = 1; i <= length; i++) {
-        edit_path diagonal = row[0];
-        row[0] = (edit_path){.deletions = i};
-        for (int64_t j = 1; j <= other_length; j++) {
-            edit_path above = row[j], left = row[j - 1];
-            diagonal.substitutions += reference[i - 1] != other[j - 1];
-            above.deletions++;
-            left.insertions++;
-            const edit_path best = better(diagonal, better(above, left));
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[other_length];
-}
-
-shoal_status shoal_count_edits(shoal_context *context, const int32_t *reference,
-                               int64_t reference_count, const int32_t *recognised,
-                               int64_t recognised_count, shoal_edits *edits) {
-    if (!context || !edits || reference_count < 0 || recognised_count < 0 ||
-        recognised_count > INT32_MAX || (reference_count > 0 && !reference) ||
-        (recognised_count > 0 && !recognised))
-        return sh_fail(context, SHOAL_INVALID,
-                       "context, labels or edits is NULL, or a count is negative");
-    edit_path *row = sh_allocate(context, sizeof *row * ((size_t)recognised_count + 1));
-    if (!row)
-        return SHOAL_NO_MEMORY;
-    const edit_path best =
-        align(reference, reference_count, recognised, recognised_count, row);
-    edits->length += reference_count;
-    edits->substitutions += best.substitutions;
-    edits->insertions += best.insertions;
-    edits->deletions += best.deletions;
-    sh_release(context, row);
     return SHOAL_OK;
 }
