@@ -2,13 +2,15 @@
    attention over the encoder's output, whose keys and values are made once per window,
    and logits by the token embedding.
 
-   Texts grow side by side, numbered 0 .. texts - 1, each with a length of its own. One
-   run of the network takes rows, and a row is a token of some text at some position: the
-   tokens of a prompt, or one token more for each text.
+   Windows of sound, 0 .. windows - 1, and texts, 0 .. texts - 1, stand side by side. A
+   text hears one window and has a length of its own. One run of the network takes the
+   rows that were queued, and a row is a token of some text at some position: the tokens
+   of a prompt, or one token more. Every row's numbers depend on its own text and window
+   alone, to the bit: not on what runs beside it, nor on the number of threads.
 
-   Cache. A row of keys and values is written once, at (position, text), and stays. Which
-   rows a text's past consists of stands in a table of its own, so that a text which
-   continues another one copies a few numbers and no keys. */
+   Cache. A row of keys and values is written once, at (text, position), and stays until
+   its text begins anew. Which rows a text's past consists of stands in a table of its
+   own, so that a text which continues another one copies a few numbers and no keys. */
 #ifndef SHOAL_SPEECH_DECODER_H
 #define SHOAL_SPEECH_DECODER_H
 
@@ -16,44 +18,60 @@
 
 typedef struct decoder decoder;
 
+typedef struct {
+    int windows, texts; /* side by side, at most */
+    bool exact;         /* keys and values of the sound are floats, not halves */
+} decoder_limits;
+
 /* The model must outlive the decoder. */
 shoal_status sh_decoder_create(shoal_context *context, const whisper_model *model,
-                               int texts, decoder **made);
+                               const decoder_limits *limits, decoder **made);
 void sh_decoder_destroy(decoder *d); /* NULL is legal */
 
-int sh_decoder_texts(const decoder *d);     /* side by side, at most */
+const decoder_limits *sh_decoder_limits(const decoder *d);
 size_t sh_decoder_memory(const decoder *d); /* bytes, all told */
 const whisper_sizes *sh_decoder_sizes(const decoder *d);
 
-/* Keys and values of the window; encoded: [audio positions][audio width]. */
-void sh_decoder_set_audio(decoder *d, const float *encoded);
+/* Bytes of keys and values: of a window's sound, and of a text. */
+int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact);
+int64_t sh_decoder_text_bytes(const whisper_sizes *sizes);
 
-/* Begins anew with a prompt of count tokens, 1 <= count <= text positions; every text has
-   this past. */
-void sh_decoder_begin(decoder *d, const int32_t *prompt, int count);
+/* Keys and values of a window; encoded: [audio positions][audio width]. */
+void sh_decoder_hear(decoder *d, int window, const float *encoded);
 
-/* One token more for each of the texts 0 .. texts - 1: next [texts]. Each must have
-   room. */
-void sh_decoder_step(decoder *d, const int32_t *next, int texts);
+/* The text has no past from now on, and hears this window. Others that shared its past
+   must not be used any more, unless they begin anew too. */
+void sh_decoder_begin(decoder *d, int text, int window);
+
+/* One token more for a text, which must have room. Returns the row's number. */
+int sh_decoder_queue(decoder *d, int text, int32_t token);
 int sh_decoder_room(const decoder *d, int text); /* positions that are left */
+int sh_decoder_free_rows(const decoder *d);      /* that can still be queued */
 
-/* From now on text t has the past of text parents[t], for t < texts; the others have
-   none. */
-void sh_decoder_reorder(decoder *d, const int32_t *parents, int texts);
+/* Runs the rows that were queued since the last run; or forgets them, whose texts must
+   begin anew. */
+void sh_decoder_run(decoder *d);
+void sh_decoder_forget(decoder *d);
 
-/* Logits that follow rows first .. first + count - 1 of the last begin or step, in order;
-   logits: [count][vocabulary]. */
-void sh_decoder_logits(decoder *d, int first, int count, float *logits);
+/* From now on text texts[i] has the past of text parents[i], for i < count: a past that
+   is no longer than all of it that has run. Both hear the same window. */
+void sh_decoder_reorder(decoder *d, const int32_t *texts, const int32_t *parents,
+                        int count);
+
+/* Logits that follow rows [count] of the last run, in order; logits: [count][vocabulary].
+   */
+void sh_decoder_logits(decoder *d, const int32_t *rows, int count, float *logits);
 
 /* One head of the decoder's attention over the audio. */
 typedef struct {
     int32_t layer, head;
 } decoder_head;
 
-/* What those heads look at in the window's audio while they read the tokens [count] of a
+/* What those heads look at in the window's audio while they read the tokens ids [count] of a
    text, its prompt included, all at once: weights [head_count][count][audio positions],
-   each row a softmax. 1 <= count <= text positions. The texts' pasts are lost. */
-void sh_decoder_weights(decoder *d, int window, const int32_t *tokens, int count,
+   each row a softmax. 1 <= count <= text positions. `text` is one that nobody uses; no
+   rows are queued. */
+void sh_decoder_weights(decoder *d, int window, int text, const int32_t *ids, int count,
                         const decoder_head *heads, int head_count, float *weights);
 
 #endif

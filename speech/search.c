@@ -91,8 +91,19 @@ static void prefer_likely_times(const decode_rules *rules, float *logits) {
         forbid(logits, 0, first);
 }
 
+/* Whether a symbol that will be left out is likelier than the end. */
+static bool a_symbol_wins(const decode_rules *rules, const float *logits) {
+    for (int32_t i = 0; i < rules->never_count; i++)
+        if (rules->never[i] >= 0 && rules->never[i] < rules->end &&
+            logits[rules->never[i]] > logits[rules->end])
+            return true;
+    return false;
+}
+
 void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count,
                     float *logits) {
+    if (!rules->published && a_symbol_wins(rules, logits))
+        forbid(logits, rules->end, (int64_t)rules->end + 1);
     if (count == 0)
         forbid_listed(logits, rules->vocabulary, rules->not_first,
                       rules->not_first_count);
@@ -108,9 +119,10 @@ void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count
 
 /* ---- Memory --------------------------------------------------------------------- */
 
-/* B beams, T text positions, V vocabulary. */
+/* B texts, P text positions, V vocabulary. */
 typedef struct {
-    int32_t *tokens; /* [T] */
+    int32_t *tokens; /* [P] */
+    float *logprobs; /* [P] */
     int count;
     double sum; /* of log-probabilities */
     bool ended;
@@ -118,54 +130,106 @@ typedef struct {
 
 typedef struct {
     double sum;
-    int32_t token, parent;
+    float logprob;
+    int32_t token, parent; /* parent: which of the job's texts */
 } candidate;
+
+/* One search. Its i-th text has the decoder's text texts[i], whose number is also that
+   of its hypotheses. */
+typedef struct {
+    bool used, ended;
+    search_task task;
+    int32_t *texts; /* [task.beams] */
+    int live, done; /* texts that go on (beams), hypotheses that are done */
+    int step;
+    int32_t prompt_row, start_row; /* of the run in which it began */
+    double no_speech;
+    const hypothesis *best;
+} search_job;
+
+/* A row of logits: of one text, or at first of all the texts of a job. */
+typedef struct {
+    int32_t job, text; /* text: which of the job's */
+    int32_t row;       /* of the network's run */
+    float largest;
+    int64_t who;
+    double sum; /* log of the sum of exp */
+    bool damaged;
+} logit_row;
 
 struct search {
     shoal_context *context;
     decoder *network;
-    int beams, positions, vocabulary;
-    float *logits;                  /* [B][V] */
-    hypothesis *live, *next, *done; /* [B] each */
-    candidate *candidates;          /* [B * (B + 1)] */
-    int32_t *chosen, *parents;      /* [B] */
-    bool damaged; /* a row of logits had NaN or infinity in this search */
+    int texts, positions, vocabulary; /* B, P, V */
+    float *logits;                    /* [B][V] */
+    float *drawing;                   /* [threads][V] */
+    hypothesis *live, *next, *done;   /* [B] each */
+    candidate *candidates;            /* [B][B + 1] */
+    candidate *merged;                /* [B * (B + 1)] */
+    int *found;                       /* [B]: candidates of each text */
+    int32_t *pending;                 /* [B]: the row of a text in the coming run */
+    int32_t *parents, *row_list;      /* [B] */
+    int32_t *free_texts;              /* [B] */
+    int free_count;
+    search_job *jobs; /* [B] */
+    logit_row *rows;  /* [B] */
+    int row_count;
 };
 
-static void place_hypotheses(block_layout *block, int beams, int positions,
+static void place_hypotheses(block_layout *block, int count, int positions,
                              hypothesis **list) {
-    *list = sh_reserve(block, beams, sizeof **list);
-    int32_t *ids = sh_reserve(block, sh_mul_checked(beams, positions), sizeof *ids);
-    for (int i = 0; i < beams && *list && ids; i++)
+    *list = sh_reserve(block, count, sizeof **list);
+    int32_t *ids = sh_reserve(block, sh_mul_checked(count, positions), sizeof *ids);
+    float *logprobs =
+        sh_reserve(block, sh_mul_checked(count, positions), sizeof *logprobs);
+    for (int i = 0; i < count && *list && ids && logprobs; i++) {
         (*list)[i].tokens = ids + (int64_t)i * positions;
+        (*list)[i].logprobs = logprobs + (int64_t)i * positions;
+    }
+}
+
+static void place_lists(search *s, block_layout *block) {
+    const int64_t texts = s->texts;
+    const int64_t all = sh_mul_checked(texts, texts + 1);
+    s->candidates = sh_reserve(block, all, sizeof *s->candidates);
+    s->merged = sh_reserve(block, all, sizeof *s->merged);
+    s->found = sh_reserve(block, texts, sizeof *s->found);
+    s->pending = sh_reserve(block, texts, sizeof *s->pending);
+    s->parents = sh_reserve(block, texts, sizeof *s->parents);
+    s->row_list = sh_reserve(block, texts, sizeof *s->row_list);
+    s->free_texts = sh_reserve(block, texts, sizeof *s->free_texts);
+    s->rows = sh_reserve(block, texts, sizeof *s->rows);
+    s->jobs = sh_reserve(block, texts, sizeof *s->jobs);
+    int32_t *own = sh_reserve(block, sh_mul_checked(texts, texts), sizeof *own);
+    for (int i = 0; i < s->texts && s->jobs && own; i++)
+        s->jobs[i] = (search_job){.texts = own + (int64_t)i * s->texts};
 }
 
 static void place(void *argument, block_layout *block) {
     search *s = argument;
-    const int64_t beams = s->beams;
     sh_reserve(block, 1, sizeof *s);
-    s->logits = reserve_floats(block, beams, s->vocabulary);
-    place_hypotheses(block, s->beams, s->positions, &s->live);
-    place_hypotheses(block, s->beams, s->positions, &s->next);
-    place_hypotheses(block, s->beams, s->positions, &s->done);
-    s->candidates =
-        sh_reserve(block, sh_mul_checked(beams, beams + 1), sizeof *s->candidates);
-    s->chosen = sh_reserve(block, beams, sizeof *s->chosen);
-    s->parents = sh_reserve(block, beams, sizeof *s->parents);
+    s->logits = reserve_floats(block, s->texts, s->vocabulary);
+    s->drawing = reserve_floats(block, s->context->threads, s->vocabulary);
+    place_hypotheses(block, s->texts, s->positions, &s->live);
+    place_hypotheses(block, s->texts, s->positions, &s->next);
+    place_hypotheses(block, s->texts, s->positions, &s->done);
+    place_lists(s, block);
 }
 
 shoal_status sh_search_create(shoal_context *context, decoder *network, search **made) {
     const whisper_sizes *sizes = sh_decoder_sizes(network);
     search sized = {.context = context,
                     .network = network,
-                    .beams = sh_decoder_texts(network),
+                    .texts = sh_decoder_limits(network)->texts,
                     .positions = sizes->text_positions,
                     .vocabulary = sizes->vocabulary};
     search *s = sh_allocate_parts(context, place, &sized, NULL);
-    if (s)
-        *s = sized;
     *made = s;
-    return s ? SHOAL_OK : SHOAL_NO_MEMORY;
+    if (!s)
+        return SHOAL_NO_MEMORY;
+    *s = sized;
+    sh_search_drop_all(s);
+    return SHOAL_OK;
 }
 
 void sh_search_destroy(search *s) {
@@ -173,15 +237,21 @@ void sh_search_destroy(search *s) {
         sh_release(s->context, s);
 }
 
-static float *logits_of(const search *s, int beam) {
-    return s->logits + (int64_t)beam * s->vocabulary;
+static float *logits_of(const search *s, int64_t row) {
+    return s->logits + row * s->vocabulary;
 }
 
 static void copy_hypothesis(hypothesis *to, const hypothesis *from) {
     memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
+    memcpy(to->logprobs, from->logprobs, (size_t)from->count * sizeof *to->logprobs);
     to->count = from->count;
     to->sum = from->sum;
     to->ended = from->ended;
+}
+
+static void lengthen(hypothesis *h, int32_t token, float logprob) {
+    h->tokens[h->count] = token;
+    h->logprobs[h->count++] = logprob;
 }
 
 /* Mean log-probability of the words; how texts of different lengths are ranked. */
@@ -189,89 +259,208 @@ static double rank_of(const hypothesis *h) {
     return h->sum / (h->count > 0 ? h->count : 1);
 }
 
-static int best_of(const hypothesis *list, int count) {
+/* Of the first `count` of a job's hypotheses in a list. */
+static const hypothesis *best_of(const search_job *job, const hypothesis *list,
+                                 int count) {
     int best = 0;
     for (int i = 1; i < count; i++)
-        if (rank_of(&list[i]) > rank_of(&list[best]))
+        if (rank_of(&list[job->texts[i]]) > rank_of(&list[job->texts[best]]))
             best = i;
-    return best;
+    return &list[job->texts[best]];
+}
+
+/* Beams part and die out; samples, and a single text, are their own. */
+static bool has_beams(const search_job *job) {
+    return job->task.temperature <= 0 && job->task.beams > 1;
+}
+
+/* ---- Beginning and ending ------------------------------------------------------- */
+
+void sh_search_drop_all(search *s) {
+    sh_decoder_forget(s->network);
+    s->free_count = s->texts;
+    for (int i = 0; i < s->texts; i++) {
+        s->free_texts[i] = s->texts - 1 - i;
+        s->jobs[i].used = false;
+    }
+}
+
+void sh_search_drop(search *s, int number) {
+    search_job *job = &s->jobs[number];
+    for (int i = job->task.beams - 1; i >= 0; i--)
+        s->free_texts[s->free_count++] = job->texts[i];
+    job->used = false;
+}
+
+int sh_search_running(const search *s) {
+    int running = 0;
+    for (int i = 0; i < s->texts; i++)
+        running += s->jobs[i].used && !s->jobs[i].ended;
+    return running;
+}
+
+bool sh_search_ended(const search *s, int number, search_result *result) {
+    const search_job *job = &s->jobs[number];
+    if (!job->ended)
+        return false;
+    *result = (search_result){.tokens = job->best->tokens,
+                              .logprobs = job->best->logprobs,
+                              .count = job->best->count,
+                              .mean_logprob = job->best->sum / (job->best->count + 1),
+                              .no_speech = job->no_speech};
+    return true;
+}
+
+static int free_job(const search *s) {
+    int number = 0;
+    while (s->jobs[number].used)
+        number++;
+    return number;
+}
+
+/* The task as it can be done. */
+static search_task bounded(const search *s, const search_task *task) {
+    search_task wanted = *task;
+    const int room = s->positions - task->prompt_count + 1;
+    wanted.longest = wanted.longest < room ? wanted.longest : room;
+    wanted.longest = wanted.longest < s->positions ? wanted.longest : s->positions;
+    wanted.beams = wanted.beams < s->texts ? wanted.beams : s->texts;
+    wanted.prompt = NULL;
+    return wanted;
+}
+
+static void take_texts(search *s, search_job *job) {
+    for (int i = 0; i < job->task.beams; i++) {
+        const int32_t text = s->free_texts[--s->free_count];
+        hypothesis *const all[] = {&s->live[text], &s->next[text], &s->done[text]};
+        job->texts[i] = text;
+        for (int j = 0; j < 3; j++) {
+            all[j]->count = 0;
+            all[j]->sum = 0;
+            all[j]->ended = false;
+        }
+    }
+}
+
+int sh_search_begin(search *s, const search_task *task) {
+    const search_task wanted = bounded(s, task);
+    if (wanted.beams > s->free_count ||
+        task->prompt_count > sh_decoder_free_rows(s->network))
+        return -1;
+    const int number = free_job(s);
+    search_job *job = &s->jobs[number];
+    *job = (search_job){.used = true, .task = wanted, .texts = job->texts};
+    take_texts(s, job);
+    sh_decoder_begin(s->network, job->texts[0], task->window);
+    for (int i = 0; i < task->prompt_count; i++) {
+        const int row = sh_decoder_queue(s->network, job->texts[0], task->prompt[i]);
+        job->start_row = i == task->start ? row : job->start_row;
+        job->prompt_row = row;
+    }
+    return number;
+}
+
+/* ---- Rows of logits ------------------------------------------------------------- */
+
+/* Which rows of the run are wanted: of a job that begins the prompt's last, else that of
+   each text that goes on. What lies in logits[i] is for rows[i]. */
+static void list_rows(search *s) {
+    s->row_count = 0;
+    for (int number = 0; number < s->texts; number++) {
+        const search_job *job = &s->jobs[number];
+        if (!job->used || job->ended)
+            continue;
+        const int texts = job->step == 0   ? 1
+                          : has_beams(job) ? job->live
+                                           : job->task.beams;
+        for (int i = 0; i < texts; i++) {
+            const int32_t row = job->step == 0 ? job->prompt_row
+                                               : s->pending[job->texts[i]];
+            if (job->step > 0 && s->live[job->texts[i]].ended)
+                continue;
+            s->rows[s->row_count++] = (logit_row){.job = number, .text = i, .row = row};
+        }
+    }
+}
+
+static double probability_of(const search *s, const float *logits, int32_t token) {
+    float largest;
+    int64_t who;
+    double total;
+    s->context->kernels->peak(s->vocabulary, logits, &largest, &who, &total);
+    return exp((double)logits[token] - (double)largest) / total;
+}
+
+/* Probabilities of silence of the jobs that begin. */
+static void hear_silence(search *s) {
+    int count = 0;
+    for (int number = 0; number < s->texts; number++)
+        if (s->jobs[number].used && s->jobs[number].step == 0)
+            s->row_list[count++] = s->jobs[number].start_row;
+    if (count == 0)
+        return;
+    sh_decoder_logits(s->network, s->row_list, count, s->logits);
+    for (int number = 0, i = 0; number < s->texts; number++) {
+        search_job *job = &s->jobs[number];
+        if (job->used && job->step == 0)
+            job->no_speech = probability_of(s, logits_of(s, i++), job->task.no_speech);
+    }
+}
+
+static void rules_task(void *shared, int64_t index, int thread) {
+    search *s = shared;
+    logit_row *row = &s->rows[index];
+    const search_job *job = &s->jobs[row->job];
+    const hypothesis *h = &s->live[job->texts[row->text]];
+    float *logits = logits_of(s, index);
+    double total;
+    (void)thread;
+    sh_rules_apply(&job->task.rules, h->tokens, h->count, logits);
+    s->context->kernels->peak(s->vocabulary, logits, &row->largest, &row->who, &total);
+    row->sum = (double)row->largest + log(total);
+    row->damaged = !isfinite(row->sum);
 }
 
 /* ---- Greedy, and samples -------------------------------------------------------- */
 
-/* A token with the probability that softmax(logits / temperature) gives it. */
-static int32_t draw(const float *logits, int count, const search_task *task,
-                    uint64_t counter) {
-    const double heat = 1 / (double)task->temperature;
-    const double largest = (double)logits[sh_largest_logit(logits, count)];
+/* A token with the probability that softmax(logits / temperature) gives it. room: [V]. */
+static int32_t draw(const search *s, const search_task *task, const logit_row *row,
+                    const float *logits, uint64_t counter, float *room) {
     const double uniform =
         (double)(sh_random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
-    double total = 0, passed = 0;
-    int32_t last = task->rules.end;
-    for (int i = 0; i < count; i++)
-        total += exp(((double)logits[i] - largest) * heat);
-    for (int32_t i = 0; i < count; i++) {
-        const double share = exp(((double)logits[i] - largest) * heat);
-        passed += share;
-        last = share > 0 ? i : last;
-        if (share > 0 && passed > uniform * total)
+    float total;
+    double passed = 0, all = 0;
+    int32_t last = (int32_t)row->who;
+    for (int i = 0; i < s->vocabulary; i++)
+        room[i] = (logits[i] - row->largest) / task->temperature;
+    s->context->kernels->soften(s->vocabulary, room, &total);
+    for (int i = 0; i < s->vocabulary; i++)
+        all += (double)room[i];
+    for (int32_t i = 0; i < s->vocabulary; i++) {
+        passed += (double)room[i];
+        last = room[i] > 0 ? i : last;
+        if (room[i] > 0 && passed > uniform * all)
             return i;
     }
     return last;
 }
 
-/* sh_log_sum_exp of a row after the rules, which always leave a token to choose. */
-static double sum_of(search *s, const float *logits) {
-    const double sum = sh_log_sum_exp(logits, s->vocabulary);
-    s->damaged = s->damaged || !isfinite(sum);
-    return sum;
-}
-
-static void extend(search *s, const search_task *task, int beam, uint64_t step) {
-    hypothesis *h = &s->live[beam];
-    float *logits = logits_of(s, beam);
-    if (h->ended) { /* the others go on; what this one is given is not read */
-        s->chosen[beam] = task->rules.end;
-        return;
-    }
-    sh_rules_apply(&task->rules, h->tokens, h->count, logits);
-    const double whole = sum_of(s, logits);
+static void extend(search *s, const logit_row *row, const float *logits, int text,
+                   float *room) {
+    const search_job *job = &s->jobs[row->job];
+    const search_task *task = &job->task;
+    hypothesis *h = &s->live[job->texts[text]];
+    const uint64_t counter = (uint64_t)job->step * (uint64_t)task->beams + (uint64_t)text;
     int32_t token = task->rules.end;
-    if (isfinite(whole)) {
-        token = task->temperature > 0 ? draw(logits, s->vocabulary, task,
-                                             step * (uint64_t)s->beams + (uint64_t)beam)
-                                      : sh_largest_logit(logits, s->vocabulary);
-        h->sum += (double)logits[token] - whole;
+    if (!row->damaged) {
+        token = task->temperature > 0 ? draw(s, task, row, logits, counter, room)
+                                      : (int32_t)row->who;
+        h->sum += (double)logits[token] - row->sum;
     }
-    s->chosen[beam] = token;
     if (token == task->rules.end)
         h->ended = true;
     else
-        h->tokens[h->count++] = token;
-}
-
-static int still_open(const hypothesis *list, int count) {
-    int open = 0;
-    for (int i = 0; i < count; i++)
-        open += !list[i].ended;
-    return open;
-}
-
-/* logits_of(0) are those after the prompt. */
-static const hypothesis *run_samples(search *s, const search_task *task, int beams) {
-    for (int beam = 1; beam < beams; beam++)
-        memcpy(logits_of(s, beam), logits_of(s, 0),
-               (size_t)s->vocabulary * sizeof *s->logits);
-    for (int step = 0; step < task->longest; step++) {
-        for (int beam = 0; beam < beams; beam++)
-            extend(s, task, beam, (uint64_t)step);
-        if (!still_open(s->live, beams) || sh_decoder_room(s->network, 0) == 0 ||
-            step + 1 == task->longest)
-            break;
-        sh_decoder_step(s->network, s->chosen, beams);
-        sh_decoder_logits(s->network, 0, beams, s->logits);
-    }
-    return &s->live[best_of(s->live, beams)];
+        lengthen(h, token, (float)((double)logits[token] - row->sum));
 }
 
 /* ---- Beams ---------------------------------------------------------------------- */
@@ -293,140 +482,199 @@ static int insert(candidate *list, int count, int most, candidate one) {
     return count;
 }
 
-/* Adds the best beams + 1 continuations of one beam to the candidates; returns their new
-   count. */
-static int propose(search *s, const search_task *task, int beam, int count) {
-    const hypothesis *h = &s->live[beam];
-    float *logits = logits_of(s, beam);
-    candidate *own = s->candidates + count;
-    const int most = task->beams + 1;
+/* The best beams + 1 continuations of one beam. */
+static void propose(search *s, const logit_row *row, const float *logits) {
+    const search_job *job = &s->jobs[row->job];
+    const int32_t text = job->texts[row->text];
+    const hypothesis *h = &s->live[text];
+    candidate *own = s->candidates + (int64_t)text * (s->texts + 1);
+    const int most = job->task.beams + 1;
     int found = 0;
-    sh_rules_apply(&task->rules, h->tokens, h->count, logits);
-    const double whole = sum_of(s, logits);
-    if (!isfinite(whole))
-        return count;
     float floor = -INFINITY;
-    for (int32_t token = 0; token < s->vocabulary; token++)
+    for (int32_t token = 0; token < s->vocabulary && !row->damaged; token++)
         if (logits[token] > floor) {
-            const double sum = h->sum + ((double)logits[token] - whole);
-            found = insert(own, found, most, (candidate){sum, token, beam});
+            const double one = (double)logits[token] - row->sum;
+            found = insert(own, found, most,
+                           (candidate){h->sum + one, (float)one, token, row->text});
             if (found == most)
                 floor = logits[own[most - 1].token];
         }
-    return count + found;
+    s->found[text] = found;
 }
 
-static void sort_candidates(candidate *list, int count) {
-    for (int i = 1; i < count; i++) {
-        const candidate one = list[i];
-        int at = i;
-        for (; at > 0 && is_better(&one, &list[at - 1]); at--)
-            list[at] = list[at - 1];
-        list[at] = one;
-    }
+/* After a row of logits: the next token of its text, of all texts of a job that begins,
+   or what a beam proposes. */
+static void choose_task(void *shared, int64_t index, int thread) {
+    search *s = shared;
+    const logit_row *row = &s->rows[index];
+    const search_job *job = &s->jobs[row->job];
+    const float *logits = logits_of(s, index);
+    float *room = s->drawing + (int64_t)thread * s->vocabulary;
+    if (has_beams(job))
+        propose(s, row, logits);
+    else if (job->step > 0)
+        extend(s, row, logits, row->text, room);
+    else
+        for (int text = 0; text < job->task.beams; text++)
+            extend(s, row, logits, text, room);
 }
 
-static void finish(search *s, const candidate *end, int beams, int *done) {
-    if (*done == beams)
+static void finish(search *s, search_job *job, const candidate *end) {
+    if (job->done == job->task.beams)
         return;
-    hypothesis *h = &s->done[(*done)++];
-    copy_hypothesis(h, &s->live[end->parent]);
+    hypothesis *h = &s->done[job->texts[job->done++]];
+    copy_hypothesis(h, &s->live[job->texts[end->parent]]);
     h->sum = end->sum;
 }
 
-static void continue_with(search *s, const candidate *c, int beam) {
-    hypothesis *h = &s->next[beam];
-    copy_hypothesis(h, &s->live[c->parent]);
-    h->tokens[h->count++] = c->token;
+static void continue_with(search *s, const search_job *job, const candidate *c,
+                          int beam) {
+    const int32_t text = job->texts[beam];
+    hypothesis *h = &s->next[text];
+    copy_hypothesis(h, &s->live[job->texts[c->parent]]);
+    lengthen(h, c->token, c->logprob);
     h->sum = c->sum;
-    s->chosen[beam] = c->token;
-    s->parents[beam] = c->parent;
+    s->parents[beam] = job->texts[c->parent];
+}
+
+/* All candidates of a job, the best first; returns how many. */
+static int merge(search *s, const search_job *job, int texts) {
+    int count = 0;
+    for (int i = 0; i < texts; i++) {
+        const candidate *own = s->candidates + (int64_t)job->texts[i] * (s->texts + 1);
+        for (int j = 0; j < s->found[job->texts[i]]; j++)
+            count = insert(s->merged, count, count + 1, own[j]);
+    }
+    return count;
+}
+
+static void exchange(hypothesis *a, hypothesis *b) {
+    const hypothesis before = *a;
+    *a = *b;
+    *b = before;
 }
 
 /* One step: the best candidates that go on are the next beams, those that end before the
-   last of them are done. Returns how many go on. */
-static int advance(search *s, const search_task *task, int live, int *done) {
-    int count = 0, kept = 0;
-    for (int beam = 0; beam < live; beam++)
-        count = propose(s, task, beam, count);
-    sort_candidates(s->candidates, count);
-    for (int i = 0; i < count && kept < task->beams; i++) {
-        if (s->candidates[i].token == task->rules.end)
-            finish(s, &s->candidates[i], task->beams, done);
+   last of them are done. */
+static void advance_beams(search *s, search_job *job) {
+    const int count = merge(s, job, job->step == 0 ? 1 : job->live);
+    int kept = 0;
+    for (int i = 0; i < count && kept < job->task.beams; i++) {
+        if (s->merged[i].token == job->task.rules.end)
+            finish(s, job, &s->merged[i]);
         else
-            continue_with(s, &s->candidates[i], kept++);
+            continue_with(s, job, &s->merged[i], kept++);
     }
-    hypothesis *before = s->live;
-    s->live = s->next;
-    s->next = before;
-    return kept;
+    for (int i = 0; i < kept; i++)
+        exchange(&s->live[job->texts[i]], &s->next[job->texts[i]]);
+    job->live = kept;
 }
 
-static const hypothesis *run_beams(search *s, const search_task *task) {
-    int live = 1, done = 0; /* all beams begin with the same text */
-    for (int step = 0; step < task->longest; step++) {
-        live = advance(s, task, live, &done);
-        if (live == 0 || done == task->beams || sh_decoder_room(s->network, 0) == 0 ||
-            step + 1 == task->longest)
-            break;
-        sh_decoder_reorder(s->network, s->parents, live);
-        sh_decoder_step(s->network, s->chosen, live);
-        sh_decoder_logits(s->network, 0, live, s->logits);
+/* Where too few have ended, the likeliest of the others, which are sorted. */
+static void end_beams(search *s, search_job *job) {
+    for (int i = 0; i < job->live && job->done < job->task.beams; i++)
+        copy_hypothesis(&s->done[job->texts[job->done++]], &s->live[job->texts[i]]);
+    if (job->done == 0) {
+        s->done[job->texts[0]].count = 0;
+        s->done[job->texts[0]].sum = 0;
+        job->done = 1;
     }
-    /* Where too few have ended, the likeliest of the others, which are sorted. */
-    for (int beam = 0; beam < live && done < task->beams; beam++)
-        copy_hypothesis(&s->done[done++], &s->live[beam]);
-    if (done == 0) {
-        s->done[0].count = 0;
-        s->done[0].sum = 0;
-        done = 1;
-    }
-    return &s->done[best_of(s->done, done)];
 }
 
-/* ---- The search ----------------------------------------------------------------- */
+/* ---- Steps ---------------------------------------------------------------------- */
 
-static double probability_of(const float *logits, int vocabulary, int32_t token) {
-    return exp((double)logits[token] - sh_log_sum_exp(logits, vocabulary));
+static int still_open(const search *s, const search_job *job) {
+    int open = 0;
+    for (int i = 0; i < job->task.beams; i++)
+        open += !s->live[job->texts[i]].ended;
+    return open;
+}
+
+static void end_job(search *s, search_job *job) {
+    if (has_beams(job))
+        end_beams(s, job);
+    job->best = has_beams(job) ? best_of(job, s->done, job->done)
+                               : best_of(job, s->live, job->task.beams);
+    job->ended = true;
+}
+
+/* The prompt was read by the first text; the others have it as their past too. */
+static void share_prompt(search *s, const search_job *job) {
+    for (int i = 0; i < job->task.beams; i++)
+        s->parents[i] = job->texts[0];
+    sh_decoder_reorder(s->network, job->texts, s->parents, job->task.beams);
+}
+
+static void queue_texts(search *s, const search_job *job) {
+    const int texts = has_beams(job) ? job->live : job->task.beams;
+    for (int i = 0; i < texts; i++) {
+        const int32_t text = job->texts[i];
+        const hypothesis *h = &s->live[text];
+        if (!h->ended)
+            s->pending[text] =
+                sh_decoder_queue(s->network, text, h->tokens[h->count - 1]);
+    }
+}
+
+/* The tokens are chosen: ends a job, or queues its next rows. */
+static void advance_job(search *s, search_job *job) {
+    if (has_beams(job))
+        advance_beams(s, job);
+    const bool over = has_beams(job) ? job->live == 0 || job->done == job->task.beams
+                                     : still_open(s, job) == 0;
+    if (over || ++job->step == job->task.longest) {
+        end_job(s, job);
+        return;
+    }
+    if (has_beams(job))
+        sh_decoder_reorder(s->network, job->texts, s->parents, job->live);
+    else if (job->step == 1 && job->task.beams > 1)
+        share_prompt(s, job);
+    queue_texts(s, job);
+}
+
+shoal_status sh_search_step(search *s) {
+    bool damaged = false;
+    sh_decoder_run(s->network);
+    hear_silence(s);
+    list_rows(s);
+    for (int i = 0; i < s->row_count; i++)
+        s->row_list[i] = s->rows[i].row;
+    sh_decoder_logits(s->network, s->row_list, s->row_count, s->logits);
+    const team all = sh_team_of(s->context);
+    sh_team_run(all, s->row_count, rules_task, s);
+    sh_team_run(all, s->row_count, choose_task, s);
+    for (int i = 0; i < s->row_count; i++)
+        damaged = damaged || s->rows[i].damaged;
+    for (int number = 0; number < s->texts; number++)
+        if (s->jobs[number].used && !s->jobs[number].ended)
+            advance_job(s, &s->jobs[number]);
+    return damaged ? sh_fail(s->context, SHOAL_BAD_FILE,
+                             "the model's decoder gives NaN or infinities: its weights "
+                             "are damaged")
+                   : SHOAL_OK;
 }
 
 shoal_status sh_search_run(search *s, const search_task *task, search_result *result) {
-    search_task bounded = *task;
-    const int room = s->positions - task->prompt_count;
-    bounded.beams = task->beams < s->beams ? task->beams : s->beams;
-    if (task->longest > room + 1)
-        bounded.longest = room + 1;
-    if (bounded.longest > s->positions)
-        bounded.longest = s->positions;
-    s->damaged = false;
-    sh_decoder_begin(s->network, task->prompt, task->prompt_count);
-    sh_decoder_logits(s->network, task->start, 1, s->logits);
-    result->no_speech = probability_of(s->logits, s->vocabulary, task->no_speech);
-    sh_decoder_logits(s->network, task->prompt_count - 1, 1, s->logits);
-    for (int beam = 0; beam < s->beams; beam++) {
-        s->live[beam].count = 0;
-        s->live[beam].sum = 0;
-        s->live[beam].ended = false;
-    }
-    const bool sampled = task->temperature > 0;
-    const hypothesis *best = sampled ? run_samples(s, &bounded, bounded.beams)
-                             : bounded.beams == 1 ? run_samples(s, &bounded, 1)
-                                                  : run_beams(s, &bounded);
-    result->tokens = best->tokens;
-    result->count = best->count;
-    result->mean_logprob = best->sum / (best->count + 1);
-    return s->damaged
-               ? sh_fail(s->context, SHOAL_BAD_FILE,
-                         "the model's decoder gives NaN or infinities: its weights "
-                         "are damaged")
-               : SHOAL_OK;
+    const int number = sh_search_begin(s, task);
+    shoal_status status = SHOAL_OK;
+    while (status == SHOAL_OK && !sh_search_ended(s, number, result))
+        status = sh_search_step(s);
+    if (status == SHOAL_OK)
+        sh_search_drop(s, number);
+    else
+        sh_search_drop_all(s);
+    return status;
 }
 
-int32_t sh_search_choice(search *s, int32_t after, const int32_t *among, int count,
-                         double *probability) {
+int32_t sh_search_choice(search *s, int window, int32_t after, const int32_t *among,
+                         int count, double *probability) {
+    const int32_t text = s->free_texts[s->free_count - 1];
     int best = 0;
-    sh_decoder_begin(s->network, &after, 1);
-    sh_decoder_logits(s->network, 0, 1, s->logits);
+    sh_decoder_begin(s->network, text, window);
+    const int32_t row = sh_decoder_queue(s->network, text, after);
+    sh_decoder_run(s->network);
+    sh_decoder_logits(s->network, &row, 1, s->logits);
     for (int i = 0; i < count; i++)
         if (s->logits[among[i]] > s->logits[among[best]])
             best = i;

@@ -52,15 +52,29 @@ static const char *attention_of(const shoal_speech_options *options) {
     return options->attention ? options->attention : "full";
 }
 
+/* Twice as many texts as windows: samples of some beside the single texts of others. */
+static decoder_limits limits_of(const shoal_speech *s,
+                                const shoal_speech_options *options) {
+    const bool exact = options->exact != 0;
+    const int64_t fit = SPEECH_BATCH_BYTES /
+                        sh_decoder_window_bytes(sizes_of(s->model), exact);
+    const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
+    const int windows = options->batch ? options->batch : (int)chosen;
+    return (decoder_limits){.windows = windows,
+                            .texts = (int)max(s->beams, windows > 1 ? 2 * windows : 1),
+                            .exact = exact};
+}
+
 static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *options) {
     const whisper_file *file = s->model->file;
-    const int beams = options->beams ? options->beams : SPEECH_SAMPLES;
+    s->beams = options->beams ? options->beams : SPEECH_SAMPLES;
     s->force = options->force != 0;
+    const decoder_limits limits = limits_of(s, options);
     shoal_status status = shoal_speech_set_attention(s, attention_of(options));
     if (status == SHOAL_OK)
         status = sh_mel_create(s->context, file->sizes.mels, file->mel_filters, &s->mel);
     if (status == SHOAL_OK)
-        status = sh_decoder_create(s->context, s->model, beams, &s->decoder);
+        status = sh_decoder_create(s->context, s->model, &limits, &s->decoder);
     if (status == SHOAL_OK)
         status = sh_search_create(s->context, s->decoder, &s->search);
     return status;
@@ -80,6 +94,9 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
                        wanted.beams, SPEECH_MOST_BEAMS);
+    if (wanted.batch < 0 || wanted.batch > SPEECH_MOST_BATCH)
+        return sh_fail(context, SHOAL_INVALID, "batch is %d: it must be from 1 to %d",
+                       wanted.batch, SPEECH_MOST_BATCH);
     shoal_attention parsed;
     shoal_status status =
         parse_attention(context, attention_of(&wanted), wanted.force != 0, &parsed);
@@ -203,8 +220,12 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
             return sh_fail(s->context, SHOAL_INVALID,
                            "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
                            (int)text[i], (int)sizes->vocabulary);
-    sh_decoder_set_audio(s->decoder, encoded);
-    sh_decoder_begin(s->decoder, text, (int)count);
-    sh_decoder_logits(s->decoder, 0, (int)count, logits);
+    sh_decoder_hear(s->decoder, 0, encoded);
+    sh_decoder_begin(s->decoder, 0, 0);
+    for (int64_t i = 0; i < count; i++)
+        sh_decoder_queue(s->decoder, 0, text[i]);
+    sh_decoder_run(s->decoder);
+    for (int32_t i = 0; i < count; i++)
+        sh_decoder_logits(s->decoder, &i, 1, logits + i * sizes->vocabulary);
     return SHOAL_OK;
 }

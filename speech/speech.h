@@ -12,7 +12,10 @@
 enum {
     SPEECH_TEXT = 64 << 10, /* bytes of a window's text; longer ones are cut */
     SPEECH_SAMPLES = 5,     /* texts drawn at a temperature, of which the best counts */
-    SPEECH_MOST_BEAMS = 64
+    SPEECH_MOST_BEAMS = 64,
+    SPEECH_MOST_BATCH = 64,
+    SPEECH_BATCH = 16,             /* windows side by side, unless asked otherwise, */
+    SPEECH_BATCH_BYTES = 256 << 20 /* as long as keys and values of their sound fit */
 };
 
 enum {
@@ -33,6 +36,7 @@ struct shoal_speech {
     mel *mel;
     decoder *decoder;
     search *search;
+    int beams;             /* of a search, at most */
     bool force;            /* kinds that make no sense are taken too */
     size_t bytes;          /* of this block */
     float *features;       /* [mels][MEL_FRAMES] */

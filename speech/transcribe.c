@@ -180,6 +180,7 @@ static decode_rules rules_of(const tokens *t, bool timestamps) {
                           .first_timestamp = t->first_timestamp,
                           .latest_beginning = t->first_timestamp + TIME_STEPS_PER_SECOND,
                           .timestamps = timestamps,
+                          .published = true,
                           .never = t->suppress,
                           .not_first = t->suppress_first,
                           .never_count = t->suppress_count,
@@ -222,7 +223,7 @@ static bool is_believable(const window_task *task, const window_text *result) {
     return result->compression <= REPEATS_ABOVE && result->mean_logprob >= UNLIKELY_BELOW;
 }
 
-/* After sh_decoder_set_audio: decodes at rising temperatures until the text is
+/* After sh_decoder_hear: decodes at rising temperatures until the text is
    believable. Returns how many attempts there were. */
 static shoal_status decode_window(shoal_speech *speech, const window_task *task,
                                   window_text *result, int *attempts) {
@@ -236,7 +237,9 @@ static shoal_status decode_window(shoal_speech *speech, const window_task *task,
     for (int attempt = 0; attempt < tries && status == SHOAL_OK; attempt++) {
         search_result found;
         wanted.temperature = temperatures[attempt];
-        wanted.beams = attempt == 0 ? task->beams : SPEECH_SAMPLES;
+        wanted.beams = attempt == 0                     ? task->beams
+                       : speech->beams < SPEECH_SAMPLES ? speech->beams
+                                                        : SPEECH_SAMPLES;
         wanted.seed = task->seed + (uint64_t)attempt;
         status = sh_search_run(speech->search, &wanted, &found);
         *result = (window_text){.sampled = found.tokens,
@@ -292,10 +295,10 @@ static shoal_status prepare(transcription *t) {
     const shoal_transcribe_options *options = t->options;
     shoal_context *context = t->speech->context;
     const int beams = options->beams ? options->beams : 1;
-    if (beams < 1 || beams > sh_decoder_texts(t->speech->decoder))
+    if (beams < 1 || beams > t->speech->beams)
         return sh_fail(context, SHOAL_INVALID,
                        "beams is %d: the model was opened for 1 to %d", beams,
-                       sh_decoder_texts(t->speech->decoder));
+                       t->speech->beams);
     if (options->translate && !t->speech->model->file->tokens.multilingual)
         return sh_fail(context, SHOAL_INVALID,
                        "translate: this model knows English only");
@@ -315,7 +318,7 @@ static void detect_language(transcription *t) {
     int32_t among[LANGUAGE_COUNT];
     for (int32_t i = 0; i < known->languages; i++)
         among[i] = known->first_language + i;
-    t->task.language = sh_search_choice(t->speech->search, known->start, among,
+    t->task.language = sh_search_choice(t->speech->search, 0, known->start, among,
                                         known->languages,
                                         &t->summary.language_probability);
     strncpy(t->summary.language,
@@ -410,7 +413,7 @@ static shoal_status take_encoded(transcription *t, const float *encoded) {
     if (status != SHOAL_OK)
         return status;
     const double begun = sh_seconds();
-    sh_decoder_set_audio(t->speech->decoder, encoded);
+    sh_decoder_hear(t->speech->decoder, 0, encoded);
     t->guessed = false;
     if (!*t->summary.language)
         detect_language(t);

@@ -13,6 +13,7 @@ typedef struct {
     block_layout *memory;
     shoal_status status; /* of the first weight that could not be read */
     bool placing;        /* the memory is allocated: copy the weights */
+    float *widened;      /* [4 T]: a row of a matrix as floats */
 } loader;
 
 static const file_tensor *find(const loader *load, const char *block, const char *name) {
@@ -129,6 +130,58 @@ static linear load_linear(loader *load, const char *block, joined parts) {
                     .bias = load_biases(load, block, &parts)};
 }
 
+/* ---- Packed matrices, of the decoder --------------------------------------------- */
+
+static packed_form form_of(const loader *load, const char *block, const joined *parts) {
+    return all_half(load, block, parts) ? PACKED_HALVES : PACKED_FLOATS;
+}
+
+/* One row of a part into the blocks. */
+static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
+                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const char *data = (const char *)tensor->data + (size_t)row * bytes;
+    if (form == PACKED_FLOATS) {
+        const file_tensor alone = {.name = tensor->name,
+                                   .dtype = tensor->dtype,
+                                   .rank = 1,
+                                   .shape = {inputs},
+                                   .data = data,
+                                   .bytes = bytes};
+        copy_floats(load, &alone, load->widened);
+        data = (const char *)load->widened;
+    }
+    sh_packed_put(form, inputs, output, data, blocks);
+}
+
+static void pack_parts(loader *load, const char *block, packed_form form,
+                       const joined *parts, void *blocks) {
+    const int count = joined_count(parts);
+    memset(blocks, 0,
+           (size_t)sh_packed_bytes(form, parts->inputs, count * parts->outputs));
+    for (int i = 0; i < count; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        for (int64_t row = 0; row < parts->outputs; row++)
+            pack_row(load, tensor, form, parts->inputs, row, i * parts->outputs + row,
+                     blocks);
+    }
+}
+
+static packed_linear load_packed(loader *load, const char *block, joined parts,
+                                 bool biased) {
+    const int64_t outputs = parts.outputs * joined_count(&parts);
+    const packed_form form = form_of(load, block, &parts);
+    void *blocks =
+        sh_reserve(load->memory, sh_packed_bytes(form, parts.inputs, outputs), 1);
+    if (load->placing)
+        pack_parts(load, block, form, &parts, blocks);
+    return (packed_linear){.inputs = parts.inputs,
+                           .outputs = outputs,
+                           .form = form,
+                           .blocks = blocks,
+                           .bias = biased ? load_biases(load, block, &parts).data : NULL};
+}
+
 /* The part at `index` of a joined weight. */
 static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
     const size_t size = whole->weight.half ? sizeof(uint16_t) : sizeof(float);
@@ -232,24 +285,29 @@ static decoder_layer load_decoder_layer(loader *load, int index) {
     layer.self_norm = load_norm(load, width, block, "attn_ln");
     layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
     layer.forward_norm = load_norm(load, width, block, "mlp_ln");
-    layer.self_in = load_linear(load, block,
+    layer.self_in = load_packed(load, block,
                                 (joined){{"attn.query", "attn.key", "attn.value"},
                                          width,
                                          width,
-                                         false});
+                                         false},
+                                true);
     layer.self_out =
-        load_linear(load, block, (joined){{"attn.out"}, width, width, false});
-    layer.cross_query =
-        load_linear(load, block, (joined){{"cross_attn.query"}, width, width, false});
-    layer.cross_in = load_linear(load, block,
+        load_packed(load, block, (joined){{"attn.out"}, width, width, false}, true);
+    layer.cross_query = load_packed(load, block,
+                                    (joined){{"cross_attn.query"}, width, width, false},
+                                    true);
+    layer.cross_in = load_packed(load, block,
                                  (joined){{"cross_attn.key", "cross_attn.value"},
                                           sizes->audio_width,
                                           width,
-                                          false});
+                                          false},
+                                 true);
     layer.cross_out =
-        load_linear(load, block, (joined){{"cross_attn.out"}, width, width, false});
-    layer.widen = load_linear(load, block, (joined){{"mlp.0"}, width, 4 * width, false});
-    layer.narrow = load_linear(load, block, (joined){{"mlp.2"}, 4 * width, width, false});
+        load_packed(load, block, (joined){{"cross_attn.out"}, width, width, false}, true);
+    layer.widen =
+        load_packed(load, block, (joined){{"mlp.0"}, width, 4 * width, false}, true);
+    layer.narrow =
+        load_packed(load, block, (joined){{"mlp.2"}, 4 * width, width, false}, true);
     return layer;
 }
 
@@ -260,9 +318,7 @@ static void load_decoder(loader *load) {
                           sizes->text_width,
                           sizes->vocabulary,
                           false};
-    model->embedding = (linear){.inputs = sizes->text_width,
-                                .outputs = sizes->vocabulary,
-                                .weight = load_matrix(load, "decoder.", &table)};
+    model->embedding = load_packed(load, "decoder.", table, false);
     model->text_positions = load_floats(load, "decoder.", "positional_embedding");
     decoder_layer *layers = sh_reserve(load->memory, sizes->text_layers, sizeof *layers);
     for (int i = 0; i < sizes->text_layers; i++) {
@@ -281,6 +337,7 @@ static void load_all(void *argument, block_layout *memory) {
     load->memory = memory;
     load->placing = memory->base != NULL;
     sh_reserve(memory, 1, sizeof *load->model);
+    load->widened = reserve_floats(memory, 4, sizes_of(load->model)->text_width);
     load_encoder(load);
     load_decoder(load);
 }

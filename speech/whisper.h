@@ -6,18 +6,19 @@
 
 #include "models/nn/encoder.h"
 #include "models/nn/layers.h"
+#include "models/nn/packed.h"
 #include "speech/whisper_file.h"
 
 /* One block of the decoder. Projections of the same input are one matrix; the keys, which
    have no bias, have zeros there. */
 typedef struct {
     layer_norm self_norm, cross_norm, forward_norm; /* [T] */
-    linear self_in;                                 /* [3 T][T]: query, key, value */
-    linear self_out;                                /* [T][T] */
-    linear cross_query;                             /* [T][T] */
-    linear cross_in;                                /* [2 T][E]: key, value */
-    linear cross_out;                               /* [T][T] */
-    linear widen, narrow;                           /* [4 T][T], [T][4 T] */
+    packed_linear self_in;                          /* [3 T][T]: query, key, value */
+    packed_linear self_out;                         /* [T][T] */
+    packed_linear cross_query;                      /* [T][T] */
+    packed_linear cross_in;                         /* [2 T][E]: key, value */
+    packed_linear cross_out;                        /* [T][T] */
+    packed_linear widen, narrow;                    /* [4 T][T], [T][4 T] */
 } decoder_layer;
 
 typedef struct {
@@ -27,16 +28,16 @@ typedef struct {
     const float *audio_positions; /* [P][E] */
     encoder_weights encoder;
     bool half_encoder;           /* the encoder's matrices are halves in memory */
-    linear embedding;            /* [vocabulary][T]; also the output layer */
+    packed_linear embedding;     /* [vocabulary][T]; also the output layer */
     const float *text_positions; /* [text positions][T] */
     decoder_layer *decoder;      /* [text layers] */
     layer_norm last_norm;        /* [T] */
     size_t bytes;
 } whisper_model;
 
-/* Reads the file and copies its weights into one aligned block. Half-precision matrices
-   of the decoder stay halves; those of the encoder become floats as long as they are
-   few (WIDENED_MOST bytes), since it runs over them with many rows. */
+/* Reads the file and copies its weights into one aligned block. Matrices of the decoder
+   keep the file's precision and are packed; halves of the encoder become floats as long
+   as they are few (WIDENED_MOST bytes), since it runs over them with many rows. */
 enum { WIDENED_MOST = 256 << 20 };
 shoal_status sh_whisper_open(shoal_context *context, const char *path,
                              whisper_model **made);

@@ -3,6 +3,7 @@
  * defined
  *     FUSED(a, b, c)        a b + c, rounded once where the instruction set can
  *     widen8(halves, out)   eight halves to floats
+ *     narrow8(x, halves)    eight floats to halves, as float_to_half
  * Loops are elementwise, or sums over eight lanes in a fixed order: compilers make
  * vectors of them without being allowed to reorder anything. So all vector tables give
  * the same bits, and the scalar one differs by the fused roundings alone. */
@@ -343,4 +344,59 @@ static void sum_squares(int64_t count, const float *x, double *total) {
     for (; i < count; i++)
         rest += (double)x[i] * (double)x[i];
     *total = (sums[0] + sums[2]) + (sums[1] + sums[3]) + rest;
+}
+
+static void narrow(int64_t count, const float *x, uint16_t *halves) {
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        narrow8(x + i, halves + i);
+    for (; i < count; i++)
+        halves[i] = float_to_half(x[i]);
+}
+
+static float largest_of(int64_t count, const float *x) {
+    enum { SIDE_BY_SIDE = 32 };
+    float tops[SIDE_BY_SIDE];
+    int64_t i = 0;
+    for (int j = 0; j < SIDE_BY_SIDE; j++)
+        tops[j] = -INFINITY;
+    for (; i + SIDE_BY_SIDE <= count; i += SIDE_BY_SIDE)
+        for (int j = 0; j < SIDE_BY_SIDE; j++)
+            tops[j] = x[i + j] > tops[j] ? x[i + j] : tops[j];
+    for (; i < count; i++)
+        tops[0] = x[i] > tops[0] ? x[i] : tops[0];
+    for (int j = 1; j < SIDE_BY_SIDE; j++)
+        tops[0] = tops[j] > tops[0] ? tops[j] : tops[0];
+    return tops[0];
+}
+
+static void peak(int64_t count, const float *x, float *largest, int64_t *who,
+                 double *total) {
+    const float top = largest_of(count, x);
+    float powers[CHUNK];
+    int64_t at = 0;
+    double all = 0;
+    while (at < count && x[at] != top)
+        at++;
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t some = min(CHUNK, count - first);
+        for (int64_t j = 0; j < some; j++)
+            powers[j] = exp_lane(x[first + j] - top);
+        all += (double)sum(some, powers);
+    }
+    *largest = top;
+    *who = at < count ? at : 0;
+    *total = all;
+}
+
+static void soften(int64_t count, float *x, float *total) {
+    const float top = largest_of(count, x);
+    float all = 0;
+    for (int64_t first = 0; first < count; first += CHUNK) {
+        int64_t some = min(CHUNK, count - first);
+        for (int64_t j = 0; j < some; j++)
+            x[first + j] = exp_lane(x[first + j] - top);
+        all += sum(some, x + first);
+    }
+    *total = all;
 }

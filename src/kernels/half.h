@@ -19,4 +19,26 @@ static inline float half_to_float(uint16_t half) {
     return magnitude.value;
 }
 
+/* The nearest half, of two equally near the even one; beyond the largest, 65504, that.
+   NaN stays NaN. */
+static inline uint16_t float_to_half(float value) {
+    union {
+        float value;
+        uint32_t bits;
+    } x = {value}, small;
+    const uint32_t sign = x.bits >> 16 & 0x8000u;
+    x.bits &= UINT32_C(0x7fffffff);
+    if (x.bits > UINT32_C(0x7f800000))
+        return (uint16_t)(sign | 0x7e00u);
+    if (x.bits >= UINT32_C(0x477fe000)) /* 65504 */
+        return (uint16_t)(sign | 0x7bffu);
+    if (x.bits < UINT32_C(0x38800000)) { /* below 2^-14: the sum rounds at 2^-24 */
+        small.value = x.value + 0.5f;
+        return (uint16_t)(sign | (small.bits - UINT32_C(0x3f000000)));
+    }
+    /* Half of the last bit kept, less one where that is even, and the bias. */
+    x.bits += UINT32_C(0xc8000fff) + (x.bits >> 13 & 1);
+    return (uint16_t)(sign | x.bits >> 13);
+}
+
 #endif

@@ -51,6 +51,17 @@ typedef struct {
     bool adaptive; /* false: value = keep value - momentum first */
 } adam_numbers;
 
+/* Matrices [outputs][inputs] for products with few rows: blocks of PACKED_OUTPUTS
+   outputs, each [inputs][PACKED_OUTPUTS], so that outputs are lanes. PACKED_BYTES has per
+   PACKED_GROUP inputs (of which there is a whole number) a packed_group; a weight is
+   fma(bytes[i][j], scale[j], shift[j]). */
+enum { PACKED_OUTPUTS = 32, PACKED_GROUP = 32, PACKED_ROWS = 12 };
+typedef enum { PACKED_FLOATS, PACKED_HALVES, PACKED_BYTES } packed_form;
+typedef struct {
+    uint16_t scale[PACKED_OUTPUTS], shift[PACKED_OUTPUTS]; /* halves */
+    int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];
+} packed_group;
+
 #define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
 SHOAL_KERNELS(DECLARE_KERNEL)
 #undef DECLARE_KERNEL

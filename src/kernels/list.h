@@ -124,6 +124,21 @@
                   const void *w, bool half, float *out))                                 \
     /* Halves to floats. */                                                              \
     KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                   \
+    /* Floats to the nearest halves, of two equally near the even one; beyond 65504 that. */\
+    KERNEL(narrow, (int64_t count, const float *x, uint16_t *halves))                    \
+    /* y[r][j] = sum over i, in order, by fused multiply-add, of x[i][r] * w[i][j], for  \
+       r < rows <= width and j < PACKED_OUTPUTS: the same bits whatever the rows, the    \
+       width and the instruction set. x is [inputs][width], width 1, 2, 4, 8 or 12; w one\
+       block of a packed matrix (packed_form below). */                                  \
+    KERNEL(packed, (int64_t inputs, const void *w, int form, const float *x, int width,  \
+                    int rows, float *y, int64_t stride))                                 \
+    /* The largest of x [count], count > 0, the first that is it, and the sum of         \
+       exp(x[i] - *largest). NaN is never the largest; where there is nothing above      \
+       -infinity, *who is 0 and the total NaN. */                                        \
+    KERNEL(peak, (int64_t count, const float *x, float *largest, int64_t *who,           \
+                  double *total))                                                        \
+    /* x[i] = exp(x[i] - the largest), and their sum. */                                 \
+    KERNEL(soften, (int64_t count, float *x, float *total))                              \
     /* One step of an optimizer on values [count] and its two moments. */                \
     KERNEL(adam, (int64_t count, const adam_numbers *how, const float *gradient,         \
                   float *first, float *second, float *values))                           \

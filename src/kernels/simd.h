@@ -1,7 +1,8 @@
 /* The verbs that vector code is written in. Each table_*.c is compiled with the flags of
  * its instruction set (cmake/Kernels.cmake), which choose the width and the verbs here:
  *
- *     floats  vf   v_load v_store v_load_some v_store_some v_splat v_fma v_max v_pow2
+ *     floats  vf   v_load v_store v_load_some v_store_some v_load_halves v_load_bytes
+ *                  v_splat v_fma v_max v_pow2
  *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  */
@@ -84,7 +85,32 @@ INLINE void widen8(const uint16_t *halves, float *out) {
 #endif
 }
 
+/* Eight floats to the nearest halves. */
+INLINE void narrow8(const float *x, uint16_t *halves) {
+#if defined(__F16C__)
+    /* The second operand where either is NaN. */
+    const __m256 most = _mm256_set1_ps(65504.0f), least = _mm256_set1_ps(-65504.0f);
+    const __m256 bounded = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(x)));
+    _mm_storeu_si128((void *)halves, _mm256_cvtps_ph(bounded, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__ARM_NEON)
+    const float32x4_t most = vdupq_n_f32(65504.0f), least = vdupq_n_f32(-65504.0f);
+    for (int i = 0; i < 8; i += 4) {
+        const float32x4_t bounded = vmaxq_f32(least, vminq_f32(most, vld1q_f32(x + i)));
+        vst1_u16(halves + i, vreinterpret_u16_f16(vcvt_f16_f32(bounded)));
+    }
+#endif
+}
+
 #if defined(__AVX512F__)
+
+/* Halves and signed bytes as floats, a vector of them. */
+INLINE vf v_load_halves(const uint16_t *x) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
+}
+
+INLINE vf v_load_bytes(const int8_t *x) {
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)x)));
+}
 
 INLINE vf v_load_some(const float *x, int count) {
     return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), x);
@@ -144,6 +170,14 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
 
 #elif defined(__AVX2__)
 
+INLINE vf v_load_halves(const uint16_t *x) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x));
+}
+
+INLINE vf v_load_bytes(const int8_t *x) {
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)x)));
+}
+
 INLINE __m256i mask_some(int count) {
     static const int32_t ramp[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
     return _mm256_loadu_si256((const __m256i *)(const void *)(ramp + 8 - count));
@@ -198,6 +232,17 @@ INLINE vb b_if_equal(vb a, vb b, vb yes, vb no) {
 #define V_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
 
 #elif defined(__ARM_NEON)
+
+INLINE vf v_load_halves(const uint16_t *x) {
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x)));
+}
+
+INLINE vf v_load_bytes(const int8_t *x) {
+    vf v;
+    for (int i = 0; i < LANES; i++)
+        v[i] = (float)x[i];
+    return v;
+}
 
 INLINE vf v_load_some(const float *x, int count) {
     vf v = {0};

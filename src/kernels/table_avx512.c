@@ -3,6 +3,7 @@
 
 #include "kernels/body_ctc.h"
 #include "kernels/body_layers.h"
+#include "kernels/body_packed.h"
 #include "kernels/body_rows.h"
 #include "kernels/body_tiles.h"
 

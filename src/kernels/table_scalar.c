@@ -211,11 +211,39 @@ static void two_dots(const float *x, int64_t stride, int64_t rows, int dim,
     }
 }
 
+static float packed_weight(const void *w, int form, int64_t input, int output) {
+    const packed_group *group = (const packed_group *)w + input / PACKED_GROUP;
+    if (form == PACKED_FLOATS)
+        return ((const float *)w)[input * PACKED_OUTPUTS + output];
+    if (form == PACKED_HALVES)
+        return half_to_float(((const uint16_t *)w)[input * PACKED_OUTPUTS + output]);
+    return fmaf((float)group->bytes[input % PACKED_GROUP][output],
+                half_to_float(group->scale[output]), half_to_float(group->shift[output]));
+}
+
+static void packed(int64_t inputs, const void *w, int form, const float *x, int width,
+                   int rows, float *y, int64_t stride) {
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++)
+            y[r * stride + j] = 0;
+    for (int64_t i = 0; i < inputs; i++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++) {
+            const float weight = packed_weight(w, form, i, j);
+            for (int r = 0; r < rows; r++)
+                y[r * stride + j] = fmaf(x[i * width + r], weight, y[r * stride + j]);
+        }
+}
+
 #define FUSED(a, b, c) ((a) * (b) + (c))
 
 static void widen8(const uint16_t *halves, float *out) {
     for (int i = 0; i < 8; i++)
         out[i] = half_to_float(halves[i]);
+}
+
+static void narrow8(const float *x, uint16_t *halves) {
+    for (int i = 0; i < 8; i++)
+        halves[i] = float_to_half(x[i]);
 }
 
 #include "kernels/body_ctc.h"

@@ -6,6 +6,7 @@
 
 #include "cases.h"
 #include "guarded.h"
+#include "kernels/half.h"
 #include "kernels/kernels.h"
 #include "support.h"
 
@@ -728,6 +729,88 @@ static void check_widen(const kernel_table *table) {
         guarded_finish("widen");
     }
 }
+
+/* Every half comes back, and what lies between two goes to the nearer. */
+static void check_narrow(const kernel_table *table) {
+    enum { COUNT = 65536 + 37 };
+    float *x = guarded_input(COUNT * sizeof *x);
+    uint16_t *expected = guarded_input(COUNT * sizeof *expected);
+    uint16_t *actual = guarded_input(COUNT * sizeof *actual);
+    for (int shift = -1; shift <= 1; shift++) {
+        for (int i = 0; i < COUNT; i++) {
+            const uint16_t half = (uint16_t)(i * 0x6a5);
+            const float next = half_to_float((uint16_t)(half ^ 1));
+            const float here = half_to_float(half);
+            x[i] = isnan(here) || isnan(next) ? 1e30f
+                   : shift < 0                ? here
+                                              : here + 0.5f * (next - here);
+            x[i] = shift > 0 ? nextafterf(x[i], i % 2 ? INFINITY : -INFINITY) : x[i];
+            assert_true(shift >= 0 || x[i] == here || isinf(here) || x[i] == 1e30f);
+        }
+        SCALAR->narrow(COUNT, x, expected);
+        table->narrow(COUNT, x, actual);
+        bytes_compare(expected, actual, COUNT * sizeof *actual, "narrow", table->isa);
+        for (int i = 0; i < COUNT && shift < 0; i++)
+            assert_true(half_to_float(actual[i]) == x[i] || fabsf(x[i]) > 65504);
+    }
+    guarded_finish("narrow");
+}
+
+static void packed_once(const kernel_table *table, int inputs, int salt) {
+    static const int widths[] = {1, 2, 4, 8, 12};
+    const int width = widths[salt % 5], form = salt / 5 % 3, rows = width - salt / 15;
+    const int stride = PACKED_OUTPUTS + salt % 3;
+    if (form == PACKED_BYTES)
+        inputs = (inputs + PACKED_GROUP - 1) / PACKED_GROUP * PACKED_GROUP;
+    const int count = inputs * PACKED_OUTPUTS;
+    const int groups = inputs / PACKED_GROUP;
+    float *x = random_rows(inputs, width, width);
+    void *w = form == PACKED_FLOATS ? (void *)random_rows(1, count, count)
+              : form == PACKED_HALVES
+                  ? (void *)random_halves(count)
+                  : (void *)random_halves(groups * (int)sizeof(packed_group) / 2);
+    float_pair y = pair_create(rows > 0 ? (rows - 1) * stride + PACKED_OUTPUTS : 0);
+    SCALAR->packed(inputs, w, form, x, width, rows, y.expected, stride);
+    table->packed(inputs, w, form, x, width, rows, y.actual, stride);
+    compare_bits(y, "packed", table);
+    guarded_finish("packed");
+}
+
+CHECK(packed, walk_lengths(table, 45, packed_once))
+
+static void peak_once(const kernel_table *table, int count, int salt) {
+    float_pair largest = pair_create(1);
+    int64_t who[2];
+    double total[2];
+    if (count == 0)
+        return;
+    float *x = random_rows(1, count, count);
+    for (int i = 0; i < count; i++)
+        x[i] = salt == 1 && i % 3 ? -INFINITY : 30 * x[i];
+    if (salt == 2) /* the first of equals */
+        x[draw_below(count)] = x[draw_below(count)] = 1000;
+    SCALAR->peak(count, x, largest.expected, &who[0], &total[0]);
+    table->peak(count, x, largest.actual, &who[1], &total[1]);
+    compare_bits(largest, "peak", table);
+    assert_int_equal(who[0], who[1]);
+    assert_true(x[who[0]] == largest.expected[0]);
+    assert_true(fabs(total[0] - total[1]) <= 1e-6 * total[0]);
+    guarded_finish("peak");
+}
+
+CHECK(peak, walk_lengths(table, 3, peak_once))
+
+static void soften_once(const kernel_table *table, int count, int salt) {
+    (void)salt;
+    float_pair x = pair_create(count), total = pair_create(1);
+    SCALAR->soften(count, x.expected, total.expected);
+    table->soften(count, x.actual, total.actual);
+    pair_compare(x, 8 * EPSILON, "soften", table->isa);
+    pair_compare(total, 32 * EPSILON, "soften's sum", table->isa);
+    guarded_finish("soften");
+}
+
+CHECK(soften, walk_lengths(table, 1, soften_once))
 
 static void adam_once(const kernel_table *table, int count, int salt) {
     const adam_numbers how = {.beta1 = 0.9f,

@@ -1,0 +1,172 @@
+#include "models/nn/packed.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "kernels/half.h"
+
+int64_t sh_packed_block(packed_form form, int64_t inputs) {
+    const int64_t all = inputs * PACKED_OUTPUTS;
+    return form == PACKED_FLOATS ? all * (int64_t)sizeof(float)
+           : form == PACKED_HALVES
+               ? all * (int64_t)sizeof(uint16_t)
+               : inputs / PACKED_GROUP * (int64_t)sizeof(packed_group);
+}
+
+int64_t sh_packed_bytes(packed_form form, int64_t inputs, int64_t outputs) {
+    return ceil_divide(outputs, PACKED_OUTPUTS) * sh_packed_block(form, inputs);
+}
+
+static void *block_of(packed_form form, int64_t inputs, int64_t output, void *blocks) {
+    return (char *)blocks + output / PACKED_OUTPUTS * sh_packed_block(form, inputs);
+}
+
+void sh_packed_put(packed_form form, int64_t inputs, int64_t output, const void *row,
+                   void *blocks) {
+    void *block = block_of(form, inputs, output, blocks);
+    const int64_t lane = output % PACKED_OUTPUTS;
+    if (form == PACKED_HALVES)
+        for (int64_t i = 0; i < inputs; i++)
+            memcpy((uint16_t *)block + i * PACKED_OUTPUTS + lane,
+                   (const char *)row + i * (int64_t)sizeof(uint16_t), sizeof(uint16_t));
+    else
+        for (int64_t i = 0; i < inputs; i++)
+            ((float *)block)[i * PACKED_OUTPUTS + lane] = ((const float *)row)[i];
+}
+
+void sh_packed_put_bytes(int64_t inputs, int64_t output, const int8_t *bytes,
+                         const uint16_t *scale, const uint16_t *shift, void *blocks) {
+    packed_group *group = block_of(PACKED_BYTES, inputs, output, blocks);
+    const int64_t lane = output % PACKED_OUTPUTS;
+    for (int64_t i = 0; i < inputs; i++) {
+        packed_group *here = &group[i / PACKED_GROUP];
+        here->scale[lane] = scale[i / PACKED_GROUP];
+        here->shift[lane] = shift[i / PACKED_GROUP];
+        here->bytes[i % PACKED_GROUP][lane] = bytes[i];
+    }
+}
+
+void sh_packed_get(const packed_linear *layer, int64_t output, float *row) {
+    const int64_t lane = output % PACKED_OUTPUTS;
+    const void *block = (const char *)layer->blocks +
+                        output / PACKED_OUTPUTS *
+                            sh_packed_block(layer->form, layer->inputs);
+    const packed_group *groups = block;
+    for (int64_t i = 0; i < layer->inputs; i++) {
+        const packed_group *group = groups + i / PACKED_GROUP;
+        const int64_t at = i * PACKED_OUTPUTS + lane;
+        if (layer->form == PACKED_FLOATS)
+            row[i] = ((const float *)block)[at];
+        else if (layer->form == PACKED_HALVES)
+            row[i] = half_to_float(((const uint16_t *)block)[at]);
+        else
+            row[i] = (float)group->bytes[i % PACKED_GROUP][lane] *
+                         half_to_float(group->scale[lane]) +
+                     half_to_float(group->shift[lane]);
+    }
+}
+
+/* ---- Panels ------------------------------------------------------------------------ */
+
+int sh_packed_width(int64_t rows) {
+    return rows <= 2 ? (int)rows : rows <= 4 ? 4 : rows <= 8 ? 8 : PACKED_ROWS;
+}
+
+int64_t sh_packed_scratch(int64_t rows, int64_t inputs) {
+    return sh_mul_checked(ceil_divide(rows, PACKED_ROWS) * PACKED_ROWS, inputs);
+}
+
+void sh_packed_panel(int64_t inputs, int rows, int width, const float *x, int64_t stride,
+                     float scale, float *panel) {
+    enum { TOGETHER = 16 }; /* inputs whose lines stay in cache while the rows pass */
+    for (int64_t first = 0; first < inputs; first += TOGETHER) {
+        const int64_t end = min(first + TOGETHER, inputs);
+        for (int r = 0; r < width; r++)
+            for (int64_t i = first; i < end; i++)
+                panel[i * width + r] = r < rows ? scale * x[r * stride + i] : 0;
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------- */
+
+typedef struct {
+    const shoal_context *context;
+    const packed_linear *layer;
+    int64_t rows;
+    const_matrix x;
+    matrix y;
+    packed_then then;
+    float *panels; /* one after another, PACKED_ROWS rows each */
+} packed_product;
+
+enum {
+    BLOCKS_PER_TASK = 4, /* of outputs */
+    FEW_PANELS = 4       /* which are not worth more than one thread */
+};
+
+static void panel_task(void *shared, int64_t task, int thread) {
+    const packed_product *p = shared;
+    const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
+    const int rows = (int)min(p->rows - first, PACKED_ROWS);
+    (void)thread;
+    sh_packed_panel(inputs, rows, sh_packed_width(rows), p->x.data + first * p->x.stride,
+                    p->x.stride, 1, p->panels + first * inputs);
+}
+
+/* What follows the sums of one row of a block. */
+static void finish_row(const packed_product *p, const float *sums, int64_t left,
+                       int64_t count, float *y) {
+    float here[PACKED_OUTPUTS];
+    const float *bias = p->layer->bias ? p->layer->bias + left : NULL;
+    for (int64_t j = 0; j < count; j++)
+        here[j] = sums[j] + (bias ? bias[j] : 0);
+    if (p->then == PACKED_GELU)
+        p->context->kernels->gelu(count, here, here);
+    for (int64_t j = 0; j < count; j++)
+        y[j] = p->then == PACKED_ADD ? y[j] + here[j] : here[j];
+}
+
+static void block_task(const packed_product *p, int64_t block) {
+    const int64_t inputs = p->layer->inputs, left = block * PACKED_OUTPUTS;
+    const int64_t count = min(p->layer->outputs - left, PACKED_OUTPUTS);
+    const void *w = (const char *)p->layer->blocks +
+                    block * sh_packed_block(p->layer->form, inputs);
+    const bool direct = !p->layer->bias && p->then == PACKED_SET &&
+                        count == PACKED_OUTPUTS;
+    float sums[PACKED_ROWS * PACKED_OUTPUTS];
+    for (int64_t first = 0; first < p->rows; first += PACKED_ROWS) {
+        const int rows = (int)min(p->rows - first, PACKED_ROWS);
+        float *y = p->y.data + first * p->y.stride + left;
+        p->context->kernels->packed(inputs, w, (int)p->layer->form,
+                                    p->panels + first * inputs, sh_packed_width(rows),
+                                    rows, direct ? y : sums,
+                                    direct ? p->y.stride : PACKED_OUTPUTS);
+        for (int r = 0; r < rows && !direct; r++)
+            finish_row(p, sums + r * PACKED_OUTPUTS, left, count, y + r * p->y.stride);
+    }
+}
+
+static void blocks_task(void *shared, int64_t task, int thread) {
+    const packed_product *p = shared;
+    const int64_t blocks = ceil_divide(p->layer->outputs, PACKED_OUTPUTS);
+    const int64_t end = min((task + 1) * BLOCKS_PER_TASK, blocks);
+    (void)thread;
+    for (int64_t block = task * BLOCKS_PER_TASK; block < end; block++)
+        block_task(p, block);
+}
+
+void sh_packed_forward(const shoal_context *context, const packed_linear *layer,
+                       int64_t rows, const_matrix x, matrix y, packed_then then,
+                       float *scratch) {
+    packed_product p = {context, layer, rows, x, y, then, scratch};
+    const int64_t panels = ceil_divide(rows, PACKED_ROWS);
+    const int64_t blocks = ceil_divide(layer->outputs, PACKED_OUTPUTS);
+    if (panels <= FEW_PANELS)
+        for (int64_t panel = 0; panel < panels; panel++)
+            panel_task(&p, panel, 0);
+    else
+        sh_team_run(sh_team_of(context), panels, panel_task, &p);
+    if (rows > 0)
+        sh_team_run(sh_team_of(context), ceil_divide(blocks, BLOCKS_PER_TASK),
+                    blocks_task, &p);
+}
