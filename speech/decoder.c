@@ -73,11 +73,6 @@ int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact) {
     return one * sizes->text_heads * sizes->text_layers;
 }
 
-int64_t sh_decoder_text_bytes(const whisper_sizes *sizes) {
-    return (int64_t)sizes->text_layers * sizes->text_positions * sizes->text_width * 2 *
-           (int64_t)sizeof(float);
-}
-
 static void place_cache(decoder *d, block_layout *block) {
     const whisper_sizes *sizes = sizes_of(d->model);
     const int64_t texts = d->limits.texts;

@@ -32,9 +32,8 @@ const decoder_limits *sh_decoder_limits(const decoder *d);
 size_t sh_decoder_memory(const decoder *d); /* bytes, all told */
 const whisper_sizes *sh_decoder_sizes(const decoder *d);
 
-/* Bytes of keys and values: of a window's sound, and of a text. */
+/* Bytes of the keys and values of a window's sound. */
 int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact);
-int64_t sh_decoder_text_bytes(const whisper_sizes *sizes);
 
 /* Keys and values of a window; encoded: [audio positions][audio width]. */
 void sh_decoder_hear(decoder *d, int window, const float *encoded);
@@ -67,10 +66,10 @@ typedef struct {
     int32_t layer, head;
 } decoder_head;
 
-/* What those heads look at in the window's audio while they read the tokens ids [count] of a
-   text, its prompt included, all at once: weights [head_count][count][audio positions],
-   each row a softmax. 1 <= count <= text positions. `text` is one that nobody uses; no
-   rows are queued. */
+/* What those heads look at in the window's audio while they read a text, its prompt
+   included: ids [count], all at once. weights [head_count][count][audio positions], each
+   row a softmax. 1 <= count <= text positions. `text` is one that nobody uses; no rows
+   are queued. */
 void sh_decoder_weights(decoder *d, int window, int text, const int32_t *ids, int count,
                         const decoder_head *heads, int head_count, float *weights);
 

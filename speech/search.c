@@ -658,6 +658,7 @@ shoal_status sh_search_step(search *s) {
 shoal_status sh_search_run(search *s, const search_task *task, search_result *result) {
     const int number = sh_search_begin(s, task);
     shoal_status status = SHOAL_OK;
+    *result = (search_result){0};
     while (status == SHOAL_OK && !sh_search_ended(s, number, result))
         status = sh_search_step(s);
     if (status == SHOAL_OK)

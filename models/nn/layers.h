@@ -49,7 +49,7 @@ static inline int64_t packing_rows(const packing *sequences) {
 /* OpenBLAS must use one thread inside a call, since the calls are made from our tasks,
    side by side. The setting belongs to the process (OpenBLAS has no other), so whoever
    creates something that multiplies calls this. */
-SHOAL_PRIVATE void sh_blas_use_one_thread(void);
+void sh_blas_use_one_thread(void);
 
 typedef struct {
     float *data;
@@ -80,12 +80,6 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                        int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
                        float *bias_gradient);
 
-/* For few rows (a decoder's step): y = x W' with W read where it lies, half or float. */
-enum { FEW_ROWS = 8 };
-SHOAL_PRIVATE void sh_matmul_few(const shoal_context *context, int64_t rows,
-                                 int64_t inputs, int64_t outputs, const_matrix x,
-                                 const void *w, bool half, const float *bias, matrix y);
-
 /* out[count] = the floats of `count` halves, in tasks. */
 void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
                      float *out);
@@ -100,13 +94,13 @@ typedef struct {
 
 /* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, or 0.
    */
-SHOAL_PRIVATE int64_t sh_linear_scratch(const linear *layer, int64_t rows);
+int64_t sh_linear_scratch(const linear *layer, int64_t rows);
 
 /* y [rows][outputs]; scratch [linear_scratch] (NULL where that is 0). Up to FEW_ROWS rows
    read a half weight directly. */
-SHOAL_PRIVATE void sh_linear_forward(const shoal_context *context, const linear *layer,
-                                     int64_t rows, const_matrix x, matrix y,
-                                     float *scratch);
+enum { FEW_ROWS = 8 };
+void sh_linear_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                       const_matrix x, matrix y, float *scratch);
 
 /* The same without the bias and with an epilogue, which may add it. */
 void sh_linear_forward_then(const shoal_context *context, const linear *layer,
@@ -140,8 +134,8 @@ static inline void activation_slope(const kernel_table *kernels, activation kind
 }
 
 /* The same by all threads of the context. */
-SHOAL_PRIVATE void sh_activation_forward(const shoal_context *context, activation kind,
-                                         int64_t count, const float *x, float *out);
+void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
+                           const float *x, float *out);
 void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx);
 
@@ -181,9 +175,8 @@ typedef struct {
 
 /* x, y: [rows][size], which may be the same. statistics [rows][2], mean and 1/deviation,
    is what backward needs; NULL: not wanted. */
-SHOAL_PRIVATE void sh_norm_forward(const shoal_context *context, const layer_norm *norm,
-                                   int64_t rows, const float *x, float *y,
-                                   float *statistics);
+void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64_t rows,
+                     const float *x, float *y, float *statistics);
 
 /* Floats of scratch that a backward needs. */
 int64_t sh_norm_scratch(int64_t size, int64_t rows);

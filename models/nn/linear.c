@@ -155,7 +155,6 @@ typedef struct {
     const_matrix x;
     const char *w;
     bool half;
-    const float *bias;
     matrix y;
 } few_product;
 
@@ -170,15 +169,15 @@ static void few_task(void *shared, int64_t task, int thread) {
                                   p->w + element * (size_t)(output * p->inputs), p->half,
                                   sums);
         for (int64_t r = 0; r < p->rows; r++)
-            p->y.data[r * p->y.stride + output] = sums[r] +
-                                                  (p->bias ? p->bias[output] : 0);
+            p->y.data[r * p->y.stride + output] = sums[r];
     }
 }
 
-void sh_matmul_few(const shoal_context *context, int64_t rows, int64_t inputs,
-                   int64_t outputs, const_matrix x, const void *w, bool half,
-                   const float *bias, matrix y) {
-    few_product p = {context, rows, inputs, outputs, x, w, half, bias, y};
+/* y = x W' for few rows, with W read where it lies. */
+static void matmul_few(const shoal_context *context, int64_t rows, int64_t inputs,
+                       int64_t outputs, const_matrix x, const void *w, bool half,
+                       matrix y) {
+    few_product p = {context, rows, inputs, outputs, x, w, half, y};
     if (rows > 0)
         sh_team_run(sh_team_of(context), ceil_divide(outputs, FEW_OUTPUTS), few_task, &p);
 }
@@ -215,8 +214,8 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
     if (rows <= FEW_ROWS) {
-        sh_matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
-                      weight->half, NULL, y);
+        matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
+                   weight->half, y);
         if (then.run && rows > 0)
             then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;

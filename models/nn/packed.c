@@ -34,18 +34,6 @@ void sh_packed_put(packed_form form, int64_t inputs, int64_t output, const void 
             ((float *)block)[i * PACKED_OUTPUTS + lane] = ((const float *)row)[i];
 }
 
-void sh_packed_put_bytes(int64_t inputs, int64_t output, const int8_t *bytes,
-                         const uint16_t *scale, const uint16_t *shift, void *blocks) {
-    packed_group *group = block_of(PACKED_BYTES, inputs, output, blocks);
-    const int64_t lane = output % PACKED_OUTPUTS;
-    for (int64_t i = 0; i < inputs; i++) {
-        packed_group *here = &group[i / PACKED_GROUP];
-        here->scale[lane] = scale[i / PACKED_GROUP];
-        here->shift[lane] = shift[i / PACKED_GROUP];
-        here->bytes[i % PACKED_GROUP][lane] = bytes[i];
-    }
-}
-
 void sh_packed_get(const packed_linear *layer, int64_t output, float *row) {
     const int64_t lane = output % PACKED_OUTPUTS;
     const void *block = (const char *)layer->blocks +

@@ -23,11 +23,6 @@ SHOAL_PRIVATE int64_t sh_packed_bytes(packed_form form, int64_t inputs, int64_t 
    for floats and halves. */
 SHOAL_PRIVATE void sh_packed_put(packed_form form, int64_t inputs, int64_t output,
                                  const void *row, void *blocks);
-/* The same for PACKED_BYTES: bytes [inputs], scale and shift [inputs / PACKED_GROUP],
-   halves. */
-SHOAL_PRIVATE void sh_packed_put_bytes(int64_t inputs, int64_t output,
-                                       const int8_t *bytes, const uint16_t *scale,
-                                       const uint16_t *shift, void *blocks);
 /* Row `output` as floats [inputs]. */
 SHOAL_PRIVATE void sh_packed_get(const packed_linear *layer, int64_t output, float *row);
 

@@ -124,7 +124,8 @@
                   const void *w, bool half, float *out))                                 \
     /* Halves to floats. */                                                              \
     KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                   \
-    /* Floats to the nearest halves, of two equally near the even one; beyond 65504 that. */\
+    /* Floats to the nearest halves, of two equally near the even one; none is beyond    \
+       65504. */                                                                         \
     KERNEL(narrow, (int64_t count, const float *x, uint16_t *halves))                    \
     /* y[r][j] = sum over i, in order, by fused multiply-add, of x[i][r] * w[i][j], for  \
        r < rows <= width and j < PACKED_OUTPUTS: the same bits whatever the rows, the    \

@@ -333,6 +333,119 @@ static void test_greedy_is_the_best_token(void **state) {
     close_small(&o);
 }
 
+/* ---- Side by side --------------------------------------------------------------- */
+
+enum { SEARCHES = 7 };
+
+typedef struct {
+    int32_t ids[SMALL_TEXT];
+    int count;
+    double mean_logprob, no_speech;
+} found_text;
+
+static search_task odd_task(const opened *o, const int32_t *prompt, int index) {
+    search_task task = task_for(o, prompt, 3 - index % 3, index % 2);
+    task.window = index % 3;
+    task.longest = 3 + 4 * (index % 4);
+    task.beams = 1 + index * 2 % 5;
+    task.temperature = index % 2 ? 0.7f : 0;
+    task.seed = (uint64_t)index;
+    return task;
+}
+
+static void keep_text(const search_result *result, found_text *found) {
+    memcpy(found->ids, result->tokens, (size_t)result->count * sizeof *found->ids);
+    found->count = result->count;
+    found->mean_logprob = result->mean_logprob;
+    found->no_speech = result->no_speech;
+}
+
+/* Searches that begin at different steps, as there is room, and end at others. */
+static void run_together(const opened *o, const int32_t *prompt, found_text *found) {
+    search *s = o->speech->search;
+    int numbers[SEARCHES], begun = 0, ended = 0;
+    while (ended < SEARCHES) {
+        search_result result;
+        for (int number = 0; begun < SEARCHES && number >= 0;) {
+            const search_task task = odd_task(o, prompt, begun);
+            number = sh_search_begin(s, &task);
+            if (number >= 0)
+                numbers[begun++] = number;
+        }
+        assert_true(sh_search_running(s) > 0);
+        assert_int_equal(sh_search_step(s), SHOAL_OK);
+        for (int i = 0; i < begun; i++)
+            if (numbers[i] >= 0 && sh_search_ended(s, numbers[i], &result)) {
+                keep_text(&result, &found[i]);
+                sh_search_drop(s, numbers[i]);
+                numbers[i] = -1;
+                ended++;
+            }
+    }
+    assert_int_equal(sh_search_running(s), 0);
+}
+
+/* Greedy, beams and samples of several windows at once: each has the same text and the
+   same probabilities, to the bit, as alone, on any number of threads. */
+static void test_searches_side_by_side(void **state) {
+    static const int32_t prompt[] = {50258, 50259, 50359};
+    static found_text alone[SEARCHES], together[SEARCHES];
+    for (int threads = 1; threads <= 3; threads++) {
+        opened o = open_small(&half_model, NULL, threads);
+        for (int window = 0; window < 3; window++) {
+            float *features = features_of(&o, (uint64_t)window, 9 * SECOND);
+            float *encoded = encode(&o, features);
+            sh_decoder_hear(o.speech->decoder, window, encoded);
+            free(features);
+            free(encoded);
+        }
+        for (int i = 0; i < SEARCHES && threads == 1; i++) {
+            const search_task task = odd_task(&o, prompt, i);
+            search_result result;
+            assert_int_equal(sh_search_run(o.speech->search, &task, &result), SHOAL_OK);
+            keep_text(&result, &alone[i]);
+        }
+        memset(together, 0, sizeof together);
+        run_together(&o, prompt, together);
+        assert_memory_equal(alone, together, sizeof alone);
+        /* What is given up in the middle leaves no trace. */
+        const search_task task = odd_task(&o, prompt, 3);
+        assert_true(sh_search_begin(o.speech->search, &task) >= 0);
+        assert_int_equal(sh_search_step(o.speech->search), SHOAL_OK);
+        sh_search_drop_all(o.speech->search);
+        run_together(&o, prompt, together);
+        assert_memory_equal(alone, together, sizeof alone);
+        close_small(&o);
+    }
+}
+
+/* Every row is a softmax, and what is read first does not depend on what follows. */
+static void test_weights_of_heads(void **state) {
+    static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000};
+    static const decoder_head heads[] = {{1, 2}, {0, 0}, {1, 0}};
+    opened o = open_small(&half_model, NULL, 2);
+    float *features = features_of(&o, 8, 9 * SECOND), *encoded = encode(&o, features);
+    float *weights = floats(3 * 6 * POSITIONS), *shorter = floats(1 * 4 * POSITIONS);
+    sh_decoder_hear(o.speech->decoder, 1, encoded);
+    sh_decoder_weights(o.speech->decoder, 1, 3, text, 6, heads, 3, weights);
+    sh_decoder_weights(o.speech->decoder, 1, 0, text, 4, heads + 2, 1, shorter);
+    for (int row = 0; row < 18; row++) {
+        double sum = 0;
+        for (int i = 0; i < POSITIONS; i++)
+            sum += (double)weights[row * POSITIONS + i];
+        assert_true(fabs(sum - 1) < 1e-4);
+    }
+    assert_memory_equal(weights + 12 * POSITIONS, shorter,
+                        4 * POSITIONS * sizeof *shorter);
+    assert_memory_not_equal(weights, weights + 12 * POSITIONS,
+                            POSITIONS * sizeof *weights);
+    free(features);
+    free(encoded);
+    free(weights);
+    free(shorter);
+    close_small(&o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_of_float_weights),
@@ -342,6 +455,8 @@ int main(void) {
         cmocka_unit_test(test_beams_remember_their_past),
         cmocka_unit_test(test_scores_are_the_texts),
         cmocka_unit_test(test_greedy_is_the_best_token),
+        cmocka_unit_test(test_searches_side_by_side),
+        cmocka_unit_test(test_weights_of_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
