@@ -213,10 +213,25 @@ static void print_table(const evaluation *e) {
                             : "");
 }
 
-static json_t *row_json(const eval_row *row) {
+/* Of each sequence. */
+static json_t *list_wrong(const evaluation *e, const eval_row *row) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < e->set.item_count; i++)
+        json_array_append_new(list, json_integer((json_int_t)wrong(&row->each[i])));
+    return list;
+}
+
+static json_t *list_labels(const evaluation *e) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < e->set.item_count && e->count > 0; i++)
+        json_array_append_new(list, json_integer(e->rows[0].each[i].length));
+    return list;
+}
+
+static json_t *row_json(const evaluation *e, const eval_row *row) {
     const shoal_edits *edits = &row->result.edits;
     return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, "
-                     "s:o}",
+                     "s:o, s:o}",
                      "kind", row->name, "control", row->control, "error_rate",
                      json_number(rate_of(edits)), "low",
                      json_number(row->interval.rate_low), "high",
@@ -231,7 +246,7 @@ static json_t *row_json(const eval_row *row) {
                      json_number(row->result.labels
                                      ? row->result.loss / (double)row->result.labels
                                      : 0),
-                     "seconds", json_number(row->seconds));
+                     "seconds", json_number(row->seconds), "wrong", list_wrong(e, row));
 }
 
 static json_t *make_object(const evaluation *e) {
@@ -239,13 +254,14 @@ static json_t *make_object(const evaluation *e) {
     json_t *rows = json_array();
     shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
     for (int i = 0; i < e->count; i++)
-        json_array_append_new(rows, row_json(&e->rows[i]));
-    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:I, s:o, s:o}", "task", "speech",
-                     "trained", trained, "steps", (json_int_t)e->recogniser.step, "data",
-                     json_text(e->job->data), "join",
-                     json_number((double)e->recogniser.config.speech.join), "sequences",
-                     (json_int_t)e->set.item_count, "beams", (json_int_t)e->job->beams,
-                     "config", train_config_json(&e->recogniser.config), "kinds", rows);
+        json_array_append_new(rows, row_json(e, &e->rows[i]));
+    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "task",
+                     "speech", "trained", trained, "steps",
+                     (json_int_t)e->recogniser.step, "data", json_text(e->job->data),
+                     "join", json_number((double)e->recogniser.config.speech.join),
+                     "sequences", (json_int_t)e->set.item_count, "labels", list_labels(e),
+                     "beams", (json_int_t)e->job->beams, "config",
+                     train_config_json(&e->recogniser.config), "kinds", rows);
 }
 
 /* ---- The command ------------------------------------------------------------------- */

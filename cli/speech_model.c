@@ -74,10 +74,23 @@ int speech_model_open(const char *command, shoal_context *context, const char *p
     return code;
 }
 
+static shoal_status take_average(shoal_context *context, speech_model *made) {
+    shoal_checkpoint *file;
+    shoal_status status = shoal_checkpoint_open(context, made->path, &file);
+    if (status == SHOAL_OK)
+        status = train_load_weights(file, made->model);
+    shoal_checkpoint_close(file);
+    return status;
+}
+
 int speech_model_load(const char *command, shoal_context *context, int64_t max_batch,
                       int64_t max_rows, speech_model *made) {
-    const shoal_status status =
-        shoal_model_load(context, made->path, max_batch, max_rows, 0, &made->model);
+    const bool averaged = made->config.optimizer.average > 0;
+    shoal_status status = shoal_model_load(context, made->path, max_batch, max_rows,
+                                           averaged ? SHOAL_WITH_BACKWARD : 0,
+                                           &made->model);
+    if (status == SHOAL_OK && averaged)
+        status = take_average(context, made);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, command, context);
     if (shoal_model_settings(made->model)->outputs == made->unit_count + 1)

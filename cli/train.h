@@ -197,6 +197,10 @@ shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config);
 void trainer_end(trainer *self);
 shoal_status trainer_save(trainer *self, const char *path);
+/* A file's weights, those that its training averaged where it did: they were validated.
+   Then the model must be one with gradients. */
+bool train_is_averaged(const shoal_checkpoint *file);
+shoal_status train_load_weights(const shoal_checkpoint *file, shoal_model *model);
 /* The weights of another run's file, for a training that begins with them. */
 shoal_status trainer_take_weights(trainer *self, const char *path);
 /* Goes on where the checkpoint was. One of another configuration is refused with the
@@ -225,6 +229,7 @@ typedef struct {
     const char *label;   /* at the beginning of the progress line; may be "" */
     const char *folder;  /* of checkpoint.safetensors and log.jsonl; made if missing */
     double save_seconds; /* between checkpoints; 0: after every step */
+    double stop_seconds; /* of training, earlier runs included; 0: no end */
     bool resume;         /* go on if there is a checkpoint */
     const char *from;    /* a run or file whose weights a new training begins with */
     const train_settings *settings;
@@ -235,7 +240,8 @@ typedef struct {
     train_score validation; /* the last one of this run */
     train_score test;       /* `test_batches` batches at the end, if finished */
     bool finished, validated, stepped, tested;
-    bool busy; /* somebody else is training in this folder: nothing was done */
+    bool timed; /* ended by stop_seconds */
+    bool busy;  /* somebody else is training in this folder: nothing was done */
     int64_t test_batches;
     double sequences_per_second; /* of this run; NAN: too short to say */
 } train_run;

@@ -466,6 +466,11 @@ static int advance(running *at) {
     return validate ? save_best(at) : EXIT_OK;
 }
 
+static bool time_is_up(const running *at) {
+    const train_run *run = at->run;
+    return run->stop_seconds > 0 && at->trainer.state.seconds >= run->stop_seconds;
+}
+
 static int loop(running *at) {
     train_run *run = at->run;
     int code = EXIT_OK;
@@ -474,7 +479,8 @@ static int loop(running *at) {
     at->first_step = at->trainer.state.step;
     progress_begin(1);
     progress_say("%sthe first step", run->label);
-    while (code == EXIT_OK && !trainer_finished(&at->trainer) && !stop_signal()) {
+    while (code == EXIT_OK && !trainer_finished(&at->trainer) && !time_is_up(at) &&
+           !stop_signal()) {
         code = advance(at);
         saved = false;
         if (code == EXIT_OK && seconds_now() - at->saved_at >= run->save_seconds) {
@@ -484,6 +490,7 @@ static int loop(running *at) {
     }
     run->state = at->trainer.state;
     run->finished = trainer_finished(&at->trainer);
+    run->timed = !run->finished && time_is_up(at);
     const int64_t done = run->state.step - at->first_step;
     run->sequences_per_second =
         done > 0 ? (double)at->sequences / (seconds_now() - at->begun) : NAN;

@@ -346,6 +346,26 @@ static shoal_status read_state(trainer *self, const char *path,
     return SHOAL_OK;
 }
 
+bool train_is_averaged(const shoal_checkpoint *file) {
+    const char *text = shoal_checkpoint_note(file, "config.average");
+    return text && strtod(text, NULL) > 0;
+}
+
+shoal_status train_load_weights(const shoal_checkpoint *file, shoal_model *model) {
+    shoal_optimizer_config config = shoal_optimizer_defaults();
+    shoal_optimizer *optimizer;
+    if (!train_is_averaged(file))
+        return shoal_checkpoint_load(file, model, NULL, NULL);
+    config.average = 0.5f; /* any: it only makes room */
+    shoal_status status = shoal_optimizer_create(model, &config, &optimizer);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_load(file, model, optimizer, NULL);
+    if (status == SHOAL_OK)
+        status = shoal_optimizer_use_average(optimizer, 1);
+    shoal_optimizer_destroy(optimizer);
+    return status;
+}
+
 shoal_status trainer_take_weights(trainer *self, const char *path) {
     shoal_checkpoint *file;
     shoal_status status = shoal_checkpoint_open(self->context, path, &file);
@@ -357,8 +377,7 @@ shoal_status trainer_take_weights(trainer *self, const char *path) {
         status = trainer_refuse(self, SHOAL_BAD_FILE, "%s: it was trained with others %s",
                                 path, self->task->key);
     else
-        status = trainer_keep_message(self, shoal_checkpoint_load(file, self->model, NULL,
-                                                                  NULL));
+        status = trainer_keep_message(self, train_load_weights(file, self->model));
     shoal_checkpoint_close(file);
     return status;
 }

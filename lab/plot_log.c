@@ -8,14 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "common.h"
+#include "log_curves.h"
 #include "options.h"
 #include "plot.h"
+#include "repro_speech.h"
 #include "train.h"
 
-enum { MOST_LOGS = PLOT_COLOURS, POINTS = 400, NAME = 96 };
+enum { MOST_LOGS = PLOT_COLOURS };
 
 typedef struct {
     const char *picture;
@@ -28,122 +31,31 @@ static const option_row rows[] = {{"output", 'o', "FILE", "the picture (.svg or 
 
 const command_help plot_help =
     {"plot",
-     "plot LOG... -o FILE",
+     "plot LOG... -o FILE | plot DIR",
      "Draws logs of shoal train (the files, or the folders that hold them; up to 7):\n"
      "loss and accuracy against steps. Lines are training, in means over neighbouring\n"
-     "steps; markers are validation.\n",
+     "steps; markers are validation. DIR, the folder of a shoal repro speech, gets its\n"
+     "pictures: errors and losses against hours, and the matrix of kinds.\n",
      rows,
      NULL,
      "FILE"};
 
-/* A curve as it is read: means of `stride` neighbours once there are too many points. */
-typedef struct {
-    double x[POINTS], y[POINTS];
-    int count, stride, pending;
-    double sum_x, sum_y;
-} curve;
-
-static void add_point(curve *line, double x, double y) {
-    line->stride += line->stride == 0;
-    line->sum_x += x;
-    line->sum_y += y;
-    if (++line->pending < line->stride)
-        return;
-    if (line->count == POINTS) {
-        for (int i = 0; i < POINTS / 2; i++) {
-            line->x[i] = (line->x[2 * i] + line->x[2 * i + 1]) / 2;
-            line->y[i] = (line->y[2 * i] + line->y[2 * i + 1]) / 2;
-        }
-        line->count = POINTS / 2;
-        line->stride *= 2;
-        return; /* the new point waits for the rest of its wider mean */
-    }
-    line->x[line->count] = line->sum_x / line->pending;
-    line->y[line->count++] = line->sum_y / line->pending;
-    line->sum_x = line->sum_y = 0;
-    line->pending = 0;
-}
-
-typedef enum { LOSS, ACCURACY, VALIDATION_LOSS, VALIDATION_ACCURACY, CURVES } curve_name;
-
-typedef struct {
-    char path[TRAIN_PATH], name[NAME];
-    curve curves[CURVES];
-} plotted_log;
-
-static double number_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-static void take_line(plotted_log *log, const json_t *line) {
-    static const char *const keys[CURVES] = {"loss", "accuracy", "validation_loss",
-                                             "validation_accuracy"};
-    const double step = number_of(line, "step");
-    for (int i = 0; i < CURVES; i++) {
-        const double value = number_of(line, keys[i]);
-        const double scale = i == ACCURACY || i == VALIDATION_ACCURACY ? 100 : 1;
-        if (isfinite(step) && isfinite(value))
-            add_point(&log->curves[i], step, scale * value);
-    }
-    const json_t *config = json_object_get(line, "config");
-    const char *kind = json_string_value(json_object_get(config, "attention"));
-    if (kind)
-        snprintf(log->name, NAME, "%s, L = %.0f", kind, number_of(config, "length"));
-    make_utf8(log->name); /* it may have been cut inside a letter */
-}
-
-/* The next line's object, NULL where the log ends: a last line that was not written whole
-   is no mistake, the training may be running. *wrong: it is no object. What does not
-   begin like one is not read on, for it may have no end. */
-static json_t *next_line(FILE *file, char **text, size_t *capacity, bool *wrong) {
-    const int first = ungetc(fgetc(file), file);
-    const ssize_t size = first == '{' ? getline(text, capacity, file) : 0;
-    const bool whole = size > 0 && (*text)[size - 1] == '\n';
-    json_t *line = whole ? json_loadb(*text, (size_t)size, 0, NULL) : NULL;
-    *wrong = whole ? !line : first != '{' && first != EOF;
-    return line;
-}
-
-static int read_log(plotted_log *log) {
-    FILE *file = fopen(log->path, "r");
-    char *text = NULL;
-    size_t capacity = 0;
-    bool wrong = false;
-    int64_t number = 1;
-    if (!file)
-        return complain(EXIT_BAD_INPUT, "plot", "%s: cannot open it: %s", log->path,
-                        strerror(errno));
-    for (json_t *line; (line = next_line(file, &text, &capacity, &wrong)); number++) {
-        take_line(log, line);
-        json_decref(line);
-    }
-    free(text);
-    fclose(file);
-    if (wrong)
-        return complain(EXIT_BAD_INPUT, "plot", "%s: line %" PRId64 " is no JSON object",
-                        log->path, number);
-    if (log->curves[LOSS].count + log->curves[VALIDATION_LOSS].count == 0)
-        return complain(EXIT_BAD_INPUT, "plot", "%s: it has no steps to draw", log->path);
-    return EXIT_OK;
-}
-
-static int open_log(plotted_log *log, const char *path) {
+static int open_log(log_curves *log, const char *path) {
     struct stat information;
     const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
     const int length =
         snprintf(log->path, TRAIN_PATH, "%s%s", path, folder ? "/" TRAIN_LOG : "");
     if (length < 0 || length >= TRAIN_PATH)
         return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
-    snprintf(log->name, NAME, "%s", path);
+    snprintf(log->name, CURVE_NAME, "%s", path);
     make_utf8(log->name);
     const int code = will_read("plot", log->path);
-    return code == EXIT_OK ? read_log(log) : code;
+    return code == EXIT_OK ? log_curves_read("plot", log, AGAINST_STEPS) : code;
 }
 
-static plot_series series_of(const plotted_log *log, curve_name name, int colour,
+static plot_series series_of(const log_curves *log, curve_name name, int colour,
                              bool validation) {
-    const curve *line = &log->curves[name];
+    const log_curve *line = &log->curves[name];
     return (plot_series){.name = validation ? log->name : NULL,
                          .x = line->x,
                          .y = line->y,
@@ -153,14 +65,14 @@ static plot_series series_of(const plotted_log *log, curve_name name, int colour
                          .dashed = validation};
 }
 
-static int draw(const plotted_log *logs, int count, const char *path) {
+static int draw(const log_curves *logs, int count, const char *path) {
     static plot_series series[2][2 * MOST_LOGS];
     char reason[4300];
     for (int i = 0; i < count; i++) {
-        series[0][2 * i] = series_of(&logs[i], LOSS, i, false);
-        series[0][2 * i + 1] = series_of(&logs[i], VALIDATION_LOSS, i, true);
-        series[1][2 * i] = series_of(&logs[i], ACCURACY, i, false);
-        series[1][2 * i + 1] = series_of(&logs[i], VALIDATION_ACCURACY, i, true);
+        series[0][2 * i] = series_of(&logs[i], CURVE_LOSS, i, false);
+        series[0][2 * i + 1] = series_of(&logs[i], CURVE_VALIDATION_LOSS, i, true);
+        series[1][2 * i] = series_of(&logs[i], CURVE_ACCURACY, i, false);
+        series[1][2 * i + 1] = series_of(&logs[i], CURVE_VALIDATION_ACCURACY, i, true);
     }
     const plot_axis steps = {.label = "steps", .scale = PLOT_LINEAR};
     const plot_chart charts[] =
@@ -182,8 +94,26 @@ static int draw(const plotted_log *logs, int count, const char *path) {
     return complain(EXIT_RESOURCES, "plot", "%s", reason);
 }
 
+/* Whether it is the folder of a shoal repro. */
+static bool is_grid(const char *path) {
+    char file[TRAIN_PATH];
+    return (size_t)snprintf(file, sizeof file, "%s/" REPRO_RESULTS, path) < sizeof file &&
+           access(file, F_OK) == 0;
+}
+
+static int draw_grid(const char *folder) {
+    speech_grid grid;
+    int code = speech_grid_read("plot", folder, &grid);
+    if (code == EXIT_OK)
+        code = speech_draw("plot", &grid);
+    speech_grid_free(&grid);
+    return code;
+}
+
 static int run(const char *picture, int count, char **paths) {
     char reason[4300];
+    if (count == 1 && !picture && is_grid(paths[0]))
+        return draw_grid(paths[0]);
     if (count == 0 || count > MOST_LOGS)
         return complain(EXIT_USAGE, "plot", "%s; usage: shoal %s",
                         count ? "more than 7 logs" : "no log was given", plot_help.usage);
@@ -192,7 +122,7 @@ static int run(const char *picture, int count, char **paths) {
                         plot_help.usage);
     if (!plot_possible(picture, reason, sizeof reason))
         return complain(EXIT_USAGE, "plot", "%s", reason);
-    plotted_log *logs = calloc((size_t)count, sizeof *logs);
+    log_curves *logs = calloc((size_t)count, sizeof *logs);
     int code = logs ? will_write("plot", picture)
                     : complain(EXIT_RESOURCES, "plot", "out of memory");
     for (int i = 0; i < count && code == EXIT_OK; i++)

@@ -1,10 +1,4 @@
-/* shoal repro speech: the paper's speech tables on the data of a folder. A cell is one
-   kind of attention: it is trained, and its best model on dev is evaluated on test with
-   every kind that its weights can do with, and with the controls. A cell is finished when
-   its result.json is there.
-
-       DIR/cells/KIND/     checkpoint, best model, log and result.json of a cell
-       DIR/speech.svg      error on dev against hours; error on test against hours */
+/* The cells of shoal repro speech: what they are, their training, their results. */
 #define _GNU_SOURCE
 #include "repro_speech.h"
 
@@ -16,63 +10,163 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "plot.h"
+#include "options.h"
 #include "speech_eval.h"
 
 #define RESULT "result.json"
+#define AFTER_EPOCHS "epochs.safetensors" /* the best model of then */
 
-enum { MOST_POINTS = 4096 };
+/* What every cell has unless the user says otherwise. */
+static const char *const grid_fields[][2] = {{"join", "60"},
+                                             {"epochs", "15"},
+                                             {"decay", "false"},
+                                             {"average", "0.999"},
+                                             {"validate_every", "200"}};
+enum { FINER_SHARE = 5 };             /* of the epochs, for a cell that goes on, */
+static const float finer_rate = 0.1f; /* of the learning rate */
+#define ENDLESS "1000000000"          /* steps */
 
-/* A validation: hours of training, and the error rate on dev in percent. */
-typedef struct {
-    double hours[MOST_POINTS], errors[MOST_POINTS];
-    int count;
-} dev_curve;
-
-typedef struct {
-    json_t *result; /* NULL: not finished */
-    dev_curve curve;
-    double hours; /* of training, all told */
-} speech_cell;
-
-typedef struct {
-    const repro_speech_job *job;
-    speech_cell cells[SPEECH_KINDS];
-    int failed;
-} speech_grid;
-
-static bool cell_path(const repro_speech_job *job, int kind, const char *file,
+static bool cell_path(const char *folder, const char *cell, const char *file,
                       char path[TRAIN_PATH]) {
-    char name[SPEECH_NAME + 64];
-    snprintf(name, sizeof name, "cells/%s%s", job->kinds[kind], file);
-    return train_path("repro", path, job->folder, name);
+    char name[REPRO_NAME + 64];
+    snprintf(name, sizeof name, "cells/%s%s", cell, file);
+    return train_path("repro", path, folder, name);
 }
 
-/* ---- A cell ------------------------------------------------------------------------ */
+/* ---- What is asked for ------------------------------------------------------------- */
 
-static int cell_config(const repro_speech_job *job, int kind, train_settings *settings,
-                       train_config *config) {
+static int spell(shoal_context *context, const char *text, char spelled[REPRO_NAME]) {
+    shoal_attention attention;
+    const shoal_status status = shoal_attention_parse(context, text, &attention);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_USAGE, "repro", context);
+    shoal_attention_print(&attention, spelled, REPRO_NAME);
+    return EXIT_OK;
+}
+
+/* "KIND", "KIND@LAYERS" or "CELL+KIND" */
+static int parse_cell(shoal_context *context, const char *text, speech_cell *cell) {
+    char kind[REPRO_NAME];
+    const char *plus = strrchr(text, '+');
+    snprintf(kind, sizeof kind, "%s", plus ? plus + 1 : text);
+    char *at = strchr(kind, '@');
+    if (at) {
+        *at = 0;
+        if (plus || !parse_integer("repro", "kinds", at + 1, 1, 1024, &cell->layers))
+            return complain(EXIT_USAGE, "repro",
+                            "--kinds has \"%s\"; a cell is KIND, KIND@LAYERS or "
+                            "CELL+KIND",
+                            text);
+    }
+    const int code = spell(context, kind, cell->kind);
+    if (code != EXIT_OK)
+        return code;
+    if (plus)
+        snprintf(cell->from, REPRO_NAME, "%.*s", (int)(plus - text), text);
+    if (plus)
+        snprintf(cell->name, REPRO_NAME, "%.60s+%.60s", cell->from, cell->kind);
+    else if (cell->layers)
+        snprintf(cell->name, REPRO_NAME, "%.100s@%" PRId64, cell->kind, cell->layers);
+    else
+        snprintf(cell->name, REPRO_NAME, "%s", cell->kind);
+    return EXIT_OK;
+}
+
+static speech_cell *find_cell(const speech_grid *grid, const char *name) {
+    for (int i = 0; i < grid->count; i++)
+        if (strcmp(grid->cells[i].name, name) == 0)
+            return &grid->cells[i];
+    return NULL;
+}
+
+static int make_grid(repro_job *job, speech_grid *grid) {
+    snprintf(grid->folder, sizeof grid->folder, "%s", job->folder);
+    for (int i = 0; i < job->kind_count; i++) {
+        speech_cell *cell = &grid->cells[grid->count];
+        const int code = parse_cell(job->context, job->kinds[i], cell);
+        if (code != EXIT_OK)
+            return code;
+        const speech_cell *from = *cell->from ? find_cell(grid, cell->from) : NULL;
+        if ((*cell->from && !from) || find_cell(grid, cell->name))
+            return complain(EXIT_USAGE, "repro", "--kinds: %s %s", cell->name,
+                            *cell->from ? "goes on from a cell that is not before it"
+                                        : "is there twice");
+        cell->layers = from ? from->layers : cell->layers;
+        grid->count++;
+    }
+    for (int i = 0; i < job->tested_count; i++, grid->tested_count++) {
+        const int code = spell(job->context, job->tested[i], grid->tested[i]);
+        if (code != EXIT_OK)
+            return code;
+    }
+    for (int i = 0; i < job->only_count; i++)
+        if (!find_cell(grid, job->only[i]))
+            return complain(EXIT_USAGE, "repro", "--only: there is no cell %s",
+                            job->only[i]);
+    return EXIT_OK;
+}
+
+static bool is_chosen(const repro_job *job, const char *name) {
+    for (int i = 0; i < job->only_count; i++)
+        if (strcmp(job->only[i], name) == 0)
+            return true;
+    return job->only_count == 0;
+}
+
+/* ---- A cell's configuration -------------------------------------------------------- */
+
+/* A cell that goes on learns more slowly, and not for as long. */
+static void go_on_slowly(train_config *config) {
+    const int64_t epochs = config->speech.epochs / FINER_SHARE;
+    config->speech.epochs = epochs > 0 ? epochs : 1;
+    config->learning_rate *= finer_rate;
+    config->warmup = 0;
+    config->speech.mask_after = 0;
+}
+
+/* All fields are given, so that a checkpoint of other settings is refused. */
+static int cell_config(const repro_job *job, const speech_cell *cell, bool endless,
+                       train_settings *settings, train_config *config) {
+    char layers[24];
     train_defaults("speech", config, NULL);
-    *settings = *job->settings;
-    int code = settings_add(settings, "attention", job->kinds[kind]);
+    *settings = (train_settings){.command = "repro"};
+    int code = EXIT_OK;
+    for (size_t i = 0; i < sizeof grid_fields / sizeof *grid_fields; i++)
+        code = settings_add(settings, grid_fields[i][0], grid_fields[i][1]);
+    for (int i = 0; i < job->settings.count && code == EXIT_OK; i++)
+        code = settings_add(settings, job->settings.list[i].name,
+                            job->settings.list[i].text);
+    if (code == EXIT_OK)
+        code = settings_add(settings, "attention", cell->kind);
+    snprintf(layers, sizeof layers, "%" PRId64, cell->layers);
+    if (code == EXIT_OK && cell->layers)
+        code = settings_add(settings, "layers", layers);
     if (code == EXIT_OK)
         code = settings_apply(settings, job->context, config);
+    if (*cell->from)
+        go_on_slowly(config);
+    if (code == EXIT_OK)
+        code = settings_add_all(settings, config);
+    if (code == EXIT_OK && endless)
+        code = settings_add(settings, "steps", ENDLESS);
     config->folder = job->data;
     config->cache = job->cache;
     config->skip_bad = job->skip_bad;
-    /* All fields are given, so that a checkpoint of other settings is refused. */
-    return code == EXIT_OK ? settings_add_all(settings, config) : code;
+    return code;
 }
+
+/* ---- A cell's results -------------------------------------------------------------- */
 
 static bool takes_queries_as_keys(const char *kind) {
     return strncmp(kind, "lsh-", 4) == 0 || strncmp(kind, "shared-full", 11) == 0;
 }
 
-/* The best model with its own kind first, then with the others that it can do with. */
-static int evaluate_cell(const repro_speech_job *job, int kind, const char *folder,
-                         json_t **object) {
-    static char names[SPEECH_KINDS][EVAL_NAME];
-    char test[TRAIN_PATH];
+/* The best model with its own kind first; after all epochs also with the others that its
+   weights can do with. */
+static int evaluate_cell(const repro_job *job, const speech_grid *grid,
+                         const speech_cell *cell, bool others, json_t **object) {
+    static char names[EVAL_MOST_KINDS][EVAL_NAME];
+    char test[TRAIN_PATH], folder[TRAIN_PATH];
     speech_eval_job eval = {.path = folder,
                             .data = test,
                             .cache = job->cache,
@@ -81,335 +175,312 @@ static int evaluate_cell(const repro_speech_job *job, int kind, const char *fold
                             .join = -1,
                             .names = names,
                             .object = object};
-    const bool shares = takes_queries_as_keys(job->kinds[kind]);
-    if (!train_path("repro", test, job->data, "test"))
+    const bool shares = takes_queries_as_keys(cell->kind);
+    if (!train_path("repro", test, job->data, "test") ||
+        !cell_path(job->folder, cell->name, "", folder))
         return EXIT_USAGE;
-    snprintf(names[eval.kinds++], EVAL_NAME, "%s", job->kinds[kind]);
-    for (int i = 0; i < job->kind_count; i++)
-        if (i != kind && (shares || !takes_queries_as_keys(job->kinds[i])))
-            snprintf(names[eval.kinds++], EVAL_NAME, "%s", job->kinds[i]);
+    snprintf(names[eval.kinds++], EVAL_NAME, "%s", cell->kind);
+    for (int i = 0; others && i < grid->tested_count; i++)
+        if (strcmp(grid->tested[i], cell->kind) != 0 &&
+            (shares || !takes_queries_as_keys(grid->tested[i])))
+            snprintf(names[eval.kinds++], EVAL_NAME, "%s", grid->tested[i]);
     return speech_eval(&eval, job->context);
 }
 
-static int write_result(const char *path, const json_t *object) {
-    replacement to;
-    FILE *file = replace_begin(&to, path);
-    const bool written =
-        file && json_dumpf(object, file, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 &&
-        fputc('\n', file) != EOF;
-    if (file && replace_end(&to, written))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", path,
-                    strerror(errno));
+static int save_result(const repro_job *job, const speech_cell *cell) {
+    char path[TRAIN_PATH];
+    return cell_path(job->folder, cell->name, "/" RESULT, path)
+               ? repro_write_json(path, cell->result)
+               : EXIT_USAGE;
 }
 
-static int finish_cell(const repro_speech_job *job, int kind, const train_run *run) {
-    char path[TRAIN_PATH];
-    json_t *evaluation = NULL;
-    int code = evaluate_cell(job, kind, run->folder, &evaluation);
-    if (code != EXIT_OK || !cell_path(job, kind, "/" RESULT, path))
+/* The best model may change later; who goes on from this cell begins with this one. A
+   link is enough: models are replaced whole. */
+static int keep_best(const repro_job *job, const speech_cell *cell) {
+    char best[TRAIN_PATH], kept[TRAIN_PATH];
+    if (!cell_path(job->folder, cell->name, "/" TRAIN_BEST, best) ||
+        !cell_path(job->folder, cell->name, "/" AFTER_EPOCHS, kept))
+        return EXIT_USAGE;
+    unlink(kept);
+    return link(best, kept) == 0
+               ? EXIT_OK
+               : complain(EXIT_RESOURCES, "repro", "%s cannot be written: %s", kept,
+                          strerror(errno));
+}
+
+/* Notes what the training has come to: after all epochs, or after the minutes. */
+static int note_result(const repro_job *job, const speech_grid *grid, speech_cell *cell,
+                       const train_run *run) {
+    json_t *test = NULL;
+    int code = evaluate_cell(job, grid, cell, run->finished, &test);
+    if (code == EXIT_OK && run->finished)
+        code = keep_best(job, cell);
+    if (code != EXIT_OK)
         return code;
-    const double epochs = (double)run->config.speech.epochs;
-    json_t *result = json_pack("{s:s, s:I, s:o, s:o, s:o, s:I, s:o, s:o}", "kind",
-                               job->kinds[kind], "steps", (json_int_t)run->state.step,
-                               "seconds", json_number(run->state.seconds),
-                               "seconds_per_epoch",
-                               json_number(run->state.seconds / epochs), "dev_error_rate",
-                               json_number(100 * run->state.best), "best_step",
-                               (json_int_t)run->state.best_step, "config",
-                               train_config_json(&run->config), "test", evaluation);
-    code = write_result(path, result);
-    json_decref(result);
+    const train_state *state = &run->state;
+    json_t *now = json_pack("{s:I, s:o, s:o, s:I, s:o}", "steps", (json_int_t)state->step,
+                            "seconds", json_number(state->seconds), "dev_error_rate",
+                            json_number(100 * state->best), "best_step",
+                            (json_int_t)state->best_step, "test", test);
+    const int64_t epochs = run->config.speech.epochs;
+    if (!cell->result)
+        cell->result = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "name", cell->name,
+                                 "kind", cell->kind, "from", cell->from, "layers",
+                                 (json_int_t)run->config.model.layers, "all_epochs",
+                                 (json_int_t)epochs, "config",
+                                 train_config_json(&run->config));
+    if (run->finished)
+        json_object_set_new(now, "seconds_per_epoch",
+                            json_number(state->seconds / (double)epochs));
+    json_object_set_new(cell->result, run->finished ? "epochs" : "minutes", now);
+    return save_result(job, cell);
+}
+
+/* A result of the same settings, but for how long they were trained. */
+static int check_result(const speech_cell *cell, const train_config *config) {
+    json_t *wanted = train_config_json(config);
+    const json_t *had = json_object_get(cell->result, "config");
+    static const char *const compared[] = {"epochs", "join", "layers", "learning_rate",
+                                           "seed",   "hop",  "labels", "heads"};
+    int code = EXIT_OK;
+    for (size_t i = 0; i < sizeof compared / sizeof *compared && code == EXIT_OK; i++) {
+        const json_t *a = json_object_get(wanted, compared[i]);
+        const json_t *b = json_object_get(had, compared[i]);
+        const bool same = json_is_number(a) && json_is_number(b)
+                              ? (float)json_number_value(a) == (float)json_number_value(b)
+                              : json_equal(a, b);
+        if (!same)
+            code = complain(EXIT_BAD_INPUT, "repro",
+                            "%s was done with another %s; choose another folder for this "
+                            "one",
+                            cell->name, compared[i]);
+    }
+    json_decref(wanted);
     return code;
 }
 
-static int do_cell(speech_grid *grid, int kind) {
+/* ---- A cell's training ------------------------------------------------------------- */
+
+static bool has(const speech_cell *cell, const char *when) {
+    return json_is_object(json_object_get(cell->result, when));
+}
+
+/* Cells that go on, and those whose rate falls to an end, have epochs alone. */
+static bool lacks_minutes(const repro_job *job, const speech_cell *cell,
+                          const train_config *config) {
+    return job->minutes > 0 && !*cell->from && !config->speech.decay &&
+           !has(cell, "minutes");
+}
+
+/* To the end of the epochs or of the minutes, whichever of what is missing is first. */
+static int train_on(repro_job *job, const speech_grid *grid, speech_cell *cell,
+                    const char *from, bool *more) {
     static train_run run;
     static train_settings settings;
-    const repro_speech_job *job = grid->job;
-    char folder[TRAIN_PATH], path[TRAIN_PATH], label[64];
+    char folder[TRAIN_PATH], label[64];
     train_config config;
-    if (!cell_path(job, kind, "", folder) || !cell_path(job, kind, "/" RESULT, path))
-        return EXIT_USAGE;
-    if (access(path, F_OK) == 0)
-        return EXIT_OK;
-    int code = cell_config(job, kind, &settings, &config);
-    if (code != EXIT_OK)
+    const bool endless = has(cell, "epochs");
+    int code = cell_config(job, cell, endless, &settings, &config);
+    if (code == EXIT_OK && cell->result)
+        code = check_result(cell, &config);
+    const bool minutes = lacks_minutes(job, cell, &config);
+    *more = code == EXIT_OK && (!endless || minutes);
+    if (!*more || !cell_path(job->folder, cell->name, "", folder))
         return code;
-    snprintf(label, sizeof label, "%d/%d %.30s  ", kind + 1, job->kind_count,
-             job->kinds[kind]);
+    snprintf(label, sizeof label, "%d/%d %.40s  ", (int)(cell - grid->cells) + 1,
+             grid->count, cell->name);
     run = (train_run){.command = "repro",
                       .label = label,
                       .folder = folder,
-                      .save_seconds = job->save_seconds,
+                      .save_seconds = (double)job->save_seconds,
+                      .stop_seconds = minutes ? 60 * job->minutes : 0,
                       .resume = true,
+                      .from = from,
                       .settings = &settings,
                       .config = config};
     code = train_go(&run, job->context);
-    if (run.busy)
+    *more = code == EXIT_OK && (run.finished || run.timed);
+    job->skipped += run.busy;
+    job->failed += !run.busy && code == EXIT_BAD_INPUT; /* it diverged, or is damaged */
+    if (run.busy || code == EXIT_BAD_INPUT)
         return EXIT_OK;
-    if (code == EXIT_BAD_INPUT) { /* it diverged, or its checkpoint is damaged */
-        grid->failed++;
-        return EXIT_OK;
-    }
-    return code == EXIT_OK && run.finished ? finish_cell(job, kind, &run) : code;
+    return *more ? note_result(job, grid, cell, &run) : code;
 }
 
-/* ---- What is there ----------------------------------------------------------------- */
-
-static void read_curve(const char *path, speech_cell *cell) {
-    FILE *file = fopen(path, "r");
-    char *text = NULL;
-    size_t capacity = 0;
-    dev_curve *curve = &cell->curve;
-    while (file && getline(&text, &capacity, file) > 0) {
-        json_t *line = strstr(text, "validation_loss") ? json_loads(text, 0, NULL) : NULL;
-        if (line && curve->count < MOST_POINTS) {
-            const json_t *right = json_object_get(line, "validation_accuracy");
-            const json_t *seconds = json_object_get(line, "seconds");
-            curve->hours[curve->count] = json_number_value(seconds) / 3600;
-            curve->errors[curve->count] = 100 * (1 - json_number_value(right));
-            cell->hours = curve->hours[curve->count++];
-        }
-        json_decref(line);
+static int do_cell(repro_job *job, const speech_grid *grid, speech_cell *cell) {
+    char from[TRAIN_PATH];
+    bool more = true;
+    int code = EXIT_OK;
+    const speech_cell *before = find_cell(grid, cell->from);
+    if (before && !cell_path(job->folder, before->name, "/" AFTER_EPOCHS, from))
+        return EXIT_USAGE;
+    if (before && !has(before, "epochs")) {
+        fprintf(stderr, "shoal repro: %s waits for %s\n", cell->name, before->name);
+        return EXIT_OK;
     }
-    free(text);
-    if (file)
-        fclose(file);
+    while (code == EXIT_OK && more && !stop_signal())
+        code = train_on(job, grid, cell, before ? from : NULL, &more);
+    return code;
 }
 
-static int read_cells(speech_grid *grid) {
+/* ---- All of them ------------------------------------------------------------------- */
+
+static int read_results(repro_job *job, const speech_grid *grid) {
     char path[TRAIN_PATH];
-    for (int k = 0; k < grid->job->kind_count; k++) {
-        speech_cell *cell = &grid->cells[k];
-        if (!cell_path(grid->job, k, "/" TRAIN_LOG, path))
+    for (int i = 0; i < grid->count; i++) {
+        speech_cell *cell = &grid->cells[i];
+        if (!cell_path(job->folder, cell->name, "/" RESULT, path))
             return EXIT_USAGE;
-        read_curve(path, cell);
-        cell_path(grid->job, k, "/" RESULT, path);
-        if (access(path, F_OK) != 0)
-            continue;
-        cell->result = load_json("repro", path);
-        if (!cell->result)
+        if (access(path, F_OK) == 0 && !(cell->result = load_json("repro", path)))
             return EXIT_BAD_INPUT;
     }
     return EXIT_OK;
 }
 
-/* A number of the cell's evaluation with a kind; NAN where there is none. */
-static double tested(const speech_cell *cell, const char *kind, const char *field) {
-    const json_t *rows = json_object_get(json_object_get(cell->result, "test"), "kinds");
+static int write_results(const repro_job *job, const speech_grid *grid) {
+    char path[TRAIN_PATH];
+    json_t *cells = json_array(), *tested = json_array();
+    for (int i = 0; i < grid->count; i++)
+        json_array_append_new(cells,
+                              json_pack("{s:s, s:s, s:s, s:I, s:O?}", "name",
+                                        grid->cells[i].name, "kind", grid->cells[i].kind,
+                                        "from", grid->cells[i].from, "layers",
+                                        (json_int_t)grid->cells[i].layers, "result",
+                                        grid->cells[i].result));
+    for (int i = 0; i < grid->tested_count; i++)
+        json_array_append_new(tested, json_string(grid->tested[i]));
+    json_t *object = json_pack("{s:s, s:s, s:o, s:o, s:o}", "experiment", "speech",
+                               "shoal", shoal_version(), "minutes",
+                               json_number(job->minutes), "evaluate", tested, "cells",
+                               cells);
+    const int code = train_path("repro", path, job->folder, REPRO_RESULTS)
+                         ? repro_write_json(path, object)
+                         : EXIT_USAGE;
+    if (code == EXIT_OK && job->json)
+        return print_json(object);
+    json_decref(object);
+    return code;
+}
+
+static int report(const repro_job *job) {
+    speech_grid grid = {0};
+    int code = speech_grid_read("repro", job->folder, &grid);
+    if (code == EXIT_OK)
+        code = speech_draw("repro", &grid);
+    if (code == EXIT_OK && !job->json)
+        code = speech_report(&grid, job->markdown);
+    speech_grid_free(&grid);
+    return code;
+}
+
+static int work(repro_job *job, speech_grid *grid) {
+    int code = make_grid(job, grid);
+    if (code == EXIT_OK && !job->show)
+        code = train_make_folder("repro", job->folder);
+    if (code == EXIT_OK)
+        code = read_results(job, grid);
+    for (int i = 0; i < grid->count && code == EXIT_OK; i++) {
+        if (!job->show && !stop_signal() && is_chosen(job, grid->cells[i].name))
+            code = do_cell(job, grid, &grid->cells[i]);
+    }
+    if (code == EXIT_OK)
+        code = write_results(job, grid);
+    return code == EXIT_OK ? report(job) : code;
+}
+
+int repro_speech(repro_job *job) {
+    speech_grid grid = {.cells = calloc(REPRO_KINDS, sizeof *grid.cells)};
+    if (!grid.cells)
+        return complain(EXIT_RESOURCES, "repro", "out of memory");
+    const int code = work(job, &grid);
+    speech_grid_free(&grid);
+    return code;
+}
+
+/* ---- From the file ----------------------------------------------------------------- */
+
+static void copy_text(char *to, const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    snprintf(to, REPRO_NAME, "%s", text ? text : "");
+}
+
+static int take_cell(const char *command, speech_grid *grid, const json_t *object) {
+    speech_cell *cell = &grid->cells[grid->count];
+    json_t *result = json_object_get(object, "result");
+    copy_text(cell->name, object, "name");
+    copy_text(cell->kind, object, "kind");
+    copy_text(cell->from, object, "from");
+    if (grid->count == REPRO_KINDS || !*cell->name || strchr(cell->name, '/'))
+        return complain(EXIT_BAD_INPUT, command, "%s/" REPRO_RESULTS ": cell %d is none",
+                        grid->folder, grid->count + 1);
+    grid->count++;
+    cell->layers = json_integer_value(json_object_get(object, "layers"));
+    cell->result = json_is_object(result) ? json_incref(result) : NULL;
+    if (!cell_path(grid->folder, cell->name, "/" TRAIN_LOG, cell->log.path))
+        return EXIT_USAGE;
+    return access(cell->log.path, F_OK) == 0 && cell->result
+               ? log_curves_read(command, &cell->log, AGAINST_HOURS)
+               : EXIT_OK;
+}
+
+int speech_grid_read(const char *command, const char *folder, speech_grid *grid) {
+    char path[TRAIN_PATH];
+    *grid = (speech_grid){.cells = calloc(REPRO_KINDS + 1, sizeof *grid->cells)};
+    snprintf(grid->folder, sizeof grid->folder, "%s", folder);
+    if (!grid->cells)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    if (!train_path(command, path, folder, REPRO_RESULTS))
+        return EXIT_USAGE;
+    json_t *object = load_json(command, path), *one;
+    size_t i;
+    int code = object ? EXIT_OK : EXIT_BAD_INPUT;
+    const char *what = json_string_value(json_object_get(object, "experiment"));
+    if (code == EXIT_OK && (!what || strcmp(what, "speech") != 0))
+        code = complain(EXIT_BAD_INPUT, command, "%s: is not of repro speech", path);
+    json_array_foreach(json_object_get(object, "evaluate"), i, one) {
+        const char *kind = json_string_value(one);
+        if (kind && grid->tested_count < REPRO_TESTED)
+            snprintf(grid->tested[grid->tested_count++], REPRO_NAME, "%s", kind);
+    }
+    json_array_foreach(json_object_get(object, "cells"), i, one) {
+        if (code == EXIT_OK)
+            code = take_cell(command, grid, one);
+    }
+    json_decref(object);
+    return code;
+}
+
+void speech_grid_free(speech_grid *grid) {
+    for (int i = 0; i < grid->count; i++)
+        json_decref(grid->cells[i].result);
+    free(grid->cells);
+    *grid = (speech_grid){0};
+}
+
+static double number_at(const json_t *object, const char *field) {
+    const json_t *value = json_object_get(object, field);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+double speech_number(const speech_cell *cell, const char *when, const char *field) {
+    return number_at(json_object_get(cell->result, when), field);
+}
+
+double speech_tested(const speech_cell *cell, const char *when, const char *kind,
+                     const char *field) {
+    const json_t *test = json_object_get(json_object_get(cell->result, when), "test");
+    const json_t *rows = json_object_get(test, "kinds");
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const char *name = json_string_value(json_object_get(row, "kind"));
-        if (name && strcmp(name, kind) == 0)
-            return json_number_value(json_object_get(row, field));
+        if (!kind || (name && strcmp(name, kind) == 0))
+            return number_at(row, field);
     }
     return NAN;
 }
 
-static double number_of(const speech_cell *cell, const char *field) {
-    const json_t *value = json_object_get(cell->result, field);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
-/* The lowest error on dev within so many hours. */
-static double error_after(const dev_curve *curve, double hours) {
-    double best = NAN;
-    for (int i = 0; i < curve->count; i++)
-        if (curve->hours[i] <= hours && !(curve->errors[i] >= best))
-            best = curve->errors[i];
-    return best;
-}
-
-/* Hours until dev's error is that low; NAN: it never was. */
-static double hours_to(const dev_curve *curve, double error) {
-    for (int i = 0; i < curve->count; i++)
-        if (curve->errors[i] <= error + 1e-6)
-            return curve->hours[i];
-    return NAN;
-}
-
-/* The hours that every finished cell has had. */
-static double common_hours(const speech_grid *grid) {
-    double least = INFINITY;
-    for (int k = 0; k < grid->job->kind_count; k++)
-        if (grid->cells[k].result && grid->cells[k].hours < least)
-            least = grid->cells[k].hours;
-    return least;
-}
-
-static double full_error(const speech_grid *grid) {
-    for (int k = 0; k < grid->job->kind_count; k++)
-        if (strcmp(grid->job->kinds[k], "full") == 0)
-            return number_of(&grid->cells[k], "dev_error_rate");
-    return NAN;
-}
-
-/* ---- Tables ------------------------------------------------------------------------ */
-
-static const char *figure(char text[24], double value) {
-    if (isnan(value))
-        snprintf(text, 24, "-");
-    else
-        snprintf(text, 24, "%.2f", value);
-    return text;
-}
-
-static void print_cell(const speech_grid *grid, int k, const char *format) {
-    const speech_cell *cell = &grid->cells[k];
-    const char *kind = grid->job->kinds[k];
-    char range[64] = "-", t[6][24];
-    if (cell->result)
-        snprintf(range, sizeof range, "%.2f to %.2f", tested(cell, kind, "low"),
-                 tested(cell, kind, "high"));
-    printf(format, kind, figure(t[0], tested(cell, kind, "error_rate")), range,
-           figure(t[1], number_of(cell, "dev_error_rate")),
-           figure(t[2], number_of(cell, "seconds_per_epoch")),
-           figure(t[3], error_after(&cell->curve, common_hours(grid))),
-           figure(t[4], hours_to(&cell->curve, full_error(grid))));
-}
-
-/* Rows are kinds to evaluate with and the controls, columns what was trained. */
-static void print_matrix(const speech_grid *grid) {
-    const repro_speech_job *job = grid->job;
-    const char *const controls[] = {"uniform attention", "no attention", "clustered-1"};
-    const char *const begin = job->markdown ? "| " : "";
-    const char *const between = job->markdown ? " | " : "\t";
-    const char *const end = job->markdown ? " |\n" : "\n";
-    char text[24];
-    printf("%s", begin);
-    for (int k = 0; k < job->kind_count; k++)
-        printf("%s%s", between, job->kinds[k]);
-    printf("%s", end);
-    for (int k = 0; job->markdown && k <= job->kind_count; k++)
-        printf("|---%s", k == job->kind_count ? "|\n" : "");
-    for (int e = 0; e < job->kind_count + 3; e++) {
-        const char *kind = e < job->kind_count ? job->kinds[e]
-                                               : controls[e - job->kind_count];
-        printf("%s%s", begin, kind);
-        for (int k = 0; k < job->kind_count; k++)
-            printf("%s%s", between,
-                   figure(text, tested(&grid->cells[k], kind, "error_rate")));
-        printf("%s", end);
-    }
-}
-
-static void print_tables(const speech_grid *grid) {
-    const bool markdown = grid->job->markdown;
-    const char *const format = markdown ? "| %s | %s | %s | %s | %s | %s | %s |\n"
-                                        : "%-20s %8s %18s %8s %10s %12s %13s\n";
-    printf(format, "kind", "test %", "95 %", "dev %", "s / epoch", "dev % alike",
-           "hours to full");
-    if (markdown)
-        printf("|---|---|---|---|---|---|---|\n");
-    for (int k = 0; k < grid->job->kind_count; k++)
-        print_cell(grid, k, format);
-    printf("\ndev %% alike: after %.3g h of training, which every finished kind had;\n"
-           "hours to full: until dev's error is the lowest that full had\n\n"
-           "test error with another kind (rows) than was trained (columns):\n%s",
-           common_hours(grid), markdown ? "\n" : "");
-    print_matrix(grid);
-}
-
-static int print_everything(const speech_grid *grid) {
-    json_t *cells = json_object();
-    for (int k = 0; k < grid->job->kind_count; k++)
-        if (grid->cells[k].result)
-            json_object_set(cells, grid->job->kinds[k], grid->cells[k].result);
-    return print_json(json_pack("{s:s, s:s, s:o}", "experiment", "speech", "shoal",
-                                shoal_version(), "cells", cells));
-}
-
-/* ---- Pictures ---------------------------------------------------------------------- */
-
-static int draw(const speech_grid *grid, const char *name) {
-    const repro_speech_job *job = grid->job;
-    plot_series curves[SPEECH_KINDS] = {0}, points[SPEECH_KINDS] = {0};
-    static double hours[SPEECH_KINDS], errors[SPEECH_KINDS];
-    char path[TRAIN_PATH], reason[256];
-    int count = 0, finished = 0;
-    for (int k = 0; k < job->kind_count; k++) {
-        const speech_cell *cell = &grid->cells[k];
-        const int colour = k % PLOT_COLOURS;
-        if (cell->curve.count > 0)
-            curves[count++] = (plot_series){.name = job->kinds[k],
-                                            .x = cell->curve.hours,
-                                            .y = cell->curve.errors,
-                                            .count = cell->curve.count,
-                                            .colour = colour,
-                                            .marker = PLOT_NO_MARKER,
-                                            .dashed = k >= PLOT_COLOURS};
-        if (!cell->result)
-            continue;
-        hours[k] = cell->hours;
-        errors[k] = tested(cell, job->kinds[k], "error_rate");
-        points[finished++] = (plot_series){.x = &hours[k],
-                                           .y = &errors[k],
-                                           .count = 1,
-                                           .colour = colour,
-                                           .marker = (plot_marker)(k % 4)};
-    }
-    const plot_chart charts[] = {{.title = "dev",
-                                  .x = {.label = "hours of training"},
-                                  .y = {.label = "error rate, %"},
-                                  .series = curves,
-                                  .series_count = count},
-                                 {.title = "test",
-                                  .x = {.label = "hours of training"},
-                                  .y = {.label = "error rate, %"},
-                                  .series = points,
-                                  .series_count = finished}};
-    const plot_figure picture = {.charts = charts, .count = finished ? 2 : 1};
-    if (count == 0)
-        return EXIT_OK;
-    if (!train_path("repro", path, job->folder, name))
-        return EXIT_USAGE;
-    if (!plot_possible(path, reason, sizeof reason)) {
-        fprintf(stderr, "shoal repro: no picture: %s\n", reason);
-        return EXIT_OK;
-    }
-    return plot_write(path, &picture, reason, sizeof reason)
-               ? EXIT_OK
-               : complain(EXIT_RESOURCES, "repro", "%s", reason);
-}
-
-/* ---- The whole --------------------------------------------------------------------- */
-
-static int train_grid(speech_grid *grid) {
-    int code = train_make_folder("repro", grid->job->folder);
-    watch_stop();
-    for (int k = 0; k < grid->job->kind_count && code == EXIT_OK && !stop_signal(); k++)
-        code = do_cell(grid, k);
-    return code;
-}
-
-static int report(speech_grid *grid) {
-    int code = read_cells(grid);
-    if (code == EXIT_OK)
-        code = draw(grid, "speech.svg");
-    if (code == EXIT_OK)
-        code = draw(grid, "speech.png");
-    if (code == EXIT_OK && grid->job->json)
-        code = print_everything(grid);
-    else if (code == EXIT_OK)
-        print_tables(grid);
-    if (code == EXIT_OK && grid->failed > 0)
-        code = complain(EXIT_BAD_INPUT, "repro", "%d cells failed, as said above",
-                        grid->failed);
-    return code;
-}
-
-int repro_speech(const repro_speech_job *job) {
-    static speech_grid grid;
-    grid = (speech_grid){.job = job};
-    int code = job->show ? EXIT_OK : train_grid(&grid);
-    if (code == EXIT_OK)
-        code = report(&grid);
-    for (int k = 0; k < job->kind_count; k++)
-        json_decref(grid.cells[k].result);
-    if (code != EXIT_OK || !stop_signal())
-        return code;
-    fprintf(stderr, "shoal repro: interrupted; everything is saved. The same command "
-                    "goes on.\n");
-    return 128 + stop_signal();
+double speech_hours(const speech_grid *grid, const speech_cell *cell, const char *when) {
+    const speech_cell *before = find_cell(grid, cell->from);
+    const double own = speech_number(cell, when, "seconds") / 3600;
+    return before ? own + speech_hours(grid, before, "epochs") : own;
 }

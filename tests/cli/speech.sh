@@ -140,24 +140,52 @@ expect "a folder has one rate" 3 "1 of 24 utterances cannot be used" \
 expect "or is told one" 0 "3 of 3 steps" shoal train speech data2 $small --out told \
     --steps 3 --set rate=8000
 
-# ---- The grid ------------------------------------------------------------------------
+# ---- The grid --------------------------------------------------------------------------
 grid() {
-    shoal repro speech data --out grid --kinds full,lsh-1,clustered-3 --cache cache \
-        --labels phones --epochs 2 --set hop=2 --set context=6 --set layers=1 \
-        --set heads=2 --set head_dim=16 --set feed_forward=32 --set batch_frames=300 \
-        --set speeds=1 --set validate_every=6 --set warmup=5 "$@"
+    shoal repro speech data --out grid --kinds full,lsh-1,full@2,full+clustered-3 \
+        --evaluate full,lsh-1,clustered-3,shoal-3 --cache cache --labels phones \
+        --epochs 2 --join 2 --set hop=2 --set context=6 --set layers=1 --set heads=2 \
+        --set head_dim=16 --set feed_forward=32 --set batch_frames=300 --set speeds=1 \
+        --set validate_every=6 --set warmup=5 --set average=0.9 --minutes 0.002 "$@"
 }
 expect "repro needs data" 2 "one data folder" shoal repro speech --out grid
-expect "repro" 0 "hours to full" grid
-check "every cell has a result" test "$(ls grid/cells/*/result.json | wc -l)" = 3
+expect "not a cell" 2 "a cell is KIND" grid --kinds full@x
+expect "from nothing" 2 "goes on from a cell that is not before it" grid \
+    --kinds lsh-1,full+clustered-3
+expect "no such cell" 2 "there is no cell lsh-4" grid --only lsh-4
+expect "one cell of the grid" 0 "hours to full" grid --only lsh-1
+check "no other was trained" test "$(ls grid/cells)" = lsh-1
+expect "a cell waits" 0 "full+clustered-3 waits for full" grid --only full+clustered-3
+expect "repro" 0 "in the paper's order" grid
+check "every cell has a result" test "$(ls grid/cells/*/result.json | wc -l)" = 4
+cp grid/cells/full/checkpoint.safetensors before
+expect "nothing is done again" 0 "After the same minutes" grid
+check "no step more" cmp before grid/cells/full/checkpoint.safetensors
 rm grid/cells/lsh-1/result.json
 expect "a cell is evaluated again" 0 "uniform attention" grid
-expect "show as Markdown" 0 "| kind | test % |" grid --show --markdown
+expect "other settings" 3 "was done with another epochs" grid --epochs 3
+expect "show as Markdown" 0 "| cell | layers | test % |" grid --show --markdown
+report "the tables are kept" "$(shoal repro speech data --out grid --show --markdown \
+    --kinds full,lsh-1,full@2,full+clustered-3 --cache cache \
+    --evaluate full,lsh-1,clustered-3,shoal-3 | diff - grid/tables.md)"
 expect "show as JSON" 0 '"experiment": "speech"' grid --show --json
-check "cells" json 'sorted(d["cells"]) == ["clustered-3", "full", "lsh-1"]'
+check "cells" json '[c["name"] for c in d["cells"]] == ["full", "lsh-1", "full@2",
+    "full+clustered-3"]'
 check "kinds that the weights can do with" json \
-    '[len(d["cells"][k]["test"]["kinds"]) for k in ("full", "lsh-1")] == [5, 6]'
+    '[len(c["result"]["epochs"]["test"]["kinds"]) for c in d["cells"]] == [6, 7, 6, 6]'
+check "depth, and weights to go on from" json \
+    '[c["result"]["layers"] for c in d["cells"]] == [1, 1, 2, 1] and
+     ["minutes" in c["result"] for c in d["cells"]] == [True, True, True, False] and
+     abs(d["cells"][3]["result"]["config"]["learning_rate"] - 1e-4) < 1e-9'
+check "errors of every sequence" json \
+    'all(len(c["result"]["epochs"]["test"]["labels"]) ==
+         len(c["result"]["epochs"]["test"]["kinds"][0]["wrong"]) for c in d["cells"])'
 check "picture of a run" shoal plot grid/cells/full -o curve.svg
+if [ -e grid/matrix.svg ]; then
+    rm grid/*.svg grid/*.png
+    check "pictures of the grid" shoal plot grid
+    check "all of them" test "$(ls grid/*.svg grid/*.png | wc -l)" = 6
+fi
 
 # ---- Bad data --------------------------------------------------------------------------
 rm -r data2 && cp -r data data2

@@ -1,0 +1,127 @@
+#include "heatmap.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plot.h"
+#if !defined(SHOAL_HAVE_CAIRO)
+
+bool heatmap_write(const char *path, const heatmap_table *table, char *reason,
+                   size_t size) {
+    (void)table;
+    return plot_possible(path, reason, size);
+}
+
+#else
+#include <cairo.h>
+
+/* ---- Boxes and texts ----------------------------------------------------------- */
+
+/* From dark blue over green to yellow, lightness growing with the value, so that it reads
+   in grey and for colour-blind readers too. */
+static void colour_of(double value, double rgb[3]) {
+    static const double anchors[][3] = {{0.17, 0.07, 0.37}, {0.16, 0.29, 0.53},
+                                        {0.11, 0.48, 0.56}, {0.16, 0.66, 0.49},
+                                        {0.55, 0.81, 0.33}, {0.97, 0.91, 0.25}};
+    enum { LAST = sizeof anchors / sizeof *anchors - 1 };
+    const double at = fmin(fmax(value, 0), 1) * LAST;
+    const int left = at >= LAST ? LAST - 1 : (int)at;
+    for (int i = 0; i < 3; i++)
+        rgb[i] = anchors[left][i] +
+                 (at - left) * (anchors[left + 1][i] - anchors[left][i]);
+}
+
+void heatmap_draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
+    cairo_text_extents_t extents;
+    cairo_text_extents(cr, text, &extents);
+    cairo_move_to(cr, x - across * extents.x_advance, y);
+    cairo_show_text(cr, text);
+    cairo_new_path(cr);
+}
+
+void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *text) {
+    double rgb[3] = {0.93, 0.93, 0.93};
+    if (!isnan(share))
+        colour_of(share, rgb);
+    cairo_rectangle(cr, box.x, box.y, box.width - 1, box.height - 1);
+    cairo_set_source_rgb(cr, rgb[0], rgb[1], rgb[2]);
+    cairo_fill(cr);
+    const double ink = isnan(share) || share > 0.5 ? 0 : 1;
+    cairo_set_source_rgb(cr, ink, ink, ink);
+    heatmap_draw_text(cr, box.x + box.width / 2, box.y + box.height / 2 + 3.5, 0.5, text);
+}
+
+void heatmap_set_bold(cairo_t *cr, bool bold) {
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
+}
+
+/* ---- Tables -------------------------------------------------------------------- */
+
+enum { WIDTH = 62, HEIGHT = 30, LEFT = 150, TOP = 130, BELOW = 40 };
+
+static void find_range(const heatmap_table *table, double *low, double *high) {
+    *low = INFINITY;
+    *high = -INFINITY;
+    for (int i = 0; i < table->rows * table->columns; i++) {
+        *low = fmin(*low, table->values[i]);
+        *high = fmax(*high, table->values[i]);
+    }
+}
+
+/* Names of columns go up at a slant. */
+static void draw_column_name(cairo_t *cr, double x, const char *name) {
+    cairo_save(cr);
+    cairo_translate(cr, x, TOP - 6);
+    cairo_rotate(cr, -0.7);
+    heatmap_draw_text(cr, 0, 0, 0, name);
+    cairo_restore(cr);
+}
+
+static void draw_names(cairo_t *cr, const heatmap_table *table) {
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    heatmap_set_bold(cr, true);
+    heatmap_draw_text(cr, 8, 18, 0, table->title);
+    heatmap_set_bold(cr, false);
+    heatmap_draw_text(cr, LEFT - 6, TOP - 20, 1, table->across);
+    heatmap_draw_text(cr, LEFT - 6, TOP - 6, 1, table->down);
+    for (int i = 0; i < table->rows; i++)
+        heatmap_draw_text(cr, LEFT - 6, TOP + HEIGHT * (i + 0.5) + 3.5, 1,
+                          table->row_names[i]);
+    for (int j = 0; j < table->columns; j++)
+        draw_column_name(cr, LEFT + WIDTH * (j + 0.5), table->column_names[j]);
+}
+
+static void paint_table(cairo_t *cr, const void *what) {
+    const heatmap_table *table = what;
+    double low, high;
+    find_range(table, &low, &high);
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    cairo_set_font_size(cr, 10);
+    draw_names(cr, table);
+    for (int i = 0; i < table->rows; i++)
+        for (int j = 0; j < table->columns; j++) {
+            const double value = table->values[i * table->columns + j];
+            const heatmap_box box = {LEFT + WIDTH * j, TOP + HEIGHT * i, WIDTH, HEIGHT};
+            char text[32] = "-";
+            if (!isnan(value))
+                snprintf(text, sizeof text, "%.2f", value);
+            heatmap_draw_box(cr, box, high > low ? (high - value) / (high - low) : value,
+                             text);
+        }
+    cairo_set_font_size(cr, 8.5);
+    cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
+    heatmap_draw_text(cr, 8, TOP + HEIGHT * table->rows + 24, 0, table->caption);
+}
+
+bool heatmap_write(const char *path, const heatmap_table *table, char *reason,
+                   size_t size) {
+    const double width = LEFT + WIDTH * table->columns + 90;
+    const double height = TOP + HEIGHT * table->rows + BELOW;
+    return plot_paint(path, width < 480 ? 480 : width, height, paint_table, table, reason,
+                      size);
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* Logs of trainings as curves. */
+#ifndef SHOAL_LAB_LOG_CURVES_H
+#define SHOAL_LAB_LOG_CURVES_H
+
+#include "train.h"
+
+enum { CURVE_POINTS = 400, CURVE_NAME = 96 };
+
+/* Means of `stride` neighbours once there are too many points. */
+typedef struct {
+    double x[CURVE_POINTS], y[CURVE_POINTS];
+    int count, stride, pending;
+    double sum_x, sum_y;
+} log_curve;
+
+typedef enum {
+    CURVE_LOSS,
+    CURVE_ACCURACY, /* in percent */
+    CURVE_VALIDATION_LOSS,
+    CURVE_VALIDATION_ACCURACY,
+    CURVES
+} curve_name;
+
+typedef enum { AGAINST_STEPS, AGAINST_HOURS } curve_against;
+
+typedef struct {
+    char path[TRAIN_PATH], name[CURVE_NAME];
+    log_curve curves[CURVES];
+} log_curves;
+
+/* Reads log->path; names the log by its configuration. A log that is being written is
+   read as far as it goes. */
+int log_curves_read(const char *command, log_curves *log, curve_against against);
+
+#endif

@@ -1,0 +1,61 @@
+/* shoal repro, in files: the command line (repro.c); the masked copy (repro_copy.c) with
+   its heatmaps (repro_copy_plot.c); speech: cells and their training (repro_speech.c),
+   tables and JSON (repro_speech_report.c), pictures (repro_speech_plot.c). */
+#ifndef SHOAL_LAB_REPRO_H
+#define SHOAL_LAB_REPRO_H
+
+#include "train.h"
+
+enum { REPRO_KINDS = 32, REPRO_TESTED = 24, REPRO_LENGTHS = 16, REPRO_NAME = 128 };
+
+#define REPRO_RESULTS "results.json"
+
+typedef struct {
+    /* What was asked for. */
+    char kinds[REPRO_KINDS][REPRO_NAME]; /* speech: of cells, see repro_speech.h */
+    int kind_count;
+    int64_t lengths[REPRO_LENGTHS]; /* growing */
+    int length_count;
+    const char *folder, *isa;
+    int64_t threads, save_seconds;
+    train_settings settings; /* of every cell */
+    bool show, json, markdown;
+    /* Of speech. */
+    const char *data, *cache;
+    bool skip_bad;
+    double minutes; /* of a cell's training */
+    char only[REPRO_KINDS][REPRO_NAME], tested[REPRO_TESTED][REPRO_NAME];
+    int only_count, tested_count; /* cells to train, kinds to evaluate with */
+
+    /* What is worked on. */
+    shoal_context *context;
+    json_t *results; /* copy, the file: {"cells": {"KIND/LENGTH": {...}}, ...} */
+    int skipped;     /* cells that another process is training */
+    int failed;      /* cells whose training ended with a complaint */
+} repro_job;
+
+/* Each trains what is missing, unless it is only to be shown, and reports. */
+int repro_copy(repro_job *job);
+int repro_speech(repro_job *job);
+
+/* A JSON file, whole or not at all; complains. */
+int repro_write_json(const char *path, const json_t *object);
+
+/* ---- Copy: what its pictures need (repro_copy.c) ----------------------------------- */
+
+/* What is known of one cell. */
+typedef struct {
+    bool done;       /* a finished training */
+    bool begun;      /* one that has been validated, but is not finished */
+    double accuracy; /* on the test's batches if done, else the last validation's */
+    int64_t steps, steps_limit;
+    double seconds;
+    bool stopped_early;
+} copy_cell;
+
+copy_cell repro_copy_cell(const repro_job *job, const char *kind, int64_t length);
+/* 99.996 % is not 100 %: only all of them are. */
+void repro_percent_text(char text[16], double accuracy);
+int repro_copy_draw(const repro_job *job); /* copy.svg and copy.png */
+
+#endif

@@ -1,0 +1,66 @@
+#include "table.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+static int filled(const text_table *table) {
+    int count = 0;
+    while (count < TABLE_COLUMNS && table->text[table->rows - 1][count][0])
+        count++;
+    return count;
+}
+
+void table_add(text_table *table, const char *format, ...) {
+    const int at = filled(table);
+    va_list arguments;
+    if (at == TABLE_COLUMNS)
+        return;
+    va_start(arguments, format);
+    vsnprintf(table->text[table->rows - 1][at], TABLE_TEXT, format, arguments);
+    va_end(arguments);
+    if (!table->text[table->rows - 1][at][0])
+        strcpy(table->text[table->rows - 1][at], " ");
+    table->columns = at >= table->columns ? at + 1 : table->columns;
+}
+
+void table_row(text_table *table, const char *first) {
+    if (table->rows == TABLE_ROWS)
+        return;
+    memset(table->text[table->rows++], 0, sizeof table->text[0]);
+    table_add(table, "%s", first);
+}
+
+void table_number(text_table *table, double value) {
+    if (isfinite(value))
+        table_add(table, "%.2f", value);
+    else
+        table_add(table, "-");
+}
+
+static void print_markdown(const text_table *table, FILE *file) {
+    for (int i = 0; i < table->rows; i++) {
+        for (int k = 0; k < table->columns; k++)
+            fprintf(file, "| %s ", table->text[i][k]);
+        fprintf(file, "|\n");
+        for (int k = 0; i == 0 && k < table->columns; k++)
+            fprintf(file, "|---%s", k + 1 == table->columns ? "|\n" : "");
+    }
+}
+
+void table_print(const text_table *table, bool markdown, FILE *file) {
+    size_t widths[TABLE_COLUMNS] = {0};
+    if (markdown) {
+        print_markdown(table, file);
+        return;
+    }
+    for (int i = 0; i < table->rows; i++)
+        for (int k = 0; k < table->columns; k++) {
+            const size_t length = strlen(table->text[i][k]);
+            widths[k] = length > widths[k] ? length : widths[k];
+        }
+    for (int i = 0; i < table->rows; i++)
+        for (int k = 0; k < table->columns; k++)
+            fprintf(file, k == 0 ? "%-*s%s" : "  %*s%s", (int)widths[k],
+                    table->text[i][k], k + 1 == table->columns ? "\n" : "");
+}
