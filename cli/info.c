@@ -28,7 +28,7 @@ const command_help kinds_help =
      "The kinds of attention, how each is spelled with every default shown, and its\n"
      "cost in operations for N queries and S keys of size D and values of size Dv.\n",
      rows,
-     "Options follow the name after a colon: shoal-100:topk=64,seed=7\n",
+     "Options follow the name after a colon: shoal-64:near=0,seed=7\n",
      NULL};
 
 static int print_kinds_json(void) {

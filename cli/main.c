@@ -52,7 +52,7 @@ static void print_general_help(void) {
     print_commands("commands that measure", true);
     printf("  shoal help COMMAND      what a command does, with every option\n"
            "  shoal --version         the version\n\n"
-           "example:\n  shoal attend shoal-100 q.npy k.npy v.npy -o out.npy\n\n%s",
+           "example:\n  shoal attend shoal q.npy k.npy v.npy -o out.npy\n\n%s",
            exit_codes_help);
 }
 

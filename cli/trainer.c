@@ -177,7 +177,7 @@ static const struct {
               {"state.validated_at", offsetof(train_state, validated_at)},
               {"state.perfect", offsetof(train_state, perfect)}};
 enum { COUNTS = sizeof counts / sizeof *counts, NOTES = 72, KEY = 48 };
-static const char seconds_key[] = "state.seconds";
+static const char seconds_key[] = "state.seconds", attention_field[] = "attention";
 /* Of tasks that keep the best weights. */
 static const char best_key[] = "state.best", best_step_key[] = "state.best_step";
 
@@ -194,12 +194,32 @@ static char *add_note(note_list *list, const char *prefix, const char *key) {
     return list->values[at];
 }
 
+/* The attention with every option, so that defaults may change and a file keeps its
+   meaning. */
+static void note_field(note_list *list, const train_config *config, int index) {
+    char *text = add_note(list, "config.", train_field(index));
+    if (strcmp(train_field(index), attention_field) == 0)
+        shoal_attention_print_all(&config->model.attention, text, TRAIN_VALUE);
+    else
+        train_get(config, index, text, TRAIN_VALUE);
+}
+
+/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+static bool set_field(shoal_context *context, train_config *config, int index,
+                      const char *text, train_reason *reason) {
+    char whole[2 * TRAIN_VALUE];
+    const bool before = strcmp(train_field(index), attention_field) == 0 &&
+                        strncmp(text, "shoal-", 6) == 0 && !strstr(text, "keyclusters=");
+    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
+             strchr(text, ':') ? ',' : ':');
+    return train_set(context, config, train_field(index), before ? whole : text, reason);
+}
+
 shoal_status trainer_save(trainer *self, const char *path) {
     note_list list = {.count = 0};
     for (int i = 0; train_field(i); i++)
         if (train_has_field(&self->config, i))
-            train_get(&self->config, i, add_note(&list, "config.", train_field(i)),
-                      TRAIN_VALUE);
+            note_field(&list, &self->config, i);
     for (int i = 0; i < COUNTS; i++) {
         const char *place = (const char *)&self->state + counts[i].offset;
         snprintf(add_note(&list, "", counts[i].key), TRAIN_VALUE, "%" PRId64,
@@ -236,7 +256,7 @@ static shoal_status read_config(shoal_context *context, const char *path,
         if (!text)
             return refuse(reason, SHOAL_BAD_FILE, "%s: the checkpoint has no %s", path,
                           key);
-        good = train_set(context, config, train_field(i), text, &wrong);
+        good = set_field(context, config, i, text, &wrong);
     }
     if (good)
         return SHOAL_OK;

@@ -3,7 +3,7 @@
        transcribe MODEL RECORDING [ATTENTION]
 
    MODEL is a ggml file of Whisper's, RECORDING a WAV, FLAC, OGG or MP3 file, ATTENTION
-   the encoder's, such as shoal-100 (full if it is left out). */
+   the encoder's, such as shoal (full if it is left out). */
 #include <shoal_speech.h>
 #include <stdio.h>
 

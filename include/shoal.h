@@ -137,10 +137,11 @@ typedef enum {
     SHOAL_I_CLUSTERED, /* i-clustered-C  and a group's topk keys exactly per query */
     SHOAL_LSH,         /* lsh-R          Reformer's hashing, R rounds, K = Q */
     SHOAL_ORACLE_TOP,  /* oracle-top-k   only the k best keys of each query */
-    SHOAL_SHOAL,       /* shoal          blocks of alike queries have exact keys, the rest
-                                         follows each query; shoal-C without key clusters:
-                                         i-clustered with groups=keys,normaliser=query */
-    SHOAL_AUTO,        /* auto           full or shoal-C, whichever suits the problem */
+    SHOAL_SHOAL,       /* shoal-C        blocks of alike queries have exact keys, the rest
+                                         follows each query; shoal: C by the sizes;
+                                         shoal-C:keyclusters=0: i-clustered with
+                                         groups=keys,normaliser=query */
+    SHOAL_AUTO,        /* auto           full or shoal, whichever suits the problem */
     SHOAL_LOCAL,       /* local-W        only the keys at most W/2 positions away */
     SHOAL_STRIDED,     /* strided-W      those, and the keys a multiple of W away */
 } shoal_kind;
@@ -162,9 +163,9 @@ typedef enum { SHOAL_NORMALISER_CLUSTER, SHOAL_NORMALISER_QUERY } shoal_normalis
 enum { SHOAL_BY_SIZE = -1 };
 
 /* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
-   "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal-100:topk=64", "shoal",
-   "auto:tolerance=0.1". Fields that a kind does not use are 0 after parsing and ignored
-   elsewhere. */
+   "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal", "shoal-64:near=0",
+   "shoal-100:keyclusters=0", "auto:tolerance=0.1". Fields that a kind does not use are 0
+   after parsing and ignored elsewhere. */
 typedef struct {
     shoal_kind kind;
     int32_t clusters; /* C */
@@ -176,7 +177,7 @@ typedef struct {
     int32_t rank;       /* directions that groups=keys looks at */
     int32_t groups;     /* a shoal_grouping */
     int32_t normaliser; /* a shoal_normaliser */
-    /* shoal-C: */
+    /* shoal: */
     int32_t keyclusters; /* M: clusters of keys by which the rest follows a query; 0: it
                             does not, and no field below counts */
     int32_t block;   /* alike queries of a group that share exact keys, topk of them */
@@ -333,12 +334,12 @@ SHOAL_API shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inpu
    groups:   [batch][heads][queries], -1 in the padding; NULL for kinds without groups.
    top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer: a group
              of one query, which is exact without, has none; NULL for kinds without. For
-             auto both are NULL, and for shoal-C with key clusters, whose exact keys are
-             a block's, the top keys are. */
+             auto both are NULL, and for shoal with key clusters, whose exact keys are a
+             block's, the top keys are. */
 SHOAL_API const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state);
 SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state);
 
-/* What the last forward into this state (NULL: the plan's own) of shoal-C with key
+/* What the last forward into this state (NULL: the plan's own) of shoal with key
    clusters took as constants in one head, batch index * heads + head. Only plans with
    SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
 typedef struct {
@@ -358,11 +359,10 @@ SHOAL_API int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *stat
 /* The attention that the last forward into this state (NULL: the plan's own) really was:
    what auto picked, or the plan's own kind. Before any forward, auto with a tolerance has
    picked nothing yet and this is full.
-   auto compares what full and shoal-100 would cost at the plan's sizes. With a tolerance
-   it groups the queries, computes the exact attention of some queries of every head, and
-   takes the smallest topk of shoal-C whose error on them is well below the tolerance, or
-   full if that costs no more. It is an estimate, as shoal_error_estimate is: not a
-   bound. */
+   auto compares what full and shoal would cost at the plan's sizes. With a tolerance it
+   runs shoal, computes the exact attention of some queries, and keeps the outputs where
+   the error on them is well below the tolerance; else it tries more groups, or takes full
+   if that costs no more. It is an estimate, as shoal_error_estimate is: not a bound. */
 SHOAL_API shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
                                          shoal_attention *picked);
 
@@ -374,9 +374,9 @@ SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
 /* The real error of an output: exact attention, in double precision, for `samples` live
    queries (seeded; all of them if there are no more), compared with the same rows of
    `out`. The exact attention of lsh has its keys: unit-length queries. For kinds with
-   groups, queries are drawn more often where a better approximation, shoal-C with four
-   times the top keys, differs from `out`, and counted less; so few samples tell even an
-   error that a handful of queries carry. Costs samples x keys x (dim + value_dim), and
+   groups, queries are drawn more often where a better approximation, by other groups with
+   four times the top keys, differs from `out`, and counted less; so few samples tell even
+   an error that a handful of queries carry. Costs samples x keys x (dim + value_dim), and
    that approximation, for which memory is allocated and given back. */
 typedef struct {
     int64_t samples; /* queries compared */

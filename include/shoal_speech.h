@@ -20,7 +20,7 @@
  *     int main(void) {
  *         const char *path = "talk.flac";
  *         shoal_recording talk = {.paths = &path, .files = 1};
- *         shoal_speech_options options = {.attention = "shoal-100"};
+ *         shoal_speech_options options = {.attention = "shoal"};
  *         shoal_context *context;
  *         shoal_speech *speech;
  *         if (shoal_context_create(NULL, &context) != SHOAL_OK ||

@@ -23,7 +23,7 @@ const char bench_compiler[] = __VERSION__;
 const char bench_compiler[] = "GCC " __VERSION__;
 #endif
 
-#define DEFAULT_KINDS "full,shoal-100,clustered-100,i-clustered-100,lsh-1,lsh-4"
+#define DEFAULT_KINDS "full,shoal,clustered-100,i-clustered-100,lsh-1,lsh-4"
 #define DEFAULT_LENGTHS "512..32768"
 #define QUICK_LENGTHS "512..8192"
 enum { DEFAULT_REPEATS = 7, QUICK_REPEATS = 3, DEFAULT_BUDGET = 240, QUICK_BUDGET = 35 };

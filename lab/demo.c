@@ -19,7 +19,7 @@ static const double budget = 40, largest_share = 0.3;
 static const struct {
     const char *name;
     int growth; /* of the time when the length doubles */
-} kinds[] = {{"full", 4}, {"shoal-100", 2}, {"i-clustered-100", 2}, {"clustered-100", 2}};
+} kinds[] = {{"full", 4}, {"shoal", 2}, {"i-clustered-100", 2}, {"clustered-100", 2}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 typedef struct {
@@ -51,7 +51,7 @@ static const option_row options[] =
 const command_help demo_help =
     {"demo",
      "demo [--max-length N] [--threads T] [--json]",
-     "Full attention against shoal-100, i-clustered-100 and clustered-100 on generated\n"
+     "Full attention against shoal, i-clustered-100 and clustered-100 on generated\n"
      "data: 6 heads of 64, lengths 256, 512, ... For each, the time of a call (best of\n"
      "a few), the error measured against exact attention on 64 sampled queries, and\n"
      "how many times faster than full it is; then the memory of the plans. Takes less\n"

@@ -108,7 +108,7 @@ static const option_row rows[] =
       TAKEN_BY(take_kinds)},
      {"only", 0, "CELLS", "speech: train these of them now", TAKEN_BY(take_only)},
      {"evaluate", 0, "KINDS",
-      "speech: rows of the matrix (default: the paper's, and shoal-100)",
+      "speech: rows of the matrix (default: the paper's, and shoal)",
       TAKEN_BY(take_tested)},
      {"minutes", 0, "M",
       "speech: every cell is trained for so long, and for all epochs; 0: for\n"

@@ -20,13 +20,13 @@
 
 #define SPEECH_SHOWN_KINDS                                                               \
     "the paper's, shared-full and\n"                                                     \
-    "shoal-100; full and i-clustered-100 @2; two +200"
+    "shoal; full and i-clustered-100 @2; two +200"
 #define SPEECH_KINDS                                                                     \
-    "full,shared-full,clustered-100,i-clustered-100,shoal-100,lsh-1,lsh-4,full@2,"       \
+    "full,shared-full,clustered-100,i-clustered-100,shoal,lsh-1,lsh-4,full@2,"           \
     "i-clustered-100@2,clustered-100+clustered-200,i-clustered-100+i-clustered-200"
 #define SPEECH_TESTED                                                                    \
     "full,shared-full,lsh-1,lsh-4,clustered-100,clustered-200,i-clustered-100,"          \
-    "i-clustered-200,oracle-top-32,shoal-100"
+    "i-clustered-200,oracle-top-32,shoal"
 
 typedef struct {
     char name[REPRO_NAME]; /* as it is spelled, the kind in its shortest spelling */

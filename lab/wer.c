@@ -10,7 +10,7 @@
 #include "plot.h"
 #include "wer.h"
 
-#define DEFAULT_KINDS "full,shoal-100"
+#define DEFAULT_KINDS "full,shoal"
 #define DEFAULT_GAP 0.5
 enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64 };
 
@@ -52,7 +52,7 @@ static const option_row rows[] =
      {"attention", 'a', "KINDS",
       "kinds of attention for the encoder, as shoal kinds spells\n"
       "them; full is added where it is missing\n"
-      "(default: full,shoal-100)",
+      "(default: full,shoal)",
       TAKEN_BY(take_kinds)},
      {"force", 0, NULL,
       "also kinds that take the queries as keys (lsh, shared-full),\n"

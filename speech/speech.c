@@ -43,7 +43,7 @@ static shoal_status parse_attention(shoal_context *context, const char *text, bo
     shoal_attention_print(parsed, kind, sizeof kind);
     return sh_fail(context, SHOAL_INVALID,
                    "%s takes the queries as keys, but this model has keys of its own, so "
-                   "that no sense would come of it; shoal-C or auto keep the words, full "
+                   "that no sense would come of it; shoal or auto keep the words, full "
                    "is exact; the option force runs it all the same",
                    kind);
 }

@@ -31,7 +31,7 @@ CASES = [{"kind": "full", "positions": 512, "batch": 32, "bar": 0.9},
          {"kind": "i-clustered-100", "positions": 2048, "batch": 8, "bar": 1 / 2.5}]
 QUICK = [{"kind": "full", "positions": 64, "batch": 4, "bar": None},
          {"kind": "i-clustered-100", "positions": 256, "batch": 2, "bar": None}]
-MEMORY = {"kinds": ["clustered-100", "i-clustered-100", "shoal-100", "full"],
+MEMORY = {"kinds": ["clustered-100", "i-clustered-100", "shoal", "full"],
           "lengths": [512 << i for i in range(7)], "quadratic_limit": 8192}
 QUICK_MEMORY = {"kinds": ["i-clustered-100"], "lengths": [128, 256],
                 "quadratic_limit": 128}

@@ -9,7 +9,7 @@ for time.
   texts    greedy texts of every utterance, letter by letter
   wer      word error rates of both, utterances packed into windows as `shoal wer` does
   folder   the model saved as a Hugging Face folder and opened again gives the same bits
-  time     one encoder run of ours (full, shoal-100 ...) and of whisper.cpp, in turns
+  time     one encoder run of ours (full, shoal ...) and of whisper.cpp, in turns
 
 It makes a virtual environment of its own. The exit code is 1 when something differs more
 than it may."""
@@ -37,7 +37,7 @@ def parse():
     add("--speech", type=Path, default=data / "speech",
         help="recordings with transcripts.txt (default: %(default)s)")
     add("--parts", default=PARTS, help="of %(default)s (default: all)")
-    add("--kinds", default="full,shoal-100", help="timed (default: %(default)s)")
+    add("--kinds", default="full,shoal", help="timed (default: %(default)s)")
     add("--limit", type=int, default=0, help="only the first utterances (default: all)")
     add("--per-window", type=int, default=2,
         help="utterances per window for wer (default: %(default)s)")

@@ -33,7 +33,7 @@
 #define SEED_NOTE OWN_NOTES "seed"
 #define CHECKSUM_NOTE OWN_NOTES "checksum"
 
-enum { TEXT = 64, KEY = 64, TENSOR_NAME = PARAMETER_NAME + 32 };
+enum { TEXT = 64, KEY = 64, SPELLING = 240, TENSOR_NAME = PARAMETER_NAME + 32 };
 
 struct shoal_checkpoint {
     shoal_context *context;
@@ -98,10 +98,11 @@ static const char *const activations[] = {"gelu", "relu", NULL};
 static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NULL};
 static const char *const poolings[] = {"none", "mean", "first", NULL};
 
-/* An object of its fields, in malloc's memory; NULL: none left. */
+/* An object of its fields, in malloc's memory; NULL: none left. The attention has every
+   option, so that defaults may change and the file keeps its meaning. */
 static char *print_config(const shoal_model_config *config) {
-    char attention[160];
-    shoal_attention_print(&config->attention, attention, sizeof attention);
+    char attention[SPELLING];
+    shoal_attention_print_all(&config->attention, attention, sizeof attention);
     json_t *object =
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, s:s, "
                   "s:s, s:f}",
@@ -125,6 +126,17 @@ static bool find_choice(const char *const *choices, const char *text, int32_t *v
         if (strcmp(choices[*value], text) == 0)
             return true;
     return false;
+}
+
+/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+static shoal_status parse_attention(shoal_context *context, const char *text,
+                                    shoal_attention *attention) {
+    char whole[SPELLING];
+    if (strncmp(text, "shoal-", 6) != 0 || strstr(text, "keyclusters="))
+        return shoal_attention_parse(context, text, attention);
+    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
+             strchr(text, ':') ? ',' : ':');
+    return shoal_attention_parse(context, whole, attention);
 }
 
 static shoal_status unpack_config(shoal_context *context, json_t *object,
@@ -160,7 +172,7 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
         !find_choice(poolings, pooling, &config->pooling))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "unknown norm, activation, positions or pooling");
-    return shoal_attention_parse(context, attention, &config->attention);
+    return parse_attention(context, attention, &config->attention);
 }
 
 /* Puts the path in front of the message, which may quote the file. */

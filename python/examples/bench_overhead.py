@@ -29,7 +29,7 @@ import shoal
 
 MOST_NUMPY, MOST_TORCH = 30.0, 60.0  # microseconds of a small call
 MOST_LONG = 0.03  # of the C program's time
-LONG_KINDS = ["full", "i-clustered-100", "shoal-100"]
+LONG_KINDS = ["full", "i-clustered-100", "shoal"]
 Calls = dict[str, Callable[[], Any]]
 Times = dict[str, list[float]]
 

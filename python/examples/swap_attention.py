@@ -84,7 +84,7 @@ def arguments() -> argparse.ArgumentParser:
         "kinds",
         nargs="*",
         help="kinds of attention",
-        default=["full", "i-clustered-25", "shoal-25"],
+        default=["full", "i-clustered-25", "shoal"],
     )
     parser.add_argument("--model", help="folder of a model; None is all-MiniLM-L6-v2")
     parser.add_argument("--text", help="file of text; None is a sentence about herring")

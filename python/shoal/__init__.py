@@ -6,7 +6,7 @@ PyTorch and ``shoal.transformers`` for transformers.
 
 >>> import numpy as np, shoal
 >>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 2048, 64), np.float32)
->>> shoal.attention(q, k, v, "shoal-100").shape
+>>> shoal.attention(q, k, v, "shoal").shape
 (1, 4, 2048, 64)
 """
 

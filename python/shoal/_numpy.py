@@ -56,7 +56,7 @@ def attention(
     contiguous and none is negative; anything else is refused rather than copied.
 
     kind           a spelling; ``shoal.kinds()`` lists them. auto is full attention where
-                   that is quicker, and shoal-C from some hundred positions on
+                   that is quicker, and shoal from some hundred positions on
     scale          of the scores; None is 1/sqrt(dim)
     seed           of the groups; None is the kind's own (kinds without chance ignore it)
     query_lengths, key_lengths
@@ -134,7 +134,7 @@ def attention_grad(
 def groups(
     q: FloatArray,
     k: FloatArray | None,
-    kind: str = "shoal-100",
+    kind: str = "shoal-100:keyclusters=0",
     *,
     scale: float | None = None,
     seed: int | None = None,

@@ -2,7 +2,7 @@
 
 >>> import torch, shoal.torch
 >>> q = k = v = torch.randn(1, 4, 1000, 64)
->>> shoal.torch.scaled_dot_product_attention(q, k, v, kind="shoal-100").shape
+>>> shoal.torch.scaled_dot_product_attention(q, k, v, kind="shoal").shape
 torch.Size([1, 4, 1000, 64])
 
 The operator ``torch.ops.shoal.attention`` works under autograd and ``torch.compile``, on

@@ -29,15 +29,15 @@ def test_full_is_softmax(kv_heads):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS[1:5])
+@pytest.mark.parametrize("kind", KINDS[1:6])
 def test_other_kinds_are_near_and_exact_where_they_must_be(kind):
     q, k, v = arrays()
     exact = softmax_attention(q, k, v)
     error = np.linalg.norm(shoal.attention(q, k, v, kind) - exact) / np.linalg.norm(exact)
     assert 1e-4 < error < 1
     if "topk" in kind:
-        stem = kind.partition(":")[0]
-        assert np.allclose(shoal.attention(q, k, v, f"{stem}:topk=50"), exact, atol=1e-5)
+        every = kind.replace("topk=9", "topk=50")
+        assert np.allclose(shoal.attention(q, k, v, every), exact, atol=1e-5)
     if "-top-" not in kind:
         few = shoal.attention(q[:, :, :7], k, v, kind)
         assert np.allclose(few, exact[:, :, :7], atol=1e-5)
@@ -91,10 +91,11 @@ def test_keys_that_are_the_queries_have_a_gradient_of_their_own():
     assert all(np.array_equal(a, b) for a, b in zip(both, apart))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "shoal-7:topk=9"])
 def test_gradients_by_differences(kind):
     """Along random directions, the groups held. Where a step moves a key into or out of
-    the top keys the output jumps, so most directions must agree and not all."""
+    the top keys the output jumps, so most directions must agree and not all. What shoal
+    with key clusters takes as constant cannot be held from here; the C tests do."""
     rng = np.random.default_rng(3)
     q, k, v = arrays(1, 2, 40, 30, 8, 6)
     dout = rng.standard_normal((1, 2, 40, 6), np.float32)

@@ -118,8 +118,8 @@ struct shoal_plan {
     void *memory;
 };
 
-/* shoal-C without key clusters, as it first was and as a number behind the name means
-   it: what its fields are where they are not spelled. */
+/* shoal without key clusters, as it first was: what its fields are where they are not
+   spelled. */
 extern const shoal_attention sh_first_shoal;
 
 /* The kind's row; NULL for a number that is none. */

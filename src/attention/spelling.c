@@ -227,30 +227,22 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
     return refuse_option(context, read, text, length);
 }
 
-/* shoal with a number is what it first was unless key clusters are spelled, without one
-   it has them; what else is not spelled follows from that. */
+/* shoal without key clusters is what it first was, and these follow from that where they
+   are not spelled. */
 static const unsigned by_form = OPTION_TOPK | OPTION_RANK | OPTION_BLOCK | OPTION_POOL |
                                 OPTION_NEAR;
 
 static int32_t default_of(const shoal_attention *attention, const field_row *row) {
-    const shoal_attention *defaults =
-        &sh_attention_kind_at((int)attention->kind)->info.defaults;
-    const bool first = row->bit == OPTION_KEYCLUSTERS
-                           ? attention->clusters != SHOAL_BY_SIZE
-                           : (row->bit & by_form) != 0 && attention->keyclusters == 0;
-    return value_of(attention->kind == SHOAL_SHOAL && first ? &sh_first_shoal : defaults,
+    const bool first = attention->kind == SHOAL_SHOAL && attention->keyclusters == 0 &&
+                       (row->bit & by_form);
+    return value_of(first ? &sh_first_shoal
+                          : &sh_attention_kind_at((int)attention->kind)->info.defaults,
                     row);
 }
 
 static void fill_unspelled(spelling *read) {
-    if (read->attention.kind != SHOAL_SHOAL)
-        return;
     for (int i = 0; i < FIELDS; i++)
-        if (fields[i].bit & OPTION_KEYCLUSTERS & ~read->seen)
-            *field(&read->attention, &fields[i]) =
-                default_of(&read->attention, &fields[i]);
-    for (int i = 0; i < FIELDS; i++)
-        if (fields[i].bit & by_form & ~read->seen)
+        if (read->kind->options & fields[i].bit & by_form & ~read->seen)
             *field(&read->attention, &fields[i]) =
                 default_of(&read->attention, &fields[i]);
 }
@@ -261,7 +253,7 @@ static shoal_status refuse_kind(shoal_context *context, const char *text) {
         append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
     return sh_fail(context, SHOAL_INVALID,
                    "unknown attention \"%.80s\": the kinds are %ssuch as "
-                   "shoal-100:topk=64",
+                   "shoal-64:near=0",
                    text, names.text);
 }
 

@@ -1,4 +1,4 @@
-/* auto: full where it is quicker, shoal-C where that is, by what both cost here; with a
+/* auto: full where it is quicker, shoal where that is, by what both cost here; with a
    tolerance, with as many groups as the error asks for, which is looked at on some
    queries once the outputs are there. */
 #include <math.h>
@@ -22,7 +22,7 @@ static const double gain = 0.72, promising = 0.95;
    standard deviations. */
 static const double deviations = 2.5;
 
-/* A try and the look at its error cost this much more than shoal-C alone. */
+/* A try and the look at its error cost this much more than shoal alone. */
 static const double with_check = 1.2;
 
 typedef struct {
@@ -187,7 +187,7 @@ static operation_count operations(const shoal_attention *attention,
 const attention_kind sh_auto_kind = {
     .info = {.name = "auto",
              .cost = "the lesser of full's and shoal's",
-             .summary = "full or shoal-C by size; with tolerance=E also by the error on "
+             .summary = "full or shoal by size; with tolerance=E also by the error on "
                         "some queries",
              .defaults = {.kind = SHOAL_AUTO, .seed = 1},
              .has_seed = 1,

@@ -25,8 +25,8 @@ typedef struct {
     double total;       /* their sum; 0 where there is no guide */
 } guide;
 
-/* shoal-C with four times the top keys and another seed: the same groups would be wrong
-   in the same places. Full attention, where that costs less. */
+/* The first form of shoal with four times the top keys and another seed: the same groups
+   would be wrong in the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     shoal_attention used = sh_first_shoal, seen;

@@ -292,6 +292,6 @@ check demo-json-rows tool field demo.json \
     "len(d['lengths']) == 1 and d['lengths'][0]['full']['relative_error'] < 1e-5"
 check demo-shows-the-kinds tool field demo.json \
     "list(d['lengths'][0]) == \
-        ['length', 'full', 'shoal-100', 'i-clustered-100', 'clustered-100']"
+        ['length', 'full', 'shoal', 'i-clustered-100', 'clustered-100']"
 
 finish

@@ -209,7 +209,8 @@ if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null;
         [ $what = k ] || own_keys=$own_keys,shared-full,lsh-2
         check "bench: a wrong d$what gets no time" spoiled $what $own_keys --mode train
     done
-    everyone=full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5,shoal-9
+    everyone=full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5
+    everyone+=,shoal-9:keyclusters=0
     check "bench layer: a wrong output gets no time" spoiled O \
         $everyone --scope layer
     for what in F W; do
@@ -222,7 +223,8 @@ fi
 
 # Gradients near 0 are judged by what rounding makes of the loss.
 check "bench train on few positions" bench --mode train --lengths 1,2,33,64 \
-    --repeats 1 --threads 1 --kinds full,shared-full,lsh-1,lsh-4,shoal-5
+    --repeats 1 --threads 1 \
+    --kinds full,shared-full,lsh-1,lsh-4,shoal-5,shoal-5:keyclusters=0
 check "bench train of a layer on few positions" bench \
     --scope layer --mode train --lengths 1,2,3 --repeats 1 --threads 1 --heads 2 --dim \
         16 --kinds full,lsh-1
@@ -259,7 +261,7 @@ check "bench ends before a pipe that nobody reads" unread_pipe
 # ---- Refusals  --------------------
 
 expect "bench --help" 0 "usage: shoal bench" bench --help
-check "bench shows shoal by default" says "full,shoal-100,clustered-100"
+check "bench shows shoal by default" says "full,shoal,clustered-100"
 expect "bench refuses a kind" 2 "clusterd-9" bench --kinds clusterd-9
 expect "bench refuses a length" 2 "--lengths" bench --lengths 12,x
 expect "bench refuses lengths that shrink" 2 "must grow" bench --lengths 64,32

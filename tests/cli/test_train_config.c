@@ -264,9 +264,10 @@ static void other_fields_are_named(void **state) {
 }
 
 /* The trainer's notes with one changed or left out, under a trainer that then resumes. */
-static void resume_with(shoal_context *context, const char *key, const char *value,
-                        shoal_status wanted, const char *reason) {
-    trainer at = trainer_with(context, 0, NULL);
+static void resume_as(shoal_context *context, const char *kind, const char *key,
+                      const char *value, shoal_status wanted, const char *reason) {
+    const char *const attention[][2] = {{"attention", kind}};
+    trainer at = trainer_with(context, 1, attention);
     shoal_checkpoint *file;
     shoal_note notes[64];
     int64_t count = 0, kept = 0;
@@ -301,6 +302,30 @@ static void resume_with(shoal_context *context, const char *key, const char *val
     remove(path);
 }
 
+static void resume_with(shoal_context *context, const char *key, const char *value,
+                        shoal_status wanted, const char *reason) {
+    resume_as(context, "i-clustered-3:topk=4", key, value, wanted, reason);
+}
+
+/* Notes from before shoal-C had key clusters mean none; what is written now spells every
+   option. */
+static void the_attention_keeps_its_meaning(void **state) {
+    static const char *const meant[][3] =
+        {{"shoal-3", "shoal-3:keyclusters=0", "shoal-3"},
+         {"shoal-3:topk=4", "shoal-3:topk=4,keyclusters=0", "shoal-3:topk=4"},
+         {"shoal-3:keyclusters=auto", "shoal-3", "shoal-3:keyclusters=0"},
+         {"shoal", "shoal", "shoal:keyclusters=0"}};
+    shoal_context *context = test_context(NULL, 1);
+    for (int64_t i = 0; i < COUNT_OF(meant); i++) {
+        resume_as(context, meant[i][1], "", NULL, SHOAL_OK, "");
+        resume_as(context, meant[i][2], "", NULL, SHOAL_OK, "");
+        resume_as(context, meant[i][1], "config.attention", meant[i][0], SHOAL_OK, "");
+        resume_as(context, meant[i][2], "config.attention", meant[i][0], SHOAL_INVALID,
+                  "the checkpoint has attention = ");
+    }
+    shoal_context_destroy(context);
+}
+
 static void wrong_notes_are_named(void **state) {
     static const char *const wrong[][3] =
         {{"config.layers", NULL, "no config.layers"},
@@ -329,6 +354,7 @@ int main(void) {
         cmocka_unit_test(wrong_fields_are_named),
         cmocka_unit_test(the_state_comes_back),
         cmocka_unit_test(other_fields_are_named),
+        cmocka_unit_test(the_attention_keeps_its_meaning),
         cmocka_unit_test(wrong_notes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

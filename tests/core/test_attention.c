@@ -163,8 +163,8 @@ static void large_scores(void **state) {
                                  "clustered-64",
                                  "i-clustered-64:topk=5",
                                  "i-clustered-64:topk=5,normaliser=query",
+                                 "shoal-64:topk=5,keyclusters=0",
                                  "shoal-64:topk=5",
-                                 "shoal-64:topk=5,keyclusters=auto",
                                  "shared-full"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         case_spec spec = {.attention = spelled(kinds[i]),
@@ -227,7 +227,7 @@ static attention_case climbing_case(const char *kind) {
 static void climbing_scores(void **state) {
     /* A tilt of hundreds is rounded, so that key clusters have no part here. */
     const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
-                                 "shoal-7:topk=8"};
+                                 "shoal-7:topk=8,keyclusters=0"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
         for (int isa = 0; test_isa(isa); isa++) {
             attention_case c = climbing_case(kinds[i]);
@@ -241,8 +241,8 @@ static void climbing_scores(void **state) {
    score those keys lower and higher than it does: what counts is the other keys' small
    share. */
 static void sharp_groups(void **state) {
-    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5",
-                                 "shoal-4:topk=5,keyclusters=auto"};
+    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5,keyclusters=0",
+                                 "shoal-4:topk=5"};
     const float centre = 16, apart = 16;
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
         for (int isa = 0; test_isa(isa); isa++) {

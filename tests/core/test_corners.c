@@ -202,8 +202,8 @@ static void lowest_scores_weigh_nothing(void **state) {
                                         "clustered-5",
                                         "clustered-5:groups=keys",
                                         "i-clustered-5:topk=9",
-                                        "shoal-5:topk=9",
-                                        "shoal-5:topk=9,keyclusters=auto"};
+                                        "shoal-5:topk=9,keyclusters=0",
+                                        "shoal-5:topk=9"};
     const int64_t counts[] = {1, 64, 129, 199};
     for (int isa = 0; test_isa(isa); isa++)
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)

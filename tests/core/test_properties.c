@@ -17,8 +17,8 @@ static const char *const GROUPED[] = {
     "i-clustered-1:seed=3",
     "i-clustered-1:groups=keys,seed=3",
     "i-clustered-1:normaliser=query,seed=3",
+    "shoal-1:keyclusters=0,seed=3",
     "shoal-1:seed=3",
-    "shoal-1:seed=3,keyclusters=auto",
 };
 
 /* Runs the case, then compares it as if its kind were full. */
@@ -242,7 +242,7 @@ static void few_samples_tell_the_error(void **state) {
     enum { SEEDS = 60 };
     for (int spoilt = 0; spoilt < 2; spoilt++) {
         case_spec spec = clustered_spec("clustered-5", 5, 0);
-        spec.attention = spelled("shoal-5:topk=6");
+        spec.attention = spelled("shoal-5:topk=6,keyclusters=0");
         attention_case c = case_create(&spec);
         shoal_context *context = test_context(NULL, 2);
         shoal_plan *plan = case_plan(context, &c, 0);

@@ -100,15 +100,16 @@ static void known_spellings(void **state) {
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 10,
                                   .seed = seed});
-    check_parse("shoal-100", (shoal_attention){.kind = SHOAL_SHOAL,
-                                               .clusters = 100,
-                                               .topk = 64,
-                                               .rank = 16,
-                                               .groups = SHOAL_GROUPS_KEYS,
-                                               .normaliser = SHOAL_NORMALISER_QUERY,
-                                               .iterations = 6,
-                                               .seed = seed});
-    check_parse("shoal-25:seed=3,iterations=7,rank=1,topk=32",
+    check_parse("shoal-100:keyclusters=0",
+                (shoal_attention){.kind = SHOAL_SHOAL,
+                                  .clusters = 100,
+                                  .topk = 64,
+                                  .rank = 16,
+                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .normaliser = SHOAL_NORMALISER_QUERY,
+                                  .iterations = 6,
+                                  .seed = seed});
+    check_parse("shoal-25:seed=3,iterations=7,rank=1,topk=32,keyclusters=0",
                 (shoal_attention){.kind = SHOAL_SHOAL,
                                   .clusters = 25,
                                   .topk = 32,
@@ -128,20 +129,16 @@ static void known_spellings(void **state) {
                                   .pool = 300,
                                   .iterations = 6,
                                   .seed = seed});
-    check_parse("shoal", shoal_kind_describe(SHOAL_SHOAL)->defaults);
-    check_parse("shoal-24:block=32,keyclusters=auto",
-                (shoal_attention){.kind = SHOAL_SHOAL,
-                                  .clusters = 24,
-                                  .topk = SHOAL_BY_SIZE,
-                                  .rank = SHOAL_BY_SIZE,
-                                  .groups = SHOAL_GROUPS_KEYS,
-                                  .normaliser = SHOAL_NORMALISER_QUERY,
-                                  .keyclusters = SHOAL_BY_SIZE,
-                                  .block = 32,
-                                  .pool = SHOAL_BY_SIZE,
-                                  .near = SHOAL_BY_SIZE,
-                                  .iterations = 6,
-                                  .seed = seed});
+    shoal_attention shoal = shoal_kind_describe(SHOAL_SHOAL)->defaults;
+    assert_int_equal(shoal.keyclusters, SHOAL_BY_SIZE);
+    check_parse("shoal", shoal);
+    shoal.clusters = 100;
+    check_parse("shoal-100", shoal);
+    check_parse("shoal-100:keyclusters=auto", shoal);
+    shoal.clusters = 24;
+    shoal.block = 32;
+    shoal.topk = 9;
+    check_parse("shoal-24:block=32,topk=9", shoal);
     check_parse("lsh-4:seed=77",
                 (shoal_attention){.kind = SHOAL_LSH, .rounds = 4, .seed = 77});
     check_parse("lsh-255",

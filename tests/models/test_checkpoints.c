@@ -512,6 +512,52 @@ static void weights_that_are_no_numbers_are_named(void **state) {
     }
 }
 
+static shoal_attention saved_attention(workplace *place) {
+    shoal_checkpoint *checkpoint;
+    shoal_model_config config;
+    uint64_t seed;
+    assert_int_equal(shoal_checkpoint_open(place->context, place->other, &checkpoint),
+                     SHOAL_OK);
+    assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
+    shoal_checkpoint_close(checkpoint);
+    return config.attention;
+}
+
+/* Written before shoal-C had key clusters, it has none when it is read. What is written
+   now spells every option, and comes back as it was. */
+static void the_attention_keeps_its_meaning(void **state) {
+    static const char *const meant[][2] =
+        {{"shoal-100", "shoal-100:keyclusters=0"},
+         {"shoal-25:topk=9,seed=4", "shoal-25:topk=9,keyclusters=0,seed=4"},
+         {"shoal-25:keyclusters=auto", "shoal-25"},
+         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
+         {"shoal", "shoal"},
+         {"shoal:topk=9", "shoal:topk=9"},
+         {"i-clustered-7:topk=5", "i-clustered-7:topk=5"}};
+    workplace *place = *state;
+    for (int64_t i = 0; i < COUNT_OF(meant); i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"vocabulary\":6,\"features\":0,\"outputs\":6,\"max_length\":5,"
+                 "\"layers\":1,\"heads\":2,\"head_dim\":4,\"feed_forward\":8,"
+                 "\"attention\":\"%s\",\"shared_qk\":false,\"norm\":\"post\","
+                 "\"activation\":\"relu\",\"positions\":\"learned\","
+                 "\"pooling\":\"none\",\"dropout\":0.1}",
+                 meant[i][0]);
+        rewrite(place, "", "shoal.config", text);
+        shoal_attention wanted, found = saved_attention(place);
+        assert_int_equal(shoal_attention_parse(NULL, meant[i][1], &wanted), SHOAL_OK);
+        assert_memory_equal(&found, &wanted, sizeof found);
+        shoal_model_config config = small_config();
+        config.attention = wanted;
+        training other = training_create(place->context, &config);
+        assert_int_equal(save_to(&other, place->other), SHOAL_OK);
+        found = saved_attention(place);
+        assert_memory_equal(&found, &wanted, sizeof found);
+        training_destroy(&other);
+    }
+}
+
 /* A small file that claims a large model is refused before the model is built. */
 static void large_claims_cost_no_memory(void **state) {
     workplace *place = *state;
@@ -653,6 +699,7 @@ int main(void) {
         cmocka_unit_test(flipped_bits_are_found),
         cmocka_unit_test(the_checksum_is_xxh64),
         cmocka_unit_test(weights_that_are_no_numbers_are_named),
+        cmocka_unit_test(the_attention_keeps_its_meaning),
         cmocka_unit_test(large_claims_cost_no_memory),
         cmocka_unit_test(failed_saves_leave_the_old_one),
         cmocka_unit_test(wrong_arguments_are_refused),
