@@ -1,6 +1,7 @@
 /* auto: what it picks, that it is then that kind to the bit, and who decides. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,6 +144,43 @@ static void tolerance_is_kept(void **state) {
     shoal_context_destroy(context);
 }
 
+/* Queries of 48 themes, each of which looks at a key or two, and a few that look at
+   everything, where some values are large: they alone carry the error. */
+static sequence with_few_errors(int64_t length) {
+    sequence s = make(length, 1);
+    for (int64_t row = 0; row < HEADS * length; row++) {
+        const int64_t i = row % length, theme = row - i + i % 48;
+        const bool large = i % 37 == 5 && i >= 48, wide = i % (length / 3) == 40;
+        for (int d = 0; d < DIM; d++) {
+            s.q[row * DIM + d] = wide ? 0 : 6 * s.k[theme * DIM + d];
+            s.v[row * DIM + d] = large ? 10 : s.v[row * DIM + d] / 100;
+        }
+    }
+    return s;
+}
+
+/* An even draw would miss them more often than not. */
+static void few_errors_are_found(void **state) {
+    enum { LENGTH = 1500, SEEDS = 10 };
+    sequence chosen = with_few_errors(LENGTH), full = with_few_errors(LENGTH);
+    shoal_context *context = context_with(2, 100);
+    char picked[128], kind[64];
+    run(context, "full", &full, picked);
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        snprintf(kind, sizeof kind, "shoal:seed=%d", seed);
+        run(context, kind, &chosen, picked);
+        assert_true(relative_error(&chosen, &full) > 0.3);
+        snprintf(kind, sizeof kind, "auto:tolerance=0.1,seed=%d", seed);
+        run(context, kind, &chosen, picked);
+        const double error = relative_error(&chosen, &full);
+        if (!(error <= 0.1))
+            fail_msg("seed %d: %s is off by %g", seed, picked, error);
+    }
+    shoal_context_destroy(context);
+    destroy(&chosen);
+    destroy(&full);
+}
+
 /* Queries of 0 weigh all keys alike, so what is not exact has (S - topk) / S of every
    query's weights. That is what the draw goes by. */
 static void rest_is_its_share(void **state) {
@@ -241,9 +279,9 @@ static void spelling(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_size),           cmocka_unit_test(by_error),
-        cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(rest_is_its_share),
-        cmocka_unit_test(corners),           cmocka_unit_test(crossover),
-        cmocka_unit_test(spelling),
+        cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(few_errors_are_found),
+        cmocka_unit_test(rest_is_its_share), cmocka_unit_test(corners),
+        cmocka_unit_test(crossover),         cmocka_unit_test(spelling),
     };
     return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
 }
