@@ -185,9 +185,10 @@ enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
 typedef struct {
     const char *model, *attention, *isa, *folder;
     int form;
-    int64_t beams, threads;
+    int64_t beams, batch, threads;
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, partial, force, quiet;
+    bool no_vad, published, exact;
 
     shoal_context *context;
     shoal_speech *speech;
@@ -250,7 +251,22 @@ static const option_row rows[] =
       "decode without times: one segment per 30 s; windows do\n"
       "not begin where the last words ended",
       SETS_FLAG(transcribe_job, no_timestamps)},
-     {"no-context", 0, NULL, "windows are not told what was said before them",
+     {"batch", 0, "B",
+      "windows that run side by side, 1 to 64 (default: 16, or\n"
+      "fewer where their sound would take more than 256 MiB);\n"
+      "the text does not depend on it",
+      SETS_INTEGER(transcribe_job, batch, 0, 64)},
+     {"no-vad", 0, NULL,
+      "do not look for speech first: window follows upon window,\n"
+      "each told what was said before",
+      SETS_FLAG(transcribe_job, no_vad)},
+     {"published", 0, NULL,
+      "--no-vad by the rules that were published with the model,\n"
+      "and no others",
+      SETS_FLAG(transcribe_job, published)},
+     {"exact", 0, NULL, "the decoder keeps what it hears as float32, not as halves",
+      SETS_FLAG(transcribe_job, exact)},
+     {"no-context", 0, NULL, "with --no-vad: windows are not told what was said before",
       SETS_FLAG(transcribe_job, no_context)},
      {"no-fallback", 0, NULL,
       "temperature 0 only, and words for all but windows without\n"
@@ -276,12 +292,14 @@ const command_help transcribe_help = {
     "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
     "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length.\n",
     rows,
-    "Decoding is the published one: timestamps in pairs, symbols nobody speaks left\n"
-    "out, higher temperatures (0.2 ... 1, the best of 5) where the text repeats\n"
-    "itself (compression above 2.4) or is unlikely (mean log-probability below -1),\n"
-    "silence left out where it is likely (above 0.6) and the words are not, or the\n"
-    "sound is very quiet or steady. A recording that cannot be read does not keep the\n"
-    "others from being transcribed.\n",
+    "Speech is found first and packed into windows of 30 s, which run side by side.\n"
+    "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
+    "itself (compression above 2.4), is unlikely (mean log-probability below -1) or\n"
+    "says too little is decoded again at higher temperatures (0.2 ... 1, the best of\n"
+    "5), silence is left out where it is likely (above 0.6) and the words are not, and\n"
+    "where a text ends before the speech does, the rest is heard again. A recording "
+    "that\n"
+    "cannot be read does not keep the others from being transcribed.\n",
     "FILE"};
 
 /* ---- Destinations --------------------------------------------------------------- */
@@ -451,6 +469,8 @@ static int open_model(transcribe_job *job) {
                                                                    : job->beams;
     const shoal_speech_options options = {.attention = job->attention,
                                           .beams = (int)beams,
+                                          .batch = (int)job->batch,
+                                          .exact = job->exact,
                                           .force = job->force};
     progress_begin(1);
     progress_say("opening %s", job->model);
@@ -499,6 +519,8 @@ int transcribe_command(int count, char **arguments) {
     job.options.no_timestamps = job.no_timestamps;
     job.options.no_context = job.no_context;
     job.options.no_fallback = job.no_fallback;
+    job.options.no_vad = job.no_vad;
+    job.options.published = job.published;
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);
 }

@@ -118,18 +118,25 @@ typedef struct {
    model knows it. */
 SHOAL_API const char *shoal_speech_language(const char *text);
 
-/* All zero is the published decoding: language detected, greedy with timestamps, other
-   temperatures where the text repeats itself or is unlikely, silence left out, each
-   window told what was said before. */
+/* All zero: speech is found first and packed into windows of 30 s, which run side by
+   side, each by itself; language detected, greedy with timestamps, other temperatures
+   where the text repeats itself, is unlikely or says too little; what a text leaves
+   unsaid is heard again. */
 typedef struct {
     const char *language; /* "en", "english" ...; NULL: detected in the first window */
     int translate;        /* nonzero: into English */
     int beams;            /* 0 or 1: greedy; more: beam search */
     int no_timestamps;    /* nonzero: one segment per window of 30 s */
-    int no_context;       /* nonzero: every window begins afresh */
-    int no_fallback;      /* nonzero: temperature 0 only, and words for all but windows
+    int no_vad;      /* nonzero: speech is not looked for. Window follows upon window,
+                             each beginning where the words of the one before ended and
+                             told what was said before */
+    int published;   /* nonzero: the same by the rules that were published with the
+                             model, and no others */
+    int no_context;  /* nonzero: every window begins afresh, as it does where speech
+                             is found first */
+    int no_fallback; /* nonzero: temperature 0 only, and words for all but windows
                              without any sound */
-    uint64_t seed;        /* of the samples at temperatures above 0 */
+    uint64_t seed;   /* of the samples at temperatures above 0 */
     /* Called after each window with the seconds done and those of the recording, as far
        as its files' headers tell; may be NULL. */
     void (*progress)(void *user, double done, double all);

@@ -9,7 +9,7 @@
 
 /* Where a row of one run stands. */
 typedef struct {
-    int32_t text, position;
+    int32_t text, position, token;
 } row_place;
 
 /* Rows of one run that hear the same window: `count` from `first` on. */
@@ -23,6 +23,7 @@ struct decoder {
     const whisper_model *model;
     decoder_limits limits;
     size_t bytes;
+    int64_t texts;              /* B: the limit, and one for sh_decoder_weights */
     int64_t positions, longest; /* P, R */
     int64_t heads, dim, width;  /* T = heads * dim */
     packed_form form;           /* of the audio's keys and values */
@@ -39,7 +40,8 @@ struct decoder {
     int32_t *window;      /* [B] */
 
     int64_t queued;    /* rows that wait */
-    row_place *rows;   /* [R] */
+    row_place *queue;  /* [R] */
+    row_place *rows;   /* [R]: of the last run */
     row_group *groups; /* [R] */
     float *x, *normed; /* [R][T] */
     float *wide;       /* [R][4 T], or [R][3 T] */
@@ -75,7 +77,7 @@ int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact) {
 
 static void place_cache(decoder *d, block_layout *block) {
     const whisper_sizes *sizes = sizes_of(d->model);
-    const int64_t texts = d->limits.texts;
+    const int64_t texts = d->texts;
     const int64_t places = sh_mul_checked(d->positions, texts);
     const int64_t all =
         sh_mul_checked(sizes->text_layers, sh_mul_checked(places, d->width));
@@ -105,6 +107,7 @@ static void place(void *argument, block_layout *block) {
     const int64_t rows = d->longest, width = d->width;
     sh_reserve(block, 1, sizeof *d);
     place_cache(d, block);
+    d->queue = sh_reserve(block, rows, sizeof *d->queue);
     d->rows = sh_reserve(block, rows, sizeof *d->rows);
     d->groups = sh_reserve(block, rows, sizeof *d->groups);
     d->x = reserve_floats(block, rows, width);
@@ -126,6 +129,7 @@ shoal_status sh_decoder_create(shoal_context *context, const whisper_model *mode
     const packed_form form = form_of(limits->exact);
     decoder sized = {.model = model,
                      .limits = *limits,
+                     .texts = limits->texts + 1,
                      .positions = sizes->text_positions,
                      .longest = max(sizes->text_positions, limits->texts),
                      .heads = sizes->text_heads,
@@ -172,7 +176,7 @@ int sh_decoder_free_rows(const decoder *d) {
 
 /* Where (layer, text, position) lies in keys and values. */
 static int64_t place_of(const decoder *d, int64_t layer, int64_t text, int64_t position) {
-    return ((layer * d->limits.texts + text) * d->positions + position) * d->width;
+    return ((layer * d->texts + text) * d->positions + position) * d->width;
 }
 
 /* Keys and values of the rows, which lie in `wide` beside the queries. */
@@ -433,31 +437,42 @@ void sh_decoder_begin(decoder *d, int text, int window) {
     d->window[text] = window;
 }
 
-/* x[row] = the token's embedding + its position's. */
 int sh_decoder_queue(decoder *d, int text, int32_t token) {
-    const row_place at = {text, d->length[text]++};
-    const int64_t row = d->queued++;
+    const row_place at = {text, d->length[text]++, token};
+    d->origin[text * d->positions + at.position] = text;
+    d->queue[d->queued] = at;
+    return (int)d->queued++;
+}
+
+/* x[row] = the token's embedding + its position's. */
+static void embed(decoder *d, int64_t row) {
+    const row_place at = d->rows[row];
     const float *position = d->model->text_positions + at.position * d->width;
     float *x = d->x + row * d->width;
-    d->rows[row] = at;
-    d->origin[text * d->positions + at.position] = text;
-    sh_packed_get(&d->model->embedding, token, x);
+    sh_packed_get(&d->model->embedding, at.token, x);
     for (int64_t i = 0; i < d->width; i++)
         x[i] += position[i];
-    return (int)row;
 }
 
 void sh_decoder_forget(decoder *d) {
     d->queued = 0;
 }
 
-/* Afterwards `normed` holds what logits come from. */
-void sh_decoder_run(decoder *d) {
-    const int64_t rows = d->queued, groups = find_groups(d, rows);
+/* The rows are there; afterwards `normed` holds what logits come from. */
+static void run(decoder *d, int64_t rows) {
+    const int64_t groups = find_groups(d, rows);
+    for (int64_t row = 0; row < rows; row++)
+        embed(d, row);
     for (int64_t layer = 0; layer < sizes_of(d->model)->text_layers; layer++)
         run_layer(d, layer, rows, groups);
     norm(d, &d->model->last_norm, rows);
+}
+
+void sh_decoder_run(decoder *d) {
+    const int64_t rows = d->queued;
+    memcpy(d->rows, d->queue, (size_t)rows * sizeof *d->rows);
     d->queued = 0;
+    run(d, rows);
 }
 
 void sh_decoder_reorder(decoder *d, const int32_t *texts, const int32_t *parents,
@@ -486,15 +501,18 @@ void sh_decoder_logits(decoder *d, const int32_t *rows, int count, float *logits
                       (matrix){logits, table->outputs}, PACKED_SET, d->panels);
 }
 
-void sh_decoder_weights(decoder *d, int window, int text, const int32_t *ids, int count,
+void sh_decoder_weights(decoder *d, int window, const int32_t *ids, int count,
                         const decoder_head *heads, int head_count, float *weights) {
-    sh_decoder_begin(d, text, window);
-    for (int i = 0; i < count; i++)
-        sh_decoder_queue(d, text, ids[i]);
+    const int32_t text = (int32_t)d->texts - 1;
+    d->window[text] = window;
+    for (int32_t i = 0; i < count; i++) {
+        d->rows[i] = (row_place){text, i, ids[i]};
+        d->origin[text * d->positions + i] = text;
+    }
     d->watched = heads;
     d->watched_count = head_count;
     d->watched_rows = count;
     d->seen = weights;
-    sh_decoder_run(d);
+    run(d, count);
     d->watched_count = 0;
 }

@@ -68,9 +68,9 @@ typedef struct {
 
 /* What those heads look at in the window's audio while they read a text, its prompt
    included: ids [count], all at once. weights [head_count][count][audio positions], each
-   row a softmax. 1 <= count <= text positions. `text` is one that nobody uses; no rows
-   are queued. */
-void sh_decoder_weights(decoder *d, int window, int text, const int32_t *ids, int count,
+   row a softmax. 1 <= count <= text positions. Texts and rows that are queued stay as
+   they are; those of the last run are lost. */
+void sh_decoder_weights(decoder *d, int window, const int32_t *ids, int count,
                         const decoder_head *heads, int head_count, float *weights);
 
 #endif

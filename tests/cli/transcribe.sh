@@ -68,13 +68,20 @@ def model(name, vocabulary="51865"):
     norm("decoder.ln")
     out.close()
 
-# wav NAME SECONDS [CHANNELS RATE]: 16-bit
+# wav NAME SECONDS [CHANNELS RATE]: 16-bit, a voice whose pitch and formant glide, four
+# syllables a second
 def wav(name, seconds, channels="1", rate="16000"):
     channels, rate = int(channels), int(rate)
     count = int(float(seconds) * rate)
     draw = random.Random(name)
-    tone = lambda i: 6000 * math.sin(0.05 * i + 3 * math.sin(0.0007 * i))
-    values = [int(tone(i) + draw.gauss(0, 300))
+    def tone(i):
+        at, inside = i / rate, i / rate % 0.25
+        pitch, formant = 120 + 60 * inside, 500 + 1800 * inside
+        phase = 2 * math.pi * (120 * at + 30 * inside * inside)
+        return 3000 * max(0, math.sin(math.pi * inside / 0.2)) * sum(
+            math.sin(h * phase) / (1 + ((h * pitch - formant) / 300) ** 2)
+            for h in range(1, 9))
+    values = [int(tone(i) + draw.gauss(0, 20))
               for i in range(count) for _ in range(max(channels, 1))]
     body = struct.pack("<%dh" % len(values), *values)
     raw_wav(name, 1, channels, rate, 16, body)
@@ -250,10 +257,16 @@ check "a WAV of unknown length" bash -c \
 
 # ---- Silence -------------------------------------------------------------------------
 tool zero_wav zero.wav 33
+json_of_silence() {
+    run transcribe zero.wav -m small.bin -f json --no-vad "$@" &&
+        json "d['text'] == '' and d['silent_windows'] == d['windows'] == 2 and
+            d['language'] is None"
+}
 for more in "" --no-fallback --no-timestamps; do
     check "silence $more" run transcribe zero.wav -m small.bin -f json $more
     check "has no words $more" json "d['text'] == '' and not d['segments'] and
-        d['silent_windows'] == d['windows'] == 2 and d['language'] is None"
+        d['windows'] == 0 and d['language'] is None"
+    check "nor without a search $more" json_of_silence $more
 done
 check "its summary" grep -q "no speech" err
 

@@ -69,7 +69,8 @@ static void nothing_is_never_heard(void **state) {
     const int64_t count = 40 * SECOND;
     float *samples = floats(count);
     for (int no_fallback = 0; no_fallback < 2; no_fallback++) {
-        const shoal_transcribe_options options = {.no_fallback = no_fallback};
+        const shoal_transcribe_options options = {.no_fallback = no_fallback,
+                                                  .no_vad = 1};
         memset(samples, 0, (size_t)count * sizeof *samples);
         words w = hear(o.speech, samples, count, &options);
         assert_string_equal(w.text, "");
@@ -78,7 +79,8 @@ static void nothing_is_never_heard(void **state) {
         assert_int_equal(w.summary.silent, 2);
         assert_true(fabs(w.summary.seconds - 40) < 1e-9);
         add_noise(0.01, SECOND, samples + 35 * SECOND); /* in the second window */
-        w = hear(o.speech, samples, count, &(shoal_transcribe_options){.no_fallback = 1});
+        w = hear(o.speech, samples, count,
+                 &(shoal_transcribe_options){.no_fallback = 1, .no_vad = 1});
         assert_true(w.text[0] != 0);
         assert_int_equal(w.summary.silent, 1);
     }
@@ -94,7 +96,9 @@ static void decoding_alone_is_the_same(void **state) {
     float *samples = floats(count), *features = floats(80 * 3000),
           *encoded = floats(1500 * SMALL_WIDTH);
     const shoal_recording recording = {.samples = samples, .sample_count = count};
-    const shoal_transcribe_options options = {.no_fallback = 1, .no_timestamps = 1};
+    const shoal_transcribe_options options = {.no_fallback = 1,
+                                              .no_timestamps = 1,
+                                              .no_vad = 1};
     words again = {.text = ""};
     make_samples(9, count, samples);
     const words w = hear(o.speech, samples, count, &options);
@@ -165,12 +169,13 @@ static void noise_has_no_words(void **state) {
     static const double sizes[] = {3e-5, 1e-3};
     real r = open_real();
     float *samples = floats(3 * SECOND);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int i = 0; i < 4; i++) {
+        const shoal_transcribe_options options = {.no_vad = i / 2};
         memset(samples, 0, 3 * SECOND * sizeof *samples);
-        add_noise(sizes[i], 3 * SECOND, samples);
-        const words w = hear(r.speech, samples, 3 * SECOND, NULL);
-        if (*w.text || w.summary.silent != 1 || *w.summary.language)
-            fail_msg("noise of %g: '%s', language '%s'", sizes[i], w.text,
+        add_noise(sizes[i % 2], 3 * SECOND, samples);
+        const words w = hear(r.speech, samples, 3 * SECOND, &options);
+        if (*w.text || w.summary.silent != i / 2 || *w.summary.language)
+            fail_msg("noise of %g: '%s', language '%s'", sizes[i % 2], w.text,
                      w.summary.language);
     }
     free(samples);
@@ -186,12 +191,15 @@ static void quiet_speech_is_heard(void **state) {
     real r = open_real();
     for (int64_t i = 0; i < r.count; i++) /* as 16 bits have it */
         r.samples[i] = roundf(r.samples[i] * 327.68f) / 32768;
-    const words quiet = hear(r.speech, r.samples, r.count, NULL);
-    shoal_word_errors errors = {0};
-    assert_int_equal(shoal_count_word_errors(r.context, said, quiet.text, &errors),
-                     SHOAL_OK);
-    if (errors.substitutions + errors.insertions + errors.deletions > 4)
-        fail_msg("'%s' was heard", quiet.text);
+    for (int no_vad = 0; no_vad < 2; no_vad++) {
+        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const words quiet = hear(r.speech, r.samples, r.count, &options);
+        shoal_word_errors errors = {0};
+        assert_int_equal(shoal_count_word_errors(r.context, said, quiet.text, &errors),
+                         SHOAL_OK);
+        if (errors.substitutions + errors.insertions + errors.deletions > 4)
+            fail_msg("'%s' was heard", quiet.text);
+    }
     close_real(&r);
 }
 
@@ -203,9 +211,12 @@ static void noise_has_no_language(void **state) {
     memset(samples, 0, (size_t)count * sizeof *samples);
     memcpy(samples + AUDIO_WINDOW, r.samples, (size_t)r.count * sizeof *samples);
     add_noise(1e-2, AUDIO_WINDOW, samples);
-    const words w = hear(r.speech, samples, count, NULL);
-    assert_string_equal(w.summary.language, "en");
-    assert_non_null(strstr(w.text, "library"));
+    for (int no_vad = 0; no_vad < 2; no_vad++) {
+        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const words w = hear(r.speech, samples, count, &options);
+        assert_string_equal(w.summary.language, "en");
+        assert_non_null(strstr(w.text, "library"));
+    }
     free(samples);
     close_real(&r);
 }

@@ -60,6 +60,7 @@ static void test_recordings_of_any_length(void **state) {
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int timestamps = 0; timestamps < 2; timestamps++) {
             const shoal_transcribe_options options = {.no_timestamps = !timestamps,
+                                                      .no_vad = 1,
                                                       .no_fallback = 1};
             shoal_transcription summary;
             hear_samples(&o, lengths[i], &options, &summary);
@@ -76,7 +77,7 @@ static void test_threads_change_nothing(void **state) {
     uint64_t digests[3];
     for (int i = 0; i < 3; i++) {
         opened o = open_small(&half_model, "shoal-20", i + 1);
-        const shoal_transcribe_options options = {.beams = 3, .seed = 5};
+        const shoal_transcribe_options options = {.beams = 3, .seed = 5, .no_vad = 1};
         shoal_transcription summary;
         const heard h = hear_samples(&o, 8 * SECOND, &options, &summary);
         digests[i] = h.digest;
@@ -84,6 +85,62 @@ static void test_threads_change_nothing(void **state) {
         close_small(&o);
     }
     assert_true(digests[0] == digests[1] && digests[1] == digests[2]);
+}
+
+/* A voice whose pitch and formant glide, four syllables a second, phrases of 5 s. */
+static void make_speech(int64_t count, float *samples) {
+    const double turn = 6.283185307179586;
+    double phase = 0;
+    make_samples(11, count, samples);
+    for (int64_t i = 0; i < count; i++) {
+        const double t = (double)i / SECOND, in = fmod(t, 0.25);
+        const double pitch = 110 + 30 * sin(turn * 0.7 * t) + 60 * in;
+        const double formant = 500 + 1800 * in + 250 * sin(turn * 1.3 * t);
+        const bool spoken = in < 0.2 && fmod(t, 6.5) < 5;
+        double sum = 0;
+        phase += pitch / SECOND;
+        for (int h = 1; h <= 8 && spoken; h++)
+            sum += sin(turn * h * phase) / (1 + pow((h * pitch - formant) / 300, 2));
+        samples[i] =
+            (float)(1e-3 * (double)samples[i] + 0.1 * sum * sin(turn * in / 0.4));
+    }
+}
+
+static heard hear_batch(int batch, int threads, int beams, shoal_transcription *summary) {
+    enum { COUNT = 100 * SECOND };
+    opened o = {.context = test_context(NULL, threads),
+                .path = write_whisper(&half_model)};
+    const shoal_speech_options wanted = {.attention = "shoal-20", .batch = batch};
+    const shoal_transcribe_options options = {.beams = beams, .seed = 5};
+    float *samples = floats(COUNT);
+    const shoal_recording recording = {.samples = samples, .sample_count = COUNT};
+    heard h = {0};
+    make_speech(COUNT, samples);
+    assert_int_equal(shoal_speech_open(o.context, o.path, &wanted, &o.speech), SHOAL_OK);
+    assert_int_equal(shoal_speech_transcribe(o.speech, &recording, &options, listen, &h,
+                                             summary),
+                     SHOAL_OK);
+    free(samples);
+    close_small(&o);
+    return h;
+}
+
+/* The same text whatever runs side by side; fallback included, which random words always
+   need. */
+static void test_batches_change_nothing(void **state) {
+    static const struct {
+        int batch, threads, beams;
+    } runs[] = {{1, 2, 1}, {3, 1, 1}, {16, 3, 1}, {1, 1, 3}, {4, 2, 3}};
+    uint64_t digest = 0;
+    for (int i = 0; i < COUNT_OF(runs); i++) {
+        shoal_transcription summary;
+        const heard h =
+            hear_batch(runs[i].batch, runs[i].threads, runs[i].beams, &summary);
+        assert_true(summary.windows >= 3 && summary.fallbacks == summary.windows);
+        assert_true(h.segments > 0);
+        assert_true(i % 3 == 0 || h.digest == digest);
+        digest = h.digest;
+    }
 }
 
 /* A model does not need its file any more once it is open; who shortens a mapped file
@@ -112,7 +169,9 @@ static void test_the_caller_can_stop(void **state) {
     opened o = open_small(&half_model, NULL, 2);
     float *samples = floats(70 * SECOND);
     const shoal_recording recording = {.samples = samples, .sample_count = 70 * SECOND};
-    const shoal_transcribe_options options = {.no_fallback = 1, .no_timestamps = 1};
+    const shoal_transcribe_options options = {.no_fallback = 1,
+                                              .no_timestamps = 1,
+                                              .no_vad = 1};
     heard h = {.stop_after = 1};
     make_samples(9, 70 * SECOND, samples);
     assert_int_equal(shoal_speech_transcribe(o.speech, &recording, &options, listen, &h,
@@ -284,6 +343,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recordings_of_any_length),
         cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_batches_change_nothing),
         cmocka_unit_test(test_the_file_may_shrink),
         cmocka_unit_test(test_the_caller_can_stop),
         cmocka_unit_test(test_memory_does_not_grow),

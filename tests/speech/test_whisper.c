@@ -427,8 +427,8 @@ static void test_weights_of_heads(void **state) {
     float *features = features_of(&o, 8, 9 * SECOND), *encoded = encode(&o, features);
     float *weights = floats(3 * 6 * POSITIONS), *shorter = floats(1 * 4 * POSITIONS);
     sh_decoder_hear(o.speech->decoder, 1, encoded);
-    sh_decoder_weights(o.speech->decoder, 1, 3, text, 6, heads, 3, weights);
-    sh_decoder_weights(o.speech->decoder, 1, 0, text, 4, heads + 2, 1, shorter);
+    sh_decoder_weights(o.speech->decoder, 1, text, 6, heads, 3, weights);
+    sh_decoder_weights(o.speech->decoder, 1, text, 4, heads + 2, 1, shorter);
     for (int row = 0; row < 18; row++) {
         double sum = 0;
         for (int i = 0; i < POSITIONS; i++)
