@@ -356,6 +356,55 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
 
+/* What the middle of a long list may have; "" is a good recording without transcript. */
+static const char *const bad_files[] = {"missing.wav", "empty.wav", "noise.wav",
+                                        "low.wav",     "cut.wav",   ""};
+enum { MANY = 1000, EVERY = 150 };
+
+static void write_many(void) {
+    char *scp = test_memory(MANY, 32), *labels = test_memory(MANY, 32);
+    char *scp_end = scp, *labels_end = labels;
+    for (int i = 0; i < MANY; i++) {
+        const int bad = i % EVERY == EVERY - 1 ? i / EVERY : -1;
+        const char *file = bad >= 0 && *bad_files[bad] ? bad_files[bad] : "short.wav";
+        scp_end += sprintf(scp_end, "u%d %s\n", i, file);
+        labels_end +=
+            sprintf(labels_end, "u%d%s\n", i, bad >= 0 && !*bad_files[bad] ? "" : " A B");
+    }
+    write_text("wav.scp", scp);
+    write_text("text", labels);
+    free(scp);
+    free(labels);
+}
+
+/* All are looked at, named and counted, and the others can be used. */
+static void bad_ones_among_many(void **state) {
+    shoal_corpus_options options = options_of();
+    unlink(inside("utt2spk"));
+    write_sound("short.wav", 16000, 800);
+    write_sound("low.wav", 8000, 800);
+    write_sound("cut.wav", 16000, 4000);
+    assert_int_equal(truncate(inside("cut.wav"), 1000), 0);
+    write_text("empty.wav", "");
+    write_text("noise.wav", "this is no sound");
+    write_many();
+    open_bad(&options, "6 of 1000 utterances cannot be used, the first u149: ");
+    for (int i = 0; i < COUNT_OF(bad_files); i++) {
+        char id[32];
+        snprintf(id, sizeof id, "u%d: ", i * EVERY + EVERY - 1);
+        assert_non_null(strstr(refused, id));
+        assert_non_null(strstr(refused, bad_files[i]));
+    }
+    options.skip_bad = 1;
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).utterances, MANY - 6);
+    assert_int_equal(shoal_corpus_describe(corpus).bad, 6);
+    shoal_corpus_close(corpus);
+    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
+    write_text("utt2spk", "a x\nb y\nc x\n");
+}
+
 static void write_rates(int first, int second) {
     write_sound("first.wav", first, first / 2);
     write_sound("second.wav", second, second / 2);
@@ -477,6 +526,7 @@ int main(void) {
         cmocka_unit_test(characters_are_units),
         cmocka_unit_test(units_of_a_model_are_kept),
         cmocka_unit_test(bad_ones_are_named_and_skipped),
+        cmocka_unit_test(bad_ones_among_many),
         cmocka_unit_test(low_rates_are_taken),
         cmocka_unit_test(speed_changes_the_length),
         cmocka_unit_test(damage_is_mended),
