@@ -175,8 +175,8 @@ def verify(library, kind, frames, batch):
         worst = [max(w, abs(a - b) / abs(b)) for w, a, b in zip(worst, mine, yours)]
     ours.destroy()
     if max(worst) > TOLERANCE:
-        raise SystemExit(f"speech_step: {kind} at {frames} frames is wrong: losses differ "
-                         f"by {worst[0]:.1e}, norms by {worst[1]:.1e}")
+        raise SystemExit(f"speech_step: {kind} at {frames} frames is wrong: losses "
+                         f"differ by {worst[0]:.1e}, norms by {worst[1]:.1e}")
     print(f"{kind}, {batch} x {frames} frames: {SAME_STEPS} steps, losses within "
           f"{worst[0]:.1e}, norms within {worst[1]:.1e}")
 
