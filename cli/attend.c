@@ -261,7 +261,11 @@ static int parse_kind(attend_job *job) {
 /* ---- Reading ---------------------------------------------------------------------- */
 
 static const char *const type_names[] =
-    {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32"};
+    {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32", [SHOAL_FLOAT16] = "float16"};
+
+static size_t element_bytes(shoal_dtype dtype) {
+    return dtype == SHOAL_FLOAT16 ? 2 : 4;
+}
 
 static int64_t array_elements(const shoal_array *array) {
     int64_t elements = 1;
@@ -271,7 +275,7 @@ static int64_t array_elements(const shoal_array *array) {
 }
 
 static size_t array_bytes(const shoal_array *array) {
-    return (size_t)array_elements(array) * 4;
+    return (size_t)array_elements(array) * element_bytes(array->dtype);
 }
 
 enum { SHAPE_TEXT = 200 };
@@ -462,15 +466,16 @@ static void give_back_inputs(const attend_job *job, int64_t slice) {
    because it would be ignored. */
 static int compare_shared_keys(const attend_job *job, const shoal_problem *part,
                                int64_t slice, const shoal_inputs *inputs) {
-    const float *keys = input_part(job, INPUT_K, slice);
+    const char *keys = input_part(job, INPUT_K, slice), *queries = inputs->q;
+    const size_t element = element_bytes(part->dtype);
     if (!job->shared || !keys)
         return EXIT_OK;
     for (int64_t row = 0; row < part->batch * part->heads; row++) {
         int64_t live = inputs->query_lengths ? inputs->query_lengths[row / part->heads]
                                              : part->queries;
-        int64_t begin = row * part->keys * part->dim;
-        if (memcmp(keys + begin, inputs->q + begin,
-                   (size_t)(live * part->dim) * sizeof *keys) != 0)
+        size_t begin = (size_t)(row * part->keys * part->dim) * element;
+        if (memcmp(keys + begin, queries + begin, (size_t)(live * part->dim) * element) !=
+            0)
             return complain(EXIT_BAD_INPUT, "attend",
                             "%s is not equal to %s, and in this kind the keys are the "
                             "queries; give - for K",

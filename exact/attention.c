@@ -482,7 +482,8 @@ void exact_destroy(exact_head *head) {
 
 /* One of q, k and v: [batch][heads][positions][features] by strides. */
 typedef struct {
-    const float *data;
+    const void *data;
+    shoal_dtype dtype;
     shoal_strides strides;
     int64_t heads, positions, features;
     const int64_t *offsets, *lengths; /* either may be NULL */
@@ -495,6 +496,25 @@ static int64_t live_positions(const array *a, int64_t b) {
     return a->lengths ? a->lengths[b] : a->positions;
 }
 
+/* A half by its definition: sign, exponent, and so many bits of fraction. */
+static double half_value(uint16_t half, int fraction_bits) {
+    const int most = (1 << (15 - fraction_bits)) - 1, bias = most / 2;
+    const int exponent = half >> fraction_bits & most;
+    const double fraction = ldexp(half & ((1 << fraction_bits) - 1), -fraction_bits);
+    double value = exponent == 0 ? ldexp(fraction, 1 - bias)
+                                 : ldexp(1 + fraction, exponent - bias);
+    if (exponent == most)
+        value = fraction == 0 ? INFINITY : NAN;
+    return half >> 15 ? -value : value;
+}
+
+static double element_of(const array *a, int64_t at) {
+    if (a->dtype == SHOAL_FLOAT32)
+        return (double)((const float *)a->data)[at];
+    return half_value(((const uint16_t *)a->data)[at],
+                      a->dtype == SHOAL_FLOAT16 ? 10 : 7);
+}
+
 /* to [live][features] = the live positions of one head, in double. */
 static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
     shoal_strides s = a->strides;
@@ -503,11 +523,11 @@ static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
         s.head = a->packed ? a->features : a->positions * a->features;
         s.batch = a->heads * a->positions * a->features;
     }
-    const float *from = a->data + h * s.head +
-                        (a->packed ? a->offsets[b] * s.position : b * s.batch);
+    const int64_t from = h * s.head +
+                         (a->packed ? a->offsets[b] * s.position : b * s.batch);
     for (int64_t i = 0; i < live_positions(a, b); i++)
         for (int64_t f = 0; f < a->features; f++)
-            *to++ = (double)from[i * s.position + f];
+            *to++ = element_of(a, from + i * s.position + f);
 }
 
 static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64_t b,
@@ -595,6 +615,7 @@ void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, i
 static void describe(const shoal_problem *problem, const shoal_inputs *inputs,
                      bool own_keys, array *q, array *k, array *v) {
     *q = (array){.data = inputs->q,
+                 .dtype = problem->dtype,
                  .strides = problem->q,
                  .heads = problem->heads,
                  .positions = problem->queries,

@@ -23,7 +23,8 @@
  *
  * THE RULES, ONCE
  *
- * Layout.   Arrays are float32, indexed [batch][head][position][feature]; features are
+ * Layout.   Arrays are float32, or halves where the problem's dtype says so, indexed
+ *           [batch][head][position][feature]; features are
  *           contiguous, the other three strides are free (in elements; all three zero
  *           means contiguous in that order). [batch][position][head][feature] and packed
  *           sequences are only strides and need no copy. Nothing outside the elements
@@ -230,6 +231,14 @@ typedef struct {
     int64_t batch, head, position; /* in elements; all zero: contiguous */
 } shoal_strides;
 
+/* What the elements of an array are. */
+typedef enum {
+    SHOAL_FLOAT32,
+    SHOAL_INT32,
+    SHOAL_FLOAT16, /* IEEE: 5 bits of exponent, 10 of fraction */
+    SHOAL_BFLOAT16 /* the upper half of a float32 */
+} shoal_dtype;
+
 typedef struct {
     int64_t batch, heads;
     int64_t kv_heads; /* 0: as many as heads; otherwise a divisor of heads: query head
@@ -247,6 +256,13 @@ typedef struct {
     float dropout; /* this part of the weights becomes 0, and the others are divided by
                               1 - dropout: 0 to 1, rounded to 1/65536; inputs.dropout_seed
                               says which */
+    shoal_dtype dtype; /* of q, k, v, out and their gradients: float32 or one of the
+                              halves, which are read and written as they are, computed in
+                              float32 and rounded to the nearest, of two the even one.
+                              Biases and their gradients are float32 always. full and
+                              shared-full convert halves block by block in forward; other
+                              kinds, and every backward, a head at a time, in room that
+                              the plan has for one head on each thread */
     shoal_strides q, k, v, out; /* gradients have the strides of what they belong to */
 } shoal_problem;
 
@@ -278,10 +294,11 @@ typedef struct {
 } shoal_pair_strides;
 
 typedef struct {
-    const float *q; /* [batch][heads][queries][dim] */
-    const float *k; /* [batch][kv_heads][keys][dim]; NULL for shared-full and lsh, whose
+    /* Of the problem's dtype. */
+    const void *q; /* [batch][heads][queries][dim] */
+    const void *k; /* [batch][kv_heads][keys][dim]; NULL for shared-full and lsh, whose
                         keys are the queries */
-    const float *v; /* [batch][kv_heads][keys][value_dim] */
+    const void *v; /* [batch][kv_heads][keys][value_dim] */
     const int64_t *query_lengths, *key_lengths; /* [batch], or NULL: all positions live */
     const int64_t *query_offsets, *key_offsets; /* [batch + 1], packed problems only:
                         sequence b has positions offsets[b] .. offsets[b + 1] - 1 */
@@ -309,15 +326,16 @@ typedef struct {
 SHOAL_API float shoal_dropout_factor(float dropout, uint64_t seed, int64_t head,
                                      int64_t query, int64_t key);
 
-/* out: [batch][heads][queries][value_dim]. */
+/* out: [batch][heads][queries][value_dim], of the problem's dtype. */
 SHOAL_API shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs,
-                                     float *out);
+                                     void *out);
 
 typedef struct {
-    const float *out;    /* what forward gave for the same inputs and state */
-    const float *dout;   /* gradient of the loss with respect to it, with its strides */
-    float *dq, *dk, *dv; /* outputs, overwritten; any may be NULL. Where the keys are the
-                            queries, dq is the whole gradient and dk is set to 0 */
+    /* Of the problem's dtype: */
+    const void *out;    /* what forward gave for the same inputs and state */
+    const void *dout;   /* gradient of the loss with respect to it, with its strides */
+    void *dq, *dk, *dv; /* outputs, overwritten; any may be NULL. Where the keys are the
+                           queries, dq is the whole gradient and dk is set to 0 */
     float *dbias; /* [batch][heads][queries][keys], contiguous, or NULL: the bias's, to be
                      added up along what shares its elements; where there is no bias, what
                      one would have */
@@ -369,7 +387,7 @@ SHOAL_API shoal_status shoal_plan_picked(const shoal_plan *plan, const void *sta
 /* All of the above in one call: parse, plan, forward, destroy. */
 SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
                                     const shoal_problem *problem,
-                                    const shoal_inputs *inputs, float *out);
+                                    const shoal_inputs *inputs, void *out);
 
 /* The real error of an output: exact attention, in double precision, for `samples` live
    queries (seeded; all of them if there are no more), compared with the same rows of
@@ -377,7 +395,8 @@ SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
    groups, queries are drawn more often where a better approximation, by other groups with
    four times the top keys, differs from `out`, and counted less; so few samples tell even
    an error that a handful of queries carry. Costs samples x keys x (dim + value_dim), and
-   that approximation, for which memory is allocated and given back. */
+   that approximation, for which memory is allocated and given back; of halves everything
+   is copied in float32. */
 typedef struct {
     int64_t samples; /* queries compared */
     double
@@ -385,7 +404,7 @@ typedef struct {
     double largest_error; /* the largest absolute difference among them */
 } shoal_error;
 SHOAL_API shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
-                                            const float *out, int64_t samples,
+                                            const void *out, int64_t samples,
                                             uint64_t seed, shoal_error *error);
 
 #ifdef __cplusplus

@@ -502,8 +502,6 @@ SHOAL_API uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t c
 
 /* ---- Arrays in files (.npy) -------------------------------------------------------- */
 
-typedef enum { SHOAL_FLOAT32, SHOAL_INT32 } shoal_dtype;
-
 typedef struct {
     shoal_dtype dtype;
     int rank;

@@ -17,7 +17,7 @@ class Problem(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
                 ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
                 ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
-                ("causal", c_int), ("dropout", c_float),
+                ("causal", c_int), ("dropout", c_float), ("dtype", c_int),
                 ("q", Strides), ("k", Strides), ("v", Strides), ("out", Strides)]
 
 
@@ -46,6 +46,12 @@ class Options(ctypes.Structure):
     _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
                 ("release", c_void_p), ("user", c_void_p),
                 ("crossover", c_int)]
+
+
+# python/tests/test_native.py compares these with the header.
+STRUCTURES = {"shoal_strides": Strides, "shoal_problem": Problem,
+              "shoal_pair_strides": PairStrides, "shoal_inputs": Inputs,
+              "shoal_gradients": Gradients, "shoal_options": Options}
 
 
 class Error(RuntimeError):

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ._engine import CONTIGUOUS, Layout, parse
-from ._native import ShoalError, kind_rows
+from ._native import FLOAT16 as HALF, FLOAT32 as FLOAT, ShoalError, kind_rows
 
-FloatArray = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[Any]  # float32 or float16
 IntArray = npt.NDArray[np.int32]
 Lengths = Union[int, Sequence[int], npt.NDArray[np.integer[Any]], None]
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, FLOAT16 = np.dtype(np.float32), np.dtype(np.float16)
+DTYPES = {FLOAT32: FLOAT, FLOAT16: HALF}  # shoal_dtype
 KEYS_ARE_QUERIES = tuple(
     kind for kind, row in enumerate(kind_rows()) if row.keys_are_queries
 )
@@ -33,7 +34,7 @@ def four_axes(array: FloatArray, name: str) -> FloatArray:
         hint = " (shoal.torch is for tensors)" if hasattr(array, "data_ptr") else ""
         raise ShoalError(
             f"{name} is a {type(array).__name__}: it must be a numpy array of "
-            f"float32{hint}"
+            f"float32 or float16{hint}"
         )
     if not 2 <= array.ndim <= 4:
         raise ShoalError(
@@ -47,16 +48,18 @@ def four_axes(array: FloatArray, name: str) -> FloatArray:
 
 def refuse_layout(array: FloatArray, name: str) -> None:
     """Says why an array cannot be used as it is."""
-    if array.dtype != FLOAT32:
+    if array.dtype not in DTYPES:
         raise ShoalError(
-            f"{name} is {array.dtype}: it must be float32; "
+            f"{name} is {array.dtype}: it must be float32 or float16; "
             f"{name}.astype(numpy.float32) makes it so"
         )
-    if not array.flags.aligned or any(stride % 4 for stride in array.strides):
+    size = array.itemsize
+    if not array.flags.aligned or any(stride % size for stride in array.strides):
         raise ShoalError(
-            f"{name} does not lie on whole float32 elements: copy it with {name}.copy()"
+            f"{name} does not lie on whole {array.dtype} elements: copy it with "
+            f"{name}.copy()"
         )
-    if array.shape[3] > 1 and array.strides[3] != 4:
+    if array.shape[3] > 1 and array.strides[3] != size:
         raise ShoalError(
             f"{name}'s last axis is not contiguous (stride {array.strides[3]} "
             f"bytes): copy it with numpy.ascontiguousarray({name})"
@@ -75,22 +78,22 @@ def refuse_layout(array: FloatArray, name: str) -> None:
 
 def layout(array: FloatArray, name: str) -> Layout:
     """An array's strides in elements, as shoal_strides has them."""
-    flags = array.flags
-    if array.dtype is FLOAT32 and flags.c_contiguous and flags.aligned:
+    flags, dtype = array.flags, array.dtype
+    if (dtype is FLOAT32 or dtype is FLOAT16) and flags.c_contiguous and flags.aligned:
         return CONTIGUOUS
-    shape, strides = array.shape, array.strides
+    shape, strides, size = array.shape, array.strides, array.itemsize
     # The stride of an axis of one element means nothing: 1, which is never all zero.
-    batch, head, position = (strides[i] if shape[i] > 1 else 4 for i in range(3))
+    batch, head, position = (strides[i] if shape[i] > 1 else size for i in range(3))
     if (
-        array.dtype != FLOAT32
+        dtype not in DTYPES
         or not flags.aligned
-        or (batch | head | position) % 4
-        or (shape[3] > 1 and strides[3] != 4)
+        or (batch | head | position) % size
+        or (shape[3] > 1 and strides[3] != size)
         or min(batch, head, position) < 0
         or not batch | head | position
     ):
         refuse_layout(array, name)
-    return batch // 4, head // 4, position // 4
+    return batch // size, head // size, position // size
 
 
 def address(array: Any) -> int:
@@ -159,7 +162,7 @@ def overlaps_itself(array: FloatArray) -> bool:
     """Whether two indices may name the same element."""
     if array.size == 0:
         return False
-    reach = array.shape[3] * 4
+    reach = array.shape[3] * array.itemsize
     axes = (
         (abs(array.strides[i]), array.shape[i]) for i in range(3) if array.shape[i] > 1
     )
@@ -173,10 +176,12 @@ def overlaps_itself(array: FloatArray) -> bool:
 def check_output(
     out: FloatArray, shape: Shape, inputs: Sequence[FloatArray | None]
 ) -> None:
-    """An array to write to: right in shape, writeable, and apart from everything else."""
-    if not isinstance(out, np.ndarray) or out.dtype != FLOAT32:
+    """An array to write to: right in shape, writeable, and apart from everything else;
+    of the type of the first input, q."""
+    wanted = getattr(inputs[0], "dtype", FLOAT32)
+    if not isinstance(out, np.ndarray) or out.dtype != wanted:
         raise ShoalError(
-            f"out must be a float32 array, not {getattr(out, 'dtype', type(out))}"
+            f"out must be a {wanted} array, not {getattr(out, 'dtype', type(out))}"
         )
     if not out.flags.writeable:
         raise ShoalError("out is read-only")
@@ -198,9 +203,10 @@ def check_output(
 def empty_like_strides(array: FloatArray) -> FloatArray:
     """A new array with exactly the strides of one that does not overlap itself."""
     if array.flags.c_contiguous:
-        return np.empty(array.shape, FLOAT32)
+        return np.empty(array.shape, array.dtype)
+    size = array.itemsize
     elements = 1 + sum(
-        (n - 1) * (s // 4) for n, s in zip(array.shape, array.strides) if n > 1
+        (n - 1) * (s // size) for n, s in zip(array.shape, array.strides) if n > 1
     )
-    memory = np.empty(max(elements, 1), FLOAT32)
+    memory = np.empty(max(elements, 1), array.dtype)
     return np.lib.stride_tricks.as_strided(memory, array.shape, array.strides)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from . import _engine
-from ._arrays import FloatArray, Lengths, address, check_keys_given, check_shapes
-from ._arrays import four_axes, group_numbers, layout, lengths
+from ._arrays import DTYPES, FloatArray, Lengths, address, check_keys_given
+from ._arrays import check_shapes, four_axes, group_numbers, layout, lengths
 from ._engine import Key, key_of
 from ._native import Inputs, ShoalError
 
@@ -113,6 +113,10 @@ def key_for(
             or heads != kv_heads
         ):
             check_shapes(q.shape, k.shape, v.shape)
+    dtype = q.dtype
+    if dtype != v.dtype or (k is not None and k.dtype != dtype):
+        of_keys = "" if k is None else f"k {k.dtype}, "
+        raise ShoalError(f"q is {dtype}, {of_keys}v {v.dtype}: they must be of one type")
     return key_of(
         (
             kind,
@@ -132,6 +136,7 @@ def key_for(
             _engine.CONTIGUOUS if out is None else layout(out, "out"),
             False,
             0.0,
+            DTYPES[dtype],
         )
     )
 

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, NamedTuple
 
-from ._native import Attention, Error, GradientPointers, Inputs, Options, Problem
-from ._native import ShoalError, Strides, WITH_BACKWARD, lib, raise_status
+from ._native import FLOAT32, Attention, Error, GradientPointers, Inputs, Options
+from ._native import Problem, ShoalError, Strides, WITH_BACKWARD, lib, raise_status
 
 PLANS_KEPT = 16  # per context
 BYTES_KEPT = 256 << 20  # of their workspaces together
@@ -45,6 +45,7 @@ class Key(NamedTuple):
     out: Layout = CONTIGUOUS
     causal: bool = False
     dropout: float = 0.0
+    dtype: int = FLOAT32  # of the arrays, a shoal_dtype
 
 
 # A Key of a whole tuple, without the steps of Key's own constructor: for every call.
@@ -122,6 +123,7 @@ class NativePlan:
             0,
             key.causal,
             key.dropout,
+            key.dtype,
             Strides(*key.q),
             Strides(*key.k),
             Strides(*key.v),

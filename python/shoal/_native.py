@@ -16,6 +16,7 @@ from pathlib import Path
 INTERFACE = (0, 2)  # major and minor version of the shoal.h that is mirrored here
 
 OK, INVALID, BAD_FILE, IO, NO_MEMORY = range(5)  # shoal_status
+FLOAT32, INT32, FLOAT16, BFLOAT16 = range(4)  # shoal_dtype
 WITH_BACKWARD = 1
 
 
@@ -103,6 +104,7 @@ class Problem(ctypes.Structure):
         ("packed", c_int),
         ("causal", c_int),
         ("dropout", c_float),
+        ("dtype", c_int),
         ("q", Strides),
         ("k", Strides),
         ("v", Strides),

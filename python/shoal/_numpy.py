@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _engine
-from ._arrays import FLOAT32, FloatArray, IntArray, Lengths, address, check_output
-from ._arrays import four_axes, overlaps_itself
+from ._arrays import FloatArray, IntArray, Lengths, address, check_output, four_axes
+from ._arrays import overlaps_itself
 from ._call import key_for, make_call, shorten
 from ._engine import context_for
 from ._native import ShoalError, kind_rows
@@ -42,7 +42,7 @@ def attention(
     threads: int | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Attention of float32 arrays [batch, heads, length, dim], without copying them.
+    """Attention of arrays [batch, heads, length, dim], without copying them.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -51,6 +51,7 @@ def attention(
     >>> out.shape, out.dtype
     ((1, 4, 1000, 64), dtype('float32'))
 
+    Arrays are float32 or float16, which is computed in float32 and rounded once.
     [heads, length, dim] and [length, dim] are taken too. k and v may have fewer heads
     than q, if their number divides q's. Any strides will do as long as the last axis is
     contiguous and none is negative; anything else is refused rather than copied.
@@ -73,7 +74,7 @@ def attention(
     call = make_call(q, k, v, query_lengths, key_lengths, groups)
     if out is None:
         key = key_for(call, kind, seed, scale, False)
-        result = np.empty((key.batch, key.heads, key.queries, key.value_dim), FLOAT32)
+        result = np.empty((key.batch, key.heads, key.queries, key.value_dim), q.dtype)
     else:
         result = four_axes(out, "out")
         key = key_for(call, kind, seed, scale, False, result)
@@ -154,7 +155,7 @@ def groups(
     ((2, 300), True, True)
     """
     keys = four_axes(q, "q") if k is None else four_axes(k, "k")
-    v = np.zeros(keys.shape[:3] + (1,), FLOAT32)
+    v = np.zeros(keys.shape[:3] + (1,), keys.dtype)
     axes = q.ndim
     plan = Plan.like(
         q, k, shorten(v, axes), kind, scale=scale, seed=seed, threads=threads
@@ -207,6 +208,8 @@ def error_estimate(
     expected = (key.batch, key.heads, key.queries, key.value_dim)
     if given.shape != expected:
         raise ShoalError(f"out has shape {given.shape}: it must be {expected}")
+    if given.dtype != call.q.dtype:
+        raise ShoalError(f"out is {given.dtype}: it must be {call.q.dtype}, as q is")
     error = (
         context_for(threads)
         .plan(key)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from . import _engine
-from ._arrays import FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths, Shape
-from ._arrays import address, check_output, empty_like_strides, four_axes, layout
+from ._arrays import DTYPES, FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths
+from ._arrays import Shape, address, check_output, empty_like_strides, four_axes, layout
 from ._arrays import overlaps_itself
 from ._call import Call, key_for, make_call, scale_for, shorten
 from ._engine import Key, NativePlan
@@ -69,9 +69,12 @@ class Plan:
         seed: int | None = None,
         backward: bool = False,
         threads: int | None = None,
+        dtype: Any = FLOAT32,
     ) -> None:
         if type(kind) is not str:
             _engine.refuse_kind(kind)
+        if np.dtype(dtype) not in DTYPES:
+            raise ShoalError(f"dtype is {dtype}: it must be float32 or float16")
         self._start(
             Key(
                 kind,
@@ -85,6 +88,7 @@ class Plan:
                 keys,
                 dim,
                 dim if value_dim is None else value_dim,
+                dtype=DTYPES[np.dtype(dtype)],
             ),
             threads,
         )
@@ -173,7 +177,7 @@ class Plan:
             )
         shape: Shape = (key.batch, key.heads, key.queries, key.value_dim)
         if out is None:
-            result = np.empty(shape, FLOAT32)
+            result = np.empty(shape, call.q.dtype)
         else:
             result = four_axes(out, "out")
             check_output(result, shape, (call.q, call.k, call.v))
@@ -199,8 +203,8 @@ class Plan:
             dout = four_axes(dout, "dout")
             if dout.shape != out.shape:
                 raise ShoalError(f"dout has shape {dout.shape}: out has {out.shape}")
-            if dout.dtype != FLOAT32:
-                raise ShoalError(f"dout is {dout.dtype}: it must be float32")
+            if dout.dtype != out.dtype:
+                raise ShoalError(f"dout is {dout.dtype}: it must be {out.dtype}")
             dout = np.ascontiguousarray(dout)
             shared = native.attention.kind in KEYS_ARE_QUERIES
             dq, dk, dv = _room_for_gradients(call, shared)
@@ -305,7 +309,8 @@ def _about(key: Key) -> str:
     return (
         f"batch {key.batch}, {key.heads} heads ({key.kv_heads} of k and v), "
         f"{key.queries} queries, {key.keys} keys, dims {key.dim} and {key.value_dim}, "
-        f"strides {key.q}, {key.k}, {key.v}"
+        f"strides {key.q}, {key.k}, {key.v}, "
+        f"{'float16' if key.dtype else 'float32'}"
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -16,21 +14,6 @@ from ._torch_ops import Direct, attend, forward
 from ._torch_tensors import nothing_traces, state_format
 
 HALVES = (torch.bfloat16, torch.float16)
-
-_said: set[torch.dtype] = set()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _say_converted(dtype: torch.dtype) -> bool:
-    """Once for each type."""
-    if dtype not in _said:
-        _said.add(dtype)
-        warnings.warn(
-            f"shoal computes in float32: {dtype} inputs are converted, and the "
-            "output back",
-            stacklevel=4,
-        )
-    return True
 
 
 def _from_half(tensor: Tensor) -> Tensor:
@@ -75,8 +58,8 @@ def attention(
 
     k and v may have fewer heads than q. The lengths are int64 [batch]: positions from
     there on are padding. k is None (or q itself) for shared-full and lsh. float16 and
-    bfloat16 are converted to float32 and back, with a warning; the number of threads is
-    PyTorch's.
+    bfloat16 are read and written as they are and computed in float32. The number of
+    threads is PyTorch's.
 
     A bias, float32 [batch, heads, queries, keys] or 1 of any, is added to the scores and
     has a gradient; -inf hides a key. Kinds whose queries share keys (clustered-C,
@@ -90,13 +73,7 @@ def attention(
         refuse_kind(kind)
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         _refuse_tangents(q, k, v, bias)
-    dtype = q.dtype
-    if dtype in HALVES:
-        _say_converted(dtype)
-        shared = k is q
-        q, v = q.float(), _from_half(v)
-        k = q if shared else None if k is None else _from_half(k)
-        bias = None if bias is None else _from_half(bias)
+    bias = None if bias is None else _from_half(bias)
     if k is q and parse_kind(kind) in KEYS_ARE_QUERIES:
         k = None
     needs_gradient = torch.is_grad_enabled() and (
@@ -117,7 +94,7 @@ def attention(
         )
     else:
         out = forward(q, k, v, kind, factor, query_lengths, key_lengths, None, *masks)[0]
-    return out if dtype is out.dtype else out.to(dtype)
+    return out
 
 
 def _seed_for(dropout: float) -> Tensor | None:

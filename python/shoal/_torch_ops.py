@@ -202,7 +202,8 @@ def _backward(
     whole, of_keys = None, bias is not None and is_of_keys(bias)
     if wants_dbias and bias is not None:
         batch, heads, queries, _ = shapes[0]
-        whole = q.new_empty(batch, heads, 1 if of_keys else queries, shapes[1][2])
+        rows = 1 if of_keys else queries
+        whole = bias.new_empty(batch, heads, rows, shapes[1][2])
     plan.backward(
         inputs,
         GradientPointers(

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ._arrays import KEYS_ARE_QUERIES, check_shapes
 from ._engine import CONTIGUOUS, Key, Layout, NativePlan, context_for, key_of, parse
-from ._native import PairStrides, ShoalError, Strides
+from ._native import BFLOAT16, FLOAT16, FLOAT32, PairStrides, ShoalError, Strides
 
 ALIGNMENT = 64  # of a state, in bytes
 PLAIN = (Tensor, torch.nn.Parameter)
+DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 # Positions; the longest are long enough that the rounding of sizes does not matter.
 PROBES = tuple(1 << exponent for exponent in range(16))
 StateMaker = Optional[Callable[[NativePlan], Tensor]]
@@ -29,9 +30,10 @@ def refuse_tensor(tensor: Tensor, name: str) -> None:
             f"{name} is on {tensor.device}: Shoal runs on the CPU; move it with "
             f"{name}.cpu()"
         )
-    if tensor.dtype != torch.float32:
+    if tensor.dtype not in DTYPES:
         raise ShoalError(
-            f"{name} is {tensor.dtype}: it must be float32; {name}.float() makes it so"
+            f"{name} is {tensor.dtype}: it must be float32, float16 or bfloat16; "
+            f"{name}.float() makes it float32"
         )
     if tensor.layout != torch.strided or tensor.dim() != 4:
         raise ShoalError(
@@ -62,9 +64,14 @@ def check(
     """The shapes of q and v; refuses what does not fit. Fake tensors come here too."""
     for tensor, name in ((q, "q"), (k, "k"), (v, "v")):
         if tensor is not None and (
-            tensor.dtype is not torch.float32 or tensor.dim() != 4 or not tensor.is_cpu
+            tensor.dtype not in DTYPES or tensor.dim() != 4 or not tensor.is_cpu
         ):
             refuse_tensor(tensor, name)
+    if q.dtype is not v.dtype or (k is not None and k.dtype is not q.dtype):
+        of_keys = "" if k is None else f"k {k.dtype}, "
+        raise ShoalError(
+            f"q is {q.dtype}, {of_keys}v {v.dtype}: they must be of one type"
+        )
     if k is None and parse(kind).kind not in KEYS_ARE_QUERIES:
         raise ShoalError(
             f"k is None, but {kind} needs keys: only shared-full and lsh take "
@@ -112,6 +119,7 @@ def plan_for(
             of_out,
             causal,
             dropout,
+            DTYPES[q.dtype],
         )
     )
     return context_for(torch.get_num_threads()).plan(key)

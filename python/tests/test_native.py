@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -23,14 +24,31 @@ def header() -> str:
     return HEADER.read_text()
 
 
-def test_structures_match_the_header(tmp_path):
+def peers():
+    """What the comparisons with others, which load the library themselves, mirror."""
+    path = ROOT / "bench" / "peers" / "library.py"
+    if not path.exists():
+        pytest.skip("no bench/peers beside the package")
+    specification = importlib.util.spec_from_file_location("peers_library", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module.STRUCTURES
+
+
+def mirrors(which):
+    return _native.STRUCTURES if which == "package" else peers()
+
+
+@pytest.mark.parametrize("which", ["package", "bench/peers"])
+def test_structures_match_the_header(which, tmp_path):
     """A program made from the header prints sizes and offsets."""
     header()
+    structures = mirrors(which)
     compiler = shutil.which("cc")
     if not compiler:
         pytest.skip("no C compiler")
     lines = []
-    for name, mirror in _native.STRUCTURES.items():
+    for name, mirror in structures.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         for field, _ in mirror._fields_:
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
@@ -48,7 +66,7 @@ def test_structures_match_the_header(tmp_path):
         [str(tmp_path / "a")], check=True, capture_output=True, text=True
     )
     expected = dict(line.split() for line in printed.stdout.splitlines())
-    for name, mirror in _native.STRUCTURES.items():
+    for name, mirror in structures.items():
         assert ctypes.sizeof(mirror) == int(expected[name]), name
         for field, _ in mirror._fields_:
             assert getattr(mirror, field).offset == int(expected[f"{name}.{field}"]), (
@@ -68,10 +86,11 @@ def fields_of(structure: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", _native.STRUCTURES)
-def test_no_field_is_missing(name):
+@pytest.mark.parametrize("which", ["package", "bench/peers"])
+def test_no_field_is_missing(which):
     """A new field may lie where there was padding: sizes do not tell."""
-    assert [field for field, _ in _native.STRUCTURES[name]._fields_] == fields_of(name)
+    for name, mirror in mirrors(which).items():
+        assert [field for field, _ in mirror._fields_] == fields_of(name)
 
 
 def test_every_function_is_in_the_header_and_the_library():

@@ -15,12 +15,26 @@ def refused(match, *inputs, kind="full", **options):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.complex64, ">f4"])
+@pytest.mark.parametrize("dtype", [np.float64, np.int32, np.complex64, ">f4", ">f2"])
 def test_wrong_types(dtype):
     q, k, v = arrays()
     refused(r"q is .*astype", q.astype(dtype), k, v)
     refused(r"v is .*astype", q, k, v.astype(dtype))
     refused("must be a numpy array", q.tolist(), k, v)
+
+
+def test_halves_beside_floats():
+    q, k, v = arrays()
+    half = np.float16
+    refused("of one type", q.astype(half), k, v)
+    refused("of one type", q, k.astype(half), v)
+    refused("of one type", q.astype(half), k.astype(half), v)
+    refused(
+        "float16", *(x.astype(half) for x in (q, k, v)), out=np.zeros_like(q[..., :12])
+    )
+    plan = shoal.Plan.like(q, k, v, "full")
+    with pytest.raises(shoal.ShoalError, match="float16"):
+        plan.forward(*(x.astype(half) for x in (q, k, v)))
 
 
 def test_wrong_shapes():

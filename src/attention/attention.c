@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/halves.h"
+
 const attention_kind *sh_attention_kind_at(int kind) {
     static const attention_kind *const kinds[] = {
 #define KIND_ROW(NAME, name) [SHOAL_##NAME] = &sh_##name##_kind,
@@ -87,6 +89,12 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
                        "problem: batch x heads x positions overflows 64 bits");
     if (!isfinite(problem->scale))
         return sh_fail(context, SHOAL_INVALID, "problem.scale is not finite");
+    if (problem->dtype != SHOAL_FLOAT32 && problem->dtype != SHOAL_FLOAT16 &&
+        problem->dtype != SHOAL_BFLOAT16)
+        return sh_fail(context, SHOAL_INVALID,
+                       "problem.dtype is %d: it must be SHOAL_FLOAT32, SHOAL_FLOAT16 or "
+                       "SHOAL_BFLOAT16",
+                       (int)problem->dtype);
     return SHOAL_OK;
 }
 
@@ -198,6 +206,7 @@ static void place_memory(void *argument, block_layout *block) {
     block_layout work = {.base = block->base}, state = {0};
     if (block->base)
         state.base = plan->state = block->base + plan->work_size;
+    sh_rooms_place(plan, &work);
     plan->kind->place(plan, &work, &state);
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
@@ -492,26 +501,29 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
 
 /* ---- One call: its heads ----------------------------------------------------------- */
 
-static row_view rows_of(const float *array, const shoal_strides *strides,
-                        const int64_t *offsets, int64_t b, int64_t h) {
+static row_view rows_of(const attention_call *call, const void *array,
+                        const shoal_strides *strides, const int64_t *offsets, int64_t b,
+                        int64_t h) {
+    const int64_t size = sh_element_size(call->plan->problem.dtype);
     int64_t start = offsets ? offsets[b] * strides->position : b * strides->batch;
+    start += h * strides->head;
     /* A NULL array (an empty problem's) must not be moved. */
-    return (row_view){array ? (float *)array + start + h * strides->head : NULL,
+    return (row_view){array ? (float *)((char *)array + start * size) : NULL,
                       strides->position};
 }
 
-row_view sh_query_rows(const attention_call *call, const float *array,
+row_view sh_query_rows(const attention_call *call, const void *array,
                        const shoal_strides *strides, int64_t b, int64_t h) {
-    return rows_of(array, strides, call->inputs->query_offsets, b, h);
+    return rows_of(call, array, strides, call->inputs->query_offsets, b, h);
 }
 
-row_view sh_key_rows(const attention_call *call, const float *array,
+row_view sh_key_rows(const attention_call *call, const void *array,
                      const shoal_strides *strides, int64_t b, int64_t kv_head) {
     const shoal_inputs *inputs = call->inputs;
     const int64_t *offsets = call->plan->kind->info.keys_are_queries
                                  ? inputs->query_offsets
                                  : inputs->key_offsets;
-    return rows_of(array, strides, offsets, b, kv_head);
+    return rows_of(call, array, strides, offsets, b, kv_head);
 }
 
 head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
@@ -565,7 +577,7 @@ static void clear_dbias_task(void *shared, int64_t head, int thread) {
 
 /* ---- Calls ------------------------------------------------------------------------ */
 
-shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, float *out) {
+shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *out) {
     attention_call now;
     shoal_status status = sh_call_check(plan, inputs, &now);
     if (status != SHOAL_OK)
@@ -616,7 +628,7 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
 
 shoal_status shoal_attend(shoal_context *context, const char *kind,
                           const shoal_problem *problem, const shoal_inputs *inputs,
-                          float *out) {
+                          void *out) {
     shoal_attention attention;
     shoal_plan *plan;
     shoal_status status = shoal_attention_parse(context, kind, &attention);

@@ -41,15 +41,17 @@ enum option {
 typedef struct {
     shoal_plan *plan;
     const shoal_inputs *inputs;
-    float *out;                       /* forward only */
+    void *out;                        /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
     /* [batch * heads][queries], or NULL: forward of shoal with key clusters leaves the
        share of a query's weights there that is not its own scores'. */
     float *rest;
+    void *judge; /* of whoever runs heads of a call whose outputs are there already */
 } attention_call;
 
-/* Rows of one head: element (i, d) is data[i * stride + d]. */
+/* Rows of one head: element (i, d) is data[i * stride + d]. Of a problem in half
+   precision the data are halves, for halves.c and the dense forward alone. */
 typedef struct {
     float *data;
     int64_t stride;
@@ -82,7 +84,8 @@ double sh_seen_pairs(const shoal_problem *problem);
 /* Everything about a kind that is not in its functions. */
 typedef struct attention_kind {
     shoal_kind_info info;
-    unsigned options; /* bits of enum option */
+    unsigned options;    /* bits of enum option */
+    int forwards_halves; /* its forward reads and writes them: see halves.h */
     /* Sets fields that are SHOAL_BY_SIZE to what the problem's sizes say; NULL: the kind
        has none. */
     void (*resolve)(const shoal_problem *problem, shoal_attention *attention);
@@ -113,8 +116,9 @@ struct shoal_plan {
     int with_backward, threads;
     int state_is_filled; /* forward has written the plan's own state */
     size_t work_size, state_size;
-    void *work;  /* the kind's structure */
-    void *state; /* the plan's own */
+    struct float_room *rooms; /* of problems in half precision: halves.h */
+    void *work;               /* the kind's structure */
+    void *state;              /* the plan's own */
     void *memory;
 };
 
@@ -140,14 +144,19 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
 /* One head of a call that was checked. */
 head_view sh_view_of(const attention_call *call, int64_t b, int64_t h);
 /* Rows of the caller's arrays shaped like queries (q, out) and like keys (k, v). */
-row_view sh_query_rows(const attention_call *call, const float *array,
+row_view sh_query_rows(const attention_call *call, const void *array,
                        const shoal_strides *strides, int64_t b, int64_t h);
-row_view sh_key_rows(const attention_call *call, const float *array,
+row_view sh_key_rows(const attention_call *call, const void *array,
                      const shoal_strides *strides, int64_t b, int64_t kv_head);
 
 /* The key/value head unit % kv_heads of sequence unit / kv_heads; sets its dk and dv to
    0. */
 kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit);
+
+/* Bytes of an element. */
+static inline int64_t sh_element_size(shoal_dtype dtype) {
+    return dtype == SHOAL_FLOAT32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t);
+}
 
 /* Sets rows first .. last - 1 to 0. */
 void sh_clear_rows(row_view where, int64_t first, int64_t last, int64_t dim);

@@ -689,8 +689,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
 
 void sh_clustered_forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
-                 forward_head, (void *)call);
+    sh_run_heads(call, problem->batch * problem->heads, forward_head);
 }
 
 operation_count sh_clustered_operations(const shoal_attention *attention,

@@ -338,6 +338,5 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
 
 void sh_clustered_backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
-                 backward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }

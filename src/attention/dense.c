@@ -16,6 +16,8 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
         panel->sum = sh_reserve(work, width, sizeof(float));
         panel->inverse = sh_reserve(work, width, sizeof(float));
         panel->keep = sh_reserve(work, width, sizeof(float));
+        if (plan->problem.dtype != SHOAL_FLOAT32)
+            panel->rows = sh_reserve(work, max(dim, value_dim) * width, sizeof(float));
         if (!plan->with_backward)
             continue;
         panel->grad_out = sh_reserve(work, value_dim * width, sizeof(float));
@@ -25,6 +27,10 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
     if (plan->with_backward)
         scratch->slopes = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
+    if (plan->problem.dtype == SHOAL_FLOAT32)
+        return;
+    scratch->block_k = sh_reserve(work, KEY_BLOCK * dim, sizeof(float));
+    scratch->block_v = sh_reserve(work, KEY_BLOCK * value_dim, sizeof(float));
 }
 
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
@@ -33,7 +39,8 @@ dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
                         .v = view->v,
                         .dim = (int)plan->problem.dim,
                         .value_dim = (int)plan->problem.value_dim,
-                        .scale = plan->problem.scale};
+                        .scale = plan->problem.scale,
+                        .dtype = plan->problem.dtype};
 }
 
 int64_t sh_dense_block(const kernel_table *table) {
@@ -56,9 +63,19 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t firs
     return panels;
 }
 
+/* The panel's rows of x, as floats. */
+static row_view panel_rows(const dense_keys *keys, const query_panel *panel, row_view x) {
+    if (keys->dtype == SHOAL_FLOAT32)
+        return (row_view){x.data + panel->first * x.stride, x.stride};
+    sh_widen_rows(keys->kernels, half_rows_of(x, keys->dim, keys->dtype), panel->first,
+                  panel->count, panel->rows);
+    return (row_view){panel->rows, keys->dim};
+}
+
 void sh_dense_start(const dense_keys *keys, query_panel *panel, row_view x) {
-    keys->kernels->pack(x.data + panel->first * x.stride, x.stride, NULL, panel->count,
-                        panel->width, keys->dim, keys->scale, panel->queries);
+    const row_view rows = panel_rows(keys, panel, x);
+    keys->kernels->pack(rows.data, rows.stride, NULL, panel->count, panel->width,
+                        keys->dim, keys->scale, panel->queries);
     memset(panel->outputs, 0, sizeof(float) * (size_t)(keys->value_dim * panel->width));
     for (int i = 0; i < panel->width; i++) {
         panel->largest[i] = LOWEST_SCORE;
@@ -93,8 +110,9 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
         const score_block now = block_of(keys, panel, block, count);
         if (keys->masks)
             sh_masks_prefetch(keys->masks, &now);
+        const int64_t row = block - keys->origin;
         run->score(panel->queries, panel->width, keys->dim,
-                   keys->k.data + block * keys->k.stride, keys->k.stride, count, scores);
+                   keys->k.data + row * keys->k.stride, keys->k.stride, count, scores);
         if (keys->masks)
             sh_masks_apply(keys->masks, &now, scores);
         if (on_scores)
@@ -103,7 +121,7 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                           panel->keep);
         if (keys->masks)
             sh_masks_drop(keys->masks, &now, scores);
-        run->mix(scores, panel->width, keys->v.data + block * keys->v.stride,
+        run->mix(scores, panel->width, keys->v.data + row * keys->v.stride,
                  keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
     }
 }
@@ -123,11 +141,18 @@ void sh_dense_invert(const dense_keys *keys, query_panel *panel) {
 
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const dense_forward_job *job, query_panel *panel) {
-    const row_view out = job->out;
+    const int value_dim = job->keys.value_dim;
+    const int is_half = job->keys.dtype != SHOAL_FLOAT32;
+    row_view to = {panel->rows, value_dim};
+    if (!is_half)
+        to = (row_view){job->out.data + panel->first * job->out.stride, job->out.stride};
     sh_dense_invert(&job->keys, panel);
-    job->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
-                              job->keys.value_dim, panel->inverse, NULL, 0,
-                              out.data + panel->first * out.stride, out.stride, NULL);
+    job->keys.kernels->unpack(panel->outputs, panel->count, panel->width, value_dim,
+                              panel->inverse, NULL, 0, to.data, to.stride, NULL);
+    if (is_half)
+        sh_narrow_rows(job->keys.kernels, panel->rows,
+                       half_rows_of(job->out, value_dim, job->keys.dtype), panel->first,
+                       panel->count);
     if (!job->largest)
         return;
     memcpy(job->largest + panel->first, panel->largest,
@@ -136,17 +161,39 @@ static void finish_panel(const dense_forward_job *job, query_panel *panel) {
            (size_t)panel->count * sizeof(float));
 }
 
+/* Keys first .. last - 1 of halves, as floats. */
+static dense_keys widened(const dense_keys *keys, dense_scratch *scratch, int64_t first,
+                          int64_t last) {
+    dense_keys some = *keys;
+    sh_widen_rows(keys->kernels, half_rows_of(keys->k, keys->dim, keys->dtype), first,
+                  last - first, scratch->block_k);
+    sh_widen_rows(keys->kernels, half_rows_of(keys->v, keys->value_dim, keys->dtype),
+                  first, last - first, scratch->block_v);
+    some.k = (row_view){scratch->block_k, keys->dim};
+    some.v = (row_view){scratch->block_v, keys->value_dim};
+    some.dtype = SHOAL_FLOAT32;
+    some.origin = first;
+    return some;
+}
+
 void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
                       int thread) {
     dense_scratch *scratch = &job->threads[thread];
     const int panels = sh_dense_cut(scratch, job->keys.kernels, first, last);
+    const int64_t end =
+        panels > 0 ? end_of(&job->keys, &scratch->panels[panels - 1], job->key_count) : 0;
+    const int is_half = job->keys.dtype != SHOAL_FLOAT32;
+    dense_keys some;
     for (int p = 0; p < panels; p++)
         sh_dense_start(&job->keys, &scratch->panels[p], job->x);
-    for (int64_t key = 0; key < job->key_count; key += KEY_BLOCK)
+    for (int64_t key = 0; key < end; key += KEY_BLOCK) {
+        const int64_t next = min(key + KEY_BLOCK, end);
+        if (is_half)
+            some = widened(&job->keys, scratch, key, next);
         for (int p = 0; p < panels; p++)
-            sh_dense_stream(&job->keys, key, min(key + KEY_BLOCK, job->key_count),
-                            &scratch->panels[p], scratch->scores, job->on_scores,
-                            job->context);
+            sh_dense_stream(is_half ? &some : &job->keys, key, next, &scratch->panels[p],
+                            scratch->scores, job->on_scores, job->context);
+    }
     for (int p = 0; p < panels; p++)
         finish_panel(job, &scratch->panels[p]);
 }

@@ -4,6 +4,7 @@
 #define SHOAL_ATTENTION_DENSE_H
 
 #include "attention/attention.h"
+#include "attention/halves.h"
 #include "attention/masks.h"
 
 enum { PANELS = 5 }; /* panels that pass over a block of keys before the next block */
@@ -18,6 +19,7 @@ typedef struct {
     float *sum;     /* [width]: of exp(score - largest) */
     float *inverse; /* [width]: of the sum, once all keys have passed */
     float *keep;    /* [width]: what the last block left of those before it */
+    float *rows;    /* [width][dim or value_dim], problems in half precision */
     /* Backward only: */
     float *grad_out; /* [value_dim][width] */
     float *grad_q;   /* [dim][width] */
@@ -27,14 +29,17 @@ typedef struct {
 /* One thread's panels and blocks, on cache lines of its own. */
 typedef struct {
     _Alignas(CACHE_LINE) query_panel panels[PANELS];
-    float *scores; /* [KEY_BLOCK][width] */
-    float *slopes; /* [KEY_BLOCK][width], backward only */
+    float *scores;            /* [KEY_BLOCK][width] */
+    float *slopes;            /* [KEY_BLOCK][width], backward only */
+    float *block_k, *block_v; /* [KEY_BLOCK] rows, problems in half precision */
 } dense_scratch;
 
 /* Keys and values of one head as the dense part sees them. */
 typedef struct {
     const kernel_table *kernels;
     row_view k, v;
+    int64_t origin;    /* the key that k and v begin with */
+    shoal_dtype dtype; /* of k and v, and of what is given and gotten with them */
     int dim, value_dim;
     float scale;
     const score_masks *masks; /* NULL: every query sees every key */
@@ -79,7 +84,7 @@ typedef struct {
     void *context;              /* of on_scores */
     dense_scratch *threads;
 } dense_forward_job;
-/* Rows first .. last - 1, at most dense_block of them. */
+/* Rows first .. last - 1, at most dense_block of them. x, keys and out may be halves. */
 void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
                       int thread);
 

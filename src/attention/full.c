@@ -75,8 +75,11 @@ static void forward_task(void *shared, int64_t task, int thread) {
                           block;
     const int64_t last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
-    sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
-                  problem->value_dim);
+    const int64_t end = min(last, view.query_rows), dead = max(live, first);
+    if (problem->dtype == SHOAL_FLOAT32)
+        sh_clear_rows(out, dead, end, problem->value_dim);
+    else
+        sh_clear_halves(half_rows_of(out, problem->value_dim, problem->dtype), dead, end);
     const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_keys keys = sh_dense_keys_of(plan, &view);
@@ -157,8 +160,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
-                 backward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -176,6 +178,7 @@ const attention_kind sh_full_kind = {
              .exact = 1,
              .has_key_bias = 1,
              .has_masks = 1},
+    .forwards_halves = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
@@ -191,6 +194,7 @@ const attention_kind sh_shared_full_kind = {
              .keys_are_queries = 1,
              .has_key_bias = 1,
              .has_masks = 1},
+    .forwards_halves = 1,
     .operations = operations,
     .place = place,
     .forward = forward,

@@ -616,8 +616,7 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
-                 forward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -770,8 +769,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
-                 backward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/halves.h"
 #include "attention/masks.h"
 #include "cluster/topk.h"
 
@@ -207,9 +208,34 @@ static void forward_task(void *shared, int64_t task, int thread) {
                out.data + (first + i) * out.stride);
 }
 
+/* The tasks of one head, where its rows are converted for them. */
+typedef struct {
+    const attention_call *call;
+    int64_t first;
+    task_function *run;
+} head_tasks;
+
+static void head_task(void *shared, int64_t task, int thread) {
+    const head_tasks *tasks = shared;
+    tasks->run((void *)tasks->call, tasks->first + task, thread);
+}
+
+static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
+    const attention_call *call = shared;
+    const int64_t panels =
+        ceil_divide(call->plan->problem.queries, call->plan->kernels->panel);
+    (void)slot;
+    sh_team_run(workers, panels, head_task,
+                &(head_tasks){call, unit * panels, forward_task});
+}
+
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t panels = ceil_divide(problem->queries, call->plan->kernels->panel);
+    if (problem->dtype != SHOAL_FLOAT32) {
+        sh_run_heads(call, problem->batch * problem->heads, forward_unit);
+        return;
+    }
     sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->heads * panels,
                 forward_task, (void *)call);
 }
@@ -343,8 +369,17 @@ static void backward_task(void *shared, int64_t task, int thread) {
         run_backward_head(call, &own, h, &work->threads[thread]);
 }
 
+static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
+    (void)slot;
+    sh_team_run(workers, 1, head_task, &(head_tasks){shared, unit, backward_task});
+}
+
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
+    if (problem->dtype != SHOAL_FLOAT32) {
+        sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
+        return;
+    }
     sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
                 backward_task, (void *)call);
 }

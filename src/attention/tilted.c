@@ -665,8 +665,7 @@ static void forward(const attention_call *call) {
         sh_clustered_forward(call);
         return;
     }
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
-                 forward_head, (void *)call);
+    sh_run_heads(call, problem->batch * problem->heads, forward_head);
 }
 
 /* ---- The kind ---------------------------------------------------------------------- */

@@ -286,8 +286,7 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->heads,
-                 forward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -392,8 +391,7 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
 
 static void backward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_units(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
-                 backward_unit, (void *)call);
+    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,

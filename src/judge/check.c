@@ -128,6 +128,34 @@ static void check_task(void *shared, int64_t task, int thread) {
             squared_error(panel, (int)s, out.data + drawn.queries[s] * out.stride, dim);
 }
 
+/* The marks of one head, where its rows are converted for them. */
+typedef struct {
+    error_check check;
+    int64_t first;
+} unit_marks;
+
+static void unit_task(void *shared, int64_t task, int thread) {
+    unit_marks *marks = shared;
+    check_task(&marks->check, marks->first + task, thread);
+}
+
+static void check_unit(void *shared, int64_t unit, int slot, team workers) {
+    const attention_call *call = shared;
+    const error_check *check = call->judge;
+    const int64_t panels = ceil_divide(check->marks, call->plan->kernels->panel);
+    unit_marks marks = {*check, unit * panels};
+    (void)slot;
+    marks.check.call = call;
+    sh_team_run(workers, panels, unit_task, &marks);
+}
+
+static void check_heads(error_check *check) {
+    attention_call call = *check->call;
+    const int64_t heads = call.plan->problem.batch * call.plan->problem.heads;
+    call.judge = check;
+    sh_run_heads(&call, heads, check_unit);
+}
+
 /* ---- The verdict ------------------------------------------------------------------- */
 
 double sh_check_error(error_check *check, const attention_call *call, double deviations) {
@@ -135,9 +163,12 @@ double sh_check_error(error_check *check, const attention_call *call, double dev
     const double marks = (double)check->marks;
     double error = 0, variance = 0, length = 0;
     check->call = call;
-    sh_team_run(sh_team_of(call->plan->context),
-                heads * ceil_divide(check->marks, call->plan->kernels->panel), check_task,
-                check);
+    if (call->plan->problem.dtype != SHOAL_FLOAT32)
+        check_heads(check);
+    else
+        sh_team_run(sh_team_of(call->plan->context),
+                    heads * ceil_divide(check->marks, call->plan->kernels->panel),
+                    check_task, check);
     for (int64_t unit = 0; unit < heads; unit++) {
         const double *errors = check->errors + unit * check->marks;
         double mean = 0, spread = 0;

@@ -326,8 +326,39 @@ static double relative_error(const sample *total, const guide *guided) {
                 (exact > 0 || isnan(exact) ? exact : total->exact_squared));
 }
 
+static shoal_status estimate(const attention_call *call, const float *out,
+                             int64_t samples, uint64_t seed, shoal_error *error) {
+    const int64_t live = count_live(call), wanted = min(samples, live);
+    guide guided = {0};
+    *error = (shoal_error){.samples = wanted};
+    if (wanted == 0)
+        return SHOAL_OK;
+    const shoal_status status = create_guide(call, out, live, wanted < live, &guided);
+    if (status != SHOAL_OK)
+        return status;
+    const sample total = compare_samples(call, out, &guided, live, wanted, seed);
+    error->largest_error = total.largest;
+    error->relative_error = relative_error(&total, &guided);
+    destroy_guide(call, &guided);
+    return SHOAL_OK;
+}
+
+static shoal_status estimate_halves(const attention_call *call, const void *out,
+                                    int64_t samples, uint64_t seed, shoal_error *error) {
+    float_copy copy;
+    shoal_status status = sh_floats_create(call, out, &copy);
+    if (status != SHOAL_OK)
+        return status;
+    attention_call now = *call;
+    now.plan = &copy.plan;
+    now.inputs = &copy.inputs;
+    status = estimate(&now, copy.out, samples, seed, error);
+    sh_floats_destroy(&copy);
+    return status;
+}
+
 shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
-                                  const float *out, int64_t samples, uint64_t seed,
+                                  const void *out, int64_t samples, uint64_t seed,
                                   shoal_error *error) {
     attention_call call;
     shoal_status status = sh_call_check(plan, inputs, &call);
@@ -342,20 +373,13 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
         return sh_fail(plan->context, SHOAL_INVALID,
                        "shoal_error_estimate: the plan has dropout, whose outputs are "
                        "not the attention's: plan without it");
-    const int64_t live = count_live(&call), wanted = min(samples, live);
-    if (!out && wanted > 0)
+    if (!out && min(samples, count_live(&call)) > 0)
         return sh_fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
-    guide guided = {0};
-    if (wanted > 0)
-        status = create_guide(&call, out, live, wanted < live, &guided);
-    if (status != SHOAL_OK)
-        return status;
-    *error = (shoal_error){.samples = wanted};
-    if (wanted == 0)
-        return SHOAL_OK;
-    const sample total = compare_samples(&call, out, &guided, live, wanted, seed);
-    error->largest_error = total.largest;
-    error->relative_error = relative_error(&total, &guided);
-    destroy_guide(&call, &guided);
-    return SHOAL_OK;
+    shoal_error found;
+    status = plan->problem.dtype == SHOAL_FLOAT32
+                 ? estimate(&call, out, samples, seed, &found)
+                 : estimate_halves(&call, out, samples, seed, &found);
+    if (status == SHOAL_OK)
+        *error = found;
+    return status;
 }

@@ -33,4 +33,20 @@ void sh_check_place(error_check *check, const shoal_plan *plan, block_layout *wo
    and so many standard deviations of this estimate on top of its square. */
 double sh_check_error(error_check *check, const attention_call *call, double deviations);
 
+/* ---- Problems in half precision (floats.c) ----------------------------------------- */
+
+/* A call's problem and inputs in float32, contiguous, and the outputs that are judged. */
+typedef struct {
+    shoal_plan plan;
+    shoal_inputs inputs;
+    float *q, *k, *v, *out;
+    int64_t *query_lengths, *key_lengths; /* [batch] */
+    void *memory;
+} float_copy;
+
+/* Fails where there is not enough memory. */
+shoal_status sh_floats_create(const attention_call *call, const void *out,
+                              float_copy *copy);
+void sh_floats_destroy(float_copy *copy);
+
 #endif

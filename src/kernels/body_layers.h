@@ -3,6 +3,7 @@
  * defined
  *     FUSED(a, b, c)        a b + c, rounded once where the instruction set can
  *     widen8(halves, out)   eight halves to floats
+ *     round8(x, halves)     eight floats to halves, as round_to_half
  *     narrow8(x, halves)    eight floats to halves, as float_to_half
  * Loops are elementwise, or sums over eight lanes in a fixed order: compilers make
  * vectors of them without being allowed to reorder anything. So all vector tables give
@@ -281,6 +282,26 @@ static void widen(int64_t count, const uint16_t *halves, float *out) {
         widen8(halves + i, out + i);
     for (; i < count; i++)
         out[i] = half_to_float(halves[i]);
+}
+
+static void round_halves(int64_t count, const float *x, uint16_t *halves) {
+    int64_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        round8(x + i, halves + i);
+    for (; i < count; i++)
+        halves[i] = round_to_half(x[i]);
+}
+
+static void widen_bfloats(int64_t count, const uint16_t *restrict halves,
+                          float *restrict out) {
+    for (int64_t i = 0; i < count; i++)
+        out[i] = bfloat_to_float(halves[i]);
+}
+
+static void round_bfloats(int64_t count, const float *restrict x,
+                          uint16_t *restrict halves) {
+    for (int64_t i = 0; i < count; i++)
+        halves[i] = round_to_bfloat(x[i]);
 }
 
 static float dot(int64_t size, const float *a, const float *b) {

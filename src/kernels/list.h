@@ -124,6 +124,10 @@
                   const void *w, bool half, float *out))                                 \
     /* Halves to floats. */                                                              \
     KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                   \
+    KERNEL(widen_bfloats, (int64_t count, const uint16_t *halves, float *out))           \
+    /* And back, to the nearest, of two the even one. */                                 \
+    KERNEL(round_halves, (int64_t count, const float *x, uint16_t *halves))              \
+    KERNEL(round_bfloats, (int64_t count, const float *x, uint16_t *halves))             \
     /* Floats to the nearest halves, of two equally near the even one; none is beyond    \
        65504. */                                                                         \
     KERNEL(narrow, (int64_t count, const float *x, uint16_t *halves))                    \

@@ -85,6 +85,17 @@ INLINE void widen8(const uint16_t *halves, float *out) {
 #endif
 }
 
+/* And back, to the nearest. */
+INLINE void round8(const float *x, uint16_t *halves) {
+#if defined(__F16C__)
+    _mm_storeu_si128((void *)halves,
+                     _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__ARM_NEON)
+    for (int i = 0; i < 8; i += 4)
+        vst1_u16(halves + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+#endif
+}
+
 /* Eight floats to the nearest halves. */
 INLINE void narrow8(const float *x, uint16_t *halves) {
 #if defined(__F16C__)

@@ -241,6 +241,11 @@ static void widen8(const uint16_t *halves, float *out) {
         out[i] = half_to_float(halves[i]);
 }
 
+static void round8(const float *x, uint16_t *halves) {
+    for (int i = 0; i < 8; i++)
+        halves[i] = round_to_half(x[i]);
+}
+
 static void narrow8(const float *x, uint16_t *halves) {
     for (int i = 0; i < 8; i++)
         halves[i] = float_to_half(x[i]);

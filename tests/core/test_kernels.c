@@ -812,6 +812,98 @@ static void soften_once(const kernel_table *table, int count, int salt) {
 
 CHECK(soften, walk_lengths(table, 1, soften_once))
 
+/* Floats around every half: itself, halfway to the next, and a little more and less than
+   that; NaN and what is too large. */
+static float near_a_half(int bfloats, int i) {
+    union {
+        uint32_t bits;
+        float value;
+    } pun;
+    pun.value = half_to_float((uint16_t)(i / 4));
+    if (bfloats)
+        pun.bits = (uint32_t)(i / 4) << 16;
+    const uint32_t half_way = bfloats ? 0x8000u : 0x1000u;
+    const uint32_t more[] = {0, half_way, half_way + 1, half_way - 1};
+    pun.bits += more[i % 4];
+    return pun.value;
+}
+
+static int is_nan_half(uint16_t half, int bfloats) {
+    return (half & 0x7fff) > (bfloats ? 0x7f80 : 0x7c00);
+}
+
+static void check_round_of(const kernel_table *table, int bfloats) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 4 * 65536 - first;
+        float *x = guarded_input((size_t)count * sizeof *x);
+        uint16_t *expected = guarded_output((size_t)count * sizeof *expected);
+        uint16_t *actual = guarded_output((size_t)count * sizeof *actual);
+        for (int i = 0; i < count; i++)
+            x[i] = near_a_half(bfloats, (first + i * 0x6a5) % (4 * 65536));
+        (bfloats ? SCALAR->round_bfloats : SCALAR->round_halves)(count, x, expected);
+        (bfloats ? table->round_bfloats : table->round_halves)(count, x, actual);
+        for (int i = 0; i < count; i++)
+            if (expected[i] != actual[i] &&
+                !(is_nan_half(expected[i], bfloats) && is_nan_half(actual[i], bfloats)))
+                fail_msg("%s: %a becomes %#x, not %#x", table->isa, (double)x[i],
+                         actual[i], expected[i]);
+        guarded_finish("rounding");
+    }
+}
+
+/* The scalar kernel by its definition: no half is nearer, and of two as near it is the
+   even one. */
+static void check_nearest_half(float x, int bfloats) {
+    uint16_t half;
+    (bfloats ? SCALAR->round_bfloats : SCALAR->round_halves)(1, &x, &half);
+    if (isnan(x)) {
+        assert_true(is_nan_half(half, bfloats));
+        return;
+    }
+    float near[3];
+    const uint16_t some[3] = {half, (uint16_t)(half - 1), (uint16_t)(half + 1)};
+    (bfloats ? SCALAR->widen_bfloats : SCALAR->widen)(3, some, near);
+    const double largest = bfloats ? 0x1.ffp127 : 65520.0;
+    if (isinf(near[0])) {
+        assert_true(fabs((double)x) >= largest && signbit(x) == signbit(near[0]));
+        return;
+    }
+    assert_true(signbit(x) == signbit(near[0]));
+    const double error = fabs((double)x - (double)near[0]);
+    for (int i = 1; i < 3; i++) {
+        const double other = fabs((double)x - (double)near[i]);
+        if ((some[i] ^ half) & 0x8000 || isnan(near[i]) || isinf(near[i]))
+            continue;
+        assert_true(error < other || (error == other && half % 2 == 0));
+    }
+}
+
+static void scalar_halves_are_the_nearest(void **state) {
+    for (int i = 0; i < 4 * 65536; i++)
+        for (int bfloats = 0; bfloats < 2; bfloats++)
+            check_nearest_half(near_a_half(bfloats, i), bfloats);
+}
+
+CHECK(round_halves, check_round_of(table, 0))
+CHECK(round_bfloats, check_round_of(table, 1))
+
+static void check_widen_bfloats(const kernel_table *table) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 65536 - first;
+        uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
+        for (int i = 0; i < count; i++)
+            halves[i] = (uint16_t)(first + i * 0x6a5);
+        float *out = guarded_output((size_t)count * sizeof *out);
+        table->widen_bfloats(count, halves, out);
+        for (int i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, &out[i], sizeof bits);
+            assert_true(bits == (uint32_t)halves[i] << 16);
+        }
+        guarded_finish("widen_bfloats");
+    }
+}
+
 static void adam_once(const kernel_table *table, int count, int salt) {
     const adam_numbers how = {.beta1 = 0.9f,
                               .beta2 = 0.999f,
@@ -1014,7 +1106,8 @@ static void scalar_closest_is_its_definition(void **state) {
 
 int main(void) {
 #define ROW(name, arguments) cmocka_unit_test(name),
-    const struct CMUnitTest tests[] = {
-        SHOAL_KERNELS(ROW) cmocka_unit_test(scalar_closest_is_its_definition)};
+    const struct CMUnitTest tests[] = {SHOAL_KERNELS(ROW) cmocka_unit_test(
+                                           scalar_closest_is_its_definition),
+                                       cmocka_unit_test(scalar_halves_are_the_nearest)};
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }
