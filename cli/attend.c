@@ -137,11 +137,12 @@ static const option_row rows[] =
 const command_help attend_help = {
     "attend",
     "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
-    "Attention of the queries over the keys and values: float32 arrays [batch, heads,\n"
-    "length, dim] in .npy files of version 1 to 3. K and V may have fewer heads than\n"
-    "Q, a divisor of them. KIND is spelled as shoal kinds shows. In shared-full and\n"
-    "lsh the keys are the queries: K must equal Q, and - says so. Outputs are written\n"
-    "when everything else has succeeded, each whole or not at all.\n",
+    "Attention of the queries over the keys and values: arrays [batch, heads, length,\n"
+    "dim] in .npy files of version 1 to 3, float32 or all float16, which is computed\n"
+    "in float32 and written as float16. K and V may have fewer heads than Q, a divisor\n"
+    "of them. KIND is spelled as shoal kinds shows. In shared-full and lsh the keys are\n"
+    "the queries: K must equal Q, and - says so. Outputs are written when everything\n"
+    "else has succeeded, each whole or not at all.\n",
     rows,
     "-o may be left out when something else is asked for: --check, a gradient, the\n"
     "groups or the top keys.\n"
@@ -311,7 +312,10 @@ static int read_input(attend_job *job, attend_input which) {
     shoal_status status = shoal_array_read(job->context, path, array);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
-    if (array->dtype == expected[which].dtype && array->rank == expected[which].rank)
+    const bool is_half = array->dtype == SHOAL_FLOAT16 &&
+                         expected[which].dtype == SHOAL_FLOAT32;
+    if ((array->dtype == expected[which].dtype || is_half) &&
+        array->rank == expected[which].rank)
         return EXIT_OK;
     return complain(EXIT_BAD_INPUT, "attend", "%s is %s %s; it must be %s %s", path,
                     type_names[array->dtype], shape_text(array, text),
@@ -325,6 +329,21 @@ static int do_not_fit(const attend_job *job, attend_input one, attend_input othe
                     job->input_paths[one], shape_text(&job->inputs[one], first),
                     job->input_paths[other], shape_text(&job->inputs[other], second),
                     rule);
+}
+
+/* Floats and halves are not mixed. */
+static int compare_types(const attend_job *job) {
+    static const attend_input others[] = {INPUT_K, INPUT_V, INPUT_GRAD_OUT};
+    const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const shoal_array *array = &job->inputs[others[i]];
+        if (array->data && array->dtype != dtype)
+            return complain(EXIT_BAD_INPUT, "attend",
+                            "%s is %s and %s is %s: they must be of one type",
+                            job->input_paths[INPUT_Q], type_names[dtype],
+                            job->input_paths[others[i]], type_names[array->dtype]);
+    }
+    return EXIT_OK;
 }
 
 static int compare_queries_keys_values(const attend_job *job) {
@@ -400,7 +419,8 @@ static void describe_problem(attend_job *job) {
                                    .keys = v[2],
                                    .dim = q[3],
                                    .value_dim = v[3],
-                                   .scale = job->scale};
+                                   .scale = job->scale,
+                                   .dtype = job->inputs[INPUT_Q].dtype};
 }
 
 static int load_inputs(attend_job *job) {
@@ -408,6 +428,8 @@ static int load_inputs(attend_job *job) {
     for (int i = 0; i < INPUTS && code == EXIT_OK; i++)
         if (job->input_paths[i])
             code = read_input(job, (attend_input)i);
+    if (code == EXIT_OK)
+        code = compare_types(job);
     if (code == EXIT_OK)
         code = compare_queries_keys_values(job);
     if (code != EXIT_OK)
@@ -615,7 +637,7 @@ static int check_files(attend_job *job) {
 }
 
 static int reserve_output(attend_job *job, attend_output which, shoal_array shaped) {
-    int64_t bytes = 4;
+    int64_t bytes = (int64_t)element_bytes(shaped.dtype);
     bool overflow = false;
     for (int i = 0; i < shaped.rank; i++)
         overflow |= __builtin_mul_overflow(bytes, shaped.shape[i], &bytes);
@@ -646,8 +668,11 @@ static int reserve_outputs(attend_job *job) {
     };
     for (int i = 0; i < OUTPUTS; i++) {
         int code = EXIT_OK;
+        shoal_array shaped = shapes[i];
+        if (shaped.dtype == SHOAL_FLOAT32)
+            shaped.dtype = p->dtype;
         if (i == OUTPUT_OUT || job->output_paths[i])
-            code = reserve_output(job, (attend_output)i, shapes[i]);
+            code = reserve_output(job, (attend_output)i, shaped);
         if (code != EXIT_OK)
             return code;
     }

@@ -511,10 +511,11 @@ typedef struct {
     size_t mapping_bytes; /* leave both 0 in arrays of your own */
 } shoal_array;
 
-/* Reads a .npy file of version 1 to 3: little-endian float32 or int32 in C order. Other
-   types, orders, truncated files and impossible shapes are SHOAL_BAD_FILE with the
-   reason. The data is a private, writable mapping of the file: opening is immediate, and
-   pages come from disk as they are touched. shoal_array_release gives it back. */
+/* Reads a .npy file of version 1 to 3: little-endian float32, float16 or int32 in C
+   order. Other types, orders, truncated files and impossible shapes are SHOAL_BAD_FILE
+   with the reason. The data is a private, writable mapping of the file: opening is
+   immediate, and pages come from disk as they are touched. shoal_array_release gives it
+   back. */
 SHOAL_API shoal_status shoal_array_read(shoal_context *context, const char *path,
                                         shoal_array *array);
 SHOAL_API void shoal_array_release(shoal_array *array); /* an all-zero array is legal */

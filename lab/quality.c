@@ -246,8 +246,11 @@ static int read_array(quality_job *job, const quality_folder *folder, int at, in
             EXIT_BAD_INPUT, "quality",
             "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
             "dimension%s",
-            path, into->dtype == SHOAL_FLOAT32 ? "float32" : "int32", into->rank,
-            into->rank == 1 ? "" : "s");
+            path,
+            into->dtype == SHOAL_FLOAT32   ? "float32"
+            : into->dtype == SHOAL_FLOAT16 ? "float16"
+                                           : "int32",
+            into->rank, into->rank == 1 ? "" : "s");
     return EXIT_OK;
 }
 

@@ -15,7 +15,10 @@
 #endif
 
 static const char magic[] = "\x93NUMPY";
-enum { MAGIC_BYTES = 6, ELEMENT_BYTES = 4, ALIGNMENT = 64 };
+enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
+
+static const char *const descriptions[] =
+    {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4", [SHOAL_FLOAT16] = "<f2"};
 
 static bool refuse(npy_reason *reason, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -223,22 +226,21 @@ static void name_type(const char *descr, char name[WORD]) {
 }
 
 static bool read_type(cursor *text, npy_header *header) {
-    static const char *const descriptions[] =
-        {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4"};
     char descr[WORD], name[WORD];
     if (peek(text) == '[')
         return refuse(text->reason,
                       "holds structured records; save one field as float32");
     if (!read_string(text, descr))
         return false;
-    for (int i = SHOAL_FLOAT32; i <= SHOAL_INT32; i++) {
+    for (int i = SHOAL_FLOAT32; i <= SHOAL_FLOAT16; i++) {
         if (strcmp(descr, descriptions[i]) == 0) {
             header->dtype = (shoal_dtype)i;
             return true;
         }
     }
     name_type(descr, name);
-    if (strcmp(descr, ">f4") == 0 || strcmp(descr, ">i4") == 0)
+    if (strcmp(descr, ">f4") == 0 || strcmp(descr, ">i4") == 0 ||
+        strcmp(descr, ">f2") == 0)
         return refuse(text->reason,
                       "holds big-endian %s ('%s'); save it with .astype('<%s')", name,
                       descr, descr + 1);
@@ -248,7 +250,7 @@ static bool read_type(cursor *text, npy_header *header) {
                       ".astype('<%c4')",
                       name, descr, name[0]);
     return refuse(text->reason,
-                  "holds %s ('%s'); little-endian float32 and int32 are read: "
+                  "holds %s ('%s'); little-endian float32, float16 and int32 are read: "
                   "save it with .astype('float32')",
                   name, descr);
 }
@@ -297,8 +299,8 @@ static bool read_dictionary(cursor *text, npy_header *header, bool *fortran) {
 
 /* ---- The whole -------------------------------------------------------------------- */
 
-bool sh_npy_data_bytes(int rank, const int64_t *shape, size_t *bytes) {
-    int64_t product = ELEMENT_BYTES;
+bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t *bytes) {
+    int64_t product = descriptions[dtype][2] - '0'; /* bytes of an element */
     bool empty = false;
     for (int i = 0; i < rank; i++) {
         if (shape[i] < 0)
@@ -325,7 +327,7 @@ static bool order_matters(const npy_header *header) {
 
 bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                   npy_reason *reason) {
-    size_t text_begin;
+    size_t text_begin = 0;
     bool fortran = false;
     *header = (npy_header){0};
     if (!measure(bytes, size, &text_begin, &header->data_begin, reason))
@@ -339,7 +341,8 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                    (const char *)bytes + header->data_begin, reason};
     if (!read_dictionary(&text, header, &fortran))
         return false;
-    if (!sh_npy_data_bytes(header->rank, header->shape, &header->data_bytes))
+    if (!sh_npy_data_bytes(header->dtype, header->rank, header->shape,
+                           &header->data_bytes))
         return refuse(reason,
                       "has a shape whose size is beyond 64 bits; the file is damaged");
     if (fortran && order_matters(header))
@@ -361,9 +364,8 @@ size_t sh_npy_print(shoal_dtype dtype, int rank, const int64_t *shape,
     size_t end =
         begin +
         (size_t)snprintf((char *)text + begin, NPY_PRINTED - begin,
-                         "{'descr': '<%c4', 'fortran_order': False, 'shape': (%s%s), }",
-                         dtype == SHOAL_INT32 ? 'i' : 'f', dimensions,
-                         rank == 1 ? "," : "");
+                         "{'descr': '%s', 'fortran_order': False, 'shape': (%s%s), }",
+                         descriptions[dtype], dimensions, rank == 1 ? "," : "");
     size_t padded = (end + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
     memset(text + end, ' ', padded - end);
     text[padded - 1] = '\n';
@@ -401,7 +403,7 @@ static shoal_status wrong_size(const source *file, const npy_header *header, siz
 /* Leaves the descriptor where the data begins. head: room for the longest header. */
 static shoal_status read_header(const source *file, unsigned char *head,
                                 npy_header *header) {
-    size_t got, more = 0, text_begin, data_begin;
+    size_t got, more = 0, text_begin = 0, data_begin = 0;
     npy_reason reason;
     /* Version 1 has a prefix of 10; what is read beyond it is text in a legal header. */
     shoal_status status =
@@ -523,14 +525,14 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
     const shoal_status status = check_arguments(context, path, array);
     if (status != SHOAL_OK)
         return status;
-    if (array->dtype != SHOAL_FLOAT32 && array->dtype != SHOAL_INT32)
+    if (array->dtype < SHOAL_FLOAT32 || array->dtype > SHOAL_FLOAT16)
         return sh_fail(context, SHOAL_INVALID, "%s: an array of unknown type %d", path,
                        (int)array->dtype);
     if (array->rank < 0 || array->rank > SHOAL_MAX_RANK)
         return sh_fail(context, SHOAL_INVALID,
                        "%s: an array of rank %d; 0 to %d is possible", path, array->rank,
                        SHOAL_MAX_RANK);
-    if (!sh_npy_data_bytes(array->rank, array->shape, &bytes))
+    if (!sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes))
         return sh_fail(context, SHOAL_INVALID, "%s: an array of impossible shape", path);
     if (bytes > 0 && !array->data)
         return sh_fail(context, SHOAL_INVALID, "%s: an array without data", path);

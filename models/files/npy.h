@@ -30,14 +30,15 @@ typedef struct {
 } npy_reason;
 
 /* Reads a header of version 1 to 3 whose first `size` bytes are given; the data need not
-   be there. Only what Shoal can use passes: little-endian float32 or int32, C order. */
+   be there. Only what Shoal can use passes: little-endian float32, float16 or int32, C
+   order. */
 bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                   npy_reason *reason);
 
 /* Bytes of an array of 4-byte elements, or false when a dimension is negative or the size
    is beyond an int64. The others must fit even where a
    dimension is 0. */
-bool sh_npy_data_bytes(int rank, const int64_t *shape, size_t *bytes);
+bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t *bytes);
 
 /* Writes the header of such an array; returns its length, a multiple of 64. */
 size_t sh_npy_print(shoal_dtype dtype, int rank, const int64_t *shape,

@@ -17,6 +17,17 @@ def make(path, shape, seed):
     shape = [int(n) for n in shape.split(",")]
     write(path, shape, [draw.gauss(0, 1) for _ in range(math.prod(shape))])
 
+# The same numbers in half precision, and what a file of halves is in floats.
+def halved(path, to):
+    shape, values = read(path)
+    write(to, shape, values, "e")
+
+def is_half(path):
+    assert b"'<f2'" in open(path, "rb").read(128)
+
+def widened(path, to):
+    write(to, *read(path))
+
 def ints(path, shape, values):
     numbers = [[int(n) for n in text.split(",")] for text in (shape, values)]
     write(path, numbers[0], numbers[1], "i")
@@ -255,6 +266,26 @@ check no-queries attend i-clustered-100 e1.npy e2.npy e2.npy -o o.npy
 check no-queries-shape tool shape o.npy 1,2,0,4
 check no-keys attend i-clustered-100 e2.npy e1.npy e1.npy -o o.npy
 check no-keys-gives-zero tool holds o.npy "len(a) == 24 and not any(a)"
+
+# ---- Halves: the attention of the same numbers in floats, rounded once
+for name in q k v dout; do
+    tool halved $name.npy $name.half.npy && tool widened $name.half.npy $name.wide.npy
+done
+for kind in full i-clustered-4 local-4; do
+    check "$kind-halves" shoal attend $kind q.half.npy k.half.npy v.half.npy -o o.npy \
+        --grad-out dout.half.npy --grad-v gv.npy --check
+    check "$kind-halves-in-floats" shoal attend $kind q.wide.npy k.wide.npy v.wide.npy \
+        -o want.half.npy
+    check "$kind-halves-are-halves" tool is_half o.npy
+    check "$kind-gradient-is-half" tool is_half gv.npy
+    tool halved want.half.npy rounded.npy
+    check "$kind-halves-are-rounded" tool near o.npy rounded.npy 0
+done
+check halves-sliced env SHOAL_SLICE_ABOVE=1 "$program" attend full q.half.npy k.half.npy \
+    v.half.npy -o sliced.npy
+check halves-whole shoal attend full q.half.npy k.half.npy v.half.npy -o o.npy
+check halves-sliced-same cmp sliced.npy o.npy
+expect halves-and-floats 3 "of one type" attend full q.half.npy k.npy v.npy -o o.npy
 
 # ---- Outputs that cannot be written, and interrupts
 expect no-such-place 4 "no/such/o.npy" attend full q.npy k.npy v.npy -o no/such/o.npy

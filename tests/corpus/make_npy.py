@@ -27,12 +27,14 @@ def header(descr="'<f4'", order="False", shape="(2, 3)"):
 
 SIX = struct.pack("<6f", 1, 2, 3, 4, 5, 6)
 INTS = struct.pack("<6i", 1, -2, 3, -4, 5, -6)
+HALVES = struct.pack("<6e", 1, 2, 3, 4, 5, 6)
 
 GOOD = {
     "version1": wrap(header(), data=SIX),
     "version2": wrap(header(), 2, SIX),
     "version3": wrap(header(), 3, SIX),
     "int32": wrap(header("'<i4'"), data=INTS),
+    "float16": wrap(header("'<f2'"), data=HALVES),
     "unpadded": wrap(header(), data=SIX, pad=False),
     "unaligned-by-one": wrap(header() + " " * (5 - (10 + len(header())) % 4), data=SIX,
                              pad=False),
@@ -76,7 +78,7 @@ BAD = {
     "data-extra": wrap(header(), data=SIX + b"\0"),
     "data-in-empty": wrap(header(shape="(0, 3)"), data=SIX),
     "float64": wrap(header("'<f8'"), data=SIX + SIX),
-    "float16": wrap(header("'<f2'"), data=SIX[:12]),
+    "big-endian-halves": wrap(header("'>f2'"), data=HALVES),
     "int64": wrap(header("'<i8'"), data=SIX + SIX),
     "uint8": wrap(header("'|u1'"), data=SIX[:6]),
     "bool": wrap(header("'|b1'"), data=SIX[:6]),

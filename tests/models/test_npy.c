@@ -64,12 +64,18 @@ static int end(void **state) {
 static void check_values(const shoal_array *array, const char *name) {
     static const float floats[6] = {1, 2, 3, 4, 5, 6};
     static const int32_t integers[6] = {1, -2, 3, -4, 5, -6};
+    static const uint16_t halves[6] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
     size_t bytes = 0;
-    assert_true(sh_npy_data_bytes(array->rank, array->shape, &bytes));
+    assert_true(sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes));
     assert_true(bytes <= sizeof floats);
     assert_int_equal((uintptr_t)array->data % sizeof(float), 0);
-    const void *expected = strstr(name, "int32") ? (const void *)integers : floats;
-    assert_int_equal(array->dtype, strstr(name, "int32") ? SHOAL_INT32 : SHOAL_FLOAT32);
+    const bool whole = strstr(name, "int32"), half = strstr(name, "float16");
+    const void *expected = whole  ? (const void *)integers
+                           : half ? (const void *)halves
+                                  : floats;
+    assert_int_equal(array->dtype, whole  ? SHOAL_INT32
+                                   : half ? SHOAL_FLOAT16
+                                          : SHOAL_FLOAT32);
     assert_memory_equal(array->data, expected, bytes);
 }
 
@@ -211,13 +217,13 @@ static void what_is_written_is_read(void **state) {
                 {4, {2, 3, 4, 5}},
                 {3, {4, 0, 9}},
                 {8, {1, 2, 1, 3, 1, 4, 5, 1}}};
-    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
-        shoal_array back, array = {.dtype = i % 2 ? SHOAL_INT32 : SHOAL_FLOAT32,
-                                   .rank = rows[i / 2].rank,
-                                   .data = values};
+    static const shoal_dtype dtypes[] = {SHOAL_FLOAT32, SHOAL_INT32, SHOAL_FLOAT16};
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+        shoal_array back,
+            array = {.dtype = dtypes[i % 3], .rank = rows[i / 3].rank, .data = values};
         size_t bytes;
-        memcpy(array.shape, rows[i / 2].shape, sizeof array.shape);
-        assert_true(sh_npy_data_bytes(array.rank, array.shape, &bytes));
+        memcpy(array.shape, rows[i / 3].shape, sizeof array.shape);
+        assert_true(sh_npy_data_bytes(array.dtype, array.rank, array.shape, &bytes));
         assert_int_equal(shoal_array_write(context, inside("again.npy"), &array),
                          SHOAL_OK);
         assert_int_equal(shoal_array_read(context, inside("again.npy"), &back), SHOAL_OK);

@@ -1,17 +1,21 @@
 import csv, json, math, os, random, signal, struct, subprocess, sys, time
 
-# ---- .npy files: a shape and a flat list of numbers, of 4 bytes each
+# ---- .npy files: a shape and a flat list of numbers; letters as struct has them
+def described(letter):
+    return "<f2" if letter == "e" else "<%s4" % letter
+
 def read(path):
     raw = open(path, "rb").read()
     size = struct.unpack("<H", raw[8:10])[0]
     head = eval(raw[10:10 + size])
-    count, letter = (len(raw) - 10 - size) // 4, head["descr"][1]
+    letter = "e" if head["descr"] == "<f2" else head["descr"][1]
+    count = (len(raw) - 10 - size) // struct.calcsize("<" + letter)
     return list(head["shape"]), list(struct.unpack("<%d%s" % (count, letter),
                                                    raw[10 + size:]))
 
 def write(path, shape, values, letter="f"):
-    head = ("{'descr': '<%s4', 'fortran_order': False, 'shape': (%s,), }"
-            % (letter, ", ".join(map(str, shape)))).encode()
+    head = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s,), }"
+            % (described(letter), ", ".join(map(str, shape)))).encode()
     head += b" " * (-(len(head) + 11) % 64) + b"\n"
     with open(path, "wb") as out:
         out.write(b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head)
