@@ -110,8 +110,10 @@ typedef struct {
     double gap;               /* 0 to 3600 */
     const float *samples;     /* [sample_count] */
     int64_t sample_count;
-    int partial; /* nonzero: of a file that was cut short or is damaged after its
+    int partial;     /* nonzero: of a file that was cut short or is damaged after its
                     beginning, what is there; 0: it is refused */
+    double offset;   /* seconds that are left out at its beginning; times stay its own */
+    double duration; /* seconds that are heard from there on; 0: to its end */
 } shoal_recording;
 
 /* The code ("en") of a language that is given by its code or English name; NULL where no
@@ -127,20 +129,30 @@ typedef struct {
     int translate;        /* nonzero: into English */
     int beams;            /* 0 or 1: greedy; more: beam search */
     int no_timestamps;    /* nonzero: one segment per window of 30 s */
-    int no_vad;      /* nonzero: speech is not looked for. Window follows upon window,
+    int no_vad;         /* nonzero: speech is not looked for. Window follows upon window,
                              each beginning where the words of the one before ended and
                              told what was said before */
-    int published;   /* nonzero: the same by the rules that were published with the
+    int published;      /* nonzero: the same by the rules that were published with the
                              model, and no others */
-    int no_context;  /* nonzero: every window begins afresh, as it does where speech
+    int no_context;     /* nonzero: every window begins afresh, as it does where speech
                              is found first */
-    int no_fallback; /* nonzero: temperature 0 only, and words for all but windows
+    int no_fallback;    /* nonzero: temperature 0 only, and words for all but windows
                              without any sound */
-    uint64_t seed;   /* of the samples at temperatures above 0 */
+    uint64_t seed;      /* of the samples at temperatures above 0 */
+    int words;          /* nonzero: segments have their words, with times */
+    const char *prompt; /* what a window is told that was said before: names, spellings;
+                             NULL: nothing */
     /* Called after each window with the seconds done and those of the recording, as far
        as its files' headers tell; may be NULL. */
     void (*progress)(void *user, double done, double all);
 } shoal_transcribe_options;
+
+typedef struct {
+    double begin, end;  /* seconds */
+    const char *text;   /* with a leading space where the model wrote one, and the marks
+                           that stand at it */
+    double probability; /* mean of its tokens' */
+} shoal_word;
 
 typedef struct {
     double begin, end;     /* seconds */
@@ -152,6 +164,8 @@ typedef struct {
     double no_speech;   /* probability that nothing is said */
     double compression; /* bytes of the text over those that zlib makes of it: high where
                            it repeats itself */
+    const shoal_word *words; /* [word_count]; none unless the option asks for them */
+    int64_t word_count;
 } shoal_segment;
 
 /* Called for every segment in order. Not 0: stop here, which is no error. */

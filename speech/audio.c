@@ -189,8 +189,9 @@ static shoal_status open_sound(audio_file *f) {
                        "%s: its header says 0 samples per second, or no channels", path);
     if (!f->file)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no recording that can be read: %s", path,
-                       sh_shown(sf_strerror(NULL)).text);
+                       "%s: is no recording that can be read: %s; if it is one, this "
+                       "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
+                       path, sh_shown(sf_strerror(NULL)).text, path);
     if (information->channels < 1 || information->channels > MOST_CHANNELS)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
                        information->channels);
@@ -425,6 +426,7 @@ struct recording_stream {
     int64_t silence;      /* samples of the gap that are still to come */
     double seconds;       /* of the files opened so far, with their gaps */
     int64_t begin, count; /* what the buffer holds of the recording */
+    int64_t first, limit; /* samples that are heard: first .. limit - 1 */
     bool ended;
     float *buffer; /* [AUDIO_WINDOW] */
 };
@@ -439,6 +441,12 @@ static shoal_status check_recording(shoal_context *context,
     if (!(recording->gap >= 0 && recording->gap <= 3600))
         return sh_fail(context, SHOAL_INVALID,
                        "recording.gap is %g: it must be 0 to 3600 s", recording->gap);
+    if (!(recording->offset >= 0 && recording->offset <= 1e9) ||
+        !(recording->duration >= 0 && recording->duration <= 1e9))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording.offset is %g, duration %g: both must be 0 or more "
+                       "seconds",
+                       recording->offset, recording->duration);
     for (int i = 0; i < recording->files; i++)
         if (!recording->paths[i])
             return sh_fail(context, SHOAL_INVALID, "recording.paths[%d] is NULL", i);
@@ -479,7 +487,13 @@ shoal_status sh_recording_open(shoal_context *context, const shoal_recording *re
     shoal_status status = check_recording(context, recording);
     if (status != SHOAL_OK)
         return status;
-    recording_stream sized = {.context = context, .recording = recording};
+    const int64_t first = llround(recording->offset * 100) * (AUDIO_RATE / 100);
+    recording_stream sized = {.context = context,
+                              .recording = recording,
+                              .first = first,
+                              .limit = INT64_MAX};
+    if (recording->duration > 0)
+        sized.limit = first + llround(recording->duration * AUDIO_RATE);
     recording_stream *s = sh_allocate_parts(context, place_stream, &sized, NULL);
     if (!s)
         return SHOAL_NO_MEMORY;
@@ -504,7 +518,11 @@ void sh_recording_close(recording_stream *s) {
 }
 
 double sh_recording_seconds(const recording_stream *s) {
-    return s->seconds;
+    return fmin(s->seconds, (double)s->limit / AUDIO_RATE);
+}
+
+int64_t sh_recording_first(const recording_stream *s) {
+    return s->first;
 }
 
 /* The next samples of the open file; at its end the gap and the next file follow. */
@@ -581,7 +599,8 @@ shoal_status sh_recording_window(recording_stream *s, int64_t begin,
             return status;
         s->count += more;
     }
+    const int64_t left = s->limit > begin ? s->limit - begin : 0;
     *samples = s->buffer;
-    *got = s->begin < begin ? 0 : s->count;
+    *got = s->begin < begin ? 0 : s->count < left ? s->count : left;
     return SHOAL_OK;
 }

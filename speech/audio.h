@@ -57,7 +57,11 @@ void sh_recording_close(recording_stream *stream); /* NULL is legal */
 shoal_status sh_recording_window(recording_stream *stream, int64_t begin,
                                  const float **samples, int64_t *got);
 
-/* Seconds of the whole as the files' headers have it, those opened so far. */
+/* The sample at which it is to be heard from, a multiple of 10 ms. */
+int64_t sh_recording_first(const recording_stream *stream);
+
+/* Seconds of the whole as the files' headers have it, those opened so far; or where it is
+   heard to. */
 double sh_recording_seconds(const recording_stream *stream);
 
 #endif

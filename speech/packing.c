@@ -22,7 +22,9 @@ static void place(void *argument, block_layout *block) {
 
 shoal_status sh_packer_create(shoal_context *context, recording_stream *stream,
                               window_packer **made) {
-    window_packer sized = {.context = context, .stream = stream};
+    window_packer sized = {.context = context,
+                           .stream = stream,
+                           .at = sh_recording_first(stream)};
     *made = NULL;
     window_packer *p = sh_allocate_parts(context, place, &sized, NULL);
     if (!p)

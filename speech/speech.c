@@ -122,6 +122,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
 void shoal_speech_close(shoal_speech *s) {
     if (!s)
         return;
+    sh_aligner_destroy(s->aligner);
     sh_search_destroy(s->search);
     sh_decoder_destroy(s->decoder);
     sh_mel_destroy(s->mel);
@@ -162,7 +163,8 @@ shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
                                .multilingual = s->model->file->tokens.multilingual,
                                .bytes = s->model->bytes + s->bytes +
                                         sh_whisper_encoder_memory(s->encoder) +
-                                        sh_decoder_memory(s->decoder)};
+                                        sh_decoder_memory(s->decoder) +
+                                        sh_aligner_memory(s->aligner)};
 }
 
 /* ---- The steps one by one ------------------------------------------------------- */

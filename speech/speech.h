@@ -4,6 +4,7 @@
 #define SHOAL_SPEECH_SPEECH_H
 
 #include "shoal_speech.h"
+#include "speech/align.h"
 #include "speech/audio.h"
 #include "speech/mel.h"
 #include "speech/search.h"
@@ -36,6 +37,7 @@ struct shoal_speech {
     mel *mel;
     decoder *decoder;
     search *search;
+    aligner *aligner;      /* made when words are first asked for */
     int beams;             /* of a search, at most */
     bool force;            /* kinds that make no sense are taken too */
     size_t bytes;          /* of this block */

@@ -1,5 +1,6 @@
 #include "speech/tokens.h"
 
+#include <ctype.h>
 #include <string.h>
 #include <strings.h>
 
@@ -120,6 +121,52 @@ int32_t sh_tokens_encode_piece(const tokens *t, const void *bytes, size_t size,
             ids[i] = id;
     }
     return (int32_t)parts;
+}
+
+typedef enum { LETTER, DIGIT, BLANK, MARK } byte_class;
+
+/* Bytes of other scripts count as letters. */
+static byte_class class_of(char byte) {
+    const unsigned char c = (unsigned char)byte;
+    if (c >= 0x80 || isalpha(c))
+        return LETTER;
+    return isdigit(c) ? DIGIT : isspace(c) ? BLANK : MARK;
+}
+
+/* Bytes of 's, 't, 're, 've, 'm, 'll or 'd at the beginning of a text. */
+static size_t contraction(const char *text) {
+    static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (strncmp(text, endings[i], strlen(endings[i])) == 0)
+            return strlen(endings[i]);
+    return 0;
+}
+
+/* Bytes of the first piece, 64 at most: a contraction, or a space and what is of one
+   class. */
+static size_t piece_length(const char *text) {
+    const size_t space = text[0] == ' ' && text[1] && class_of(text[1]) != BLANK;
+    size_t length = space + 1;
+    if (contraction(text))
+        return contraction(text);
+    while (length < 64 && text[length] &&
+           class_of(text[length]) == class_of(text[space]) && !contraction(text + length))
+        length++;
+    return length;
+}
+
+int32_t sh_tokens_encode(const tokens *t, const char *text, int32_t *ids, int32_t most) {
+    int32_t made = 0;
+    while (*text) {
+        const size_t length = piece_length(text);
+        const int32_t room = made < most ? most - made : 0;
+        const int32_t count = sh_tokens_encode_piece(t, text, length, ids + made, room);
+        made += count > 0 ? count : 0;
+        if (made > most)
+            return most;
+        text += length;
+    }
+    return made;
 }
 
 /* ---- Suppressed tokens ------------------------------------------------------------ */

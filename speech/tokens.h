@@ -61,6 +61,11 @@ int32_t sh_tokens_find(const tokens *t, const void *bytes, size_t size);
 int32_t sh_tokens_encode_piece(const tokens *t, const void *bytes, size_t size,
                                int32_t *ids, int32_t most);
 
+/* Tokens of a text: words with the space before them, numbers and marks, each encoded by
+   itself. Writes up to `most` ids and returns how many there are; what has no token is
+   left out. */
+int32_t sh_tokens_encode(const tokens *t, const char *text, int32_t *ids, int32_t most);
+
 /* Text of ids; specials and timestamps give nothing, and every byte that is not part of a
    well-formed character becomes U+FFFD. Always ends in 0 when size > 0, and returns the
    length in full, as snprintf does. */

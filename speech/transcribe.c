@@ -3,6 +3,7 @@
    window, each beginning where the last words of the one before ended, and each told
    what was said before it. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -32,6 +33,7 @@ typedef struct {
     float *logprobs;  /* [W][P] */
     float *samples;   /* [W][AUDIO_WINDOW], with a packer */
     int64_t said;     /* segments */
+    align_task words; /* of the window whose segments are handed over, if asked for */
     shoal_transcription summary;
 } transcription;
 
@@ -141,6 +143,21 @@ static void remember(transcription *t, const int32_t *sampled, int count) {
     t->past_count += count;
 }
 
+/* What the caller says was said before: its end, where there is too much of it. */
+static void begin_past(transcription *t) {
+    char text[4096];
+    const char *prompt = t->options->prompt ? t->options->prompt : "";
+    const size_t length = strlen(prompt), most = sizeof text - 2;
+    t->past_count = 0;
+    prompt += length > most ? length - most : 0;
+    prompt += strspn(prompt, " ");
+    snprintf(text, sizeof text, " %s", prompt);
+    if (*prompt)
+        t->past_count = sh_tokens_encode(&t->speech->model->file->tokens, text,
+                                         t->speech->past,
+                                         2 * sizes_of(t->speech->model)->text_positions);
+}
+
 /* The recording's times of a cut; false where it begins after the sound's end, in the
    silence that fills the window. */
 static bool times_of(const transcription *t, const speech_window *window,
@@ -170,6 +187,10 @@ static void hand_over(transcription *t, const speech_window *window,
         return;
     remember(t, sampled, count);
     t->said++;
+    if (t->options->words)
+        segment.word_count = sh_aligned_words(t->speech->aligner, &t->words,
+                                              &window->sound, cut->first, cut->end,
+                                              &segment.words);
     if (t->segment && !t->stopped)
         t->stopped = t->segment(t->user, &segment) != 0;
 }
@@ -212,6 +233,23 @@ static int64_t advance_from(const transcription *t, const speech_window *window,
     return window->frames;
 }
 
+static void align_words(transcription *t, const speech_window *window, int count) {
+    const aligned_word *found;
+    if (!t->options->words)
+        return;
+    t->words = (align_task){.window = window->slot,
+                            .tokens = &t->speech->model->file->tokens,
+                            .language = t->rules.language,
+                            .translate = t->rules.translate,
+                            .spaces = t->rules.translate ||
+                                      sh_language_has_spaces(t->summary.language),
+                            .ids = window->sampled,
+                            .logprobs = window->logprobs,
+                            .count = count,
+                            .frames = window->frames};
+    sh_align(t->speech->aligner, &t->words, &found);
+}
+
 /* Returns the frames to the next window. */
 static int64_t use_window(transcription *t, const speech_window *window, bool whole) {
     const int32_t first_time = t->speech->model->file->tokens.first_timestamp;
@@ -219,13 +257,14 @@ static int64_t use_window(transcription *t, const speech_window *window, bool wh
     int cuts = sh_segments_cut(window->sampled, window->count, first_time, window->frames,
                                t->speech->cuts, &advance);
     advance = advance_from(t, window, whole, &cuts, advance);
+    align_words(t, window, cuts > 0 ? t->speech->cuts[cuts - 1].end : 0);
     for (int i = 0; i < cuts && !t->stopped; i++)
         hand_over(t, window, &t->speech->cuts[i]);
     t->summary.tokens += window->count;
     /* A text sampled at a high temperature may be wrong, and would mislead the windows
        after it. */
-    if (t->options->no_context || window->temperature > 0.5)
-        t->past_count = 0;
+    if (!t->packer && (t->options->no_context || window->temperature > 0.5))
+        begin_past(t);
     return advance;
 }
 
@@ -298,7 +337,7 @@ static shoal_status step(transcription *t) {
 
 static void report(transcription *t, double done) {
     const double all = sh_recording_seconds(t->stream);
-    t->summary.seconds = done;
+    t->summary.seconds = done - (double)sh_recording_first(t->stream) / AUDIO_RATE;
     if (t->options->progress)
         t->options->progress(t->user, done, all > done ? all : done);
 }
@@ -348,7 +387,7 @@ static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) 
 
 static shoal_status run_windows(transcription *t) {
     shoal_status status = SHOAL_OK;
-    int64_t seek = 0;
+    int64_t seek = sh_recording_first(t->stream) / MEL_HOP;
     for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
         status = do_window(t, seek, &advance);
         seek += advance;
@@ -436,7 +475,12 @@ static const shoal_transcribe_options plain = {0};
 static shoal_status allocate(transcription *t, void **memory) {
     t->slots = t->packer ? sh_decoder_limits(t->speech->decoder)->windows : 1;
     *memory = sh_allocate_parts(t->speech->context, place, t, NULL);
-    return *memory ? SHOAL_OK : SHOAL_NO_MEMORY;
+    if (!*memory)
+        return SHOAL_NO_MEMORY;
+    return t->options->words && !t->speech->aligner
+               ? sh_aligner_create(t->speech->context, t->speech->decoder,
+                                   &t->speech->aligner)
+               : SHOAL_OK;
 }
 
 static shoal_status run(transcription *t) {
@@ -446,6 +490,7 @@ static shoal_status run(transcription *t) {
         status = sh_packer_create(t->speech->context, t->stream, &t->packer);
     if (status == SHOAL_OK)
         status = allocate(t, &memory);
+    begin_past(t);
     if (status == SHOAL_OK)
         status = t->packer ? run_pieces(t) : run_windows(t);
     sh_search_drop_all(t->speech->search);
