@@ -1,8 +1,7 @@
-/* shoal transcribe: recordings become text, SubRip, WebVTT or JSON. */
+/* shoal transcribe: recordings become text. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -16,156 +15,9 @@
 #include "commands.h"
 #include "common.h"
 #include "options.h"
+#include "transcribe_forms.h"
+#include "transcribe_input.h"
 #include <shoal_speech.h>
-
-/* ---- Transcripts on their way out ----------------------------------------------- */
-
-enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON };
-/* As options spell them, and as files end. */
-static const char *const transcript_forms[] = {"txt", "srt", "vtt", "json", NULL};
-
-/* One recording's transcript on its way out: to stdout as it comes, or to memory that
-   becomes a file at the end. */
-typedef struct {
-    int form;
-    FILE *to;
-    int64_t segments;
-    json_t *list; /* FORM_JSON: the segments so far */
-    char *text;   /* what was collected for a file */
-    size_t size;
-} transcript;
-
-/* Into a file at the end, or to stdout at once. False when memory ran out. */
-static bool transcript_begin(transcript *t, bool into_file) {
-    t->to = into_file ? open_memstream(&t->text, &t->size) : stdout;
-    t->list = t->form == FORM_JSON ? json_array() : NULL;
-    if (!t->to || (t->form == FORM_JSON && !t->list))
-        return false;
-    if (t->form == FORM_VTT)
-        fputs("WEBVTT\n\n", t->to);
-    return true;
-}
-
-/* 01:02:03,004 */
-static void print_time(FILE *to, double seconds, char point) {
-    const int64_t ms = (int64_t)llround(seconds * 1000);
-    fprintf(to, "%02" PRId64 ":%02" PRId64 ":%02" PRId64 "%c%03" PRId64, ms / 3600000,
-            ms / 60000 % 60, ms / 1000 % 60, point, ms % 1000);
-}
-
-/* One line without spaces around it; an arrow would end a cue, and WebVTT has marks of
-   its own. */
-static void print_line(const transcript *t, const char *text) {
-    size_t length = strlen(text);
-    while (length > 0 && strchr(" \t\r\n", text[length - 1]))
-        length--;
-    const char *end = text + length;
-    for (text += strspn(text, " \t\r\n"); text < end; text++) {
-        const bool cue = t->form == FORM_SRT || t->form == FORM_VTT;
-        if ((unsigned char)*text < ' ' || *text == 0x7f) /* tokens may be any bytes */
-            fputc(' ', t->to);
-        else if (cue && strncmp(text, "-->", 3) == 0)
-            fputs("-", t->to), text++;
-        else if (t->form == FORM_VTT && *text == '&')
-            fputs("&amp;", t->to);
-        else if (t->form == FORM_VTT && *text == '<')
-            fputs("&lt;", t->to);
-        else
-            fputc(*text, t->to);
-    }
-    fputc('\n', t->to);
-}
-
-static void print_cue(const transcript *t, const shoal_segment *segment) {
-    const char point = t->form == FORM_SRT ? ',' : '.';
-    if (t->form == FORM_SRT)
-        fprintf(t->to, "%" PRId64 "\n", t->segments);
-    print_time(t->to, segment->begin, point);
-    fputs(" --> ", t->to);
-    print_time(t->to, segment->end, point);
-    fputc('\n', t->to);
-    print_line(t, segment->text);
-    fputc('\n', t->to);
-}
-
-static void add_object(const transcript *t, const shoal_segment *segment) {
-    json_t *ids = json_array();
-    for (int64_t i = 0; i < segment->token_count; i++)
-        json_array_append_new(ids, json_integer(segment->tokens[i]));
-    json_array_append_new(t->list,
-                          json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:o}", "id",
-                                    (json_int_t)t->segments - 1, "start", segment->begin,
-                                    "end", segment->end, "text", json_text(segment->text),
-                                    "tokens", ids, "temperature", segment->temperature,
-                                    "mean_logprob", json_number(segment->mean_logprob),
-                                    "compression_ratio",
-                                    json_number(segment->compression), "no_speech",
-                                    json_number(segment->no_speech)));
-}
-
-static void transcript_add(transcript *t, const shoal_segment *segment) {
-    t->segments++;
-    if (t->form == FORM_JSON)
-        add_object(t, segment);
-    else if (t->form == FORM_TXT)
-        print_line(t, segment->text);
-    else
-        print_cue(t, segment);
-    if (t->to == stdout)
-        fflush(stdout);
-}
-
-/* All segments' texts, as one. */
-static json_t *whole_text(const json_t *list) {
-    char *text = NULL;
-    size_t size = 0, index;
-    json_t *segment;
-    FILE *to = open_memstream(&text, &size);
-    if (!to)
-        return json_string("");
-    json_array_foreach(list, index, segment)
-        fputs(json_string_value(json_object_get(segment, "text")), to);
-    fclose(to);
-    json_t *value = json_string(text + strspn(text, " "));
-    free(text);
-    return value ? value : json_string("");
-}
-
-/* The rest; `details` (a JSON object, dropped here) heads the JSON form. False when it
-   could not be written. */
-static bool transcript_end(transcript *t, json_t *details) {
-    bool good = true;
-    if (t->form == FORM_JSON) {
-        json_object_set_new(details, "text", whole_text(t->list));
-        json_object_set(details, "segments", t->list);
-        good = json_dumpf(details, t->to, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
-               fputc('\n', t->to) != EOF;
-    }
-    json_decref(details);
-    if (t->to == stdout)
-        return fflush(stdout) == 0 && !ferror(stdout) && good;
-    good = fclose(t->to) == 0 && good;
-    t->to = NULL;
-    return good;
-}
-
-static void transcript_drop(transcript *t) {
-    json_decref(t->list);
-    if (t->to && t->to != stdout)
-        fclose(t->to);
-    free(t->text);
-    *t = (transcript){0};
-}
-
-/* Writes the collected text through a temporary file. Exit code, after a complaint. */
-static int transcript_save(const transcript *t, const char *path) {
-    replacement to;
-    FILE *file = replace_begin(&to, path);
-    if (file && replace_end(&to, fwrite(t->text, 1, t->size, file) == t->size))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written: %s", path,
-                    strerror(errno));
-}
 
 /* ---- Options -------------------------------------------------------------------- */
 
@@ -180,20 +32,22 @@ bool parse_language(const char *command, const char *text, const char **language
     return false;
 }
 
-enum { MOST_BEAMS = 64, FALLBACK_SAMPLES = 5 };
+enum { MOST_BEAMS = 64, MOST_BATCH = 64, FALLBACK_SAMPLES = 5 };
 
 typedef struct {
     const char *model, *attention, *isa, *folder;
     int form;
-    int64_t beams, batch, threads;
+    int64_t beams, batch, threads, rate;
+    double offset, duration;
     shoal_transcribe_options options;
-    bool no_timestamps, no_context, no_fallback, partial, force, quiet;
-    bool no_vad, published, exact;
+    bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
+    bool words, colors, partial, force, quiet;
 
     shoal_context *context;
     shoal_speech *speech;
     const char *path;       /* of the recording at work, */
-    int number, recordings; /* which it is, from 1, of how many */
+    int number, recordings; /* which it is, from 1, of how many, */
+    double begun;           /* and when it began */
     transcript out;
 } transcribe_job;
 
@@ -214,6 +68,24 @@ static bool take_old_format(void *job, const char *name, const char *value) {
              "--%s is \"%s\"; --out DIR says where texts go, --format FORM what they are",
              name, value);
     return false;
+}
+
+static bool take_seconds(const char *name, const char *value, double *seconds) {
+    char *rest;
+    *seconds = strtod(value, &rest);
+    if (rest != value && !*rest && *seconds >= 0 && *seconds <= 1e9)
+        return true;
+    complain(EXIT_USAGE, "transcribe", "--%s is \"%s\"; it must be seconds, 0 or more",
+             name, value);
+    return false;
+}
+
+static bool take_offset(void *job, const char *name, const char *value) {
+    return take_seconds(name, value, &((transcribe_job *)job)->offset);
+}
+
+static bool take_duration(void *job, const char *name, const char *value) {
+    return take_seconds(name, value, &((transcribe_job *)job)->duration);
 }
 
 static const char *const tasks[] = {"transcribe", "translate", NULL};
@@ -241,21 +113,34 @@ static const option_row rows[] =
       "texts that are followed side by side, 1 to 64; 1 is greedy\n"
       "(default: 1)",
       SETS_INTEGER(transcribe_job, beams, 1, MOST_BEAMS)},
-     {"format", 'f', "FORM", "txt, srt, vtt or json (default: txt)",
+     {"batch", 0, "B",
+      "windows that are heard side by side, 1 to 64; the text does\n"
+      "not depend on it (default: 16, or what 256 MiB hold)",
+      SETS_INTEGER(transcribe_job, batch, 1, MOST_BATCH)},
+     {"format", 'f', "FORM", "txt, srt, vtt, json, csv or lrc (default: txt)",
       SETS_CHOICE(transcribe_job, form, transcript_forms)},
+     {"words", 'w', NULL,
+      "a time and a probability for each word: in json and csv, one\n"
+      "cue for each in srt, times inside the lines in vtt and lrc",
+      SETS_FLAG(transcribe_job, words)},
+     {"print-colors", 0, NULL,
+      "at a terminal: words from red to green by their probability",
+      SETS_FLAG(transcribe_job, colors)},
      {"out", 'o', "DIR",
       "write NAME.FORM there for each recording NAME, instead of to\n"
       "standard output; made if it is missing",
       SETS_TEXT(transcribe_job, folder)},
-     {"no-timestamps", 0, NULL,
-      "decode without times: one segment per 30 s; windows do\n"
-      "not begin where the last words ended",
-      SETS_FLAG(transcribe_job, no_timestamps)},
-     {"batch", 0, "B",
-      "windows that run side by side, 1 to 64 (default: 16, or\n"
-      "fewer where their sound would take more than 256 MiB);\n"
-      "the text does not depend on it",
-      SETS_INTEGER(transcribe_job, batch, 0, 64)},
+     {"prompt", 0, "TEXT",
+      "what windows are told that was said before: names and\n"
+      "spellings to be expected",
+      SETS_TEXT(transcribe_job, options.prompt)},
+     {"offset", 0, "SECONDS", "where to begin (default: 0)", TAKEN_BY(take_offset)},
+     {"duration", 0, "SECONDS", "how much to hear from there on (default: 0, to the end)",
+      TAKEN_BY(take_duration)},
+     {"rate", 0, "HZ",
+      "standard input is samples of 16 bits, one channel, so many a\n"
+      "second, instead of a recording",
+      SETS_INTEGER(transcribe_job, rate, 1000, 768000)},
      {"no-vad", 0, NULL,
       "do not look for speech first: window follows upon window,\n"
       "each told what was said before",
@@ -264,8 +149,14 @@ static const option_row rows[] =
       "--no-vad by the rules that were published with the model,\n"
       "and no others",
       SETS_FLAG(transcribe_job, published)},
-     {"exact", 0, NULL, "the decoder keeps what it hears as float32, not as halves",
+     {"exact", 0, NULL,
+      "keep what the decoder knows of the sound as float32, not as\n"
+      "halves",
       SETS_FLAG(transcribe_job, exact)},
+     {"no-timestamps", 0, NULL,
+      "decode without times: one segment per 30 s; windows do\n"
+      "not begin where the last words ended",
+      SETS_FLAG(transcribe_job, no_timestamps)},
      {"no-context", 0, NULL, "with --no-vad: windows are not told what was said before",
       SETS_FLAG(transcribe_job, no_context)},
      {"no-fallback", 0, NULL,
@@ -286,21 +177,21 @@ static const option_row rows[] =
      {"output", 0, "FORM", NULL, TAKEN_BY(take_old_format)},
      {0}};
 
-const command_help transcribe_help = {
-    "transcribe",
-    "transcribe FILE... --model MODEL [options]",
-    "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
-    "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length.\n",
-    rows,
-    "Speech is found first and packed into windows of 30 s, which run side by side.\n"
-    "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
-    "itself (compression above 2.4), is unlikely (mean log-probability below -1) or\n"
-    "says too little is decoded again at higher temperatures (0.2 ... 1, the best of\n"
-    "5), silence is left out where it is likely (above 0.6) and the words are not, and\n"
-    "where a text ends before the speech does, the rest is heard again. A recording "
-    "that\n"
-    "cannot be read does not keep the others from being transcribed.\n",
-    "FILE"};
+const command_help transcribe_help =
+    {"transcribe",
+     "transcribe FILE... --model MODEL [options]",
+     "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
+     "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length;\n"
+     "- is standard input.\n",
+     rows,
+     "Speech is found first and packed into windows of 30 s, which run side by side.\n"
+     "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
+     "itself (compression above 2.4), is unlikely (mean log-probability below -1) or\n"
+     "says too little is decoded again at higher temperatures (0.2 ... 1, the best of\n"
+     "5), silence is left out where it is likely (above 0.6) and the words are not, and\n"
+     "where a text ends before the speech does, the rest is heard again. A recording\n"
+     "that cannot be read does not keep the others from being transcribed.\n",
+     "FILE"};
 
 /* ---- Destinations --------------------------------------------------------------- */
 
@@ -310,15 +201,19 @@ static void destination(const transcribe_job *job, const char *path, char *into,
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *point = strrchr(name, '.');
     const int length = point && point != name ? (int)(point - name) : (int)strlen(name);
-    snprintf(into, size, "%s/%.*s.%s", job->folder, length, name,
-             transcript_forms[job->form]);
+    if (is_standard_input(path))
+        snprintf(into, size, "%s/stdin.%s", job->folder, transcript_forms[job->form]);
+    else
+        snprintf(into, size, "%s/%.*s.%s", job->folder, length, name,
+                 transcript_forms[job->form]);
 }
 
 static int check_names(const transcribe_job *job, int count, char **paths) {
     char into[PATH_MAX];
     int code = EXIT_OK;
     for (int i = 0; i < count && code == EXIT_OK; i++)
-        code = will_read("transcribe", paths[i]);
+        if (!is_standard_input(paths[i]))
+            code = will_read("transcribe", paths[i]);
     for (int i = 0; i < count && code == EXIT_OK; i++) {
         destination(job, paths[i], into, sizeof into);
         code = will_write("transcribe", into);
@@ -368,9 +263,12 @@ static int take_segment(void *user, const shoal_segment *segment) {
 
 static void show_progress(void *user, double done, double all) {
     const transcribe_job *job = user;
+    const double heard = done - job->offset, taken = seconds_now() - job->begun;
+    const double left = heard > 0 ? (all - done) * taken / heard : 0;
     progress_begin(1);
-    progress_say("%d of %d, %.0f of %.0f s: %s", job->number, job->recordings, done, all,
-                 job->path);
+    progress_say("%d of %d, %.0f of %.0f s, %.1f times real time, %.0f:%02d left: %s",
+                 job->number, job->recordings, done, all, taken > 0 ? heard / taken : 0,
+                 floor(left / 60), (int)fmod(left, 60), job->path);
 }
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
@@ -423,29 +321,44 @@ static int finish(transcribe_job *job, const shoal_transcription *summary,
     return EXIT_OK;
 }
 
-static int transcribe_one(transcribe_job *job, const char *path, bool named) {
+static int hear(transcribe_job *job, const char *path) {
     const shoal_recording recording = {.paths = &path,
                                        .files = 1,
-                                       .partial = job->partial};
+                                       .partial = job->partial,
+                                       .offset = job->offset,
+                                       .duration = job->duration};
     shoal_transcription summary;
+    job->begun = seconds_now();
+    const shoal_status status = shoal_speech_transcribe(job->speech, &recording,
+                                                        &job->options, take_segment, job,
+                                                        &summary);
+    const double seconds = seconds_now() - job->begun;
+    progress_end();
+    return status == SHOAL_OK
+               ? finish(job, &summary, seconds)
+               : complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+}
+
+static int transcribe_one(transcribe_job *job, const char *path, bool named) {
+    char spooled[PATH_MAX];
+    const int spool = is_standard_input(path)
+                          ? spool_input("transcribe", job->rate, spooled, sizeof spooled)
+                          : -1;
+    if (is_standard_input(path) && spool < 0)
+        return EXIT_BAD_INPUT;
     job->path = path;
-    job->out = (transcript){.form = job->form};
+    job->out =
+        (transcript){.form = job->form, .words = job->words, .colors = job->colors};
     if (!transcript_begin(&job->out, job->folder != NULL))
         return complain(EXIT_RESOURCES, "transcribe", "out of memory");
     if (named && !job->folder && job->form == FORM_TXT)
         printf("%s:\n", path);
     progress_begin(1);
     progress_say("%d of %d: %s", job->number, job->recordings, path);
-    const double begun = seconds_now();
-    const shoal_status status = shoal_speech_transcribe(job->speech, &recording,
-                                                        &job->options, take_segment, job,
-                                                        &summary);
-    const double seconds = seconds_now() - begun;
-    progress_end();
-    const int code = status == SHOAL_OK ? finish(job, &summary, seconds)
-                                        : complain_status(status, EXIT_BAD_INPUT,
-                                                          "transcribe", job->context);
+    const int code = hear(job, spool >= 0 ? spooled : path);
     transcript_drop(&job->out);
+    if (spool >= 0)
+        close(spool);
     return code;
 }
 
@@ -469,9 +382,9 @@ static int open_model(transcribe_job *job) {
                                                                    : job->beams;
     const shoal_speech_options options = {.attention = job->attention,
                                           .beams = (int)beams,
+                                          .force = job->force,
                                           .batch = (int)job->batch,
-                                          .exact = job->exact,
-                                          .force = job->force};
+                                          .exact = job->exact};
     progress_begin(1);
     progress_say("opening %s", job->model);
     const shoal_status status =
@@ -484,6 +397,18 @@ static int open_model(transcribe_job *job) {
                                  "transcribe", job->context);
 }
 
+static int check_input(const transcribe_job *job, int count, char **paths) {
+    int standard = 0;
+    for (int i = 0; i < count; i++)
+        standard += is_standard_input(paths[i]);
+    if (standard > 1)
+        return complain(EXIT_USAGE, "transcribe", "standard input, -, is there once");
+    if (job->rate && !standard)
+        return complain(EXIT_USAGE, "transcribe",
+                        "--rate is of samples on standard input: name it, -");
+    return EXIT_OK;
+}
+
 static int run(transcribe_job *job, int count, char **paths) {
     if (count == 0)
         return complain(EXIT_USAGE, "transcribe",
@@ -491,7 +416,9 @@ static int run(transcribe_job *job, int count, char **paths) {
     if (!job->model || !*job->model)
         return complain(EXIT_USAGE, "transcribe",
                         "no model; give --model MODEL or set SHOAL_MODEL");
-    int code = open_context("transcribe", (int)job->threads, job->isa, &job->context);
+    int code = check_input(job, count, paths);
+    if (code == EXIT_OK)
+        code = open_context("transcribe", (int)job->threads, job->isa, &job->context);
     if (code == EXIT_OK)
         code = check_attention(job);
     if (code == EXIT_OK)
@@ -521,6 +448,9 @@ int transcribe_command(int count, char **arguments) {
     job.options.no_fallback = job.no_fallback;
     job.options.no_vad = job.no_vad;
     job.options.published = job.published;
+    job.colors = job.colors && job.form == FORM_TXT && !job.folder &&
+                 isatty(STDOUT_FILENO);
+    job.options.words = job.words || job.colors;
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);
 }

@@ -1,0 +1,267 @@
+#define _GNU_SOURCE
+#include "transcribe_forms.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common.h"
+
+const char *const transcript_forms[] = {"txt", "srt", "vtt", "json", "csv", "lrc", NULL};
+
+bool transcript_begin(transcript *t, bool into_file) {
+    t->to = into_file ? open_memstream(&t->text, &t->size) : stdout;
+    t->list = t->form == FORM_JSON ? json_array() : NULL;
+    if (!t->to || (t->form == FORM_JSON && !t->list))
+        return false;
+    if (t->form == FORM_VTT)
+        fputs("WEBVTT\n\n", t->to);
+    if (t->form == FORM_CSV)
+        fputs(t->words ? "start,end,text,probability\n" : "start,end,text\n", t->to);
+    return true;
+}
+
+/* ---- Times and text ------------------------------------------------------------- */
+
+static int64_t milliseconds(double seconds) {
+    return (int64_t)llround(seconds * 1000);
+}
+
+/* 01:02:03,004 */
+static void print_time(FILE *to, double seconds, char point) {
+    const int64_t ms = milliseconds(seconds);
+    fprintf(to, "%02" PRId64 ":%02" PRId64 ":%02" PRId64 "%c%03" PRId64, ms / 3600000,
+            ms / 60000 % 60, ms / 1000 % 60, point, ms % 1000);
+}
+
+/* 62:03.04 */
+static void print_lyrics_time(FILE *to, double seconds) {
+    const int64_t hundredths = (int64_t)llround(seconds * 100);
+    fprintf(to, "%02" PRId64 ":%02" PRId64 ".%02" PRId64, hundredths / 6000,
+            hundredths / 100 % 60, hundredths % 100);
+}
+
+/* One character of a text; returns whether the next one is done as well. Tokens may be
+   any bytes; an arrow would end a cue, WebVTT has marks of its own, and so has CSV. */
+static bool print_character(const transcript *t, const char *text) {
+    const bool cue = t->form == FORM_SRT || t->form == FORM_VTT;
+    if ((unsigned char)*text < ' ' || *text == 0x7f)
+        fputc(' ', t->to);
+    else if (cue && strncmp(text, "-->", 3) == 0)
+        fputs("-", t->to);
+    else if (t->form == FORM_VTT && *text == '&')
+        fputs("&amp;", t->to);
+    else if (t->form == FORM_VTT && *text == '<')
+        fputs("&lt;", t->to);
+    else if (t->form == FORM_CSV && *text == '"')
+        fputs("\"\"", t->to);
+    else
+        fputc(*text, t->to);
+    return cue && strncmp(text, "-->", 3) == 0;
+}
+
+/* Without spaces around it. */
+static void print_text(const transcript *t, const char *text) {
+    size_t length = strlen(text);
+    while (length > 0 && strchr(" \t\r\n", text[length - 1]))
+        length--;
+    const char *end = text + length;
+    for (text += strspn(text, " \t\r\n"); text < end; text++)
+        text += print_character(t, text);
+}
+
+/* ---- Forms ---------------------------------------------------------------------- */
+
+static void print_cue_times(transcript *t, double begin, double end) {
+    const char point = t->form == FORM_SRT ? ',' : '.';
+    t->cues++;
+    if (t->form == FORM_SRT)
+        fprintf(t->to, "%" PRId64 "\n", t->cues);
+    print_time(t->to, begin, point);
+    fputs(" --> ", t->to);
+    print_time(t->to, end, point);
+    fputc('\n', t->to);
+}
+
+/* WebVTT's own way: the times stand between the words. */
+static void print_timed_words(transcript *t, const shoal_segment *segment) {
+    for (int64_t i = 0; i < segment->word_count; i++) {
+        const shoal_word *word = &segment->words[i];
+        if (i > 0 && word->text[0] == ' ')
+            fputc(' ', t->to);
+        fputc('<', t->to);
+        print_time(t->to, word->begin, '.');
+        fputs("><c>", t->to);
+        print_text(t, word->text);
+        fputs("</c>", t->to);
+    }
+}
+
+static void print_cue(transcript *t, const shoal_segment *segment) {
+    const bool words = t->words && segment->word_count > 0;
+    if (words && t->form == FORM_SRT) { /* one cue for each */
+        for (int64_t i = 0; i < segment->word_count; i++) {
+            print_cue_times(t, segment->words[i].begin, segment->words[i].end);
+            print_text(t, segment->words[i].text);
+            fputs("\n\n", t->to);
+        }
+        return;
+    }
+    print_cue_times(t, segment->begin, segment->end);
+    if (words)
+        print_timed_words(t, segment);
+    else
+        print_text(t, segment->text);
+    fputs("\n\n", t->to);
+}
+
+static void print_row(const transcript *t, double begin, double end, const char *text) {
+    fprintf(t->to, "%" PRId64 ",%" PRId64 ",\"", milliseconds(begin), milliseconds(end));
+    print_text(t, text);
+    fputc('"', t->to);
+}
+
+static void print_rows(const transcript *t, const shoal_segment *segment) {
+    if (!t->words) {
+        print_row(t, segment->begin, segment->end, segment->text);
+        fputc('\n', t->to);
+        return;
+    }
+    for (int64_t i = 0; i < segment->word_count; i++) {
+        const shoal_word *word = &segment->words[i];
+        print_row(t, word->begin, word->end, word->text);
+        fprintf(t->to, ",%.4f\n", word->probability);
+    }
+}
+
+static void print_lyrics(const transcript *t, const shoal_segment *segment) {
+    fputc('[', t->to);
+    print_lyrics_time(t->to, segment->begin);
+    fputc(']', t->to);
+    if (t->words && segment->word_count > 0)
+        for (int64_t i = 0; i < segment->word_count; i++) {
+            fputs(i > 0 ? " <" : "<", t->to);
+            print_lyrics_time(t->to, segment->words[i].begin);
+            fputs("> ", t->to);
+            print_text(t, segment->words[i].text);
+        }
+    else
+        print_text(t, segment->text);
+    fputc('\n', t->to);
+}
+
+/* From red, where the model hesitated, to green. */
+static void print_colored(const transcript *t, const shoal_segment *segment) {
+    static const int colors[] = {196, 202, 208, 214, 220, 226, 190, 154, 118, 46};
+    for (int64_t i = 0; i < segment->word_count; i++) {
+        const shoal_word *word = &segment->words[i];
+        const double share = word->probability * word->probability; /* most are near 1 */
+        const int color = share < 1 ? (int)(share * 10) : 9;
+        if (i > 0 && word->text[0] == ' ')
+            fputc(' ', t->to);
+        fprintf(t->to, "\033[38;5;%dm", colors[color < 0 ? 0 : color]);
+        print_text(t, word->text);
+        fputs("\033[0m", t->to);
+    }
+    fputc('\n', t->to);
+}
+
+static json_t *words_of(const shoal_segment *segment) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < segment->word_count; i++) {
+        const shoal_word *word = &segment->words[i];
+        json_array_append_new(list, json_pack("{s:o, s:f, s:f, s:o}", "word",
+                                              json_text(word->text), "start", word->begin,
+                                              "end", word->end, "probability",
+                                              json_number(word->probability)));
+    }
+    return list;
+}
+
+static void add_object(transcript *t, const shoal_segment *segment) {
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < segment->token_count; i++)
+        json_array_append_new(ids, json_integer(segment->tokens[i]));
+    json_t *object = json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:o}", "id",
+                               (json_int_t)t->cues++, "start", segment->begin, "end",
+                               segment->end, "text", json_text(segment->text), "tokens",
+                               ids, "temperature", segment->temperature, "mean_logprob",
+                               json_number(segment->mean_logprob), "compression_ratio",
+                               json_number(segment->compression), "no_speech",
+                               json_number(segment->no_speech));
+    if (t->words)
+        json_object_set_new(object, "words", words_of(segment));
+    json_array_append_new(t->list, object);
+}
+
+void transcript_add(transcript *t, const shoal_segment *segment) {
+    if (t->form == FORM_JSON) {
+        add_object(t, segment);
+    } else if (t->form == FORM_CSV) {
+        print_rows(t, segment);
+    } else if (t->form == FORM_LRC) {
+        print_lyrics(t, segment);
+    } else if (t->form != FORM_TXT) {
+        print_cue(t, segment);
+    } else if (t->colors && segment->word_count > 0) {
+        print_colored(t, segment);
+    } else {
+        print_text(t, segment->text);
+        fputc('\n', t->to);
+    }
+    if (t->to == stdout)
+        fflush(stdout);
+}
+
+/* ---- The end -------------------------------------------------------------------- */
+
+/* All segments' texts, as one. */
+static json_t *whole_text(const json_t *list) {
+    char *text = NULL;
+    size_t size = 0, index;
+    json_t *segment;
+    FILE *to = open_memstream(&text, &size);
+    if (!to)
+        return json_string("");
+    json_array_foreach(list, index, segment)
+        fputs(json_string_value(json_object_get(segment, "text")), to);
+    fclose(to);
+    json_t *value = json_string(text + strspn(text, " "));
+    free(text);
+    return value ? value : json_string("");
+}
+
+bool transcript_end(transcript *t, json_t *details) {
+    bool good = true;
+    if (t->form == FORM_JSON) {
+        json_object_set_new(details, "text", whole_text(t->list));
+        json_object_set(details, "segments", t->list);
+        good = json_dumpf(details, t->to, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
+               fputc('\n', t->to) != EOF;
+    }
+    json_decref(details);
+    if (t->to == stdout)
+        return fflush(stdout) == 0 && !ferror(stdout) && good;
+    good = fclose(t->to) == 0 && good;
+    t->to = NULL;
+    return good;
+}
+
+void transcript_drop(transcript *t) {
+    json_decref(t->list);
+    if (t->to && t->to != stdout)
+        fclose(t->to);
+    free(t->text);
+    *t = (transcript){0};
+}
+
+int transcript_save(const transcript *t, const char *path) {
+    replacement to;
+    FILE *file = replace_begin(&to, path);
+    if (file && replace_end(&to, fwrite(t->text, 1, t->size, file) == t->size))
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written: %s", path,
+                    strerror(errno));
+}
