@@ -12,7 +12,9 @@
 
 #define DEFAULT_KINDS "full,shoal"
 #define DEFAULT_GAP 0.5
-enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64 };
+enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64, MOST_BATCH = 64, SAMPLES = 5 };
+
+const char *const wer_modes[] = {"window", "vad", "no-vad", "published", NULL};
 
 static bool take_kinds(void *shared, const char *name, const char *text) {
     wer_job *job = shared;
@@ -23,15 +25,23 @@ static bool take_kinds(void *shared, const char *name, const char *text) {
     return job->kind_count > 0;
 }
 
-static bool take_gap(void *shared, const char *name, const char *value) {
-    wer_job *job = shared;
+static bool take_number(const char *name, const char *value, const char *unit,
+                        double most, double *number) {
     char *rest;
-    job->gap = strtod(value, &rest);
-    if (rest != value && !*rest && job->gap >= 0 && job->gap <= 30)
+    *number = strtod(value, &rest);
+    if (rest != value && !*rest && *number >= 0 && *number <= most)
         return true;
-    complain(EXIT_USAGE, "wer", "--%s is \"%s\"; it must be from 0 to 30 seconds", name,
-             value);
+    complain(EXIT_USAGE, "wer", "--%s is \"%s\"; it must be from 0 to %g %s", name, value,
+             most, unit);
     return false;
+}
+
+static bool take_gap(void *job, const char *name, const char *value) {
+    return take_number(name, value, "seconds", 30, &((wer_job *)job)->gap);
+}
+
+static bool take_join(void *job, const char *name, const char *value) {
+    return take_number(name, value, "minutes", 600, &((wer_job *)job)->join);
 }
 
 static bool take_language(void *job, const char *name, const char *value) {
@@ -64,6 +74,16 @@ static const option_row rows[] =
       "(default: 2)",
       SETS_INTEGER(wer_job, per_window, 1, WER_PER_WINDOW)},
      {"gap", 0, "SECONDS", "silence between them (default: 0.5)", TAKEN_BY(take_gap)},
+     {"join", 0, "MINUTES",
+      "utterances one after another as recordings of so many\n"
+      "minutes, heard as shoal transcribe hears them",
+      TAKEN_BY(take_join)},
+     {"vad", 0, NULL,
+      "hear also windows as shoal transcribe does: speech found\n"
+      "first, timestamps, other temperatures where it takes them",
+      SETS_FLAG(wer_job, vad)},
+     {"timestamps", 0, NULL, "decode windows with timestamps (default: without)",
+      SETS_FLAG(wer_job, timestamps)},
      {"shuffle", 0, NULL,
       "utterances in an order drawn by the seed, rather than the\n"
       "folder's",
@@ -83,10 +103,16 @@ static const option_row rows[] =
       "texts that are followed side by side, 1 to 64; 1 is greedy\n"
       "(default: 1)",
       SETS_INTEGER(wer_job, beams, 1, MOST_BEAMS)},
+     {"batch", 0, "B",
+      "windows that are heard side by side where there are several,\n"
+      "1 to 64 (default: 16, or what 256 MiB hold)",
+      SETS_INTEGER(wer_job, batch, 1, MOST_BATCH)},
      {"limit", 0, "N", "only the first N utterances (default: all)",
       SETS_INTEGER(wer_job, limit, 1, INT32_MAX)},
      THREADS_ROW(wer_job),
      ISA_ROW(wer_job),
+     {"no-time", 0, NULL, "run the encoder once on each window: no times of it",
+      SETS_FLAG(wer_job, no_time)},
      {"plot", 0, "FILE", "draw word error rate against encoder time (.svg or .png)",
       TAKEN_BY(take_picture)},
      {"json", 0, NULL, "print one JSON object instead of the table",
@@ -106,7 +132,9 @@ const command_help wer_help = {
     "names and paths of recordings, and text, names and what is said.\n",
     rows,
     "Decoding is at temperature 0 without timestamps (with them for recordings beyond\n"
-    "30 s). Both texts are normalised: lower case, no punctuation, numbers as digits,\n"
+    "30 s), unless --vad, --join or a kind's @MODE asks for what shoal transcribe does\n"
+    "(no-vad and published: with the options of that name). Both texts are normalised: "
+    "lower case, no punctuation, numbers as digits,\n"
     "contractions and titles spelled out, American spelling. Intervals are 95 %, by the\n"
     "bootstrap over utterances; the difference from full is paired. Encoder times are\n"
     "of one window of 30 s, convolutions included, after a first run of the same.\n"
@@ -115,10 +143,33 @@ const command_help wer_help = {
 
 /* ---- Options ----------------------------------------------------------------------- */
 
-/* Errors and speeds are against full: where it is not listed it is put first. */
+/* KIND@MODE; without a mode, that of the options. */
+static bool split_mode(const wer_job *job, wer_kind *kind) {
+    char *at = strchr(kind->spelling, '@');
+    memcpy(kind->attention, kind->spelling, sizeof kind->attention);
+    kind->mode = job->vad || job->join > 0 ? WER_VAD : WER_WINDOW;
+    if (!at)
+        return true;
+    kind->attention[at - kind->spelling] = 0;
+    for (int mode = 0; wer_modes[mode]; mode++)
+        if (strcmp(at + 1, wer_modes[mode]) == 0 && (mode > 0 || job->join <= 0)) {
+            kind->mode = mode;
+            return true;
+        }
+    complain(EXIT_USAGE, "wer",
+             "--attention has %s; behind @ stand%s vad, no-vad or published",
+             kind->spelling, job->join > 0 ? "" : " window,");
+    return false;
+}
+
+/* Errors and speeds are against the first that is full: where there is none it is put
+   first. */
 static bool place_reference(wer_job *job) {
+    for (int i = 0; i < job->kind_count; i++)
+        if (!split_mode(job, &job->kinds[i]))
+            return false;
     for (job->reference = 0; job->reference < job->kind_count; job->reference++)
-        if (strcmp(job->kinds[job->reference].spelling, "full") == 0)
+        if (strcmp(job->kinds[job->reference].attention, "full") == 0)
             return true;
     if (job->kind_count == WER_KINDS) {
         complain(EXIT_USAGE, "wer", "--attention has more than %d kinds without full",
@@ -129,7 +180,7 @@ static bool place_reference(wer_job *job) {
     snprintf(job->kinds[0].spelling, WER_NAME, "full");
     job->kind_count++;
     job->reference = 0;
-    return true;
+    return split_mode(job, &job->kinds[0]);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
@@ -138,22 +189,30 @@ static bool place_reference(wer_job *job) {
 static int check_kinds(wer_job *job) {
     for (int i = 0; i < job->kind_count; i++) {
         shoal_attention parsed;
+        wer_kind *kind = &job->kinds[i];
+        const char *mode = strchr(kind->spelling, '@');
         const shoal_status status =
-            shoal_attention_parse(job->context, job->kinds[i].spelling, &parsed);
+            shoal_attention_parse(job->context, kind->attention, &parsed);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "wer", job->context);
-        shoal_attention_print(&parsed, job->kinds[i].spelling, WER_NAME);
+        shoal_attention_print(&parsed, kind->attention, WER_NAME);
+        snprintf(kind->spelling, WER_NAME, "%.100s%s%s", kind->attention, mode ? "@" : "",
+                 mode ? wer_modes[kind->mode] : "");
     }
     return EXIT_OK;
 }
 
 static int open_model(wer_job *job) {
-    const shoal_speech_options options = {.beams = (int)job->beams, .force = job->force};
+    const shoal_speech_options options = {.beams = (int)(job->beams < SAMPLES
+                                                             ? SAMPLES
+                                                             : job->beams),
+                                          .force = job->force,
+                                          .batch = (int)job->batch};
     progress_say("opening %s", job->model);
     shoal_status status =
         shoal_speech_open(job->context, job->model, &options, &job->speech);
     for (int i = 0; i < job->kind_count && status == SHOAL_OK; i++)
-        status = shoal_speech_set_attention(job->speech, job->kinds[i].spelling);
+        status = shoal_speech_set_attention(job->speech, job->kinds[i].attention);
     const int code = status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT;
     return status == SHOAL_OK ? EXIT_OK
                               : complain_status(status, code, "wer", job->context);

@@ -12,7 +12,7 @@
 enum {
     WER_KINDS = 24,
     WER_NAME = 128,
-    WER_PER_WINDOW = 16,
+    WER_PER_WINDOW = 16, /* most utterances in a window of 30 s */
     WER_ARRANGEMENTS = 1000,
     WER_WINDOW_SECONDS = 30,
     WER_TIMED = 20 /* windows on which encoders are timed */
@@ -34,17 +34,24 @@ typedef struct {
     int windows;
 } wer_arrangement;
 
-/* Utterances that are heard together. */
+/* Utterances that are heard together: in one window, or as one recording. */
 typedef struct {
     int arrangement, count;
-    int members[WER_PER_WINDOW];                         /* [count]: which utterances */
-    double seconds;                                      /* of audio, with the gaps */
-    char *texts[WER_KINDS];                              /* what each kind heard */
-    shoal_word_errors errors[WER_KINDS][WER_PER_WINDOW]; /* of each utterance */
+    int *members;                         /* [count]: which utterances */
+    double seconds;                       /* of audio, with the gaps */
+    char *texts[WER_KINDS];               /* what each kind heard */
+    shoal_word_errors *errors[WER_KINDS]; /* [count]: of each utterance */
 } wer_window;
 
+/* How a kind listens: one window of 30 s at temperature 0, or as shoal transcribe does,
+   with its options. */
+typedef enum { WER_WINDOW, WER_VAD, WER_NO_VAD, WER_PUBLISHED } wer_mode;
+extern const char *const wer_modes[]; /* as kinds spell them behind "@" */
+
 typedef struct {
-    char spelling[WER_NAME];
+    char spelling[WER_NAME];  /* KIND, or KIND@MODE */
+    char attention[WER_NAME]; /* KIND */
+    int mode;                 /* a wer_mode */
     double encoder_seconds[WER_TIMED];
     double *output_errors; /* [windows done], |encoded - full's| / |full's| */
 } wer_kind;
@@ -52,10 +59,10 @@ typedef struct {
 typedef struct {
     /* Options. */
     const char *folder, *model, *language, *isa, *plot_path;
-    int64_t per_window, beams, threads, limit, arrangement_count;
-    double gap;
+    int64_t per_window, beams, batch, threads, limit, arrangement_count;
+    double gap, join; /* join: minutes of one recording; 0: windows */
     uint64_t seed;
-    bool shuffle, json, texts, force;
+    bool shuffle, json, texts, force, timestamps, vad, no_time;
 
     /* What is worked on. */
     shoal_context *context;
@@ -64,9 +71,11 @@ typedef struct {
     int utterance_count;
     wer_arrangement *arrangements; /* [arrangement_count] */
     wer_window *windows;           /* [window_count], arrangement after arrangement */
+    int *members;                  /* memory of the windows' */
+    shoal_word_errors *errors;     /* likewise */
     int window_count, done;
     wer_kind kinds[WER_KINDS];
-    int kind_count, reference; /* reference: which of them is full */
+    int kind_count, reference; /* reference: the first that is full */
     double seconds;            /* that hearing took */
     bool interrupted;
 } wer_job;

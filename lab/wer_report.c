@@ -16,9 +16,14 @@ static int timed(const wer_job *job) {
     return job->done < WER_TIMED ? job->done : WER_TIMED;
 }
 
+/* Whether there are times of its encoder. */
+static bool is_timed(const wer_job *job, int kind) {
+    return !job->no_time || job->kinds[kind].mode != WER_WINDOW;
+}
+
 static double best_seconds(const wer_job *job, int kind) {
-    double best = INFINITY;
-    for (int i = 0; i < timed(job); i++)
+    double best = is_timed(job, kind) ? INFINITY : NAN;
+    for (int i = 0; i < timed(job) && is_timed(job, kind); i++)
         best = fmin(best, job->kinds[kind].encoder_seconds[i]);
     return best;
 }
@@ -31,7 +36,7 @@ static int compare_doubles(const void *a, const void *b) {
 static double median_seconds(const wer_job *job, int kind) {
     double sorted[WER_TIMED];
     const int count = timed(job);
-    if (count == 0)
+    if (count == 0 || !is_timed(job, kind))
         return NAN;
     memcpy(sorted, job->kinds[kind].encoder_seconds, (size_t)count * sizeof *sorted);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
@@ -95,6 +100,12 @@ static void print_heading(const wer_job *job) {
            job->beams > 1 ? "beam search" : "greedy");
 }
 
+/* The number, or nothing where there is none. */
+static const char *number_text(char *text, size_t size, int decimals, double number) {
+    snprintf(text, size, "%.*f", decimals, number);
+    return isfinite(number) ? text : "-";
+}
+
 static void print_row(const wer_job *job, int kind, int width) {
     const shoal_word_errors errors = wer_count(job, kind, -1);
     const wer_interval i = wer_intervals(job, kind);
@@ -102,17 +113,23 @@ static void print_row(const wer_job *job, int kind, int width) {
     if (kind != job->reference)
         snprintf(difference, sizeof difference, "%+.2f  %+.2f to %+.2f", i.difference,
                  i.difference_low, i.difference_high);
+    char milliseconds[32], speed[32], error[32];
     printf("%-*s %6.2f  %5.2f to %5.2f %22s %6" PRId64 " %5" PRId64 " %5" PRId64
-           " %8.1f %7.2f %8.5f\n",
+           " %8s %7s %8s\n",
            width, job->kinds[kind].spelling, i.rate, i.rate_low, i.rate_high, difference,
            errors.substitutions, errors.insertions, errors.deletions,
-           1e3 * median_seconds(job, kind), times_full(job, kind),
-           mean_output_error(job, kind));
+           number_text(milliseconds, sizeof milliseconds, 1,
+                       1e3 * median_seconds(job, kind)),
+           number_text(speed, sizeof speed, 2, times_full(job, kind)),
+           number_text(error, sizeof error, 5, mean_output_error(job, kind)));
 }
 
 static void describe_arrangement(const wer_arrangement *arrangement, char *text,
                                  size_t size) {
-    int length = snprintf(text, size, "%" PRId64 " per window", arrangement->per_window);
+    int length =
+        arrangement->per_window == INT64_MAX
+            ? snprintf(text, size, "joined")
+            : snprintf(text, size, "%" PRId64 " per window", arrangement->per_window);
     if (arrangement->per_window > 1)
         length += snprintf(text + length, size - (size_t)length, ", gap %g s",
                            arrangement->gap);
@@ -189,7 +206,7 @@ static json_t *kind_object(const wer_job *job, int kind) {
     const shoal_word_errors errors = wer_count(job, kind, -1);
     const wer_interval i = wer_intervals(job, kind);
     json_t *seconds = json_array(), *distances = json_array();
-    for (int at = 0; at < timed(job); at++)
+    for (int at = 0; at < timed(job) && is_timed(job, kind); at++)
         json_array_append_new(seconds, json_number(k->encoder_seconds[at]));
     for (int at = 0; at < job->done; at++)
         json_array_append_new(distances, json_number(k->output_errors[at]));
@@ -215,6 +232,12 @@ static json_t *kind_object(const wer_job *job, int kind) {
     return made;
 }
 
+static json_t *per_window(const wer_arrangement *arrangement) {
+    return arrangement->per_window == INT64_MAX
+               ? json_null()
+               : json_integer((json_int_t)arrangement->per_window);
+}
+
 static json_t *arrangement_object(const wer_job *job, int at) {
     const wer_arrangement *arrangement = &job->arrangements[at];
     json_t *rates = json_object();
@@ -223,11 +246,10 @@ static json_t *arrangement_object(const wer_job *job, int at) {
         json_object_set_new(rates, job->kinds[kind].spelling,
                             json_number(wer_percent(&errors)));
     }
-    return json_pack("{s:I, s:f, s:b, s:o, s:i, s:o}", "per_window",
-                     (json_int_t)arrangement->per_window, "gap", arrangement->gap,
-                     "shuffled", arrangement->shuffled, "seed",
-                     json_seed(arrangement->seed), "windows", arrangement->windows,
-                     "wer_percent", rates);
+    return json_pack("{s:o, s:f, s:b, s:o, s:i, s:o}", "per_window",
+                     per_window(arrangement), "gap", arrangement->gap, "shuffled",
+                     arrangement->shuffled, "seed", json_seed(arrangement->seed),
+                     "windows", arrangement->windows, "wer_percent", rates);
 }
 
 static json_t *window_object(const wer_job *job, int at) {
@@ -263,6 +285,8 @@ int wer_print_json(const wer_job *job) {
                   json_seed(job->seed), "beam_size", (json_int_t)job->beams,
                   "windows_done", job->done, "utterances", utterances_done(job),
                   "audio_seconds", audio_seconds(job), "interrupted", job->interrupted);
+    json_object_set_new(all, "join_minutes",
+                        job->join > 0 ? json_number(job->join) : json_null());
     json_object_set_new(all, "windows_per_second", json_number(windows_per_second(job)));
     json_object_set_new(all, "kinds", kinds);
     json_object_set_new(all, "arrangements", arrangements);

@@ -16,6 +16,8 @@ static wer_arrangement choose_arrangement(const wer_job *job, int at) {
     static const double gaps[] = {0, 0.25, 1, 2, 0.5};
     const int64_t several = job->per_window > 1 ? job->per_window : 2;
     const uint64_t seed = job->seed + (uint64_t)at;
+    if (job->join > 0)
+        return (wer_arrangement){INT64_MAX, job->gap, job->shuffle || at > 0, seed, 0};
     if (at == 0)
         return (wer_arrangement){job->per_window, job->gap, job->shuffle, seed, 0};
     if (at == 1)
@@ -46,14 +48,15 @@ static int measure_length(wer_job *job, wer_utterance *utterance, float *feature
                : complain_status(status, EXIT_BAD_INPUT, "wer", job->context);
 }
 
-/* The next of the order that fit into one window. */
+/* The next of the order that fit into one window, or recording. */
 static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
                         const int *order, int left, wer_window *window) {
+    const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
     while (window->count < left && window->count < arrangement->per_window) {
         const int next = order[window->count];
         const double more = job->utterances[next].seconds +
                             (window->count > 0 ? arrangement->gap : 0);
-        if (window->count > 0 && window->seconds + more > WER_WINDOW_SECONDS)
+        if (window->count > 0 && window->seconds + more > most)
             break;
         window->seconds += more;
         window->members[window->count++] = next;
@@ -65,10 +68,15 @@ static void fill_windows(wer_job *job, int at, int *order) {
     *arrangement = choose_arrangement(job, at);
     fill_order(job, arrangement, order);
     for (int first = 0; first < job->utterance_count;) {
+        const size_t place = (size_t)at * (size_t)job->utterance_count + (size_t)first;
         wer_window *window = &job->windows[job->window_count++];
         window->arrangement = at;
+        window->members = job->members + place;
         fill_window(job, arrangement, order + first, job->utterance_count - first,
                     window);
+        for (int kind = 0; kind < job->kind_count; kind++)
+            window->errors[kind] = job->errors + place * (size_t)job->kind_count +
+                                   kind * window->count;
         first += window->count;
         arrangement->windows++;
     }
@@ -82,7 +90,11 @@ int wer_arrange(wer_job *job) {
     int *order = malloc(utterances * sizeof *order);
     job->arrangements = calloc(arrangements, sizeof *job->arrangements);
     job->windows = calloc(utterances * arrangements, sizeof *job->windows);
-    int code = features && order && job->arrangements && job->windows
+    job->members = calloc(utterances * arrangements, sizeof *job->members);
+    job->errors =
+        calloc(utterances * arrangements * (size_t)job->kind_count, sizeof *job->errors);
+    int code = features && order && job->arrangements && job->windows && job->members &&
+                       job->errors
                    ? EXIT_OK
                    : complain(EXIT_RESOURCES, "wer", "out of memory");
     for (int i = 0; i < job->utterance_count && code == EXIT_OK; i++) {
@@ -109,6 +121,8 @@ void wer_release(wer_job *job) {
         free(job->kinds[kind].output_errors);
     free(job->arrangements);
     free(job->windows);
+    free(job->members);
+    free(job->errors);
     free(job->utterances);
 }
 
@@ -120,7 +134,7 @@ void wer_release(wer_job *job) {
 typedef struct {
     wer_job *job;
     wer_window *window;
-    const char *paths[WER_PER_WINDOW];
+    const char **paths; /* [utterances] */
     shoal_recording recording;
     int64_t size;                   /* of an encoder's output */
     float *features;                /* [mels][frames] */
@@ -137,15 +151,17 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* Greedy or beams at temperature 0; without timestamps, unless one recording alone goes
-   beyond the window: that is heard from the beginning. */
-static shoal_status hear(const wer_run *run, const float *encoded, FILE *to) {
+/* Greedy or beams at temperature 0; without timestamps, unless they are asked for or one
+   recording alone goes beyond the window: that is heard from the beginning. */
+static shoal_status hear_window(const wer_run *run, const float *encoded, FILE *to) {
     const wer_job *job = run->job;
     const bool longer = run->window->count == 1 &&
                         run->window->seconds >= WER_WINDOW_SECONDS;
     const shoal_transcribe_options options = {.language = job->language,
                                               .beams = (int)job->beams,
-                                              .no_timestamps = !longer,
+                                              .no_timestamps = !longer &&
+                                                               !job->timestamps,
+                                              .no_vad = 1,
                                               .no_fallback = 1};
     if (!longer)
         return shoal_speech_decode(job->speech, encoded, run->window->seconds, &options,
@@ -154,6 +170,23 @@ static shoal_status hear(const wer_run *run, const float *encoded, FILE *to) {
     const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
                                                         &options, collect, to, &summary);
     run->window->seconds = status == SHOAL_OK ? summary.seconds : run->window->seconds;
+    return status;
+}
+
+/* As shoal transcribe does it; the encoder's time is that of one window. */
+static shoal_status transcribe(const wer_run *run, wer_kind *kind, FILE *to) {
+    const wer_job *job = run->job;
+    const shoal_transcribe_options options = {.language = job->language,
+                                              .beams = (int)job->beams,
+                                              .no_vad = kind->mode == WER_NO_VAD,
+                                              .published = kind->mode == WER_PUBLISHED};
+    shoal_transcription summary;
+    const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
+                                                        &options, collect, to, &summary);
+    if (job->done < WER_TIMED)
+        kind->encoder_seconds[job->done] =
+            summary.windows > 0 ? summary.encoder_seconds / (double)summary.windows : 0;
+    kind->output_errors[job->done] = NAN;
     return status;
 }
 
@@ -181,29 +214,36 @@ static int time_encoder(wer_run *run, int kind, const float *out) {
     return EXIT_OK;
 }
 
-static int hear_text(wer_run *run, int kind, const float *out) {
+/* encoded: NULL where the kind does not listen to one window. */
+static int hear_text(wer_run *run, wer_kind *kind, const float *encoded) {
     size_t size;
-    FILE *to = open_memstream(&run->window->texts[kind], &size);
+    FILE *to = open_memstream(&run->window->texts[kind - run->job->kinds], &size);
     if (!to)
         return complain(EXIT_RESOURCES, "wer", "out of memory");
-    const shoal_status status = hear(run, out, to);
+    const shoal_status status = encoded ? hear_window(run, encoded, to)
+                                        : transcribe(run, kind, to);
     fclose(to);
-    return status == SHOAL_OK ? EXIT_OK
-                              : fail_call(run, status, run->job->kinds[kind].spelling);
+    return status == SHOAL_OK ? EXIT_OK : fail_call(run, status, kind->spelling);
 }
 
-static int try_kind(wer_run *run, int kind) {
+static int try_kind(wer_run *run, int index) {
     wer_job *job = run->job;
-    wer_kind *k = &job->kinds[kind];
-    float *out = kind == job->reference ? run->exact : run->encoded;
-    progress_say("window %d of %d, %s", job->done + 1, job->window_count, k->spelling);
-    shoal_status status = shoal_speech_set_attention(job->speech, k->spelling);
+    wer_kind *kind = &job->kinds[index];
+    float *out = index == job->reference ? run->exact : run->encoded;
+    progress_say("window %d of %d, %s", job->done + 1, job->window_count, kind->spelling);
+    shoal_status status = shoal_speech_set_attention(job->speech, kind->attention);
+    if (status == SHOAL_OK && kind->mode != WER_WINDOW)
+        return hear_text(run, kind, NULL);
     if (status == SHOAL_OK)
         status = shoal_speech_encode(job->speech, run->features, out);
     if (status != SHOAL_OK)
-        return fail_call(run, status, k->spelling);
-    k->output_errors[job->done] = relative_error(out, run->exact, run->size);
-    int code = job->done < WER_TIMED ? time_encoder(run, kind, out) : EXIT_OK;
+        return fail_call(run, status, kind->spelling);
+    kind->output_errors[job->done] = job->kinds[job->reference].mode == WER_WINDOW
+                                         ? relative_error(out, run->exact, run->size)
+                                         : NAN;
+    int code = EXIT_OK;
+    if (job->done < WER_TIMED && !job->no_time)
+        code = time_encoder(run, index, out);
     if (code == EXIT_OK)
         code = hear_text(run, kind, out);
     return code;
@@ -225,17 +265,17 @@ static int try_window(wer_run *run) {
 }
 
 static int count_errors(const wer_job *job, wer_window *window) {
-    const char *references[WER_PER_WINDOW];
-    for (int i = 0; i < window->count; i++)
+    const char **references = malloc((size_t)window->count * sizeof *references);
+    shoal_status status = references ? SHOAL_OK : SHOAL_NO_MEMORY;
+    for (int i = 0; i < window->count && references; i++)
         references[i] = job->utterances[window->members[i]].text;
-    for (int kind = 0; kind < job->kind_count; kind++) {
-        const shoal_status status =
-            shoal_count_part_errors(job->context, references, window->count,
-                                    window->texts[kind], window->errors[kind]);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_BAD_INPUT, "wer", job->context);
-    }
-    return EXIT_OK;
+    for (int kind = 0; kind < job->kind_count && status == SHOAL_OK; kind++)
+        status = shoal_count_part_errors(job->context, references, window->count,
+                                         window->texts[kind], window->errors[kind]);
+    free(references);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, "wer", job->context);
 }
 
 /* ---- The run ----------------------------------------------------------------------- */
@@ -249,7 +289,8 @@ static int reserve_memory(wer_run *run) {
     run->exact = malloc(bytes);
     run->encoded = malloc(bytes);
     run->again = malloc(bytes);
-    bool good = run->features && run->exact && run->encoded && run->again;
+    run->paths = malloc((size_t)job->utterance_count * sizeof *run->paths);
+    bool good = run->features && run->exact && run->encoded && run->again && run->paths;
     for (int kind = 0; kind < job->kind_count; kind++) {
         wer_kind *k = &job->kinds[kind];
         k->output_errors = calloc((size_t)job->window_count, sizeof(double));
@@ -288,5 +329,6 @@ int wer_measure(wer_job *job) {
     free(run.exact);
     free(run.encoded);
     free(run.again);
+    free(run.paths);
     return code;
 }

@@ -16,14 +16,25 @@ static wer_job make_job(int arrangements) {
                    .seed = 7,
                    .done = UTTERANCES * arrangements};
     job.windows = calloc((size_t)job.done, sizeof *job.windows);
+    job.members = calloc((size_t)job.done, sizeof *job.members);
+    job.errors = calloc((size_t)job.done * 2, sizeof *job.errors);
     for (int i = 0; i < job.done; i++) {
         job.windows[i].count = 1;
+        job.windows[i].members = &job.members[i];
         job.windows[i].members[0] = i % UTTERANCES;
         job.windows[i].arrangement = i / UTTERANCES;
-        for (int kind = 0; kind < 2; kind++)
+        for (int kind = 0; kind < 2; kind++) {
+            job.windows[i].errors[kind] = &job.errors[2 * i + kind];
             job.windows[i].errors[kind][0].words = 10;
+        }
     }
     return job;
+}
+
+static void drop_job(wer_job *job) {
+    free(job->windows);
+    free(job->members);
+    free(job->errors);
 }
 
 static void rates_are_of_all_words(void **state) {
@@ -38,7 +49,7 @@ static void rates_are_of_all_words(void **state) {
     assert_int_equal(all.deletions, 3);
     assert_true(fabs(wer_percent(&first) - 100.0 * 6 / 4000) < 1e-12);
     assert_true(isnan(wer_percent(&(shoal_word_errors){0})));
-    free(job.windows);
+    drop_job(&job);
 }
 
 /* Errors that come with probability p in each of n utterances of 10 words: the rate's
@@ -60,7 +71,7 @@ static void intervals_have_their_size(void **state) {
     assert_true(fabs(found.rate_high - (found.rate + side)) < 0.1 * side);
     assert_true(found.difference == found.rate); /* full makes none */
     assert_true(found.difference_low == found.rate_low);
-    free(job.windows);
+    drop_job(&job);
 }
 
 static void intervals_are_the_seeds(void **state) {
@@ -72,7 +83,7 @@ static void intervals_are_the_seeds(void **state) {
     job.seed = 8;
     const wer_interval other = wer_intervals(&job, 0);
     assert_true(other.rate == found.rate && other.rate_low != found.rate_low);
-    free(job.windows);
+    drop_job(&job);
 }
 
 /* Both kinds stumble over the same utterances, one of them over one more word in each:
@@ -90,7 +101,7 @@ static void differences_are_paired(void **state) {
                 fabs(found.difference_high - 10) < 1e-9);
     assert_true(full.difference == 0 && full.difference_low == 0 &&
                 full.difference_high == 0);
-    free(job.windows);
+    drop_job(&job);
 }
 
 /* Hearing every utterance again in another window does not double what is known: the
@@ -116,7 +127,7 @@ static void no_words_have_no_rate(void **state) {
     const wer_interval found = wer_intervals(&job, 0);
     assert_true(isnan(found.rate) && isnan(found.rate_low) &&
                 isnan(found.difference_high));
-    free(job.windows);
+    drop_job(&job);
 }
 
 int main(void) {
