@@ -38,11 +38,7 @@ static bool take_kinds(void *shared, const char *name, const char *value) {
 
 static bool take_join(void *shared, const char *name, const char *value) {
     eval_job *job = shared;
-    float seconds;
-    if (!parse_scale("eval", name, value, &seconds))
-        return false;
-    job->speech.join = (double)seconds;
-    return true;
+    return parse_number("eval", name, value, 0, 3600, &job->speech.join);
 }
 
 static const option_row rows[] =
@@ -63,7 +59,7 @@ static const option_row rows[] =
       SETS_INTEGER(eval_job, speech.beams, 0, 10000)},
      {"join", 0, "SECONDS",
       "speech: utterances of a speaker one after another up to that\n"
-      "length (default: that of the training)",
+      "length; 0: each by itself (default: as in the training)",
       TAKEN_BY(take_join)},
      {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
       SETS_TEXT(eval_job, speech.cache)},

@@ -174,6 +174,17 @@ bool parse_scale(const char *command, const char *option, const char *text,
     return false;
 }
 
+bool parse_number(const char *command, const char *option, const char *text, double min,
+                  double max, double *value) {
+    char *rest;
+    *value = strtod(text, &rest);
+    if (rest != text && !*rest && *value >= min && *value <= max)
+        return true;
+    complain(EXIT_USAGE, command, "--%s is \"%s\"; it must be a number from %g to %g",
+             option, text, min, max);
+    return false;
+}
+
 /* ---- Taking options --------------------------------------------------------------- */
 
 static bool take_choice(const char *command, const option_row *row, const char *value,

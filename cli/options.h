@@ -93,6 +93,8 @@ bool parse_integer(const char *command, const char *option, const char *text, in
 bool parse_seed(const char *command, const char *option, const char *text,
                 uint64_t *value);
 bool parse_scale(const char *command, const char *option, const char *text, float *value);
+bool parse_number(const char *command, const char *option, const char *text, double min,
+                  double max, double *value);
 
 /* A code or English name that some model knows, or auto: *language is NULL then. In
    transcribe.c, with speech alone. */

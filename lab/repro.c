@@ -59,13 +59,7 @@ static bool take_kinds(void *shared, const char *name, const char *text) {
 
 static bool take_minutes(void *shared, const char *name, const char *text) {
     repro_job *job = shared;
-    char *rest;
-    job->minutes = strtod(text, &rest);
-    if (rest != text && !*rest && job->minutes >= 0 && job->minutes <= 1e6)
-        return true;
-    complain(EXIT_USAGE, "repro", "--%s is \"%s\"; it must be a number from 0 to 1000000",
-             name, text);
-    return false;
+    return parse_number("repro", name, text, 0, 1e6, &job->minutes);
 }
 
 static bool take_only(void *shared, const char *name, const char *text) {

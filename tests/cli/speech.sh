@@ -112,6 +112,8 @@ expect "eval json" 0 '"error_rate"' shoal eval good --data data/test --cache cac
 check "it has learnt" json 'd["kinds"][0]["error_rate"] < 30'
 expect "eval with beams" 0 "full" shoal eval good --data data/test --cache cache --beams 8
 expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --join 4
+expect "eval one by one" 0 "6 sequences" shoal eval joined --data data/test \
+    --cache cache --join 0
 expect "eval needs data" 2 "needs --data" shoal eval good
 expect "recognise" 0 "data/test/s0-000.wav:" shoal recognise good data/test/s0-000.wav
 expect "recognise json" 0 '"begin"' shoal recognise good data/test/s0-000.wav \
