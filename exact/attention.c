@@ -603,6 +603,7 @@ void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, i
         head->top_keys = top_keys + at * used.clusters * used.topk;
     if (!exact_is_tilted(head) || shoal_plan_tilt(plan, state, at, &tilt) != SHOAL_OK)
         return;
+    head->attention.near = (int32_t)tilt.near;
     head->key_clusters = tilt.key_clusters;
     head->projection = tilt.projection;
     head->dual = tilt.dual;

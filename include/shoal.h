@@ -157,10 +157,10 @@ typedef enum { SHOAL_GROUPS_HASH, SHOAL_GROUPS_KEYS } shoal_grouping;
    group's other keys. */
 typedef enum { SHOAL_NORMALISER_CLUSTER, SHOAL_NORMALISER_QUERY } shoal_normaliser;
 
-/* In place of a number that follows from a problem's sizes when a plan is made (spelled
-   "auto"): shoal's clusters, topk, rank, keyclusters, block, pool and near. The sizes are
-   those of the plan, its longest sequence's: who wants a sequence to be computed alike
-   beside longer ones spells the numbers. */
+/* In place of a number that follows from the sizes (spelled "auto"): shoal's clusters,
+   topk, rank, keyclusters, block, pool and near. The sizes are each sequence's own, so
+   that it is computed as it would be alone; shoal_plan_picked tells the numbers of the
+   plan's sizes. A shorter sequence has no more groups, and no more keys in topk. */
 enum { SHOAL_BY_SIZE = -1 };
 
 /* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
@@ -361,7 +361,7 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
    clusters took as constants in one head, batch index * heads + head. Only plans with
    SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
 typedef struct {
-    int64_t rank;
+    int64_t rank, near;          /* numbers of this head's sequence */
     const int32_t *key_clusters; /* [keys] */
     const float *projection;     /* [rank + 1][dim]: P', and the keys' centre */
     const float *dual;           /* [rank][dim]: Z' */

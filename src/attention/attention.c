@@ -235,6 +235,7 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
                        .kernels = context->kernels,
                        .problem = *problem,
                        .attention = checked,
+                       .asked = checked,
                        .kind = sh_attention_kind_at((int)attention->kind),
                        .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
                        .threads = context->threads};

@@ -110,8 +110,9 @@ SHOAL_KINDS(DECLARE_KIND)
 struct shoal_plan {
     shoal_context *context;
     const kernel_table *kernels;
-    shoal_problem problem; /* kv_heads, scale and strides filled in */
-    shoal_attention attention;
+    shoal_problem problem;     /* kv_heads, scale and strides filled in */
+    shoal_attention attention; /* every field as the plan's sizes have it, */
+    shoal_attention asked;     /* and as it was spelled */
     const attention_kind *kind;
     int with_backward, threads;
     int state_is_filled; /* forward has written the plan's own state */

@@ -15,26 +15,53 @@ static int points_of(int64_t N, int64_t block) {
     return (int)max(1, min(most, block / 2));
 }
 
-static tilted_sizes sizes_of(const shoal_plan *plan) {
-    const shoal_attention *a = &plan->attention;
-    const shoal_problem *problem = &plan->problem;
-    tilted_sizes size = {.C = a->clusters,
-                         .N = problem->queries,
-                         .S = problem->keys,
-                         .dim = (int)problem->dim,
-                         .value_dim = (int)problem->value_dim,
-                         .rank = (int)min(a->rank, problem->dim)};
-    size.M = max(1, min(a->keyclusters, size.S));
-    size.k = min(a->topk, size.S);
-    size.p = min(max(a->pool, size.k), size.S);
-    size.block = (int)min(a->block, max(1, size.N));
-    size.points = points_of(size.N, size.block);
+/* Of a sequence of n queries and S keys: its numbers are what they would be alone. */
+static tilted_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S) {
+    shoal_problem problem = plan->problem;
+    problem.queries = n;
+    problem.keys = S;
+    const shoal_attention a = sh_attention_resolve(&plan->asked, &problem);
+    tilted_sizes size = {.C = a.clusters,
+                         .N = plan->problem.queries,
+                         .S = plan->problem.keys,
+                         .dim = (int)problem.dim,
+                         .value_dim = (int)problem.value_dim,
+                         .rank = (int)min(a.rank, problem.dim)};
+    size.M = max(1, min(a.keyclusters, S));
+    size.k = min(a.topk, S);
+    size.p = min(max(a.pool, size.k), S);
+    size.block = (int)min(a.block, max(1, n));
+    size.points = points_of(n, size.block);
     size.each = (int)ceil_divide(size.block, size.points);
     size.leaf = (int)max(size.each, min(8, size.block / 2));
-    size.near = (int)(size.N == size.S ? min(a->near, size.S) : 0);
+    size.near = (int)(n == S ? min(a.near, S) : 0);
     size.wide = size.value_dim + size.rank;
-    size.blocks = ceil_divide(size.N, size.block) + min(size.C, size.N);
+    size.blocks = ceil_divide(n, size.block) + min(size.C, n);
     return size;
+}
+
+static void widen(tilted_sizes *most, const tilted_sizes *size) {
+    most->C = max(most->C, size->C);
+    most->M = max(most->M, size->M);
+    most->k = max(most->k, size->k);
+    most->p = max(most->p, size->p);
+    most->blocks = max(most->blocks, size->blocks);
+    most->block = (int)max(most->block, size->block);
+    most->points = (int)max(most->points, size->points);
+    most->near = (int)max(most->near, size->near);
+}
+
+/* What suffices for every sequence of the plan. All numbers grow with a sequence's length
+   between these lengths, and with its keys; near keys are where both are as many. */
+static tilted_sizes sizes_of(const shoal_plan *plan) {
+    static const int64_t ends[] = {1023, 4095, 8191, 16383, INT64_MAX};
+    const int64_t N = plan->problem.queries, S = plan->problem.keys;
+    tilted_sizes most = numbers_of(plan, min(N, S), min(N, S));
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const tilted_sizes size = numbers_of(plan, min(N, ends[i]), S);
+        widen(&most, &size);
+    }
+    return most;
 }
 
 static int is_tilted(const shoal_plan *plan) {
@@ -66,8 +93,10 @@ static void place_state(tilted_state *state, const tilted_sizes *size, int64_t h
         sh_reserve(place, sh_mul_checked(heads, size->C), sizeof(int32_t));
     state->exact = sh_reserve(place, sh_mul_checked(heads, size->blocks * size->k),
                               sizeof(uint16_t));
-    if (with_backward)
-        state->log_sums = floats(place, heads, size->N);
+    if (!with_backward)
+        return;
+    state->log_sums = floats(place, heads, size->N);
+    state->live = sh_reserve(place, sh_mul_checked(heads, 2), sizeof(int32_t));
 }
 
 static tilted_state state_at(const shoal_plan *plan, block_layout *place) {
@@ -99,9 +128,7 @@ static void place_slot(tilted_slot *slot, const shoal_plan *plan,
     *slot = (tilted_slot){0};
     sh_metric_place(&slot->metric, plan->kernels, size->dim, size->rank, work);
     place_means(slot, plan, size, own, work);
-    slot->sorted.clusters = (int32_t)size->C;
     slot->sorted.offsets = sh_reserve(work, size->C + 1, sizeof(int32_t));
-    slot->keys.clusters = (int32_t)size->M;
     slot->keys.offsets = sh_reserve(work, size->M + 1, sizeof(int32_t));
     slot->keys.order = sh_reserve(work, size->S, sizeof(int32_t));
     slot->block_offsets = sh_reserve(work, size->C + 1, sizeof(int32_t));
@@ -241,7 +268,14 @@ static tilted_state state_of(const tilted_state *all, const tilted_sizes *size,
                           .pools = all->pools + at * size->C * size->p,
                           .pool_counts = all->pool_counts + at * size->C,
                           .exact = all->exact + at * size->blocks * size->k,
-                          .log_sums = all->log_sums + at * size->N};
+                          .log_sums = all->log_sums + at * size->N,
+                          .live = all->live + 2 * at};
+}
+
+/* The slot's parts that have one of each group or key cluster. */
+static void count_parts(tilted_slot *slot) {
+    slot->sorted.clusters = slot->query_means.clusters = (int32_t)slot->size.C;
+    slot->keys.clusters = slot->key_means.clusters = (int32_t)slot->size.M;
 }
 
 tilted_head sh_tilted_head_of(const attention_call *call, int64_t b, int64_t h,
@@ -252,10 +286,14 @@ tilted_head sh_tilted_head_of(const attention_call *call, int64_t b, int64_t h,
                         .run = plan->kernels,
                         .scale = plan->problem.scale,
                         .view = sh_view_of(call, b, h)};
-    head.size = &head.work->size;
     head.slot = &head.work->slots[slot];
+    head.slot->size = numbers_of(plan, head.view.queries, head.view.keys);
+    if (call->inputs->groups)
+        head.slot->size.C = head.work->size.C;
+    count_parts(head.slot);
+    head.size = &head.slot->size;
     const tilted_state all = state_at(plan, &(block_layout){.base = call->state});
-    head.state = plan->with_backward ? state_of(&all, head.size, head.view.head)
+    head.state = plan->with_backward ? state_of(&all, &head.work->size, head.view.head)
                                      : head.slot->state;
     head.state.groups = all.groups + head.view.head * head.size->N;
     head.slot->sorted.order = head.state.order;
@@ -646,6 +684,10 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
     memset(head.state.pool_counts, 0, sizeof(int32_t) * (size_t)head.size->C);
+    if (call->plan->with_backward) {
+        head.state.live[0] = (int32_t)n;
+        head.state.live[1] = (int32_t)S;
+    }
     find_metric(&head);
     find_groups(&head, workers);
     if (n == 0 || S == 0)
@@ -717,7 +759,9 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
                        "shoal_plan_tilt: not a plan of shoal-C with key clusters and "
                        "SHOAL_WITH_BACKWARD, or no such head");
     const tilted_state own = choices_of(plan, state, head);
-    *tilt = (shoal_tilt){.rank = sizes_of(plan).rank,
+    const tilted_sizes size = numbers_of(plan, own.live[0], own.live[1]);
+    *tilt = (shoal_tilt){.rank = size.rank,
+                         .near = size.near,
                          .key_clusters = own.key_clusters,
                          .projection = own.projection,
                          .dual = own.dual};
@@ -743,12 +787,12 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
     if (!keeps_choices(plan, head) || !keys || query < 0 ||
         query >= plan->problem.queries)
         return 0;
-    const tilted_sizes size = sizes_of(plan);
     const tilted_state own = choices_of(plan, state, head);
+    const tilted_sizes size = numbers_of(plan, own.live[0], own.live[1]);
     const int32_t j = own.groups[query];
     for (int64_t x = 0; x < plan->attention.topk; x++)
         keys[x] = -1;
-    if (j < 0 || size.S == 0)
+    if (j < 0 || own.live[1] == 0)
         return 0;
     const uint16_t *places = own.exact + block_of(&size, &own, query) * size.k;
     const int64_t count = min(size.k, own.pool_counts[j]);
@@ -767,10 +811,10 @@ static void resolve(const shoal_problem *problem, shoal_attention *a) {
     const int64_t C = a->clusters;
     if (a->keyclusters == SHOAL_BY_SIZE)
         a->keyclusters = (int32_t)min(C, max(8, S / 320 * 8));
-    if (a->topk == SHOAL_BY_SIZE)
-        a->topk = (int32_t)(first      ? sh_first_shoal.topk
-                            : N < 8192 ? ceil_divide(40 + 5 * C / 4, 4) * 4
-                                       : 64 + C);
+    if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
+        a->topk = (int32_t)(first ? sh_first_shoal.topk
+                                  : max(ceil_divide(40 + 5 * C / 4, 4) * 4,
+                                        N < 8192 ? 0 : 64 + C));
     if (a->rank == SHOAL_BY_SIZE)
         a->rank =
             (int32_t)(first ? sh_first_shoal.rank : max(1, min(16, problem->dim / 4)));

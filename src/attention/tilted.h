@@ -42,10 +42,13 @@ typedef struct {
     int32_t *pools;        /* [C][p]: keys */
     int32_t *pool_counts;  /* [C] */
     uint16_t *exact;       /* [blocks][k]: X, as places in the group's pool */
-    float *log_sums;       /* [N]: log of the softmax's sum; plans with backward only */
+    /* Plans with backward only: */
+    float *log_sums; /* [N]: log of the softmax's sum */
+    int32_t *live;   /* [2]: queries and keys that there were */
 } tilted_state;
 
-/* The sizes that a plan's arrays have. */
+/* The sizes that a plan's arrays have, or the numbers that a sequence goes by, which are
+   no larger. N, S and blocks are the arrays'. */
 typedef struct {
     int64_t C, M, k, p, N, S;
     int64_t blocks; /* at most */
@@ -61,6 +64,7 @@ enum { TILTED_CHUNKS = 8 /* parts that key clusters are shared out in, at most *
 
 /* Memory for one head at a time. */
 typedef struct {
+    tilted_sizes size; /* of the head at work */
     metric_work metric;
     lloyd_work query_means, key_means; /* over each other: one after the other is used */
     grouping sorted;                   /* its order is the state's */

@@ -123,6 +123,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         shoal_plan *sub = &own->plans[choice];
         *sub = *plan;
         sub->attention = sh_attention_resolve(&attention, &plan->problem);
+        sub->asked = sub->attention;
         sub->kind = choice == FULL_CHOICE ? &sh_full_kind : &sh_shoal_kind;
         sub->kind->place(sub, &its_work, &its_state);
         if (its_work.bytes > most_work.bytes)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/attention.h"
 #include "attention/lsh.h"
 #include "cases.h"
 
@@ -200,6 +201,19 @@ void check_dbias(const attention_case *c, shoal_plan *plan) {
 
 /* ---- Groups and top keys ------------------------------------------------------- */
 
+/* The attention with the numbers that sequence b has by its own sizes. */
+static shoal_attention numbers_of(const attention_case *c, const shoal_plan *plan,
+                                  int64_t b) {
+    shoal_attention picked;
+    shoal_problem problem = c->problem;
+    problem.queries = c->query_lengths[b];
+    problem.keys = c->key_lengths[b];
+    assert_int_equal(shoal_plan_picked(plan, NULL, &picked), SHOAL_OK);
+    return c->spec.attention.kind == SHOAL_SHOAL
+               ? sh_attention_resolve(&c->spec.attention, &problem)
+               : picked;
+}
+
 static void check_groups_of_head(const attention_case *c, int32_t clusters,
                                  const int32_t *groups, int64_t b,
                                  const int32_t *brought) {
@@ -227,11 +241,9 @@ void check_groups(const attention_case *c, shoal_plan *plan) {
         return;
     }
     assert_non_null(groups);
-    shoal_attention used;
-    assert_int_equal(shoal_plan_picked(plan, NULL, &used), SHOAL_OK);
     for (int64_t head = 0; head < c->spec.batch * c->spec.heads; head++) {
-        int64_t first = head * c->spec.queries;
-        check_groups_of_head(c, used.clusters, groups + first, head / c->spec.heads,
+        const int64_t first = head * c->spec.queries, b = head / c->spec.heads;
+        check_groups_of_head(c, numbers_of(c, plan, b).clusters, groups + first, b,
                              c->groups ? c->groups + first : NULL);
     }
 }
@@ -274,7 +286,7 @@ static void check_top_of_group(exact_head *head, int32_t group) {
 }
 
 /* A block's exact keys: all different, as many as there can be. */
-static void check_own_keys(exact_head *head) {
+static void check_own_keys(exact_head *head, int64_t wanted) {
     const int64_t topk = head->attention.topk;
     bool *chosen = test_memory(head->keys, sizeof *chosen);
     for (int64_t i = 0; i < head->queries && head->keys > 0; i++) {
@@ -283,7 +295,7 @@ static void check_own_keys(exact_head *head) {
         memset(chosen, 0, sizeof *chosen * (size_t)head->keys);
         for (int64_t rank = 0; rank < topk; rank++) {
             const int32_t key = head->own_keys[i * topk + rank];
-            if (alone || rank >= head->keys) {
+            if (alone || rank >= head->keys || rank >= wanted) {
                 assert_int_equal(key, -1);
                 continue;
             }
@@ -301,7 +313,7 @@ static void check_blocks(const attention_case *c, shoal_plan *plan) {
     for (int64_t b = 0; b < c->spec.batch; b++)
         for (int64_t h = 0; h < c->spec.heads; h++) {
             exact_head *head = case_head(c, plan, b, h);
-            check_own_keys(head);
+            check_own_keys(head, numbers_of(c, plan, b).topk);
             exact_destroy(head);
         }
 }

@@ -107,6 +107,34 @@ static void heads_are_alone(void **state) {
             }
 }
 
+/* Lengths on both sides of where shoal's numbers change, self-attention with near keys
+   among them; the kinds' numbers are those of each sequence. */
+static void sequences_have_their_own_numbers(void **state) {
+    static const char *const kinds[] = {"shoal", "shoal-110", "shoal:topk=9,block=16"};
+    static const int64_t lengths[] = {4200, 1000, 190};
+    for (int64_t i = 0; i < 2 * COUNT_OF(kinds); i++) {
+        shoal_context *context = test_context(NULL, 2);
+        case_spec spec = layout_spec(kinds[i / 2], LAYOUT_CONTIGUOUS, false);
+        spec.layout = i % 2 ? LAYOUT_PACKED : LAYOUT_CONTIGUOUS;
+        spec.ragged = i % 2;
+        spec.queries = spec.keys = lengths[0];
+        spec.heads = spec.kv_heads = 1;
+        attention_case c = case_create(&spec);
+        for (int64_t b = 0; b < spec.batch && !spec.ragged; b++)
+            c.query_lengths[b] = c.key_lengths[b] = lengths[b];
+        if (!spec.ragged) {
+            c.inputs.query_lengths = c.query_lengths;
+            c.inputs.key_lengths = c.key_lengths;
+        }
+        shoal_plan *plan = case_run(context, &c);
+        for (int64_t b = 0; b < spec.batch; b++)
+            check_head_alone(context, &c, plan, b, 0);
+        shoal_plan_destroy(plan);
+        case_destroy(&c);
+        shoal_context_destroy(context);
+    }
+}
+
 /* q, k and v may be one and the same array. */
 static void inputs_may_overlap(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
@@ -162,6 +190,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_do_not_matter),
         cmocka_unit_test(heads_are_alone),
+        cmocka_unit_test(sequences_have_their_own_numbers),
         cmocka_unit_test(inputs_may_overlap),
         cmocka_unit_test(a_stride_of_zero_shares),
     };
