@@ -216,13 +216,13 @@ static void order_members(speech_set *set, bool shuffled) {
         set->keys[i] = (uint64_t)one.speaker_index << 32 |
                        (shuffled ? shoal_random(seed, STREAM_JOIN, number) >> 32 : 0);
     }
-    if (set->config->speech.join > 0)
+    if (set->join > 0)
         qsort_r(set->members, (size_t)count, sizeof *set->members, compare_members, set);
 }
 
 /* Sequences: utterances of one speaker as long as they stay within `join` seconds. */
 static void make_items(speech_set *set) {
-    const int64_t most = (int64_t)(100 * (double)set->config->speech.join);
+    const int64_t most = (int64_t)(100 * set->join);
     int64_t speaker = -1;
     set->item_count = 0;
     for (int64_t i = 0; i < set->info.utterances; i++) {
@@ -281,7 +281,9 @@ static void cut_batches(speech_set *set) {
 bool speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
     if (set->epoch == epoch)
         return true;
+    const bool apart = shuffled && epoch < set->config->speech.join_after;
     set->epoch = epoch;
+    set->join = apart ? 0 : (double)set->config->speech.join;
     order_members(set, shuffled);
     make_items(set);
     if (shuffled)

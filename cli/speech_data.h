@@ -24,6 +24,7 @@ typedef struct {
     shoal_corpus_info info;             /* of that one */
     /* The plan of one epoch: a function of the seed and the epoch. */
     int64_t epoch; /* -1: none yet */
+    double join;   /* seconds, in this epoch */
     int32_t *members;
     speech_item *items; /* [item_count] */
     int64_t item_count;

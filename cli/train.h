@@ -34,6 +34,7 @@ typedef struct {
     int64_t band_masks, band_mask, time_masks, time_mask; /* so many, up to so wide */
     int64_t mask_after;                                   /* epochs without masks */
     float join;           /* seconds up to which a speaker's utterances are joined */
+    int64_t join_after;   /* epochs of training in which they are not */
     int64_t batch_frames; /* at most in a batch, unless one alone has more */
     int64_t epochs;       /* where steps is 0 */
     int32_t decay;        /* decay_steps becomes the number of steps */

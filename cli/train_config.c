@@ -68,6 +68,7 @@ static const field_row rows[] = {
     WHOLE_ROW(SPEECH, "time_mask", speech.time_mask, 0, 10000),
     WHOLE_ROW(SPEECH, "mask_after", speech.mask_after, 0, 1e9),
     REAL_ROW(SPEECH, "join", speech.join, 0, 3600),
+    WHOLE_ROW(SPEECH, "join_after", speech.join_after, 0, 1e9),
     WHOLE_ROW(SPEECH, "batch_frames", speech.batch_frames, 1, 1 << 24),
     WHOLE_ROW(SPEECH, "epochs", speech.epochs, 1, 1e6),
     OTHER_ROW(ALL, "attention", ATTENTION, model.attention),

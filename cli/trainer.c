@@ -239,6 +239,15 @@ shoal_status trainer_save(trainer *self, const char *path) {
                                                       list.count));
 }
 
+/* What fields were before there were such fields; NULL: they always were there. */
+static const char *value_before(const char *field) {
+    static const char *const values[][2] = {{"rate", "16000"}, {"join_after", "0"}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (strcmp(values[i][0], field) == 0)
+            return values[i][1];
+    return NULL;
+}
+
 static shoal_status read_config(shoal_context *context, const char *path,
                                 const shoal_checkpoint *file, train_config *config,
                                 train_reason *reason) {
@@ -251,8 +260,8 @@ static shoal_status read_config(shoal_context *context, const char *path,
             continue;
         snprintf(key, sizeof key, "config.%s", train_field(i));
         const char *text = shoal_checkpoint_note(file, key);
-        if (!text && strcmp(key, "config.rate") == 0)
-            text = "16000"; /* before there was another */
+        if (!text)
+            text = value_before(train_field(i));
         if (!text)
             return refuse(reason, SHOAL_BAD_FILE, "%s: the checkpoint has no %s", path,
                           key);

@@ -18,6 +18,7 @@
 
 /* What every cell has unless the user says otherwise. */
 static const char *const grid_fields[][2] = {{"join", "60"},
+                                             {"join_after", "2"},
                                              {"epochs", "15"},
                                              {"decay", "false"},
                                              {"average", "0.999"},
@@ -121,7 +122,7 @@ static void go_on_slowly(train_config *config) {
     config->speech.epochs = epochs > 0 ? epochs : 1;
     config->learning_rate *= finer_rate;
     config->warmup = 0;
-    config->speech.mask_after = 0;
+    config->speech.mask_after = config->speech.join_after = 0;
 }
 
 /* All fields are given, so that a checkpoint of other settings is refused. */

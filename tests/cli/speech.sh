@@ -99,6 +99,12 @@ cp -r data data2 && cp changed data2/train/phones
 expect "other data" 3 "the checkpoint has data = " shoal train speech data2 --resume \
     --out whole $small --steps 30
 expect "joins" 0 "3 of 3 steps" train joined --steps 3 --join 3
+expect "joins later" 0 "9 of 9 steps" train later --steps 9 --join 3 --set join_after=1
+train apart --steps 9 >/dev/null 2>&1
+report "the first epoch is not joined" "$(diff <(tool losses later/log.jsonl | head -3) \
+    <(tool losses apart/log.jsonl | head -3))"
+report "later ones are" "$(cmp -s <(tool losses later/log.jsonl) \
+    <(tool losses apart/log.jsonl) && echo "no difference")"
 expect "other weights first" 0 "2 of 2 steps" train from --steps 2 \
     --from whole/best.safetensors --learning-rate 1e-4
 expect "letters" 0 "2 of 2 steps" train letters --steps 2 --units characters
