@@ -92,7 +92,7 @@ static const char *const tasks[] = {"transcribe", "translate", NULL};
 
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
-      "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
+      "model: a ggml file or a Hugging Face folder\n"
       "(default: the environment variable SHOAL_MODEL)",
       SETS_TEXT(transcribe_job, model)},
      {"attention", 'a', "KIND",

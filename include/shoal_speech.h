@@ -33,7 +33,7 @@
  *
  * THE RULES, ONCE (those of shoal.h hold too)
  *
- * Models.   A ggml file as whisper.cpp reads it (f32 or f16; quantised ones are refused),
+ * Models.   A ggml file as whisper.cpp reads it (f32, f16, q4_0, q4_1, q5_0, q5_1, q8_0),
  *           or a Hugging Face folder: config.json, model.safetensors or its shards, and
  *           vocab.json or tokenizer.json. All sizes of Whisper, English-only ones too.
  * Sound.    WAV, FLAC, OGG, MP3 and what else libsndfile reads, of any rate and number of

@@ -71,14 +71,36 @@ static const char *file_type_name(int32_t type) {
     return known ? names[type] : NULL;
 }
 
+/* By the number of a tensor's type; false: not one that is read. */
+static bool type_of(int32_t type, tensor_dtype *dtype) {
+    static const struct {
+        int32_t type;
+        tensor_dtype dtype;
+    } known[] = {{0, DTYPE_F32},  {1, DTYPE_F16},  {2, DTYPE_Q4_0}, {3, DTYPE_Q4_1},
+                 {6, DTYPE_Q5_0}, {7, DTYPE_Q5_1}, {8, DTYPE_Q8_0}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].type == type) {
+            *dtype = known[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+/* The file's type only says what most of its matrices are. */
+static bool file_type_is_read(int32_t type) {
+    return (type >= 0 && type <= 4) || (type >= 7 && type <= 9);
+}
+
 static shoal_status refuse_type(const cursor *file, const char *what, const char *name,
                                 int32_t number) {
     if (!name)
         return sh_fail(file->context, SHOAL_BAD_FILE, "%s: %s has the unknown type %d",
                        file->label, what, (int)number);
-    return sh_fail(file->context, SHOAL_BAD_FILE,
-                   "%s: %s is quantised (%s); Shoal reads F32 and F16 files", file->label,
-                   what, name);
+    return sh_fail(
+        file->context, SHOAL_BAD_FILE,
+        "%s: %s is quantised as %s; Shoal reads F32, F16, Q4_0, Q4_1, Q5_0, Q5_1 "
+        "and Q8_0",
+        file->label, what, name);
 }
 
 /* ---- Header ----------------------------------------------------------------------- */
@@ -106,7 +128,7 @@ static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!take_int(file, fields[i]))
             return cut_short(file, "sizes");
-    if (type != 0 && type != 1)
+    if (!file_type_is_read(type < 0 ? type : type % QUANTISATION_VERSIONS))
         return refuse_type(file, "the model",
                            type > 1 ? file_type_name(type % QUANTISATION_VERSIONS) : NULL,
                            type);
@@ -222,9 +244,9 @@ static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAM
 static shoal_status read_type(const cursor *file, int32_t type, file_tensor *tensor) {
     char what[sizeof(shown_name) + 16];
     snprintf(what, sizeof what, "tensor '%s'", sh_shown(tensor->name).text);
-    tensor->dtype = type == 0 ? DTYPE_F32 : DTYPE_F16;
-    return type == 0 || type == 1 ? SHOAL_OK
-                                  : refuse_type(file, what, tensor_type_name(type), type);
+    return type_of(type, &tensor->dtype)
+               ? SHOAL_OK
+               : refuse_type(file, what, tensor_type_name(type), type);
 }
 
 /* Until the name is read, `name` is the tensor's number, for messages. */
@@ -242,6 +264,12 @@ static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
         status = read_type(file, type, tensor);
     if (status != SHOAL_OK)
         return status;
+    if (dtype_is_quantised(tensor->dtype) && tensor->shape[rank - 1] % DTYPE_BLOCK)
+        return sh_fail(file->context, SHOAL_BAD_FILE,
+                       "%s: tensor '%s' is %s, but its rows of %lld are not whole blocks "
+                       "of %d",
+                       file->label, sh_shown(name).text, sh_dtype_name(tensor->dtype),
+                       (long long)tensor->shape[rank - 1], DTYPE_BLOCK);
     if (!sh_dtype_bytes(tensor->dtype, rank, tensor->shape, &elements, &tensor->bytes) ||
         tensor->bytes > left(file))
         return sh_fail(file->context, SHOAL_BAD_FILE,

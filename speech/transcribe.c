@@ -196,7 +196,7 @@ static void hand_over(transcription *t, const speech_window *window,
 }
 
 /* Seconds that may be left without words, and those that are something done. */
-enum { LEFT_MOST = 2 * FRAMES_PER_SECOND, LEAST_DONE = FRAMES_PER_SECOND };
+enum { LEFT_MOST = FRAMES_PER_SECOND, LEAST_DONE = FRAMES_PER_SECOND };
 #define AS_LOUD 0.1 /* as the loudest of the window: more speech */
 
 /* Whether the window's sound from a frame on asks for words. */

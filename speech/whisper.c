@@ -30,6 +30,18 @@ static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
         load->status = sh_file_tensor_to_f32(load->model->context, tensor, to);
 }
 
+/* One row of a matrix as floats. */
+static void copy_row(loader *load, const file_tensor *tensor, int64_t row, float *to) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const file_tensor alone = {.name = tensor->name,
+                               .dtype = tensor->dtype,
+                               .rank = 1,
+                               .shape = {tensor->shape[1]},
+                               .data = (const char *)tensor->data + (size_t)row * bytes,
+                               .bytes = bytes};
+    copy_floats(load, &alone, to);
+}
+
 /* ---- Vectors and norms ---------------------------------------------------------- */
 
 static const float *load_floats(loader *load, const char *block, const char *name) {
@@ -80,27 +92,41 @@ static const file_tensor *part_tensor(const loader *load, const char *block,
     return find(load, block, name);
 }
 
-/* Joined halves stay halves; if one part is floats, all become floats. */
-static bool all_half(const loader *load, const char *block, const joined *parts) {
+/* Whether all parts are of a type, or quantised, whatever type has that. */
+static bool all_are(const loader *load, const char *block, const joined *parts,
+                    bool quantised) {
     for (int i = 0; i < joined_count(parts); i++) {
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
-        if (!tensor || tensor->dtype != DTYPE_F16)
+        if (!tensor ||
+            (quantised ? !dtype_is_quantised(tensor->dtype) : tensor->dtype != DTYPE_F16))
             return false;
     }
-    return !parts->as_floats;
+    return true;
+}
+
+/* A quantised matrix of the encoder, as halves. */
+static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to) {
+    const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
+    for (int64_t row = 0; row < rows; row++) {
+        copy_row(load, tensor, row, load->widened);
+        load->model->context->kernels->narrow(inputs, load->widened, to + row * inputs);
+    }
 }
 
 static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
     const int64_t each = parts->inputs * parts->outputs;
     const int count = joined_count(parts);
-    const bool half = all_half(load, block, parts);
+    const bool in_file = all_are(load, block, parts, false);
+    const bool half = !parts->as_floats && (in_file || all_are(load, block, parts, true));
     const size_t size = half ? sizeof(uint16_t) : sizeof(float);
     char *data = sh_reserve(load->memory, sh_mul_checked(count, each), size);
     for (int i = 0; i < count && load->placing; i++) {
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
         char *to = data + (size_t)i * (size_t)each * size;
-        if (half)
+        if (half && in_file)
             memcpy(to, tensor->data, (size_t)each * size);
+        else if (half)
+            narrow_tensor(load, tensor, (uint16_t *)(void *)to);
         else
             copy_floats(load, tensor, (float *)(void *)to);
     }
@@ -133,7 +159,20 @@ static linear load_linear(loader *load, const char *block, joined parts) {
 /* ---- Packed matrices, of the decoder --------------------------------------------- */
 
 static packed_form form_of(const loader *load, const char *block, const joined *parts) {
-    return all_half(load, block, parts) ? PACKED_HALVES : PACKED_FLOATS;
+    return all_are(load, block, parts, false)  ? PACKED_HALVES
+           : all_are(load, block, parts, true) ? PACKED_BYTES
+                                               : PACKED_FLOATS;
+}
+
+static void pack_groups(const file_tensor *tensor, const char *data, int64_t inputs,
+                        int64_t output, void *blocks) {
+    const size_t size = tensor->bytes / (size_t)(tensor->shape[0] * inputs / DTYPE_BLOCK);
+    for (int64_t group = 0; group < inputs / DTYPE_BLOCK; group++, data += size) {
+        int8_t values[DTYPE_BLOCK];
+        uint16_t scale, shift;
+        sh_quantised_block(tensor->dtype, data, values, &scale, &shift);
+        sh_packed_put_group(inputs, output, group, values, scale, shift, blocks);
+    }
 }
 
 /* One row of a part into the blocks. */
@@ -141,17 +180,13 @@ static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
                      int64_t inputs, int64_t row, int64_t output, void *blocks) {
     const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
     const char *data = (const char *)tensor->data + (size_t)row * bytes;
-    if (form == PACKED_FLOATS) {
-        const file_tensor alone = {.name = tensor->name,
-                                   .dtype = tensor->dtype,
-                                   .rank = 1,
-                                   .shape = {inputs},
-                                   .data = data,
-                                   .bytes = bytes};
-        copy_floats(load, &alone, load->widened);
-        data = (const char *)load->widened;
-    }
-    sh_packed_put(form, inputs, output, data, blocks);
+    if (form == PACKED_FLOATS)
+        copy_row(load, tensor, row, load->widened);
+    if (form == PACKED_BYTES)
+        pack_groups(tensor, data, inputs, output, blocks);
+    else
+        sh_packed_put(form, inputs, output,
+                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
 }
 
 static void pack_parts(loader *load, const char *block, packed_form form,

@@ -142,7 +142,7 @@ static shoal_status check_weight(const weight_check *check, const char *name,
                        "%s: tensor '%s' does not have the shape that the sizes ask for",
                        check->label, name);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_F16 &&
-        tensor->dtype != DTYPE_BF16)
+        tensor->dtype != DTYPE_BF16 && !(dtype_is_quantised(tensor->dtype) && rank == 2))
         return sh_fail(check->context, SHOAL_BAD_FILE,
                        "%s: tensor '%s' is %s; it should be F32, F16 or BF16",
                        check->label, name, sh_dtype_name(tensor->dtype));

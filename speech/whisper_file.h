@@ -27,7 +27,8 @@
      decoder.blocks.I.cross_attn.key.weight [T][T]
      decoder.ln.{weight,bias} [T]
 
-   An opened file has all of them, in these shapes, as F32, F16 or (Hugging Face) BF16. */
+   An opened file has all of them, in these shapes, as F32, F16 or (Hugging Face) BF16;
+   matrices also as ggml's quantised types. */
 #ifndef SHOAL_SPEECH_WHISPER_FILE_H
 #define SHOAL_SPEECH_WHISPER_FILE_H
 

@@ -47,8 +47,8 @@ void sh_whisper_file_finish_tokens(whisper_file *file);
 /* ---- ggml: whisper.cpp's files -------------------------------------------------- */
 
 /* "ggml-tiny.bin": magic, 11 sizes, mel filters, tokens as raw bytes, and tensors to the
-   end of the file, all little-endian int32 and floats without any alignment. f32 and f16
-   only: a quantised file is refused by its type. */
+   end of the file, all little-endian int32 and floats without any alignment. f32, f16,
+   q4_0, q4_1, q5_0, q5_1 and q8_0: other types are refused by their names. */
 shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file **file);
 
 /* The same for bytes that outlive the object. */

@@ -18,7 +18,9 @@ static const struct {
     [DTYPE_BF16] = {"BF16", 2},       [DTYPE_I32] = {"I32", 4},
     [DTYPE_U32] = {"U32", 4},         [DTYPE_F32] = {"F32", 4},
     [DTYPE_F64] = {"F64", 8},         [DTYPE_I64] = {"I64", 8},
-    [DTYPE_U64] = {"U64", 8},
+    [DTYPE_U64] = {"U64", 8},         [DTYPE_Q4_0] = {"Q4_0", 18},
+    [DTYPE_Q4_1] = {"Q4_1", 20},      [DTYPE_Q5_0] = {"Q5_0", 22},
+    [DTYPE_Q5_1] = {"Q5_1", 24},      [DTYPE_Q8_0] = {"Q8_0", 34},
 };
 
 const char *sh_dtype_name(tensor_dtype dtype) {
@@ -30,7 +32,7 @@ size_t sh_dtype_size(tensor_dtype dtype) {
 }
 
 bool sh_dtype_from_name(const char *name, tensor_dtype *dtype) {
-    for (int i = 0; i < DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_NAMED; i++) {
         if (strcmp(dtypes[i].name, name) == 0) {
             *dtype = (tensor_dtype)i;
             return true;
@@ -39,24 +41,32 @@ bool sh_dtype_from_name(const char *name, tensor_dtype *dtype) {
     return false;
 }
 
+static int64_t block_of(tensor_dtype dtype) {
+    return dtype_is_quantised(dtype) ? DTYPE_BLOCK : 1;
+}
+
 bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape, int64_t *elements,
                     size_t *bytes) {
     /* A 0 counts as 1, so that {0, 2^62, 2^62} is refused like {1, 2^62, 2^62}. */
+    const int64_t block = block_of(dtype);
     int64_t product = (int64_t)sh_dtype_size(dtype);
     bool empty = false;
+    if (block > 1 && (rank == 0 || shape[rank - 1] % block))
+        return false;
     for (int i = 0; i < rank; i++) {
-        if (shape[i] < 0 ||
-            __builtin_mul_overflow(product, shape[i] ? shape[i] : 1, &product))
+        const int64_t size = i == rank - 1 ? shape[i] / block : shape[i];
+        if (shape[i] < 0 || __builtin_mul_overflow(product, size ? size : 1, &product))
             return false;
         empty |= shape[i] == 0;
     }
     *bytes = empty ? 0 : (size_t)product;
-    *elements = (int64_t)(*bytes / sh_dtype_size(dtype));
+    *elements = (int64_t)(*bytes / sh_dtype_size(dtype)) * block;
     return true;
 }
 
 int64_t sh_file_tensor_elements(const file_tensor *tensor) {
-    return (int64_t)(tensor->bytes / sh_dtype_size(tensor->dtype));
+    return (int64_t)(tensor->bytes / sh_dtype_size(tensor->dtype)) *
+           block_of(tensor->dtype);
 }
 
 bool sh_file_tensor_has_shape(const file_tensor *tensor, int rank, const int64_t *shape) {
@@ -96,6 +106,52 @@ static void doubles_to_f32(const unsigned char *data, int64_t count, float *valu
     }
 }
 
+static uint16_t half_at(const unsigned char *bytes) {
+    return (uint16_t)(bytes[0] | bytes[1] << 8);
+}
+
+/* Four bits of each number, and the fifth where there is one: the first half of a block
+   in the lower bits, the second in the upper ones. */
+static void take_nibbles(const unsigned char *low, const unsigned char *fifth, int centre,
+                         int8_t values[DTYPE_BLOCK]) {
+    for (int i = 0; i < DTYPE_BLOCK; i++) {
+        const int four = low[i % 16] >> (i < 16 ? 0 : 4) & 15;
+        const int upper = fifth ? fifth[i / 8] >> i % 8 & 1 : 0;
+        values[i] = (int8_t)((four | upper << 4) - centre);
+    }
+}
+
+void sh_quantised_block(tensor_dtype dtype, const void *block, int8_t values[DTYPE_BLOCK],
+                        uint16_t *scale, uint16_t *shift) {
+    const unsigned char *data = block;
+    const bool shifted = dtype == DTYPE_Q4_1 || dtype == DTYPE_Q5_1;
+    const bool five = dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1;
+    const unsigned char *rest = data + (shifted ? 4 : 2);
+    *scale = half_at(data);
+    *shift = shifted ? half_at(data + 2) : 0;
+    if (dtype == DTYPE_Q8_0)
+        memcpy(values, rest, DTYPE_BLOCK);
+    else
+        take_nibbles(rest + (five ? 4 : 0), five ? rest : NULL,
+                     shifted ? 0
+                     : five  ? 16
+                             : 8,
+                     values);
+}
+
+static void blocks_to_f32(const file_tensor *tensor, int64_t count, float *values) {
+    const size_t size = sh_dtype_size(tensor->dtype);
+    const unsigned char *data = tensor->data;
+    for (int64_t first = 0; first < count; first += DTYPE_BLOCK, data += size) {
+        int8_t numbers[DTYPE_BLOCK];
+        uint16_t scale, shift;
+        sh_quantised_block(tensor->dtype, data, numbers, &scale, &shift);
+        for (int i = 0; i < DTYPE_BLOCK; i++)
+            values[first + i] = (float)numbers[i] * half_to_float(scale) +
+                                half_to_float(shift);
+    }
+}
+
 shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *tensor,
                                    float *values) {
     const int64_t count = sh_file_tensor_elements(tensor);
@@ -107,6 +163,11 @@ shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *te
     case DTYPE_F16: halves_to_f32(data, count, values); break;
     case DTYPE_BF16: bfloats_to_f32(data, count, values); break;
     case DTYPE_F64: doubles_to_f32(data, count, values); break;
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+    case DTYPE_Q8_0: blocks_to_f32(tensor, count, values); break;
     default:
         return sh_fail(context, SHOAL_BAD_FILE,
                        "'%s' is of type %s; it should be F32, F16, BF16 or F64",

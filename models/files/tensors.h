@@ -25,8 +25,21 @@ typedef enum {
     DTYPE_F64,
     DTYPE_I64,
     DTYPE_U64,
+    DTYPE_NAMED, /* safetensors has the ones above; ggml has blocks of DTYPE_BLOCK: */
+    DTYPE_Q4_0 = DTYPE_NAMED,
+    DTYPE_Q4_1,
+    DTYPE_Q5_0,
+    DTYPE_Q5_1,
+    DTYPE_Q8_0,
     DTYPE_COUNT
 } tensor_dtype;
+
+/* Numbers of a block of a quantised type, along the innermost dimension. */
+enum { DTYPE_BLOCK = 32 };
+
+static inline bool dtype_is_quantised(tensor_dtype dtype) {
+    return dtype >= DTYPE_NAMED;
+}
 
 enum { FILE_TENSOR_RANK = 8 };
 
@@ -36,17 +49,17 @@ typedef struct {
     int rank;
     int64_t shape[FILE_TENSOR_RANK]; /* outermost first; C order */
     const void *data; /* NOT aligned: read it with file_tensor_to_f32 or memcpy */
-    size_t bytes;     /* elements times dtype_size */
+    size_t bytes;     /* elements times dtype_size, or blocks times it */
 } file_tensor;
 
 SHOAL_PRIVATE const char *
 sh_dtype_name(tensor_dtype dtype); /* as safetensors spells it: "F16" */
 bool sh_dtype_from_name(const char *name, tensor_dtype *dtype);
-size_t sh_dtype_size(tensor_dtype dtype);
+size_t sh_dtype_size(tensor_dtype dtype); /* of an element, or of a block */
 
-/* Elements and bytes of a shape. False when a dimension is negative or a product does not
-   fit in an int64; the others must fit even
-   where a dimension is 0. */
+/* Elements and bytes of a shape. False when a dimension is negative, a product does not
+   fit in an int64 (the others must fit even where a dimension is 0), or rows of a
+   quantised type are not whole blocks. */
 SHOAL_PRIVATE bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape,
                                   int64_t *elements, size_t *bytes);
 
@@ -54,8 +67,14 @@ SHOAL_PRIVATE int64_t sh_file_tensor_elements(const file_tensor *tensor);
 SHOAL_PRIVATE bool sh_file_tensor_has_shape(const file_tensor *tensor, int rank,
                                             const int64_t *shape);
 
-/* Converts F32, F16, BF16 or F64 to float32, exactly (F64: rounded). values: as many as
-   the tensor has elements. Other types are refused. */
+/* A block of a quantised type as it lies in a file: numbers are
+   values[i] * scale + shift, scale and shift being halves. */
+SHOAL_PRIVATE void sh_quantised_block(tensor_dtype dtype, const void *block,
+                                      int8_t values[DTYPE_BLOCK], uint16_t *scale,
+                                      uint16_t *shift);
+
+/* Converts F32, F16, BF16, F64 or a quantised type to float32, exactly (F64: rounded).
+   values: as many as the tensor has elements. Other types are refused. */
 SHOAL_PRIVATE shoal_status sh_file_tensor_to_f32(shoal_context *context,
                                                  const file_tensor *tensor,
                                                  float *values);

@@ -34,6 +34,17 @@ void sh_packed_put(packed_form form, int64_t inputs, int64_t output, const void 
             ((float *)block)[i * PACKED_OUTPUTS + lane] = ((const float *)row)[i];
 }
 
+void sh_packed_put_group(int64_t inputs, int64_t output, int64_t group,
+                         const int8_t *bytes, uint16_t scale, uint16_t shift,
+                         void *blocks) {
+    packed_group *to = block_of(PACKED_BYTES, inputs, output, blocks);
+    const int64_t lane = output % PACKED_OUTPUTS;
+    to[group].scale[lane] = scale;
+    to[group].shift[lane] = shift;
+    for (int i = 0; i < PACKED_GROUP; i++)
+        to[group].bytes[i][lane] = bytes[i];
+}
+
 void sh_packed_get(const packed_linear *layer, int64_t output, float *row) {
     const int64_t lane = output % PACKED_OUTPUTS;
     const void *block = (const char *)layer->blocks +

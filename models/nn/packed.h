@@ -23,6 +23,11 @@ SHOAL_PRIVATE int64_t sh_packed_bytes(packed_form form, int64_t inputs, int64_t 
    for floats and halves. */
 SHOAL_PRIVATE void sh_packed_put(packed_form form, int64_t inputs, int64_t output,
                                  const void *row, void *blocks);
+/* The same for PACKED_BYTES: PACKED_GROUP numbers of a row, from group * PACKED_GROUP on,
+   with their scale and shift, which are halves. */
+SHOAL_PRIVATE void sh_packed_put_group(int64_t inputs, int64_t output, int64_t group,
+                                       const int8_t *bytes, uint16_t scale,
+                                       uint16_t shift, void *blocks);
 /* Row `output` as floats [inputs]. */
 SHOAL_PRIVATE void sh_packed_get(const packed_linear *layer, int64_t output, float *row);
 

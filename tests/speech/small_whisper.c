@@ -18,7 +18,8 @@ enum { MELS = 80 };
 
 whisper_sizes small_sizes(const small_whisper *model) {
     const bool tiny = model->tiny;
-    const int32_t width = tiny ? 4 : SMALL_WIDTH, heads = tiny ? 2 : SMALL_HEADS;
+    const int32_t width = model->quantised ? 32 : tiny ? 4 : SMALL_WIDTH;
+    const int32_t heads = model->quantised ? 4 : tiny ? 2 : SMALL_HEADS;
     const int32_t layers = tiny ? 1 : SMALL_LAYERS;
     return (whisper_sizes){.vocabulary = model->vocabulary,
                            .audio_positions = 1500,
@@ -55,14 +56,54 @@ static uint16_t to_half(float value) {
                           : sign | (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff));
 }
 
+/* A block of 32 values as ggml quantises them. */
+static void put_block(writer *w, const float values[32]) {
+    const int32_t type = w->model->quantised;
+    const bool shifted = type == 3 || type == 7, five = type == 6 || type == 7;
+    const int levels = five ? 31 : 15, centre = five ? 16 : 8;
+    unsigned char bytes[34] = {0};
+    float least = values[0], most = values[0], largest = 0;
+    size_t at = 0;
+    for (int i = 0; i < 32; i++) {
+        least = fminf(least, values[i]);
+        most = fmaxf(most, values[i]);
+        largest = fmaxf(largest, fabsf(values[i]));
+    }
+    const float step = type == 8 ? largest / 127
+                       : shifted ? (most - least) / (float)levels
+                                 : largest / (float)(centre - 1);
+    const uint16_t scale = to_half(step), shift = to_half(least);
+    memcpy(bytes, &scale, 2);
+    memcpy(bytes + 2, &shift, shifted ? 2 : 0);
+    at = shifted ? 4 : 2;
+    for (int i = 0; i < 32; i++) {
+        const float from = shifted ? values[i] - least : values[i];
+        const int number = (int)lrintf(from / step) + (shifted || type == 8 ? 0 : centre);
+        if (type == 8) {
+            bytes[at + (size_t)i] = (unsigned char)(int8_t)number;
+            continue;
+        }
+        const int kept = number < 0 ? 0 : number > levels ? levels : number;
+        unsigned char *low = bytes + at + (five ? 4 : 0) + i % 16;
+        *low = (unsigned char)(*low | (kept & 15) << (i < 16 ? 0 : 4));
+        if (five)
+            bytes[at + (size_t)i / 8] =
+                (unsigned char)(bytes[at + (size_t)i / 8] | kept >> 4 << i % 8);
+    }
+    at += type == 8 ? 32 : five ? 20 : 16;
+    assert_int_equal(fwrite(bytes, at, 1, w->file), 1);
+}
+
 /* Normal values times `spread`, plus `centre`; shape outermost first. */
 static void put_tensor(writer *w, const char *name, bool is_matrix, double spread,
                        double centre, int rank, const int32_t *shape) {
     const bool half = is_matrix && w->model->half;
+    const bool quantised = is_matrix && rank == 2 && w->model->quantised;
     int64_t count = 1;
+    float block[32];
     put_int(w, rank);
     put_int(w, (int32_t)strlen(name));
-    put_int(w, half);
+    put_int(w, quantised ? w->model->quantised : half);
     for (int i = rank - 1; i >= 0; i--) {
         put_int(w, shape[i]);
         count *= shape[i];
@@ -73,9 +114,13 @@ static void put_tensor(writer *w, const char *name, bool is_matrix, double sprea
         const uint64_t bits = test_hash(w->model->seed, stream, (uint64_t)i);
         const float value = (float)(centre + spread * test_normal(bits));
         const uint16_t small = to_half(value);
-        assert_int_equal(half ? fwrite(&small, sizeof small, 1, w->file)
-                              : fwrite(&value, sizeof value, 1, w->file),
-                         1);
+        block[i % 32] = value;
+        if (quantised && i % 32 == 31)
+            put_block(w, block);
+        else if (!quantised)
+            assert_int_equal(half ? fwrite(&small, sizeof small, 1, w->file)
+                                  : fwrite(&value, sizeof value, 1, w->file),
+                             1);
     }
 }
 
@@ -145,11 +190,12 @@ static void put_tokens(writer *w) {
 }
 
 static void put_head(writer *w, const whisper_sizes *s) {
-    const int32_t head[] = {0x67676d6c,        s->vocabulary,  s->audio_positions,
-                            s->audio_width,    s->audio_heads, s->audio_layers,
-                            s->text_positions, s->text_width,  s->text_heads,
-                            s->text_layers,    s->mels,        w->model->half,
-                            s->mels,           MEL_BINS};
+    const int32_t head[] =
+        {0x67676d6c,        s->vocabulary,  s->audio_positions,
+         s->audio_width,    s->audio_heads, s->audio_layers,
+         s->text_positions, s->text_width,  s->text_heads,
+         s->text_layers,    s->mels,        w->model->quantised ? 2008 : w->model->half,
+         s->mels,           MEL_BINS};
     static float filters[MELS * MEL_BINS];
     sh_mel_filters(MELS, filters);
     assert_int_equal(fwrite(head, sizeof head, 1, w->file), 1);

@@ -13,6 +13,8 @@ typedef struct {
     bool half;          /* matrices are halves; the rest is floats always */
     uint64_t seed;
     bool tiny; /* width 4, 2 heads, 1 layer, 16 text positions instead of the above */
+    int32_t quantised; /* ggml's number of the matrices' type, 0: as `half` says; then the
+                          width is 32 */
 } small_whisper;
 
 whisper_sizes small_sizes(const small_whisper *model);

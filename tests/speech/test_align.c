@@ -78,7 +78,7 @@ static void heads_are_the_published_ones(void **state) {
 /* ---- Words ------------------------------------------------------------------------ */
 
 static void words_have_their_marks(void **state) {
-    const small_whisper model = {51865, true, 2, false};
+    const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 1);
     const tokens *t = &o.speech->model->file->tokens;
     /* " wN" e-acute , " wN" .   and   " '" " wN" ) ! */
@@ -98,7 +98,7 @@ static void words_have_their_marks(void **state) {
 }
 
 static void words_of_a_window_are_in_order(void **state) {
-    const small_whisper model = {51865, true, 2, false};
+    const small_whisper model = {51865, true, 2, false, 0};
     aligned_word found[2][8];
     for (int threads = 1; threads <= 2; threads++) {
         opened o = open_small(&model, NULL, threads);
@@ -146,7 +146,7 @@ static void words_of_a_window_are_in_order(void **state) {
 }
 
 static void prompts_become_tokens(void **state) {
-    const small_whisper model = {51865, true, 2, false};
+    const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 1);
     const tokens *t = &o.speech->model->file->tokens;
     int32_t ids[8];

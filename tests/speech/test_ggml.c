@@ -1,5 +1,6 @@
 /* Speech models from ggml files: every count, dimension and length wrong in turn. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "speech/whisper_readers.h"
 #include "support.h"
 
-static const small_whisper multilingual = {51865, true, 4, true};
+static const small_whisper multilingual = {51865, true, 4, true, 0};
 
 static shoal_context *context;
 static const char *folder;
@@ -33,7 +34,7 @@ static whisper_file *parse_good(const made_model *m) {
 
 static void all_vocabularies_are_read(void **state) {
     for (int32_t vocabulary = 51864; vocabulary <= 51866; vocabulary++) {
-        const small_whisper model = {vocabulary, true, 1, true};
+        const small_whisper model = {vocabulary, true, 1, true, 0};
         made_model m = make_ggml(&model);
         whisper_sizes expected = small_sizes(&model);
         whisper_file *file = parse_good(&m);
@@ -101,9 +102,10 @@ static void every_size_is_checked(void **state) {
         unsigned char *at = made.bytes + 4 * field, before[4];
         memcpy(before, at, 4);
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-            bool type_f32 = field == 11 && wrong[i] == 0; /* a legal kind of file */
+            /* Legal kinds of files. */
+            bool known = field == 11 && (wrong[i] == 0 || wrong[i] == 7);
             memcpy(at, &wrong[i], 4);
-            if (!type_f32 && accepted(made.bytes, made.size))
+            if (!known && accepted(made.bytes, made.size))
                 fail_msg("size %zu was accepted as %d", field, (int)wrong[i]);
         }
         memcpy(at, before, 4);
@@ -120,14 +122,50 @@ static void refuse_as(size_t at, int32_t value, const char *expected) {
     memcpy(made.bytes + at, before, 4);
 }
 
-static void quantised_files_are_refused_by_name(void **state) {
-    refuse_as(44, 2, "Q4_0");
-    refuse_as(44, 2007, "Q8_0");
-    refuse_as(44, 1009, "Q5_1");
+static void other_types_are_refused_by_name(void **state) {
+    refuse_as(44, 10, "Q2_K");
+    refuse_as(44, 2014, "Q6_K");
     refuse_as(44, 77, "77");
-    refuse_as(made.tensors_begin + 8, 2, "Q4_0");
+    refuse_as(made.tensors_begin + 8, 2, "whole blocks");
     refuse_as(made.tensors_begin + 8, 14, "Q6_K");
     refuse_as(made.tensors_begin + 8, 4, "' has the unknown type 4");
+}
+
+/* Quantised matrices hold what the plain ones do, to half a step. */
+static void quantised_files_are_read(void **state) {
+    static const struct {
+        int32_t type;
+        double step; /* of the largest value */
+    } types[] = {{2, 1 / 7.}, {3, 2 / 15.}, {6, 1 / 15.}, {7, 2 / 31.}, {8, 1 / 127.}};
+    static const char *const names[] = {"decoder.token_embedding.weight",
+                                        "encoder.blocks.1.mlp.2.weight"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const small_whisper one = {51865, true, 9, false, types[i].type};
+        const made_model bytes = make_ggml(&one);
+        whisper_file *file;
+        if (sh_ggml_parse(context, "quantised", bytes.bytes, bytes.size, &file))
+            fail_msg("%s", shoal_context_message(context));
+        for (int n = 0; n < 2; n++) {
+            const file_tensor *found = sh_whisper_file_tensor(file, "%s", names[n]);
+            const int64_t count = sh_file_tensor_elements(found);
+            const uint64_t stream = n == 0 ? 37 : 33;
+            const double spread = n == 0 ? 0.5 : 1 / sqrt(128);
+            float *values = floats(count);
+            assert_int_equal(sh_file_tensor_to_f32(context, found, values), SHOAL_OK);
+            for (int64_t j = 0; j < count; j++) {
+                const double written = spread *
+                                       test_normal(test_hash(9, stream, (uint64_t)j));
+                if (fabs((double)values[j] - written) > 4.5 * spread * types[i].step)
+                    fail_msg("type %d, %s[%lld] is %g, not %g", (int)types[i].type,
+                             names[n], (long long)j, (double)values[j], written);
+            }
+            free(values);
+        }
+        sh_whisper_file_close(file);
+        /* A cut, and rows that lie about their blocks. */
+        assert_false(accepted(bytes.bytes, bytes.size - 7));
+        free(bytes.bytes);
+    }
 }
 
 static void tokens_are_checked(void **state) {
@@ -295,7 +333,8 @@ int main(void) {
         cmocka_unit_test(all_vocabularies_are_read),
         cmocka_unit_test(tensors_are_where_they_should_be),
         cmocka_unit_test(every_size_is_checked),
-        cmocka_unit_test(quantised_files_are_refused_by_name),
+        cmocka_unit_test(other_types_are_refused_by_name),
+        cmocka_unit_test(quantised_files_are_read),
         cmocka_unit_test(tokens_are_checked),
         cmocka_unit_test(every_tensor_header_is_checked),
         cmocka_unit_test(shapes_are_checked),

@@ -205,7 +205,7 @@ static void failed_allocations_are_reported(void **state) {
 }
 
 static int begin(void **state) {
-    made = make_ggml(&(small_whisper){51865, true, 5, true});
+    made = make_ggml(&(small_whisper){51865, true, 5, true, 0});
     return shoal_context_create(NULL, &context) != SHOAL_OK;
 }
 

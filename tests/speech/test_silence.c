@@ -64,7 +64,7 @@ static words hear(shoal_speech *speech, const float *samples, int64_t count,
 
 /* A model with random weights has words for anything that it is asked about. */
 static void nothing_is_never_heard(void **state) {
-    const small_whisper model = {51865, true, 2, false};
+    const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
     const int64_t count = 40 * SECOND;
     float *samples = floats(count);
@@ -90,7 +90,7 @@ static void nothing_is_never_heard(void **state) {
 
 /* A window's words from what the encoder gave are those of the whole road. */
 static void decoding_alone_is_the_same(void **state) {
-    const small_whisper model = {51865, true, 2, false};
+    const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
     const int64_t count = 7 * SECOND;
     float *samples = floats(count), *features = floats(80 * 3000),

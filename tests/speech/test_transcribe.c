@@ -15,8 +15,8 @@
 #include "shoal_speech.h"
 enum { VOCABULARY = 51865, SECOND = 16000 };
 
-static const small_whisper plain_model = {VOCABULARY, false, 1, false};
-static const small_whisper half_model = {VOCABULARY, true, 2, false};
+static const small_whisper plain_model = {VOCABULARY, false, 1, false, 0};
+static const small_whisper half_model = {VOCABULARY, true, 2, false, 0};
 
 /* ---- Recordings ----------------------------------------------------------------- */
 
@@ -274,7 +274,7 @@ static void test_refusals(void **state) {
 }
 
 static void test_english_only(void **state) {
-    const small_whisper english = {51864, true, 3, false};
+    const small_whisper english = {51864, true, 3, false, 0};
     opened o = open_small(&english, NULL, 2);
     shoal_transcription summary;
     const shoal_transcribe_options options = {.no_fallback = 1};

@@ -15,8 +15,8 @@
 #include "shoal_speech.h"
 enum { POSITIONS = 1500, VOCABULARY = 51865, SECOND = 16000 };
 
-static const small_whisper plain_model = {VOCABULARY, false, 1, false};
-static const small_whisper half_model = {VOCABULARY, true, 2, false};
+static const small_whisper plain_model = {VOCABULARY, false, 1, false, 0};
+static const small_whisper half_model = {VOCABULARY, true, 2, false, 0};
 
 static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
     float *sound = floats(samples), *features = floats(80 * 3000);
@@ -31,7 +31,7 @@ static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
 }
 
 static float *encode(const opened *o, const float *features) {
-    float *encoded = floats(POSITIONS * SMALL_WIDTH);
+    float *encoded = floats(POSITIONS * shoal_speech_describe(o->speech).width);
     assert_int_equal(shoal_speech_encode(o->speech, features, encoded), SHOAL_OK);
     return encoded;
 }
@@ -115,9 +115,10 @@ static void check_numbers(const small_whisper *model) {
     exact_whisper definition = exact_of(file);
     float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
     double *inputs = doubles_of(features, 80 * 3000);
-    double *exact = malloc(POSITIONS * SMALL_WIDTH * sizeof *exact);
+    const int64_t count = POSITIONS * (int64_t)shoal_speech_describe(o.speech).width;
+    double *exact = malloc((size_t)count * sizeof *exact);
     assert_true(exact_whisper_encode(&definition, inputs, exact));
-    assert_true(relative_difference(encoded, exact, POSITIONS * SMALL_WIDTH) < 1e-5);
+    assert_true(relative_difference(encoded, exact, count) < 1e-5);
     check_logits(&o, &definition, encoded, exact, true);
     check_logits(&o, &definition, encoded, exact, false);
     void *const all[] = {features, encoded, inputs, exact};
@@ -134,6 +135,13 @@ static void test_numbers_of_float_weights(void **state) {
 
 static void test_numbers_of_half_weights(void **state) {
     check_numbers(&half_model);
+}
+
+/* As they lie in the file, blocks of bytes with scales. */
+static void test_numbers_of_quantised_weights(void **state) {
+    static const int32_t types[] = {2, 3, 6, 7, 8};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        check_numbers(&(small_whisper){VOCABULARY, true, 4, false, types[i]});
 }
 
 /* Groups for every query: no kind but oracle and lsh is anything else than full. */
@@ -450,6 +458,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers_of_float_weights),
         cmocka_unit_test(test_numbers_of_half_weights),
+        cmocka_unit_test(test_numbers_of_quantised_weights),
         cmocka_unit_test(test_kinds_that_are_exact),
         cmocka_unit_test(test_another_kind_is_another_result),
         cmocka_unit_test(test_beams_remember_their_past),
