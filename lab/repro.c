@@ -96,17 +96,17 @@ static const option_row rows[] =
       SETS_TEXT(repro_job, folder)},
      {"kinds", 0, "KINDS",
       "kinds of attention (default: full, clustered and i-clustered at\n"
-      "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds); of speech\n"
-      "also KIND@LAYERS, and CELL+KIND: from that cell's weights, more\n"
-      "slowly (default: " SPEECH_SHOWN_KINDS ")",
+      "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds);\n"
+      "of speech cells: also KIND@LAYERS, and CELL+KIND, which goes on\n"
+      "more slowly (default: " SPEECH_SHOWN_KINDS ")",
       TAKEN_BY(take_kinds)},
      {"only", 0, "CELLS", "speech: train these of them now", TAKEN_BY(take_only)},
      {"evaluate", 0, "KINDS",
       "speech: rows of the matrix (default: the paper's, and shoal)",
       TAKEN_BY(take_tested)},
      {"minutes", 0, "M",
-      "speech: every cell is trained for so long, and for all epochs; 0: for\n"
-      "the epochs alone (default: 40)",
+      "speech: every cell is trained for so long, and for all epochs;\n"
+      "0: for the epochs alone (default: 40)",
       TAKEN_BY(take_minutes)},
      {"labels", 0, "FILE", "speech: the file of transcripts (default: text)",
       TAKEN_BY(take_field)},

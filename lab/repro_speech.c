@@ -219,10 +219,11 @@ static int note_result(const repro_job *job, const speech_grid *grid, speech_cel
     if (code != EXIT_OK)
         return code;
     const train_state *state = &run->state;
+    const double best = state->best_step > 0 ? 100 * state->best : (double)NAN;
     json_t *now = json_pack("{s:I, s:o, s:o, s:I, s:o}", "steps", (json_int_t)state->step,
                             "seconds", json_number(state->seconds), "dev_error_rate",
-                            json_number(100 * state->best), "best_step",
-                            (json_int_t)state->best_step, "test", test);
+                            json_number(best), "best_step", (json_int_t)state->best_step,
+                            "test", test);
     const int64_t epochs = run->config.speech.epochs;
     if (!cell->result)
         cell->result = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "name", cell->name,
@@ -326,10 +327,13 @@ static int do_cell(repro_job *job, const speech_grid *grid, speech_cell *cell) {
 
 /* ---- All of them ------------------------------------------------------------------- */
 
-static int read_results(repro_job *job, const speech_grid *grid) {
+/* Also again: another process may have finished cells meanwhile. */
+static int read_results(const repro_job *job, const speech_grid *grid) {
     char path[TRAIN_PATH];
     for (int i = 0; i < grid->count; i++) {
         speech_cell *cell = &grid->cells[i];
+        json_decref(cell->result);
+        cell->result = NULL;
         if (!cell_path(job->folder, cell->name, "/" RESULT, path))
             return EXIT_USAGE;
         if (access(path, F_OK) == 0 && !(cell->result = load_json("repro", path)))
@@ -384,6 +388,8 @@ static int work(repro_job *job, speech_grid *grid) {
         if (!job->show && !stop_signal() && is_chosen(job, grid->cells[i].name))
             code = do_cell(job, grid, &grid->cells[i]);
     }
+    if (code == EXIT_OK)
+        code = read_results(job, grid);
     if (code == EXIT_OK)
         code = write_results(job, grid);
     return code == EXIT_OK ? report(job) : code;

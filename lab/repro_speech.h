@@ -19,8 +19,8 @@
 #include "repro.h"
 
 #define SPEECH_SHOWN_KINDS                                                               \
-    "the paper's, shared-full and\n"                                                     \
-    "shoal; full and i-clustered-100 @2; two +200"
+    "the paper's, shared-full, shoal; full and\n"                                        \
+    "i-clustered-100 @2; two of 100 clusters go on with 200"
 #define SPEECH_KINDS                                                                     \
     "full,shared-full,clustered-100,i-clustered-100,shoal,lsh-1,lsh-4,full@2,"           \
     "i-clustered-100@2,clustered-100+clustered-200,i-clustered-100+i-clustered-200"
