@@ -176,8 +176,10 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     const int64_t lanes = min(PANELS * width, ceil_divide(size->C, width) * width);
     const int64_t pool = ceil_divide(size->p, width) * width;
     const int64_t near = 2 * size->near + 1;
+    const int64_t k_lanes = ceil_divide(size->k, plan->kernels->lanes) *
+                            plan->kernels->lanes; /* whole vectors */
     *own = (tilted_thread){0};
-    sh_halving_place(&own->halving, size->rank, work);
+    sh_halving_place(&own->halving, plan->kernels, size->rank, work);
     own->ordered_rows = floats(work, min(size->N, HALVING_MOST), r);
     own->key_rows = floats(work, KEY_BLOCK, size->dim);
     own->wide_rows = floats(work, KEY_BLOCK, size->wide);
@@ -191,16 +193,15 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     own->pool_scores = floats(work, pool, 1);
     own->pool_residual = floats(work, pool, 1);
     own->shares = floats(work, pool, max(size->points, 1));
-    own->ranked = sh_reserve(work, size->p, sizeof(uint64_t));
-    own->cut = sh_reserve(work, size->p, sizeof(uint64_t));
+    own->ranked = floats(work, pool, 1);
     own->group_logs = floats(work, size->M, 1);
     own->group_shift = floats(work, r + 1, 1);
     own->keys = sh_reserve(work, size->k, sizeof(int32_t));
     own->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
-    own->exact_keys = floats(work, size->k, size->dim);
-    own->values = floats(work, size->k + size->M, size->wide);
+    own->rest = floats(work, size->M, size->wide);
     own->exact_scores = floats(work, size->k, 1);
-    own->exact_weights = floats(work, size->k, 1);
+    own->exact_weights = floats(work, k_lanes, 1);
+    own->exact_tops = floats(work, 3, k_lanes);
     own->exact_clusters = sh_reserve(work, size->k, sizeof(int32_t));
     own->left_mass = floats(work, size->M, 1);
     own->strain = floats(work, size->M, 1);

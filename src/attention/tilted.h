@@ -104,20 +104,20 @@ typedef struct {
     int32_t *counts;
     float *floor;
     /* The pool of a group: */
-    float *pool_panels;     /* [panels of p][r][panel] */
-    float *pool_scores;     /* [p]: s_jl */
-    float *pool_residual;   /* [p] */
-    float *shares;          /* [points][panels of p][panel] */
-    uint64_t *ranked, *cut; /* [p] */
-    float *group_logs;      /* [M]: log of the clusters' sums */
-    float *group_shift;     /* [r + 1]: projection of the centroid */
+    float *pool_panels;   /* [panels of p][r][panel] */
+    float *pool_scores;   /* [p]: s_jl */
+    float *pool_residual; /* [p] */
+    float *shares;        /* [points][panels of p][panel] */
+    float *ranked;        /* [p]: how much its key would be missed */
+    float *group_logs;    /* [M]: log of the clusters' sums */
+    float *group_shift;   /* [r + 1]: projection of the centroid */
     /* One block of members: */
-    int32_t *keys;      /* [k]: X */
-    uint64_t *is_exact; /* [S bits]: X */
-    float *exact_keys;  /* [k][D] */
-    float *values; /* [k + M + 1][Dv + r]: of X, and mean of what is left of clusters */
-    int32_t *exact_clusters;             /* [k] */
+    int32_t *keys;           /* [k]: X */
+    uint64_t *is_exact;      /* [S bits]: X */
+    float *rest;             /* [M][Dv + r]: mean of what is left of the clusters */
+    int32_t *exact_clusters; /* [k] */
     float *exact_scores, *exact_weights; /* [k]: s_jl and -e^(s_jl - top) */
+    float *exact_tops;                   /* [3][k] */
     float *left_mass;    /* [M]: sum of what is left of a cluster; 0: nothing */
     float *strain;       /* [M]: by how much more it was */
     int32_t *left;       /* [M]: keys */

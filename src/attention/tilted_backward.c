@@ -172,8 +172,10 @@ static void weigh_members(const tilted_head *head, member_panel *now,
     const kernel_table *run = head->run;
     query_panel *panel = now->panel;
     const int width = panel->width;
-    run->score(panel->grad_out, width, head->size->value_dim, own->values,
-               head->size->wide, now->count + now->pairs, own->slopes);
+    run->score_at(panel->grad_out, width, head->size->value_dim, head->view.v.data,
+                  head->view.v.stride, own->keys, now->count, own->slopes);
+    run->score(panel->grad_out, width, head->size->value_dim, own->rest, head->size->wide,
+               now->pairs, pair_rows(now, own->slopes));
     run->softmax_slope(own->scores, own->slopes, width, now->count, panel->largest,
                        panel->inverse, panel->delta, head->scale);
     run->softmax_slope(pair_rows(now, own->scores), pair_rows(now, own->slopes), width,
@@ -231,10 +233,9 @@ static void query_gradients(const tilted_head *head, const member_panel *now,
     query_panel *panel = now->panel;
     const int width = panel->width, rank = head->size->rank, dim = head->size->dim;
     const float *tilts = pair_rows(now, own->slopes);
-    const float *rest = own->values + (int64_t)now->count * head->size->wide;
     memset(own->grad_shift, 0, sizeof(float) * (size_t)((rank + 1) * width));
-    run->mix(tilts, width, rest + head->size->value_dim, head->size->wide, now->pairs,
-             rank, NULL, own->grad_shift);
+    run->mix(tilts, width, own->rest + head->size->value_dim, head->size->wide,
+             now->pairs, rank, NULL, own->grad_shift);
     for (int m = 0; m < now->pairs; m++)
         for (int i = 0; i < width; i++)
             own->grad_shift[rank * width + i] += tilts[m * width + i];
@@ -250,8 +251,8 @@ static void query_gradients(const tilted_head *head, const member_panel *now,
     if (!head->dq.data)
         return;
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
-    run->mix(own->slopes, width, own->exact_keys, dim, now->count, dim, NULL,
-             panel->grad_q);
+    run->mix_at(own->slopes, width, head->view.k.data, head->view.k.stride, own->keys,
+                now->count, dim, panel->grad_q);
     run->mix(own->grad_shift, width, head->state.projection, dim, rank + 1, dim, NULL,
              panel->grad_q);
     run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
@@ -328,7 +329,7 @@ static void finish_pairs(const tilted_head *head, int count, tilted_thread *own)
     const int Dv = head->size->value_dim, wide = head->size->wide;
     for (int64_t m = 0; m < head->size->M; m++) {
         float *row = own->grad_values + (count + m) * wide;
-        const float *pair = own->values + (count + m) * wide;
+        const float *pair = own->rest + m * wide;
         const float inverse = own->left_mass[m] > 0 ? 1 / own->left_mass[m] : 0;
         for (int d = 0; d < (own->weighted[m] ? wide : Dv); d++)
             row[d] *= inverse;
@@ -343,16 +344,19 @@ static void correct_exact(const tilted_head *head, int64_t j, int count,
                           tilted_thread *own) {
     const int Dv = head->size->value_dim, wide = head->size->wide;
     const int rank = head->size->rank, dim = head->size->dim;
+    const row_view v = head->view.v;
     for (int x = 0; x < count; x++) {
         const int64_t m = own->exact_clusters[x];
-        const int used = own->weighted[m] ? wide : Dv;
         const float *row = own->grad_values + (count + m) * wide;
-        const float *value = own->values + (int64_t)x * wide;
         float *grad = own->grad_values + (int64_t)x * wide;
         const float weight = -own->exact_weights[x];
-        const float slope = ordered_dot(row, value, used) - own->block_mass[m];
-        own->exact_scores[x] = -head->scale * weight * slope;
-        add_scaled(grad, -weight, row, used);
+        float slope = ordered_dot(row, v.data + own->keys[x] * v.stride, Dv);
+        if (own->weighted[m])
+            slope += ordered_dot(row + Dv,
+                                 head->slot->coordinates + (int64_t)own->keys[x] * rank,
+                                 rank);
+        own->exact_scores[x] = -head->scale * weight * (slope - own->block_mass[m]);
+        add_scaled(grad, -weight, row, own->weighted[m] ? wide : Dv);
         memcpy(own->grad_scores + (int64_t)x * (rank + 1), grad + Dv,
                sizeof(float) * (size_t)rank);
         own->grad_scores[(int64_t)x * (rank + 1) + rank] = own->exact_scores[x];
@@ -362,8 +366,8 @@ static void correct_exact(const tilted_head *head, int64_t j, int count,
            sizeof(float) * (size_t)dim);
     head->run->spread(own->grad_scores, rank + 1, rank + 1, own->grad_rows, dim, dim,
                       count, own->grad_exact_keys, dim);
-    head->run->sum_rows(own->exact_keys, dim, NULL, own->exact_scores, count, dim,
-                        own->row);
+    head->run->sum_rows(head->view.k.data, head->view.k.stride, own->keys,
+                        own->exact_scores, count, dim, own->row);
     add_scaled(own->grad_centroid, 1, own->row, dim);
 }
 

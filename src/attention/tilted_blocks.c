@@ -151,17 +151,10 @@ static void score_pool(const tilted_head *head, int points, int32_t count,
     for (int i = 0; i < points * width; i++)
         best[i] = LOWEST_SCORE;
     for (int32_t first = 0; first < count; first += width) {
-        float *restrict shares = own->shares + (int64_t)first * points;
-        const float *restrict scores = own->pool_scores + first;
+        float *shares = own->shares + (int64_t)first * points;
         head->run->score(own->pool_panels + (int64_t)first * rank, width, rank,
                          own->point_rows, rank, points, shares);
-        for (int a = 0; a < points; a++)
-            for (int i = 0; i < width; i++) {
-                const float share = shares[a * width + i] + scores[i];
-                shares[a * width + i] = share;
-                best[a * width + i] = share > best[a * width + i] ? share
-                                                                  : best[a * width + i];
-            }
+        head->run->add_and_raise(own->pool_scores + first, width, points, shares, best);
     }
     for (int a = 0; a < points; a++)
         norms[a] = fmaxf(norms[a], largest_of(best + a * width, width));
@@ -171,23 +164,9 @@ static void score_pool(const tilted_head *head, int points, int32_t count,
 static void rank_pool(const tilted_head *head, int points, int32_t count,
                       const float *norms, tilted_thread *own) {
     const int width = head->run->panel;
-    for (int32_t first = 0; first < count; first += width) {
-        const float *restrict shares = own->shares + (int64_t)first * points;
-        const int some = (int)min(width, count - first);
-        float best[MAX_PANEL];
-        for (int i = 0; i < width; i++)
-            best[i] = shares[i] - norms[0];
-        for (int a = 1; a < points; a++)
-            for (int i = 0; i < width; i++) {
-                const float share = shares[a * width + i] - norms[a];
-                best[i] = share > best[i] ? share : best[i];
-            }
-        for (int i = 0; i < width; i++)
-            best[i] += own->pool_residual[first + i];
-        for (int i = 0; i < some; i++)
-            own->ranked[first + i] =
-                candidate_pack(best[i] == best[i] ? best[i] : -INFINITY, first + i);
-    }
+    for (int32_t first = 0; first < count; first += width)
+        head->run->largest_above(own->shares + (int64_t)first * points, width, points,
+                                 norms, own->pool_residual + first, own->ranked + first);
 }
 
 static void choose_exact(const tilted_head *head, int64_t j, int64_t b, int64_t members,
@@ -201,14 +180,10 @@ static void choose_exact(const tilted_head *head, int64_t j, int64_t b, int64_t 
     weigh_points(head, points, own, norms);
     score_pool(head, points, count, own, norms);
     rank_pool(head, points, count, norms, own);
-    memcpy(own->cut, own->ranked, sizeof *own->cut * (size_t)count);
-    const int32_t kept = sh_topk_cut(own->cut, count, (int32_t)head->size->k);
-    uint64_t least = own->cut[0];
-    for (int32_t i = 1; i < kept; i++)
-        least = own->cut[i] < least ? own->cut[i] : least;
-    for (int32_t i = 0, place = 0; i < count; i++)
-        if (own->ranked[i] >= least)
-            exact[place++] = (uint16_t)i;
+    const int32_t kept = (int32_t)min(head->size->k, count);
+    head->run->largest(own->ranked, count, kept, own->keys);
+    for (int32_t i = 0; i < kept; i++)
+        exact[i] = (uint16_t)own->keys[i];
 }
 
 /* ---- What is left of the clusters -------------------------------------------------- */
@@ -240,53 +215,60 @@ static void pair_up(const tilted_head *head, int64_t at, int64_t m, float *row,
     own->logs[m] = head->state.top[at] + logf(left);
 }
 
-/* Copies X's rows; returns how many there are. */
-static int gather_exact(const tilted_head *head, int64_t j, int64_t b,
-                        tilted_thread *own) {
-    const row_view k = head->view.k, v = head->view.v;
-    const int rank = head->size->rank, dim = head->size->dim;
-    const int Dv = head->size->value_dim, wide = head->size->wide;
+/* Names X's keys; returns how many there are. */
+static int name_exact(const tilted_head *head, int64_t j, int64_t b, tilted_thread *own) {
     const int count = (int)min(head->size->k, head->state.pool_counts[j]);
     const uint16_t *exact = head->state.exact + b * head->size->k;
     for (int x = 0; x < count; x++) {
-        const int64_t l = head->state.pools[j * head->size->p + exact[x]];
-        own->keys[x] = (int32_t)l;
+        const int32_t l = head->state.pools[j * head->size->p + exact[x]];
+        own->keys[x] = l;
         own->is_exact[l / 64] |= (uint64_t)1 << (l % 64);
-        memcpy(own->exact_keys + (int64_t)x * dim, k.data + l * k.stride,
-               sizeof(float) * (size_t)dim);
-        float *row = own->values + (int64_t)x * wide;
-        memcpy(row, v.data + l * v.stride, sizeof(float) * (size_t)Dv);
-        memcpy(row + Dv, head->slot->coordinates + l * rank,
-               sizeof(float) * (size_t)rank);
+        own->exact_clusters[x] = head->state.key_clusters[l];
     }
     return count;
 }
 
+/* What X's keys weigh in their clusters' sums: exact_weights = -e^(s_jl - top). */
+static void weigh_exact(const tilted_head *head, int64_t j, int count,
+                        tilted_thread *own) {
+    const int width = (int)ceil_divide(count, head->run->lanes) * head->run->lanes;
+    const float *top = head->state.top + j * head->size->M;
+    float *tops = own->exact_tops, *minus = tops + width, *none = minus + width;
+    head->run->dots_at(head->view.k.data, head->view.k.stride, own->keys, count,
+                       head->size->dim, head->state.centroids + j * head->size->dim,
+                       own->exact_scores);
+    for (int x = 0; x < width; x++) {
+        tops[x] = x < count ? top[own->exact_clusters[x]] : 0;
+        own->exact_weights[x] = x < count ? own->exact_scores[x] *= head->scale : 0;
+        minus[x] = -1;
+        none[x] = 0;
+    }
+    head->run->softmax_slope(own->exact_weights, none, width, 1, tops, minus, none, 0);
+}
+
 int sh_tilted_load_block(const tilted_head *head, int64_t j, int64_t b,
                          tilted_thread *own) {
-    const int64_t M = head->size->M, wide = head->size->wide, dim = head->size->dim;
+    const int64_t M = head->size->M, wide = head->size->wide;
+    const int Dv = head->size->value_dim, rank = head->size->rank;
     const int32_t *offsets = head->slot->keys.offsets;
-    const int count = gather_exact(head, j, b, own);
-    float *rest = own->values + count * wide;
-    head->run->dots(dim, count, own->exact_keys, dim, head->state.centroids + j * dim,
-                    false, own->exact_scores);
-    memcpy(rest, head->state.sums + j * M * wide, sizeof(float) * (size_t)(M * wide));
+    const int count = name_exact(head, j, b, own);
+    weigh_exact(head, j, count, own);
+    memcpy(own->rest, head->state.sums + j * M * wide,
+           sizeof(float) * (size_t)(M * wide));
     memcpy(own->left_mass, head->state.mass + j * M, sizeof(float) * (size_t)M);
     for (int64_t m = 0; m < M; m++)
         own->left[m] = offsets[m + 1] - offsets[m];
     for (int x = 0; x < count; x++) {
-        const int32_t m = head->state.key_clusters[own->keys[x]];
-        own->exact_scores[x] *= head->scale;
-        const float weight = expf(own->exact_scores[x] - head->state.top[j * M + m]);
-        own->exact_clusters[x] = m;
-        own->exact_weights[x] = -weight;
-        own->left[m]--;
-        own->left_mass[m] -= weight;
+        own->left[own->exact_clusters[x]]--;
+        own->left_mass[own->exact_clusters[x]] += own->exact_weights[x];
     }
-    head->run->scatter_rows(own->values, wide, own->exact_clusters, own->exact_weights,
-                            count, (int)wide, rest, wide);
+    head->run->scatter_rows(head->view.v.data, head->view.v.stride, own->keys,
+                            own->exact_clusters, own->exact_weights, count, Dv, own->rest,
+                            wide);
+    head->run->scatter_rows(head->slot->coordinates, rank, own->keys, own->exact_clusters,
+                            own->exact_weights, count, rank, own->rest + Dv, wide);
     for (int64_t m = 0; m < M; m++)
-        pair_up(head, j * M + m, m, rest + m * wide, own);
+        pair_up(head, j * M + m, m, own->rest + m * wide, own);
     return count;
 }
 
@@ -346,10 +328,10 @@ int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
     const int width = panel->width, rank = head->size->rank, dim = head->size->dim;
     const int M = (int)head->size->M, wide = head->size->wide;
     const int near = tilted_near_rows(head, j);
-    const float *rest = own->values + (int64_t)count * wide;
     float *scores = own->scores + (int64_t)count * width;
-    run->score(panel->queries, width, dim, own->exact_keys, dim, count, own->scores);
-    run->score(own->shift, width, rank, rest + head->size->value_dim, wide, M,
+    run->score_at(panel->queries, width, dim, head->view.k.data, head->view.k.stride,
+                  own->keys, count, own->scores);
+    run->score(own->shift, width, rank, own->rest + head->size->value_dim, wide, M,
                own->tilts);
     for (int m = 0; m < M; m++)
         for (int i = 0; i < width; i++) {
@@ -467,7 +449,9 @@ static void attend_members(const tilted_head *head, int64_t j, int count,
     }
     memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * width));
     run->softmax_step(own->scores, width, rows, panel->largest, panel->sum, panel->keep);
-    run->mix(own->scores, width, own->values, wide, count + M, Dv, NULL, panel->outputs);
+    run->mix_at(own->scores, width, head->view.v.data, head->view.v.stride, own->keys,
+                count, Dv, panel->outputs);
+    run->mix(pairs, width, own->rest, wide, M, Dv, NULL, panel->outputs);
     run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
     if (head->call->rest)
         keep_rest(head, panel, M, pairs);

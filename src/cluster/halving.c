@@ -3,17 +3,18 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "cluster/topk.h"
 
 enum { HALVING_STEPS = 2 /* towards the direction between the halves' means */ };
 
-void sh_halving_place(halving_work *work, int rank, block_layout *place) {
+void sh_halving_place(halving_work *work, const kernel_table *kernels, int rank,
+                      block_layout *place) {
+    work->kernels = kernels;
     work->rank = rank;
     work->mean = sh_reserve(place, rank, sizeof(float));
     work->along = sh_reserve(place, rank, sizeof(float));
     work->upper = sh_reserve(place, rank, sizeof(float));
-    work->ranked = sh_reserve(place, HALVING_MOST, sizeof(uint64_t));
-    work->cut = sh_reserve(place, HALVING_MOST, sizeof(uint64_t));
+    work->ranked = sh_reserve(place, HALVING_MOST, sizeof(float));
+    work->front = sh_reserve(place, HALVING_MOST, sizeof(int32_t));
 }
 
 /* Loops over coordinates are worth their vectors only where the compiler knows how many
@@ -101,8 +102,7 @@ INLINE void rank_rows_of(const halving_work *work, const float *rows, int64_t n,
                          const int rank) {
     const float middle = ordered_dot(work->mean, work->along, rank);
     for (int64_t i = 0; i < n; i++)
-        work->ranked[i] =
-            candidate_pack(place_of(work, rows + i * rank, middle, rank), (int32_t)i);
+        work->ranked[i] = place_of(work, rows + i * rank, middle, rank);
 }
 
 static void rank_rows(const halving_work *work, const float *rows, int64_t n) {
@@ -124,22 +124,21 @@ static void swap_rows(float *rows, int32_t *order, int rank, int64_t a, int64_t 
     }
 }
 
-/* The `left` rows farthest up go to the front. */
+/* The `left` rows farthest up go to the front: those of them that lie behind change
+   places with the others that do not. */
 static void cut_exactly(const halving_work *work, float *rows, int32_t *order, int64_t n,
                         int64_t left) {
+    const int32_t *front = work->front;
     rank_rows(work, rows, n);
-    memcpy(work->cut, work->ranked, sizeof *work->cut * (size_t)n);
-    sh_topk_cut(work->cut, (int32_t)n, (int32_t)left);
-    uint64_t least = work->cut[0];
-    for (int64_t i = 1; i < left; i++)
-        least = work->cut[i] < least ? work->cut[i] : least;
-    int64_t high = left;
-    for (int64_t low = 0; low < left; low++) {
-        if (work->ranked[low] >= least)
-            continue;
-        while (work->ranked[high] < least)
-            high++;
-        swap_rows(rows, order, work->rank, low, high++);
+    work->kernels->largest(work->ranked, (int32_t)n, (int32_t)left, work->front);
+    int64_t behind = left;
+    while (behind > 0 && front[behind - 1] >= left)
+        behind--;
+    for (int64_t low = 0, kept = 0; behind < left; low++) {
+        if (front[kept] == low)
+            kept++;
+        else
+            swap_rows(rows, order, work->rank, low, front[behind++]);
     }
 }
 

@@ -6,17 +6,21 @@
 #define SHOAL_CLUSTER_HALVING_H
 
 #include "base/memory.h"
+#include "kernels/kernels.h"
 
 enum { HALVING_MOST = 4096 /* rows at once */ };
 
 /* One thread's scratch. */
 typedef struct {
+    const kernel_table *kernels;
     int rank;
     float *mean, *along, *upper; /* [rank] */
-    uint64_t *ranked, *cut;      /* [HALVING_MOST]: rows by where they lie */
+    float *ranked;               /* [HALVING_MOST]: where rows lie */
+    int32_t *front;              /* [HALVING_MOST]: rows of the upper half */
 } halving_work;
 
-void sh_halving_place(halving_work *work, int rank, block_layout *place);
+void sh_halving_place(halving_work *work, const kernel_table *kernels, int rank,
+                      block_layout *place);
 
 /* Moves the n <= HALVING_MOST rows [n][rank] and, with them, what `order` says about
    each. */

@@ -98,6 +98,125 @@ static void collect(const float *scores, int width, int count, int32_t first,
     }
 }
 
+/* b where a is NaN. */
+INLINE vf larger(vf a, vf b) {
+    return (vf)v_choose((vi)(a > b), (vi)a, (vi)b);
+}
+
+static void add_and_raise(const float *more, int width, int count, float *scores,
+                          float *best) {
+    for (int i = 0; i < width; i += LANES) {
+        const vf add = v_load(more + i);
+        for (int r = 0; r < count; r++) {
+            const int at = r * width + i;
+            const vf sum = v_load(scores + at) + add;
+            v_store(scores + at, sum);
+            v_store(best + at, larger(sum, v_load(best + at)));
+        }
+    }
+}
+
+static void largest_above(const float *scores, int width, int count, const float *below,
+                          const float *more, float *out) {
+    const vf lowest = v_splat(-__builtin_inff());
+    for (int i = 0; i < width; i += LANES) {
+        vf best = lowest;
+        for (int r = 0; r < count; r++)
+            best = larger(v_load(scores + r * width + i) - v_splat(below[r]), best);
+        best += v_load(more + i);
+        v_store(out + i, (vf)v_choose((vi)(best == best), (vi)best, (vi)lowest));
+    }
+}
+
+/* How many of x are at least `least`. */
+INLINE int32_t count_from(const float *x, int32_t count, float least) {
+    vi sums = {0};
+    int32_t i = 0, total = 0;
+    for (; i + LANES <= count; i += LANES)
+        sums -= (vi)(v_load(x + i) >= v_splat(least));
+    for (; i < count; i++)
+        total += x[i] >= least;
+    for (int lane = 0; lane < LANES; lane++)
+        total += sums[lane];
+    return total;
+}
+
+/* The orders (float_order) of the smallest and of the largest. */
+INLINE void find_range(const float *x, int32_t count, int64_t *low, int64_t *high) {
+    float least = x[0], most = x[0];
+    int32_t i = 0;
+    if (count >= LANES) {
+        vf lows = v_load(x), highs = lows;
+        for (i = LANES; i + LANES <= count; i += LANES) {
+            const vf some = v_load(x + i);
+            lows = (vf)v_choose((vi)(some < lows), (vi)some, (vi)lows);
+            highs = v_max(highs, some);
+        }
+        for (int lane = 0; lane < LANES; lane++) {
+            least = lows[lane] < least ? lows[lane] : least;
+            most = highs[lane] > most ? highs[lane] : most;
+        }
+    }
+    for (; i < count; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
+    }
+    *low = float_order(least);
+    *high = float_order(most);
+}
+
+/* A number that k or more of x are at least, *found of them: the k-th largest, or a
+   smaller one that is above the next. The range of numbers is halved, not of their
+   places. */
+INLINE float find_least(const float *x, int32_t count, int32_t k, int32_t *found) {
+    int64_t least, above;
+    find_range(x, count, &least, &above);
+    *found = count;
+    for (above++; *found != k && above - least > 1;) {
+        const int64_t middle = least + (above - least) / 2;
+        const int32_t some = count_from(x, count, float_of_order((int32_t)middle));
+        if (some >= k) {
+            least = middle;
+            *found = some;
+        } else {
+            above = middle;
+        }
+    }
+    return float_of_order((int32_t)least);
+}
+
+/* Where more than k were found, `least` is one of them, and not all that equal it are
+   taken. */
+INLINE void take_first(const float *x, int32_t count, int32_t k, float least,
+                       int32_t *places) {
+    int32_t equals = k;
+    for (int32_t i = 0; i < count; i++)
+        equals -= x[i] > least;
+    for (int32_t i = 0, taken = 0; taken < k; i++)
+        if (x[i] > least || (x[i] == least && equals-- > 0))
+            places[taken++] = i;
+}
+
+static void largest(const float *x, int32_t count, int32_t k, int32_t *places) {
+    int32_t found = 0, i = 0;
+    if (k == 0)
+        return;
+    const float least = find_least(x, count, k, &found);
+    if (found > k) {
+        take_first(x, count, k, least, places);
+        return;
+    }
+    for (; i + LANES <= count; i += LANES) {
+        unsigned hits = v_greater(v_splat(least), v_load(x + i));
+        for (hits = ~hits & (unsigned)((UINT64_C(1) << LANES) - 1); hits;
+             hits &= hits - 1)
+            *places++ = i + __builtin_ctz(hits);
+    }
+    for (; i < count; i++)
+        if (x[i] >= least)
+            *places++ = i;
+}
+
 static void signs(const float *scores, int width, int bits, uint8_t *planes) {
     for (int plane = 0; plane * 8 < bits; plane++) {
         int count = bits - plane * 8 < 8 ? bits - plane * 8 : 8;

@@ -154,6 +154,53 @@ static void score(const float *panel, int width, int dim, const float *rows,
     }
 }
 
+/* The same of rows that lie anywhere. */
+INLINE void score_tile_at(const float *panel, int width, int dim, const float *rows,
+                          int64_t stride, const int32_t *index, float *scores,
+                          const int R, const int V) {
+    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    const float *row[TILE_ROWS * TILE_VECTORS];
+    UNROLL for (int r = 0; r < R; r++) row[r] = rows + index[r] * stride;
+    for (int d = 0; d < dim; d++) {
+        vf queries[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V; v++)
+            queries[v] = v_load(panel + d * width + v * LANES);
+        UNROLL for (int r = 0; r < R; r++) {
+            vf key = v_splat(row[r][d]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[r * V + v] = v_fma(key, queries[v], sums[r * V + v]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++)
+        v_store(scores + r * width + v * LANES, sums[r * V + v]);
+}
+
+INLINE void score_rows_at(const float *panel, int width, int dim, const float *rows,
+                          int64_t stride, const int32_t *index, int count, float *scores,
+                          const int V) {
+    const int R = V == 1 ? 8 : 4;
+    int r = 0;
+    for (; r + R <= count; r += R)
+        score_tile_at(panel, width, dim, rows, stride, index + r, scores + r * width, R,
+                      V);
+    for (; r < count; r++)
+        score_tile_at(panel, width, dim, rows, stride, index + r, scores + r * width, 1,
+                      V);
+}
+
+static void score_at(const float *panel, int width, int dim, const float *rows,
+                     int64_t stride, const int32_t *index, int count, float *scores) {
+    switch (width / LANES) {
+    case 1:
+        score_rows_at(panel, width, dim, rows, stride, index, count, scores, 1);
+        break;
+    case 2:
+        score_rows_at(panel, width, dim, rows, stride, index, count, scores, 2);
+        break;
+    default: score_rows_at(panel, width, dim, rows, stride, index, count, scores, 3);
+    }
+}
+
 /* R features by V vectors of the output stay in registers while the keys pass. */
 INLINE void mix_tile(const float *weights, int width, const float *rows, int64_t stride,
                      int count, const float *keep, float *out, const int R, const int V) {
@@ -200,6 +247,56 @@ static void mix(const float *weights, int width, const float *rows, int64_t stri
     case 1: mix_features(weights, width, rows, stride, count, dim, keep, out, 1); break;
     case 2: mix_features(weights, width, rows, stride, count, dim, keep, out, 2); break;
     default: mix_features(weights, width, rows, stride, count, dim, keep, out, 3); break;
+    }
+}
+
+INLINE void mix_tile_at(const float *weights, int width, const float *rows,
+                        int64_t stride, const int32_t *index, int count, float *out,
+                        const int R, const int V) {
+    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    for (int r = 0; r < count; r++) {
+        const float *row = rows + index[r] * stride;
+        vf weight[TILE_VECTORS];
+        UNROLL for (int v = 0; v < V; v++)
+            weight[v] = v_load(weights + r * width + v * LANES);
+        UNROLL for (int d = 0; d < R; d++) {
+            vf value = v_splat(row[d]);
+            UNROLL for (int v = 0; v < V; v++)
+                sums[d * V + v] = v_fma(value, weight[v], sums[d * V + v]);
+        }
+    }
+    UNROLL for (int d = 0; d < R; d++) UNROLL for (int v = 0; v < V; v++) {
+        float *place = out + d * width + v * LANES;
+        v_store(place, v_load(place) + sums[d * V + v]);
+    }
+}
+
+INLINE void mix_features_at(const float *weights, int width, const float *rows,
+                            int64_t stride, const int32_t *index, int count, int dim,
+                            float *out, const int V) {
+    const int R = TILE_ROWS * TILE_VECTORS / V;
+    int d = 0;
+    for (; d + R <= dim; d += R)
+        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, R,
+                    V);
+    for (; R > 4 && d + 4 <= dim; d += 4)
+        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, 4,
+                    V);
+    for (; d < dim; d++)
+        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, 1,
+                    V);
+}
+
+static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
+                   const int32_t *index, int count, int dim, float *out) {
+    switch (width / LANES) {
+    case 1:
+        mix_features_at(weights, width, rows, stride, index, count, dim, out, 1);
+        break;
+    case 2:
+        mix_features_at(weights, width, rows, stride, index, count, dim, out, 2);
+        break;
+    default: mix_features_at(weights, width, rows, stride, index, count, dim, out, 3);
     }
 }
 
@@ -369,12 +466,12 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
     }
 }
 
-static void scatter_rows(const float *x, int64_t stride, const int32_t *index,
-                         const float *weights, int64_t count, int dim, float *out,
-                         int64_t out_stride) {
+static void scatter_rows(const float *x, int64_t stride, const int32_t *from,
+                         const int32_t *to, const float *weights, int64_t count, int dim,
+                         float *out, int64_t out_stride) {
     for (int64_t i = 0; i < count; i++) {
-        const float *row = x + i * stride;
-        float *place = out + index[i] * out_stride;
+        const float *row = x + from[i] * stride;
+        float *place = out + to[i] * out_stride;
         const vf weight = v_splat(weights[i]);
         int d = 0;
         for (; d + LANES <= dim; d += LANES)
@@ -392,6 +489,28 @@ INLINE vf sum_vectors(vf *sums) {
     UNROLL for (int n = LANES / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; i++)
         sums[i] = V_LOW(sums[i], sums[i + n]) + V_HIGH(sums[i], sums[i + n]);
     return sums[0];
+}
+
+/* LANES rows at a time, so that their sums fill a vector. */
+static void dots_at(const float *x, int64_t stride, const int32_t *index, int64_t rows,
+                    int dim, const float *a, float *out) {
+    for (int64_t first = 0; first < rows; first += LANES) {
+        const int live = rows - first < LANES ? (int)(rows - first) : LANES;
+        const float *row[LANES];
+        vf sums[LANES] = {{0}};
+        int d = 0;
+        for (int r = 0; r < LANES; r++)
+            row[r] = x + index[first + (r < live ? r : 0)] * stride;
+        for (; d + LANES <= dim; d += LANES) {
+            const vf by = v_load(a + d);
+            UNROLL for (int r = 0; r < LANES; r++)
+                sums[r] = v_fma(v_load(row[r] + d), by, sums[r]);
+        }
+        for (int r = 0; r < live && d < dim; r++)
+            sums[r] = v_fma(v_load_some(row[r] + d, dim - d), v_load_some(a + d, dim - d),
+                            sums[r]);
+        v_store_some(out + first, sum_vectors(sums), live);
+    }
 }
 
 /* LANES / 2 rows at a time, so that the sums of both vectors fill one. */

@@ -18,6 +18,7 @@
 #include <float.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/list.h"
 #include "shoal.h"
@@ -127,6 +128,20 @@ static inline uint64_t candidate_pack(float score, int32_t key) {
     } pun = {score};
     uint32_t ordered = pun.bits & 0x80000000u ? ~pun.bits : pun.bits | 0x80000000u;
     return (uint64_t)ordered << 32 | (0xffffffffu - (uint32_t)key);
+}
+
+/* A number whose order as an integer is the float's, and the float of such a number. */
+static inline int32_t float_order(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+}
+
+static inline float float_of_order(int32_t order) {
+    const int32_t bits = order ^ (int32_t)((uint32_t)(order >> 31) >> 1);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }
 
 static inline int32_t candidate_key(uint64_t candidate) {

@@ -24,6 +24,11 @@
        1. */                                                                             \
     KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,     \
                  int count, int dim, const float *keep, float *out))                     \
+    /* The same two of rows index[r], without `keep`. */                                 \
+    KERNEL(score_at, (const float *panel, int width, int dim, const float *rows,         \
+                      int64_t stride, const int32_t *index, int count, float *scores))   \
+    KERNEL(mix_at, (const float *weights, int width, const float *rows, int64_t stride,  \
+                    const int32_t *index, int count, int dim, float *out))               \
     /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`   \
        columns, any width >= lanes; out is [count] rows, `out_stride` apart. */          \
     KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,      \
@@ -76,14 +81,28 @@
        set. index NULL: row i; weights NULL: 1. */                                       \
     KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,              \
                       const float *weights, int64_t count, int dim, float *sums))        \
-    /* out[index[i]][d] += weights[i] * x[i][d] for i < count, in order, by fused        \
+    /* out[to[i]][d] += weights[i] * x[from[i]][d] for i < count, in order, by fused     \
        multiply-add: the same bits on every instruction set. */                          \
-    KERNEL(scatter_rows, (const float *x, int64_t stride, const int32_t *index,          \
-                          const float *weights, int64_t count, int dim, float *out,      \
-                          int64_t out_stride))                                           \
+    KERNEL(scatter_rows, (const float *x, int64_t stride, const int32_t *from,           \
+                          const int32_t *to, const float *weights, int64_t count,        \
+                          int dim, float *out, int64_t out_stride))                      \
+    /* out[r] = x[index[r]] . a for r < rows. */                                         \
+    KERNEL(dots_at, (const float *x, int64_t stride, const int32_t *index, int64_t rows, \
+                     int dim, const float *a, float *out))                               \
     /* with_a[r] = x[r] . a and with_b[r] = x[r] . b for r < rows. */                    \
     KERNEL(two_dots, (const float *x, int64_t stride, int64_t rows, int dim,             \
                       const float *a, const float *b, float *with_a, float *with_b))     \
+    /* scores[r][i] += more[i] for r < count, and best[r][i] = the larger of it and the  \
+       sum. */                                                                           \
+    KERNEL(add_and_raise, (const float *more, int width, int count, float *scores,       \
+                           float *best))                                                 \
+    /* out[i] = more[i] + the largest over r < count of scores[r][i] - below[r]; -inf    \
+       where that is NaN. */                                                             \
+    KERNEL(largest_above, (const float *scores, int width, int count,                    \
+                           const float *below, const float *more, float *out))           \
+    /* places = where the k largest of x [count] are, in their order; 0 <= k <= count. Of \
+       equal ones the first are taken. x has no NaN. */                                  \
+    KERNEL(largest, (const float *x, int32_t count, int32_t k, int32_t *places))         \
     /* ---- Between the products of a model: body_layers.h ---- */                       \
     /* y[i] += x[i]. */                                                                  \
     KERNEL(add, (int64_t count, const float *x, float *y))                               \

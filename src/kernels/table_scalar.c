@@ -48,6 +48,23 @@ static void mix(const float *weights, int width, const float *rows, int64_t stri
         }
 }
 
+static void score_at(const float *panel, int width, int dim, const float *rows,
+                     int64_t stride, const int32_t *index, int count, float *scores) {
+    for (int r = 0; r < count; r++)
+        score(panel, width, dim, rows + index[r] * stride, stride, 1, scores + r * width);
+}
+
+static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
+                   const int32_t *index, int count, int dim, float *out) {
+    for (int d = 0; d < dim; d++)
+        for (int i = 0; i < width; i++) {
+            float sum = 0;
+            for (int r = 0; r < count; r++)
+                sum = fmaf(rows[index[r] * stride + d], weights[r * width + i], sum);
+            out[d * width + i] += sum;
+        }
+}
+
 static void spread(const float *weights, int64_t width, int lanes, const float *x,
                    int64_t stride, int dim, int count, float *out, int64_t out_stride) {
     for (int r = 0; r < count; r++)
@@ -190,14 +207,56 @@ static void sum_rows(const float *x, int64_t stride, const int32_t *index,
     }
 }
 
-static void scatter_rows(const float *x, int64_t stride, const int32_t *index,
-                         const float *weights, int64_t count, int dim, float *out,
-                         int64_t out_stride) {
+static void scatter_rows(const float *x, int64_t stride, const int32_t *from,
+                         const int32_t *to, const float *weights, int64_t count, int dim,
+                         float *out, int64_t out_stride) {
     for (int64_t i = 0; i < count; i++)
         for (int d = 0; d < dim; d++) {
-            float *place = out + index[i] * out_stride + d;
-            *place = fmaf(weights[i], x[i * stride + d], *place);
+            float *place = &out[to[i] * out_stride + d];
+            *place = fmaf(weights[i], x[from[i] * stride + d], *place);
         }
+}
+
+static void dots_at(const float *x, int64_t stride, const int32_t *index, int64_t rows,
+                    int dim, const float *a, float *out) {
+    for (int64_t r = 0; r < rows; r++) {
+        out[r] = 0;
+        for (int d = 0; d < dim; d++)
+            out[r] = fmaf(x[index[r] * stride + d], a[d], out[r]);
+    }
+}
+
+static void add_and_raise(const float *more, int width, int count, float *scores,
+                          float *best) {
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < width; i++) {
+            const int at = r * width + i;
+            scores[at] += more[i];
+            best[at] = scores[at] > best[at] ? scores[at] : best[at];
+        }
+}
+
+static void largest_above(const float *scores, int width, int count, const float *below,
+                          const float *more, float *out) {
+    for (int i = 0; i < width; i++) {
+        float best = -INFINITY;
+        for (int r = 0; r < count; r++) {
+            const float above = scores[r * width + i] - below[r];
+            best = above > best ? above : best;
+        }
+        best += more[i];
+        out[i] = best == best ? best : -INFINITY;
+    }
+}
+
+static void largest(const float *x, int32_t count, int32_t k, int32_t *places) {
+    for (int32_t i = 0, taken = 0; i < count && taken < k; i++) {
+        int32_t better = 0;
+        for (int32_t j = 0; j < count && better < k; j++)
+            better += x[j] > x[i] || (x[j] == x[i] && j < i);
+        if (better < k)
+            places[taken++] = i;
+    }
 }
 
 static void two_dots(const float *x, int64_t stride, int64_t rows, int dim,

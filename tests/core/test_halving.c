@@ -28,10 +28,10 @@ static void fill(float *rows, int64_t n, int rank, character what) {
 static void halve(float *rows, int32_t *order, int64_t n, int rank, int64_t leaf) {
     halving_work work;
     block_layout measured = {0};
-    sh_halving_place(&work, rank, &measured);
+    sh_halving_place(&work, sh_kernel_table_at(0), rank, &measured);
     block_layout place = {.base = aligned_alloc(64, (measured.bytes + 63) / 64 * 64)};
     char *memory = place.base;
-    sh_halving_place(&work, rank, &place);
+    sh_halving_place(&work, sh_kernel_table_at(0), rank, &place);
     for (int64_t i = 0; i < n; i++)
         order[i] = (int32_t)i;
     sh_halve(&work, rows, order, n, leaf);

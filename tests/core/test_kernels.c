@@ -115,6 +115,68 @@ static void mix_once(const kernel_table *table, int width, int count, int dim, i
 
 CHECK(mix, walk(table, ALL_DIMS, 2, mix_once))
 
+static void score_at_once(const kernel_table *table, int width, int count, int dim,
+                          int salt) {
+    const int stride = dim + count % 3 + salt, all = count + 5;
+    float *panel = random_panel(dim, width), *rows = random_rows(all, stride, dim);
+    int32_t *index = random_index(count, all);
+    float_pair scores = pair_create(count * width);
+    SCALAR->score_at(panel, width, dim, rows, stride, index, count, scores.expected);
+    table->score_at(panel, width, dim, rows, stride, index, count, scores.actual);
+    compare_bits(scores, "score_at", table);
+    guarded_finish("score_at");
+}
+
+CHECK(score_at, walk(table, ALL_DIMS, 1, score_at_once))
+
+static void mix_at_once(const kernel_table *table, int width, int count, int dim,
+                        int salt) {
+    const int stride = dim + count % 3 + salt, all = count + 5;
+    float *weights = random_panel(count, width), *rows = random_rows(all, stride, dim);
+    int32_t *index = random_index(count, all);
+    float_pair out = pair_create(dim * width);
+    SCALAR->mix_at(weights, width, rows, stride, index, count, dim, out.expected);
+    table->mix_at(weights, width, rows, stride, index, count, dim, out.actual);
+    compare_bits(out, "mix_at", table);
+    guarded_finish("mix_at");
+}
+
+CHECK(mix_at, walk(table, ALL_DIMS, 1, mix_at_once))
+
+static void add_and_raise_once(const kernel_table *table, int width, int count, int dim,
+                               int salt) {
+    (void)dim;
+    float *more = random_panel(1, width);
+    float_pair scores = pair_create(count * width), best = pair_create(count * width);
+    if (salt && count > 0)
+        scores.expected[0] = scores.actual[0] = NAN; /* is never the best */
+    SCALAR->add_and_raise(more, width, count, scores.expected, best.expected);
+    table->add_and_raise(more, width, count, scores.actual, best.actual);
+    pair_compare(scores, 0, "add_and_raise", table->isa);
+    pair_compare(best, 0, "add_and_raise", table->isa);
+    guarded_finish("add_and_raise");
+}
+
+CHECK(add_and_raise, walk(table, 1, 2, add_and_raise_once))
+
+static void largest_above_once(const kernel_table *table, int width, int count, int dim,
+                               int salt) {
+    (void)dim;
+    float *scores = random_panel(count, width), *more = random_panel(1, width);
+    float *below = random_rows(1, count, count);
+    float_pair out = pair_create(width);
+    if (salt == 1)
+        more[width / 2] = NAN;
+    if (salt == 2 && count > 0)
+        scores[width / 2] = NAN;
+    SCALAR->largest_above(scores, width, count, below, more, out.expected);
+    table->largest_above(scores, width, count, below, more, out.actual);
+    compare_bits(out, "largest_above", table);
+    guarded_finish("largest_above");
+}
+
+CHECK(largest_above, walk(table, 1, 3, largest_above_once))
+
 static void add_across_once(const kernel_table *table, int width, int count, int dim,
                             int salt) {
     const int lanes = dim < width ? dim : width, stride = count + salt;
@@ -455,12 +517,12 @@ static void scatter_once(const kernel_table *table, int count, int dim) {
     const int stride = dim + dim % 3;
     float *x = random_rows(count, stride, dim);
     float *weights = random_rows(1, count, count);
-    int32_t *index = random_index(count, count);
+    int32_t *index = random_index(count, count), *from = random_index(count, count);
     for (int i = 0; i < count; i++)
         index[i] %= PLACES;
     float_pair out = pair_create(PLACES * dim);
-    SCALAR->scatter_rows(x, stride, index, weights, count, dim, out.expected, dim);
-    table->scatter_rows(x, stride, index, weights, count, dim, out.actual, dim);
+    SCALAR->scatter_rows(x, stride, from, index, weights, count, dim, out.expected, dim);
+    table->scatter_rows(x, stride, from, index, weights, count, dim, out.actual, dim);
     compare_bits(out, "scatter_rows", table);
     guarded_finish("scatter_rows");
 }
@@ -489,6 +551,46 @@ static void check_two_dots(const kernel_table *table) {
     for (int rows = 0; rows <= 35; rows++)
         for (int d = 0; d < ALL_DIMS; d++)
             two_dots_once(table, rows, dim_at(d));
+}
+
+static void dots_at_once(const kernel_table *table, int rows, int dim) {
+    const int stride = dim + dim % 3;
+    float *x = random_rows(rows + 3, stride, dim), *a = random_rows(1, dim, dim);
+    int32_t *index = random_index(rows, rows + 3);
+    float_pair out = pair_create(rows);
+    SCALAR->dots_at(x, stride, index, rows, dim, a, out.expected);
+    table->dots_at(x, stride, index, rows, dim, a, out.actual);
+    pair_compare(out, 8 * EPSILON * (float)(dim + 1), "dots_at", table->isa);
+    guarded_finish("dots_at");
+}
+
+static void check_dots_at(const kernel_table *table) {
+    for (int rows = 0; rows <= 35; rows++)
+        for (int d = 0; d < ALL_DIMS; d++)
+            dots_at_once(table, rows, dim_at(d));
+}
+
+/* Numbers of all sizes; with few different ones, so that many are equal; and infinities. */
+static void largest_once(const kernel_table *table, int count, int k, int salt) {
+    float *x = random_rows(1, count, count);
+    int32_t expected[1100], actual[1100];
+    for (int i = 0; i < count; i++) {
+        x[i] = salt == 1 ? floorf(2 * x[i]) : x[i] * powf(10, 8 * x[(i * 7) % count]);
+        if (salt == 2 && i % 3 == 0)
+            x[i] = i % 2 ? INFINITY : -INFINITY;
+    }
+    SCALAR->largest(x, count, k, expected);
+    table->largest(x, count, k, actual);
+    bytes_compare(expected, actual, sizeof *actual * (size_t)k, "largest", table->isa);
+    guarded_finish("largest");
+}
+
+static void check_largest(const kernel_table *table) {
+    const int counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 33, 100, 257, 1100};
+    for (int64_t i = 0; i < COUNT_OF(counts); i++)
+        for (int salt = 0; salt < 3; salt++)
+            for (int part = 0; part <= 4; part++)
+                largest_once(table, counts[i], counts[i] * part / 4, salt);
 }
 
 /* ---- Between the products of a model ---------------------------------------------- */
