@@ -252,7 +252,7 @@ static void query_gradients(const tilted_head *head, const member_panel *now,
         return;
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
     run->mix_at(own->slopes, width, head->view.k.data, head->view.k.stride, own->keys,
-                now->count, dim, panel->grad_q);
+                now->count, dim, NULL, panel->grad_q);
     run->mix(own->grad_shift, width, head->state.projection, dim, rank + 1, dim, NULL,
              panel->grad_q);
     run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,

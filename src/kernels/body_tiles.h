@@ -251,8 +251,8 @@ static void mix(const float *weights, int width, const float *rows, int64_t stri
 }
 
 INLINE void mix_tile_at(const float *weights, int width, const float *rows,
-                        int64_t stride, const int32_t *index, int count, float *out,
-                        const int R, const int V) {
+                        int64_t stride, const int32_t *index, int count,
+                        const float *keep, float *out, const int R, const int V) {
     vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
     for (int r = 0; r < count; r++) {
         const float *row = rows + index[r] * stride;
@@ -267,36 +267,40 @@ INLINE void mix_tile_at(const float *weights, int width, const float *rows,
     }
     UNROLL for (int d = 0; d < R; d++) UNROLL for (int v = 0; v < V; v++) {
         float *place = out + d * width + v * LANES;
-        v_store(place, v_load(place) + sums[d * V + v]);
+        vf kept = keep ? v_fma(v_load(place), v_load(keep + v * LANES), sums[d * V + v])
+                       : v_load(place) + sums[d * V + v];
+        v_store(place, kept);
     }
 }
 
 INLINE void mix_features_at(const float *weights, int width, const float *rows,
                             int64_t stride, const int32_t *index, int count, int dim,
-                            float *out, const int V) {
+                            const float *keep, float *out, const int V) {
     const int R = TILE_ROWS * TILE_VECTORS / V;
     int d = 0;
     for (; d + R <= dim; d += R)
-        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, R,
-                    V);
+        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
+                    R, V);
     for (; R > 4 && d + 4 <= dim; d += 4)
-        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, 4,
-                    V);
+        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
+                    4, V);
     for (; d < dim; d++)
-        mix_tile_at(weights, width, rows + d, stride, index, count, out + d * width, 1,
-                    V);
+        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
+                    1, V);
 }
 
 static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
-                   const int32_t *index, int count, int dim, float *out) {
+                   const int32_t *index, int count, int dim, const float *keep,
+                   float *out) {
     switch (width / LANES) {
     case 1:
-        mix_features_at(weights, width, rows, stride, index, count, dim, out, 1);
+        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 1);
         break;
     case 2:
-        mix_features_at(weights, width, rows, stride, index, count, dim, out, 2);
+        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 2);
         break;
-    default: mix_features_at(weights, width, rows, stride, index, count, dim, out, 3);
+    default:
+        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 3);
     }
 }
 
@@ -486,9 +490,25 @@ static void scatter_rows(const float *x, int64_t stride, const int32_t *from,
 
 /* LANES vectors become one: lane i is the sum of vector i's lanes. */
 INLINE vf sum_vectors(vf *sums) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    /* Within the halves of a vector, and only then across. */
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        const vf a = sums[i], b = sums[i + 1];
+        sums[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        const vf a = sums[i], b = sums[i + 2];
+        sums[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+                  __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+    return __builtin_shufflevector(sums[0], sums[4], 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(sums[0], sums[4], 4, 5, 6, 7, 12, 13, 14, 15);
+#else
     UNROLL for (int n = LANES / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; i++)
         sums[i] = V_LOW(sums[i], sums[i + n]) + V_HIGH(sums[i], sums[i + n]);
     return sums[0];
+#endif
 }
 
 /* LANES rows at a time, so that their sums fill a vector. */
