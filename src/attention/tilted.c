@@ -157,6 +157,9 @@ static void place_backward_thread(tilted_thread *own, const tilted_sizes *size,
                                   int64_t width, block_layout *work) {
     const int64_t near = 2 * size->near + 1, r = size->rank;
     own->slopes = floats(work, size->k + size->M + near, width);
+    own->direct_weights = floats(work, KEY_BLOCK, 1);
+    own->direct_slopes = floats(work, KEY_BLOCK, 1);
+    own->direct_exact = sh_reserve(work, KEY_BLOCK, 1);
     own->member_q = floats(work, width, size->dim);
     own->member_dout = floats(work, width, size->value_dim);
     own->grad_exact_keys = floats(work, size->k, size->dim);
@@ -220,11 +223,21 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     own->point_panel = floats(work, r, width);
     own->point_scores = floats(work, size->M, width);
     own->near_weights = floats(work, near, 1);
+    const int64_t some = max(max(KEY_BLOCK, near), max(size->p, size->M));
+    own->direct_scores = floats(work, some, 1);
+    own->direct_keys = sh_reserve(work, some, sizeof(int32_t));
+    own->hidden_keys = sh_reserve(work, near, sizeof(int32_t));
+    own->is_pooled = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
+    own->pool_direct = floats(work, size->p, 1);
+    own->tail_logs = floats(work, size->M, 1);
+    own->tails = floats(work, size->M, size->value_dim);
     own->row = floats(work, max(size->dim, size->wide), 1);
     if (plan->with_backward)
         place_backward_thread(own, size, width, work);
-    if (own->is_exact)
+    if (own->is_exact) {
         memset(own->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
+        memset(own->is_pooled, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
+    }
 }
 
 static void place_tilted(shoal_plan *plan, block_layout *work, block_layout *state) {
@@ -556,8 +569,12 @@ static void square_coordinates(const tilted_head *head, int count, tilted_thread
 static topk_lists lists_of(const tilted_head *head, tilted_thread *own, int p) {
     const int64_t lane = (int64_t)p * head->run->panel;
     const int32_t k = (int32_t)head->size->p;
-    return (topk_lists){head->run, k, own->candidates + lane * topk_capacity(k),
-                        own->counts + lane, own->floor + lane, &own->scratch};
+    return (topk_lists){head->run,
+                        k,
+                        own->candidates + lane * topk_capacity(k),
+                        own->counts + lane,
+                        own->floor + lane,
+                        &own->scratch};
 }
 
 static void start_panel(const tilted_head *head, query_panel *panel, int p,

@@ -134,7 +134,18 @@ typedef struct {
     float *point_panel;  /* [r][panel] */
     float *point_scores; /* [M][panel] */
     float *near_weights; /* [2 near + 1] */
-    float *row;          /* [max(D, Dv + r)] */
+    /* Queries whose rest was lost by subtraction: */
+    float *direct_scores; /* [max(KEY_BLOCK, p, k, M)], of some keys */
+    int32_t *direct_keys; /* the same */
+    int32_t *hidden_keys; /* [2 near + 1] */
+    int has_direct;       /* what follows is of the group at work */
+    uint64_t *is_pooled;  /* [S bits] */
+    float *pool_direct;   /* [p]: c_j . k_l */
+    float *tail_logs;     /* [M]: log of the sum over keys outside the pool */
+    float *tails;         /* [M][Dv]: their mean */
+    float *direct_weights, *direct_slopes; /* [KEY_BLOCK]; backward */
+    uint8_t *direct_exact;                 /* the same */
+    float *row;                            /* [max(D, Dv + r)] */
     /* Backward: */
     float *slopes;                 /* as scores */
     float *member_q, *member_dout; /* [panel][D], [panel][Dv] */
@@ -228,13 +239,17 @@ static inline int tilted_near_rows(const tilted_head *head, int64_t j) {
                : 0;
 }
 
+static inline int bit_of(const uint64_t *bits, int64_t l) {
+    return bits[l / 64] >> (l % 64) & 1;
+}
+
 static inline int tilted_is_exact(const tilted_thread *own, int64_t l) {
-    return own->is_exact[l / 64] >> (l % 64) & 1;
+    return bit_of(own->is_exact, l);
 }
 
 /* What is left of the clusters' sums was found by subtraction, to a rounding error of the
    whole sums. A query for which those weigh more than this beside its softmax's sum is
-   computed key by key instead. Hardly any is. */
+   computed without subtraction instead. Hardly any is, unless scores are sharp. */
 enum { TILTED_STRAIN = 32 };
 
 void sh_tilted_backward(const attention_call *call);

@@ -51,51 +51,77 @@ static float *near_rows(const member_panel *now, float *rows) {
 
 /* ---- A query that forward computed key by key -------------------------------------- */
 
-/* Weight of key l in the rest of lane i's query, and its slope; 0 where l is exact. */
-static double direct_weight(const tilted_head *head, const member_panel *now, int lane,
-                            int64_t l, const tilted_thread *own, double *slope) {
+/* Scores of keys first .. of the lane's query: its own on X and near keys, which
+   direct_exact tells, else the centroid's, tilted. */
+static void score_directly(const tilted_head *head, int64_t j, int64_t i, int lane,
+                           int width, int64_t first, int count, tilted_thread *own) {
+    const row_view q = head->view.q, k = head->view.k;
+    float *scores = own->direct_scores, *shared = own->direct_weights;
+    head->run->two_dots(k.data + first * k.stride, k.stride, count, head->size->dim,
+                        q.data + i * q.stride,
+                        head->state.centroids + j * head->size->dim, scores, shared);
+    for (int a = 0; a < count; a++) {
+        const int64_t l = first + a, m = head->state.key_clusters[l];
+        own->direct_exact[a] =
+            (head->size->near > 0 && llabs(l - i) <= head->size->near) ||
+            tilted_is_exact(own, l);
+        scores[a] = head->scale * (own->direct_exact[a] ? scores[a] : shared[a]) +
+                    (own->direct_exact[a] ? 0 : own->tilts[m * width + lane]);
+    }
+}
+
+/* Weights of keys first .. in the rest of the lane's query, 0 where they are exact, and
+   gradients of their scores. */
+static void weigh_directly(const tilted_head *head, const member_panel *now, int lane,
+                           int64_t first, int count, tilted_thread *own) {
+    const row_view v = head->view.v;
+    const int Dv = head->size->value_dim;
     const int64_t i = now->members[lane];
-    const float *c = head->state.centroids + now->j * head->size->dim;
-    const float *key = head->view.k.data + l * head->view.k.stride;
-    const float *value = head->view.v.data + l * head->view.v.stride;
-    const float *dout = own->member_dout + (int64_t)lane * head->size->value_dim;
-    double score = 0;
-    *slope = -(double)now->panel->delta[lane];
-    if ((now->near > 0 && llabs(l - i) <= head->size->near) || tilted_is_exact(own, l))
-        return 0;
-    for (int d = 0; d < head->size->dim; d++)
-        score += (double)c[d] * (double)key[d];
-    for (int d = 0; d < head->size->value_dim; d++)
-        *slope += (double)dout[d] * (double)value[d];
-    const int64_t m = head->state.key_clusters[l];
-    return exp((double)head->scale * score +
-               (double)own->tilts[m * now->panel->width + lane] -
-               (double)head->state.log_sums[i]);
+    const float *dout = own->member_dout + (int64_t)lane * Dv;
+    score_directly(head, now->j, i, lane, now->panel->width, first, count, own);
+    head->run->two_dots(v.data + first * v.stride, v.stride, count, Dv, dout, dout,
+                        own->direct_slopes, own->direct_weights);
+    for (int a = 0; a < count; a++) {
+        const float weight = own->direct_exact[a]
+                                 ? 0
+                                 : expf(own->direct_scores[a] - head->state.log_sums[i]);
+        own->direct_weights[a] = weight;
+        own->direct_slopes[a] = weight *
+                                (own->direct_slopes[a] - now->panel->delta[lane]);
+    }
 }
 
 static void direct_tilts(const tilted_head *head, const member_panel *now, int lane,
                          tilted_thread *own) {
     const int width = now->panel->width;
     float *tilts = pair_rows(now, own->slopes);
-    for (int64_t l = 0; l < head->view.keys; l++) {
-        double slope;
-        const double weight = direct_weight(head, now, lane, l, own, &slope);
-        tilts[head->state.key_clusters[l] * width + lane] += (float)(weight * slope);
+    for (int64_t first = 0; first < head->view.keys; first += KEY_BLOCK) {
+        const int count = (int)min(KEY_BLOCK, head->view.keys - first);
+        weigh_directly(head, now, lane, first, count, own);
+        for (int a = 0; a < count; a++)
+            tilts[head->state.key_clusters[first + a] * width + lane] +=
+                own->direct_slopes[a];
     }
 }
 
 static void direct_scatter(const tilted_head *head, const member_panel *now, int lane,
                            tilted_thread *own) {
-    const float *c = head->state.centroids + now->j * head->size->dim;
+    const row_view k = head->view.k;
+    const int dim = head->size->dim;
+    const float *c = head->state.centroids + now->j * dim;
     const float *dout = own->member_dout + (int64_t)lane * head->size->value_dim;
-    for (int64_t l = 0; l < head->view.keys; l++) {
-        double slope;
-        const double weight = direct_weight(head, now, lane, l, own, &slope);
-        const float dscore = (float)(weight * slope) * head->scale;
-        add_row(head->dv, l, (float)weight, dout, head->size->value_dim);
-        add_row(head->dk, l, dscore, c, head->size->dim);
-        add_scaled(own->grad_centroid, dscore,
-                   head->view.k.data + l * head->view.k.stride, head->size->dim);
+    for (int64_t first = 0; first < head->view.keys; first += KEY_BLOCK) {
+        const int count = (int)min(KEY_BLOCK, head->view.keys - first);
+        weigh_directly(head, now, lane, first, count, own);
+        for (int a = 0; a < count; a++) {
+            own->direct_slopes[a] *= head->scale;
+            add_row(head->dv, first + a, own->direct_weights[a], dout,
+                    head->size->value_dim);
+            add_row(head->dk, first + a, own->direct_slopes[a], c, dim);
+        }
+        head->run->sum_rows(k.data + first * k.stride, k.stride, NULL, own->direct_slopes,
+                            count, dim, own->row);
+        add_scaled(own->grad_centroid, 1, own->row, dim);
     }
 }
 

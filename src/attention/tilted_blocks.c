@@ -351,42 +351,166 @@ int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
     return count + M + near;
 }
 
-/* ---- A query that is computed key by key ------------------------------------------- */
+/* ---- A query whose rest was lost by subtraction ------------------------------------ */
 
-/* Its score with key l: its own on X and near keys, else the centroid's, tilted. */
-static double direct_score(const tilted_head *head, int64_t j, int64_t i, int lane,
-                           int width, int64_t l, const tilted_thread *own) {
-    const int near = head->size->near > 0 && llabs(l - i) <= head->size->near;
-    const int exact = near || tilted_is_exact(own, l);
-    const float *x = exact ? head->view.q.data + i * head->view.q.stride
-                           : head->state.centroids + j * head->size->dim;
-    const float *key = head->view.k.data + l * head->view.k.stride;
-    double sum = 0;
-    for (int d = 0; d < head->size->dim; d++)
-        sum += (double)x[d] * (double)key[d];
-    const int64_t m = head->state.key_clusters[l];
-    return (double)head->scale * sum + (exact ? 0 : (double)own->tilts[m * width + lane]);
+/* Without subtraction: what keys outside the pool have in the clusters, summed again, for
+   a group that has such a query; and the pool's keys one by one. So it costs a pass over
+   the keys for every such group, and a pass over the pool for every such query. */
+static void load_tail(const tilted_head *head, int64_t j, int64_t m, tilted_thread *own) {
+    const row_view k = head->view.k, v = head->view.v;
+    const int Dv = head->size->value_dim, dim = head->size->dim;
+    const int64_t last = head->slot->keys.offsets[m + 1];
+    float *tail = own->tails + m * Dv, *scores = own->direct_scores;
+    float top = LOWEST_SCORE, mass = 0;
+    memset(tail, 0, sizeof(float) * (size_t)Dv);
+    for (int64_t at = head->slot->keys.offsets[m]; at < last; at += KEY_BLOCK) {
+        const int count = (int)min(KEY_BLOCK, last - at);
+        const int32_t *keys = head->slot->keys.order + at;
+        head->run->dots_at(k.data, k.stride, keys, count, dim,
+                           head->state.centroids + j * dim, scores);
+        const float before = top;
+        for (int x = 0; x < count; x++) {
+            scores[x] = bit_of(own->is_pooled, keys[x]) ? -INFINITY
+                                                        : head->scale * scores[x];
+            top = scores[x] > top ? scores[x] : top;
+        }
+        const float keep = expf(before - top);
+        mass *= keep;
+        for (int x = 0; x < count; x++)
+            mass += scores[x] = expf(scores[x] - top);
+        head->run->sum_rows(v.data, v.stride, keys, scores, count, Dv, own->row);
+        for (int d = 0; d < Dv; d++)
+            tail[d] = tail[d] * keep + own->row[d];
+    }
+    own->tail_logs[m] = mass > 0 ? top + logf(mass) : no_score;
+    for (int d = 0; d < Dv && mass > 0; d++)
+        tail[d] /= mass;
 }
 
-static void attend_directly(const tilted_head *head, int64_t j, int lane, int width,
-                            int64_t i, tilted_thread *own) {
-    const int Dv = head->size->value_dim;
-    const row_view v = head->view.v;
-    float *out = head->out.data + i * head->out.stride;
-    double largest = -INFINITY, sum = 0;
-    for (int64_t l = 0; l < head->view.keys; l++)
-        largest = fmax(largest, direct_score(head, j, i, lane, width, l, own));
-    memset(out, 0, sizeof *out * (size_t)Dv);
-    for (int64_t l = 0; l < head->view.keys; l++) {
-        const double weight =
-            exp(direct_score(head, j, i, lane, width, l, own) - largest);
-        sum += weight;
-        add_scaled(out, (float)weight, v.data + l * v.stride, Dv);
+static void load_direct(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const row_view k = head->view.k;
+    const int32_t count = head->state.pool_counts[j];
+    const int32_t *pool = head->state.pools + j * head->size->p;
+    for (int32_t x = 0; x < count; x++)
+        own->is_pooled[pool[x] / 64] |= (uint64_t)1 << (pool[x] % 64);
+    head->run->dots_at(k.data, k.stride, pool, count, head->size->dim,
+                       head->state.centroids + j * head->size->dim, own->pool_direct);
+    for (int64_t m = 0; m < head->size->M; m++)
+        load_tail(head, j, m, own);
+    own->has_direct = 1;
+}
+
+static void leave_direct(const tilted_head *head, int64_t j, tilted_thread *own) {
+    const int32_t *pool = head->state.pools + j * head->size->p;
+    for (int32_t x = 0; x < head->state.pool_counts[j] && own->has_direct; x++)
+        own->is_pooled[pool[x] / 64] = 0;
+    own->has_direct = 0;
+}
+
+/* A softmax that is added up, or taken off, part by part. */
+typedef struct {
+    const tilted_head *head;
+    tilted_thread *own;
+    double largest, sum;
+    float *out;
+} direct_sum;
+
+/* Scores of `count` rows; index NULL: rows 0, 1, ... */
+static void add_direct(direct_sum *total, float *scores, int count, double sign,
+                       row_view rows, const int32_t *index) {
+    const int Dv = total->head->size->value_dim;
+    double top = total->largest;
+    for (int x = 0; x < count && sign > 0; x++)
+        top = !((double)scores[x] <= top) ? (double)scores[x] : top;
+    const double keep = exp(total->largest - top);
+    total->sum *= keep;
+    for (int x = 0; x < count; x++) {
+        const double weight = sign * exp((double)scores[x] - top);
+        total->sum += weight;
+        scores[x] = (float)weight;
     }
+    total->head->run->sum_rows(rows.data, rows.stride, index, scores, count, Dv,
+                               total->own->row);
     for (int d = 0; d < Dv; d++)
-        out[d] = (float)((double)out[d] / sum);
+        total->out[d] = total->out[d] * (float)keep + total->own->row[d];
+    total->largest = top;
+}
+
+/* Near keys outside X: their own scores; and what they have in the tails, which is taken
+   off once those are there: `hidden` and hidden_keys. Returns how many such there are. */
+static int add_near_directly(direct_sum *total, int64_t j, int64_t i, int lane,
+                             int width) {
+    const tilted_head *head = total->head;
+    tilted_thread *own = total->own;
+    const row_view q = head->view.q, k = head->view.k;
+    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
+    float *shared = own->unused;
+    int32_t *keys = own->direct_keys;
+    int count = 0, hiding = 0;
+    head->run->two_dots(k.data + first * k.stride, k.stride, last - first,
+                        head->size->dim, q.data + i * q.stride,
+                        head->state.centroids + j * head->size->dim, own->near_weights,
+                        shared);
+    for (int64_t l = first; l < last; l++) {
+        if (tilted_is_exact(own, l))
+            continue;
+        own->direct_scores[count] = head->scale * own->near_weights[l - first];
+        keys[count++] = (int32_t)l;
+        if (bit_of(own->is_pooled, l))
+            continue;
+        own->hidden[hiding] = head->scale * shared[l - first] +
+                              own->tilts[head->state.key_clusters[l] * width + lane];
+        own->hidden_keys[hiding++] = (int32_t)l;
+    }
+    add_direct(total, own->direct_scores, count, 1, head->view.v, keys);
+    return hiding;
+}
+
+/* Keys of the pool that are neither in X nor near. */
+static void add_pool_directly(direct_sum *total, int64_t j, int64_t i, int lane,
+                              int width) {
+    const tilted_head *head = total->head;
+    tilted_thread *own = total->own;
+    const int32_t *pool = head->state.pools + j * head->size->p;
+    const int64_t near = tilted_near_rows(head, j) > 0 ? head->size->near : -1;
+    int count = 0;
+    for (int32_t x = 0; x < head->state.pool_counts[j]; x++) {
+        const int64_t l = pool[x], m = head->state.key_clusters[l];
+        if (tilted_is_exact(own, l) || llabs(l - i) <= near)
+            continue;
+        own->direct_scores[count] = head->scale * own->pool_direct[x] +
+                                    own->tilts[m * width + lane];
+        own->direct_keys[count++] = (int32_t)l;
+    }
+    add_direct(total, own->direct_scores, count, 1, head->view.v, own->direct_keys);
+}
+
+static void attend_directly(const tilted_head *head, int64_t j, int count, int lane,
+                            int width, int64_t i, tilted_thread *own) {
+    const int Dv = head->size->value_dim, M = (int)head->size->M;
+    const row_view q = head->view.q, k = head->view.k;
+    float *out = head->out.data + i * head->out.stride, *scores = own->direct_scores;
+    int hiding = 0;
+    direct_sum total = {head, own, (double)LOWEST_SCORE, 0, out};
+    if (!own->has_direct)
+        load_direct(head, j, own);
+    memset(out, 0, sizeof *out * (size_t)Dv);
+    head->run->dots_at(k.data, k.stride, own->keys, count, head->size->dim,
+                       q.data + i * q.stride, scores);
+    for (int x = 0; x < count; x++)
+        scores[x] *= head->scale;
+    add_direct(&total, scores, count, 1, head->view.v, own->keys);
+    if (tilted_near_rows(head, j) > 0)
+        hiding = add_near_directly(&total, j, i, lane, width);
+    add_pool_directly(&total, j, i, lane, width);
+    for (int m = 0; m < M; m++)
+        scores[m] = own->tail_logs[m] + own->tilts[m * width + lane];
+    add_direct(&total, scores, M, 1, (row_view){own->tails, Dv}, NULL);
+    add_direct(&total, own->hidden, hiding, -1, head->view.v, own->hidden_keys);
+    for (int d = 0; d < Dv; d++)
+        out[d] = (float)((double)out[d] / total.sum);
     if (head->state.log_sums)
-        head->state.log_sums[i] = (float)(largest + log(sum));
+        head->state.log_sums[i] = (float)(total.largest + log(total.sum));
 }
 
 /* ---- Outputs ----------------------------------------------------------------------- */
@@ -469,7 +593,7 @@ static void attend_members(const tilted_head *head, int64_t j, int count,
         if (head->state.log_sums)
             head->state.log_sums[order[i]] = panel->largest[i] + logf(panel->sum[i]);
         if (strain[i] > TILTED_STRAIN * panel->sum[i])
-            attend_directly(head, j, i, width, order[i], own);
+            attend_directly(head, j, count, i, width, order[i], own);
     }
 }
 
@@ -503,4 +627,5 @@ void sh_tilted_attend_group(const tilted_head *head, int64_t j, tilted_thread *o
     int64_t b = head->slot->block_offsets[j];
     for (int64_t at = first; at < last; at += size, b++)
         attend_block(head, j, b, at, min(at + size, last), own);
+    leave_direct(head, j, own);
 }
