@@ -239,17 +239,20 @@ static void climbing_scores(void **state) {
 
 /* Groups whose centroid has nearly all its weight on the top keys, and members that
    score those keys lower and higher than it does: what counts is the other keys' small
-   share. */
+   share. Where there are as many queries as keys, near keys are exact as well; and pools
+   of all keys, and of a few. */
 static void sharp_groups(void **state) {
     const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5,keyclusters=0",
-                                 "shoal-4:topk=5"};
+                                 "shoal-4:topk=5",
+                                 "shoal-4:topk=5,keyclusters=1,pool=10,rank=2",
+                                 "shoal-4:topk=5,keyclusters=1,pool=10,rank=2,near=2"};
     const float centre = 16, apart = 16;
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
         for (int isa = 0; test_isa(isa); isa++) {
             case_spec spec = {.attention = spelled(kinds[kind]),
                               .batch = 1,
                               .heads = 1,
-                              .queries = 40,
+                              .queries = kind == 4 ? 60 : 40,
                               .keys = 60,
                               .dim = 4,
                               .value_dim = 3,
@@ -261,7 +264,7 @@ static void sharp_groups(void **state) {
                 c.k.data[e] = e % spec.dim ? c.k.data[e] / 8 : e / spec.dim < 5;
             for (int64_t i = 0; i < spec.queries; i++) {
                 c.q.data[i * spec.dim] = centre + (i % 2 ? apart : -apart);
-                c.groups[i] = (int32_t)i / 10;
+                c.groups[i] = (int32_t)i / 15;
             }
             case_run_on(test_isa(isa), 2, &c);
             check_everything(&c, c.plan);
