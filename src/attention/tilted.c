@@ -824,35 +824,37 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
 
 /* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal2.md has
    the measurements. */
-static void resolve(const shoal_problem *problem, shoal_attention *a) {
+static void resolve_second(const shoal_problem *problem, shoal_attention *a) {
     const int64_t N = problem->queries, S = problem->keys;
-    const int first = a->keyclusters == 0; /* shoal-C as it first was */
+    const int32_t advised = N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32;
     if (a->clusters == SHOAL_BY_SIZE)
-        a->clusters = first ? 100 : (int32_t)min(32, max(8, N / 32 / 4 * 4));
-    const int64_t C = a->clusters;
+        a->clusters = advised;
+    /* In smaller groups blocks are more alike. */
+    const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
-        a->keyclusters = (int32_t)min(C, max(8, S / 320 * 8));
+        a->keyclusters = (int32_t)min(24, max(8, S / 480 * 8));
     if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
-        a->topk = (int32_t)(first ? sh_first_shoal.topk
-                                  : max(ceil_divide(40 + 5 * C / 4, 4) * 4,
-                                        N < 8192 ? 0 : 64 + C));
+        a->topk = 8 * (int32_t)round((N < 1024 ? 12 : 14) * sqrt(sqrt(smaller)));
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank =
-            (int32_t)(first ? sh_first_shoal.rank : max(1, min(16, problem->dim / 4)));
-    if (first)
-        return;
+        a->rank = (int32_t)max(1, min(16, problem->dim / 4));
     if (a->block == SHOAL_BY_SIZE)
-        a->block = N < 1024 ? 8 : N < 8192 ? 16 : 32;
+        a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
-        a->pool = S < 1024    ? 128
-                  : S < 4096  ? 256
-                  : S < 8192  ? 512
-                  : S < 16384 ? 1024
-                              : 1536;
+        a->pool = (int32_t)((S < 1024 ? 160 : S < 8192 ? 384 : 768) * smaller);
         a->pool = (int32_t)min(65535, max(a->pool, 2 * (int64_t)a->topk));
     }
     if (a->near == SHOAL_BY_SIZE || N != S)
-        a->near = N == S ? (int32_t)min(8, N / 180) : 0;
+        a->near = N != S ? 0 : N < 8192 ? (int32_t)min(8, N / 180) : 4;
+}
+
+static void resolve(const shoal_problem *problem, shoal_attention *a) {
+    if (a->keyclusters != 0) {
+        resolve_second(problem, a);
+        return;
+    }
+    a->clusters = a->clusters == SHOAL_BY_SIZE ? sh_first_shoal.clusters : a->clusters;
+    a->topk = a->topk == SHOAL_BY_SIZE ? sh_first_shoal.topk : a->topk;
+    a->rank = a->rank == SHOAL_BY_SIZE ? sh_first_shoal.rank : a->rank;
 }
 
 static operation_count operations(const shoal_attention *a,

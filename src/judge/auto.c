@@ -5,16 +5,21 @@
 
 #include "judge/judge.h"
 
-/* What may be picked: full attention, and shoal-C with 1/2, 1, 2 or 4 times the groups
-   that shoal has at this size. The plans of the choices lie over each other, since one of
-   them runs at a time. */
-enum { FULL_CHOICE, FEWEST_GROUPS, SHOAL_CHOICE, MOST_GROUPS = 4, CHOICES };
+/* What may be picked: full attention, and shoal with 1, 2 or 4 times the groups that it
+   has at this size, and more exact keys. The plans of the choices lie over each other,
+   since one of them runs at a time. */
+enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES };
+
+/* What a choice has beside shoal, in sevenths and thirds. */
+static const int32_t times_groups[CHOICES] = {0, 1, 2, 4};
+static const int32_t sevenths_of_topk[CHOICES] = {0, 7, 10, 16};
+static const int32_t thirds_of_pool[CHOICES] = {0, 3, 4, 6};
 
 /* The smallest tolerance for which a choice is tried first: on layers of real models most
    of its errors are below. Where less is asked for full attention is the answer. */
-static const double first_tried_from[CHOICES] = {0, 0.16, 0.08, 0.045, 0.02};
+static const double first_tried_from[CHOICES] = {0, 0.08, 0.05, 0.03};
 
-/* Twice the groups leave 0.6 to 0.75 of the error; a choice that should come to less than
+/* The next choice leaves 0.65 to 0.75 of the error; one that should come to less than
    this part of the tolerance is worth a try after one that did not. */
 static const double gain = 0.72, promising = 0.95;
 
@@ -47,13 +52,13 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
        centroids also choose pools, blocks gather and select, every query is sorted into
        its block and written. Without key clusters there are no blocks. */
     const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
-    const double parts = M > 0 ? both * (8 * C * S + 3.5 * N * (k + M) + 2.5 * N * near) +
-                                     N * (13000 + 40 * both)
+    const double parts = M > 0 ? both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
+                                     N * (22000 + 30 * both)
                                : both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
                                      N * attention->rank * ((double)problem->dim + 3 * C);
-    /* With these factors shoal costs what full does at N = S = 850 and 64 features.
+    /* With these factors shoal costs what full does at N = S = 512 and 64 features.
        Scaling them moves that point to the crossover. */
-    return crossover / 850.0 * parts;
+    return crossover / 512.0 * parts;
 }
 
 static double cost_in(const shoal_plan *plan, const shoal_attention *attention) {
@@ -66,8 +71,10 @@ static shoal_attention attention_of(const shoal_plan *plan, int choice) {
         return sh_full_kind.info.defaults;
     shoal_attention attention = sh_shoal_kind.info.defaults;
     attention.seed = plan->attention.seed;
-    const int32_t clusters = sh_attention_resolve(&attention, &plan->problem).clusters;
-    attention.clusters = (clusters << (choice - FEWEST_GROUPS)) / 2;
+    const shoal_attention known = sh_attention_resolve(&attention, &plan->problem);
+    attention.clusters = known.clusters * times_groups[choice];
+    attention.topk = known.topk * sevenths_of_topk[choice] / 7;
+    attention.pool = known.pool * thirds_of_pool[choice] / 3;
     return attention;
 }
 
@@ -81,7 +88,7 @@ static int is_cheaper(const shoal_plan *plan, int choice) {
 static int first_choice(const shoal_plan *plan) {
     int choice = SHOAL_CHOICE;
     if (plan->attention.tolerance > 0)
-        for (choice = FEWEST_GROUPS; choice < CHOICES; choice++)
+        for (choice = SHOAL_CHOICE; choice < CHOICES; choice++)
             if ((double)plan->attention.tolerance >= first_tried_from[choice])
                 break;
     return choice < CHOICES && is_cheaper(plan, choice) ? choice : FULL_CHOICE;

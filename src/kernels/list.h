@@ -101,7 +101,7 @@
        where that is NaN. */                                                             \
     KERNEL(largest_above, (const float *scores, int width, int count,                    \
                            const float *below, const float *more, float *out))           \
-    /* places = where the k largest of x [count] are, in their order; 0 <= k <= count. Of \
+    /* places = where the k largest of x [count] are, in order; 0 <= k <= count. Of      \
        equal ones the first are taken. x has no NaN. */                                  \
     KERNEL(largest, (const float *x, int32_t count, int32_t k, int32_t *places))         \
     /* ---- Between the products of a model: body_layers.h ---- */                       \

@@ -571,7 +571,7 @@ static void check_dots_at(const kernel_table *table) {
             dots_at_once(table, rows, dim_at(d));
 }
 
-/* Numbers of all sizes; with few different ones, so that many are equal; and infinities. */
+/* Numbers of all sizes; few different ones, so that many are equal; and infinities. */
 static void largest_once(const kernel_table *table, int count, int k, int salt) {
     float *x = random_rows(1, count, count);
     int32_t expected[1100], actual[1100];
