@@ -18,7 +18,6 @@
 
 /* What every cell has unless the user says otherwise. */
 static const char *const grid_fields[][2] = {{"join", "60"},
-                                             {"join_after", "2"},
                                              {"epochs", "15"},
                                              {"decay", "false"},
                                              {"average", "0.999"},
