@@ -259,10 +259,11 @@ typedef struct {
     shoal_dtype dtype; /* of q, k, v, out and their gradients: float32 or one of the
                               halves, which are read and written as they are, computed in
                               float32 and rounded to the nearest, of two the even one.
-                              Biases and their gradients are float32 always. full and
-                              shared-full convert halves block by block in forward; other
-                              kinds, and every backward, a head at a time, in room that
-                              the plan has for one head on each thread */
+                              Biases and their gradients are float32 always. full,
+                              shared-full and local convert halves block by block in
+                              forward; other kinds, and every backward, a head at a
+                              time, in room that the plan has for one head on each
+                              thread */
     shoal_strides q, k, v, out; /* gradients have the strides of what they belong to */
 } shoal_problem;
 

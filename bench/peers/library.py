@@ -105,11 +105,12 @@ class Library:
     def isa(self):
         return self.c.shoal_context_isa(self.context).decode()
 
-    def plan(self, kind: str, batch, heads, length, dim, backward, causal=0) -> "Plan":
+    def plan(self, kind: str, batch, heads, length, dim, backward, causal=0,
+             dtype=0) -> "Plan":
         attention = ctypes.create_string_buffer(self.ATTENTION_BYTES)
         self.check(self.c.shoal_attention_parse(self.context, kind.encode(), attention))
         problem = Problem(batch=batch, heads=heads, queries=length, keys=length, dim=dim,
-                          value_dim=dim, causal=causal)
+                          value_dim=dim, causal=causal, dtype=dtype)
         handle = c_void_p()
         self.check(self.c.shoal_plan_create(self.context, byref(problem), attention,
                                              WITH_BACKWARD if backward else 0,

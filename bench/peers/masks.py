@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Shoal's full attention with masks beside PyTorch's scaled_dot_product_attention with
-the same: causal, a float mask, a boolean one, a bias for each key, and none. Every result
-and gradient of ours is compared with PyTorch's before it is timed; both take turns. Needs
-numpy and torch (bench/peers/run makes an environment with both:
-build/peers/venv/bin/python bench/peers/masks.py)."""
+the same: causal, a float mask, a boolean one, a bias for each key, and none; and both in
+half precision. Every result and gradient of ours is compared with PyTorch's before it is
+timed; both take turns. Then what a bias for each key and halves cost in every kind,
+beside the same kind without, in turns too. Needs numpy and torch (bench/peers/run makes
+an environment with both: build/peers/venv/bin/python bench/peers/masks.py)."""
 import argparse
 import json
 import sys
@@ -14,10 +15,13 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from library import Library, PairStrides  # noqa: E402
+from library import Error, Library, PairStrides, Strides  # noqa: E402
 
 TOLERANCE = {"out": 1e-5, "dq": 1e-4, "dk": 1e-4, "dv": 1e-4}
-MASKS = ("none", "causal", "float", "boolean", "keys")
+HALVES = {"float16": (torch.float16, 2), "bfloat16": (torch.bfloat16, 3)}
+HALF_TOLERANCE = 4 / 256  # four units of bfloat16's last bit
+MASKS = ("none", "causal", "float", "boolean", "keys", *HALVES)
+KINDS = "full,clustered-100,i-clustered-100,shoal-100,shoal,lsh-4,local-64,strided-64"
 SETTLE = 0.02  # seconds in which the other's threads stop spinning
 
 
@@ -25,8 +29,9 @@ class Problem:
     def __init__(self, library, options, length, name, train):
         generator = torch.Generator().manual_seed(1)
         shape = 1, options.heads, length, options.dim
-        self.q, self.k, self.v, self.dout = (torch.randn(shape, generator=generator)
-                                             for _ in range(4))
+        self.dtype, number = HALVES.get(name, (torch.float32, 0))
+        self.q, self.k, self.v, self.dout = (
+            torch.randn(shape, generator=generator).to(self.dtype) for _ in range(4))
         self.arguments, self.fields = {"is_causal": name == "causal"}, {}
         self.train = train
         if name in ("float", "boolean"):
@@ -40,12 +45,13 @@ class Problem:
             self.arguments["attn_mask"] = mask
         elif name == "keys":
             mask = torch.randn(1, 1, 1, length, generator=generator)
-            self.fields = {"bias": mask.data_ptr(),
-                           "bias_strides": PairStrides(0, 0, 0, 1)}
+            self.fields = {"key_bias": mask.data_ptr(),
+                           "key_bias_strides": Strides(0, 0, 1)}
             self.arguments["attn_mask"] = mask
-        self.plan = library.plan("full", *shape, train, causal=int(name == "causal"))
-        self.out = torch.empty(shape)
-        self.gradients = [torch.empty(shape) for _ in range(3)]
+        self.plan = library.plan("full", *shape, train, causal=int(name == "causal"),
+                                 dtype=number)
+        self.out = torch.empty(shape, dtype=self.dtype)
+        self.gradients = [torch.empty_like(self.out) for _ in range(3)]
         self.leaves = [x.clone().requires_grad_(train) for x in (self.q, self.k, self.v)]
 
     def ours(self):
@@ -70,10 +76,11 @@ class Problem:
         if self.train:
             for name, mine, leaf in zip(("dq", "dk", "dv"), self.gradients, self.leaves):
                 pairs[name] = mine, leaf.grad
-        errors = {}
+        errors, is_half = {}, self.dtype is not torch.float32
         for name, (mine, other) in pairs.items():
+            mine, other = mine.float(), other.float()
             errors[name] = float((mine - other).abs().max() / other.abs().max())
-            if not errors[name] < TOLERANCE[name]:
+            if not errors[name] < (HALF_TOLERANCE if is_half else TOLERANCE[name]):
                 raise SystemExit(f"masks: {name} is off by {errors[name]:.2g}")
         return errors
 
@@ -110,6 +117,62 @@ def print_row(row, none):
           f"{row['theirs'] / row['ours']:7.2f} {share:9.2f}", flush=True)
 
 
+# ---- What it costs in every kind -----------------------------------------------------
+
+
+class Variant:
+    """One kind as it is, with a bias for each key, or in half precision."""
+
+    def __init__(self, library, options, kind, length, name, train):
+        generator = torch.Generator().manual_seed(1)
+        shape = 1, options.heads, length, options.dim
+        dtype, number = HALVES.get(name, (torch.float32, 0))
+        self.arrays = [torch.randn(shape, generator=generator).to(dtype)
+                       for _ in range(4)]
+        self.written = [torch.empty(shape, dtype=dtype) for _ in range(4)]
+        self.train, self.fields = train, {}
+        self.keys = not kind.startswith(("lsh", "shared"))
+        if name == "keys":
+            self.bias = torch.randn(length, generator=generator)
+            self.fields = {"key_bias": self.bias.data_ptr(),
+                           "key_bias_strides": Strides(0, 0, 1)}
+        self.plan = library.plan(kind, *shape, train, dtype=number)
+
+    def run(self):
+        q, k, v, dout = (x.data_ptr() for x in self.arrays)
+        out, *gradients = (x.data_ptr() for x in self.written)
+        self.plan.forward(q, k if self.keys else None, v, out, **self.fields)
+        if self.train:
+            self.plan.backward(out, dout, *gradients)
+
+
+def measure_costs(library, options, kind, length, train, threads):
+    variants = {}
+    for name in ("none", "keys", *HALVES):
+        try:
+            variants[name] = Variant(library, options, kind, length, name, train)
+            variants[name].run()
+        except Error:  # the kind has no bias of keys
+            variants.pop(name, None)
+    best = dict.fromkeys(variants, float("inf"))
+    for _ in range(3 * options.repeats):
+        for name, variant in variants.items():
+            begun = time.perf_counter()
+            variant.run()
+            best[name] = min(best[name], time.perf_counter() - begun)
+    for variant in variants.values():
+        variant.plan.destroy()
+    return {"kind": kind, "length": length, "train": train, "threads": threads, **best}
+
+
+def print_costs(row):
+    mode = "train" if row["train"] else "forward"
+    shares = (f"{100 * (row[name] / row['none'] - 1):+8.1f} %" if name in row else
+              "         -" for name in ("keys", *HALVES))
+    print(f"{row['threads']:7} {mode:8} {row['length']:6} {row['kind']:16} "
+          f"{row['none'] * 1e3:9.2f} {' '.join(shares)}", flush=True)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
@@ -121,6 +184,8 @@ def parse():
     add("--repeats", type=int, default=5, help="(default: %(default)s)")
     add("--library", type=Path, default=HERE.parent.parent / "build" / "libshoal.so",
         help="(default: build/libshoal.so)")
+    add("--kinds", default=KINDS, help="what the second table is about; none: no such "
+        "table (default: %(default)s)")
     add("--json", metavar="F", help="also write everything there")
     options = parser.parse_args()
     wanted = ["none", *options.masks.split(",")]
@@ -128,8 +193,7 @@ def parse():
     return options
 
 
-def main():
-    options, rows = parse(), []
+def compare_masks(options):
     print("threads mode          N mask      ours, ms  torch, ms   ratio  of none's")
     for threads in map(int, options.threads.split(",")):
         torch.set_num_threads(threads)
@@ -140,8 +204,28 @@ def main():
                     row = measure(library, options, length, name, train, threads)
                     if name == "none":
                         none = row
-                    rows.append(row)
                     print_row(row, none)
+                    yield row
+
+
+def compare_kinds(options):
+    print("threads mode          N kind               ms   a key's bias    float16 "
+          "  bfloat16")
+    for threads in map(int, options.threads.split(",")):
+        library = Library(options.library.resolve(), threads)
+        for train in (False, True):
+            for length in map(int, options.lengths.split(",")):
+                for kind in options.kinds.split(","):
+                    row = measure_costs(library, options, kind, length, train, threads)
+                    print_costs(row)
+                    yield row
+
+
+def main():
+    options = parse()
+    rows = list(compare_masks(options))
+    if options.kinds != "none":
+        rows += compare_kinds(options)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -107,7 +107,7 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
                 own->grad_top_keys, dim);
     const float by = 1 / head->keys.scale;
-    if (head->keys.masks)
+    if (head->masks.dkey_bias)
         run->spread(own->slopes, width, panel->count, &by, 0, 1, k, own->grad_top_bias,
                     1);
     run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,

@@ -139,20 +139,23 @@ void sh_dense_invert(const dense_keys *keys, query_panel *panel) {
     }
 }
 
+void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out) {
+    const int is_half = keys->dtype != SHOAL_FLOAT32;
+    row_view to = {panel->rows, keys->value_dim};
+    if (!is_half)
+        to = (row_view){out.data + panel->first * out.stride, out.stride};
+    keys->kernels->unpack(panel->outputs, panel->count, panel->width, keys->value_dim,
+                          panel->inverse, NULL, 0, to.data, to.stride, NULL);
+    if (is_half)
+        sh_narrow_rows(keys->kernels, panel->rows,
+                       half_rows_of(out, keys->value_dim, keys->dtype), panel->first,
+                       panel->count);
+}
+
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const dense_forward_job *job, query_panel *panel) {
-    const int value_dim = job->keys.value_dim;
-    const int is_half = job->keys.dtype != SHOAL_FLOAT32;
-    row_view to = {panel->rows, value_dim};
-    if (!is_half)
-        to = (row_view){job->out.data + panel->first * job->out.stride, job->out.stride};
     sh_dense_invert(&job->keys, panel);
-    job->keys.kernels->unpack(panel->outputs, panel->count, panel->width, value_dim,
-                              panel->inverse, NULL, 0, to.data, to.stride, NULL);
-    if (is_half)
-        sh_narrow_rows(job->keys.kernels, panel->rows,
-                       half_rows_of(job->out, value_dim, job->keys.dtype), panel->first,
-                       panel->count);
+    sh_dense_write(&job->keys, panel, job->out);
     if (!job->largest)
         return;
     memcpy(job->largest + panel->first, panel->largest,
@@ -161,16 +164,15 @@ static void finish_panel(const dense_forward_job *job, query_panel *panel) {
            (size_t)panel->count * sizeof(float));
 }
 
-/* Keys first .. last - 1 of halves, as floats. */
-static dense_keys widened(const dense_keys *keys, dense_scratch *scratch, int64_t first,
-                          int64_t last) {
+dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, float *k,
+                          float *v) {
     dense_keys some = *keys;
     sh_widen_rows(keys->kernels, half_rows_of(keys->k, keys->dim, keys->dtype), first,
-                  last - first, scratch->block_k);
+                  last - first, k);
     sh_widen_rows(keys->kernels, half_rows_of(keys->v, keys->value_dim, keys->dtype),
-                  first, last - first, scratch->block_v);
-    some.k = (row_view){scratch->block_k, keys->dim};
-    some.v = (row_view){scratch->block_v, keys->value_dim};
+                  first, last - first, v);
+    some.k = (row_view){k, keys->dim};
+    some.v = (row_view){v, keys->value_dim};
     some.dtype = SHOAL_FLOAT32;
     some.origin = first;
     return some;
@@ -189,7 +191,8 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
     for (int64_t key = 0; key < end; key += KEY_BLOCK) {
         const int64_t next = min(key + KEY_BLOCK, end);
         if (is_half)
-            some = widened(&job->keys, scratch, key, next);
+            some =
+                sh_dense_widen(&job->keys, key, next, scratch->block_k, scratch->block_v);
         for (int p = 0; p < panels; p++)
             sh_dense_stream(is_half ? &some : &job->keys, key, next, &scratch->panels[p],
                             scratch->scores, job->on_scores, job->context);

@@ -51,6 +51,11 @@ dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 /* Queries that one run of PANELS panels covers. */
 int64_t sh_dense_block(const kernel_table *table);
 
+/* Keys first .. last - 1 of halves as floats, in rooms [last - first][dim] and
+   [last - first][value_dim]. */
+dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, float *k,
+                          float *v);
+
 /* Cuts queries first .. last - 1 (at most dense_block of them) into panels; returns how
    many panels. */
 int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
@@ -72,6 +77,9 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
 /* The inverse of the sums; where there are masks, 0 for a query that saw no key, whose
    outputs become 0. */
 void sh_dense_invert(const dense_keys *keys, query_panel *panel);
+
+/* Writes the panel's rows of out, floats or halves, divided by the sums. */
+void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out);
 
 /* softmax(scale x K') V. largest and inverse, where wanted, get what backward needs: each
    row's largest score and the inverse of its softmax's sum. */

@@ -75,11 +75,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
                           block;
     const int64_t last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
-    const int64_t end = min(last, view.query_rows), dead = max(live, first);
-    if (problem->dtype == SHOAL_FLOAT32)
-        sh_clear_rows(out, dead, end, problem->value_dim);
-    else
-        sh_clear_halves(half_rows_of(out, problem->value_dim, problem->dtype), dead, end);
+    sh_clear_output(call, out, max(live, first), min(last, view.query_rows));
     const full_state state = state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_keys keys = sh_dense_keys_of(plan, &view);

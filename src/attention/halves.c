@@ -31,10 +31,13 @@ void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows ha
         narrow(length, from + i * halves.dim, halves.data + (first + i) * halves.stride);
 }
 
-void sh_clear_halves(half_rows halves, int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++)
-        memset(halves.data + i * halves.stride, 0,
-               (size_t)halves.dim * sizeof *halves.data);
+void sh_clear_output(const attention_call *call, row_view out, int64_t first,
+                     int64_t last) {
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t size = sh_element_size(problem->dtype);
+    for (int64_t i = first; out.data && i < last; i++)
+        memset((char *)out.data + i * out.stride * size, 0,
+               (size_t)(problem->value_dim * size));
 }
 
 enum { ROW_TASK = 256 };

@@ -39,7 +39,8 @@ void sh_widen_rows(const kernel_table *kernels, half_rows halves, int64_t first,
 /* And back. */
 void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows halves,
                     int64_t first, int64_t count);
-/* Sets rows first .. last - 1 to 0. */
-void sh_clear_halves(half_rows halves, int64_t first, int64_t last);
+/* Sets rows first .. last - 1 of an output to 0, floats or halves. */
+void sh_clear_output(const attention_call *call, row_view out, int64_t first,
+                     int64_t last);
 
 #endif

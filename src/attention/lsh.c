@@ -371,11 +371,12 @@ static dense_keys window_keys(const lsh_job *job, lsh_scratch *scratch) {
     keys.v = (row_view){scratch->values, keys.value_dim};
     if (!job->has_bias)
         return keys;
-    scratch->masks = (score_masks){.key_bias = scratch->bias,
-                                   .dkey_bias = scratch->grad_bias,
-                                   .key_bias_step = 1,
-                                   .dkey_bias_step = 1,
-                                   .step = 1};
+    scratch->masks =
+        (score_masks){.key_bias = scratch->bias,
+                      .dkey_bias = job->masks.dkey_bias ? scratch->grad_bias : NULL,
+                      .key_bias_step = 1,
+                      .dkey_bias_step = 1,
+                      .step = 1};
     keys.masks = &scratch->masks;
     return keys;
 }

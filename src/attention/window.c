@@ -25,8 +25,15 @@ typedef struct {
     float *delta;         /* [queries], backward only */
 } window_slot;
 
+/* A thread's rows of keys and values that a block of queries passes over, as floats:
+   local-W in half precision. */
+typedef struct {
+    float *k, *v;
+} window_rows;
+
 typedef struct {
     dense_scratch *threads;
+    window_rows *rows; /* [threads] */
     window_slot *slots;
 } window_work;
 
@@ -74,6 +81,20 @@ static void place_slot(window_slot *slot, const shoal_plan *plan, block_layout *
         slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
 }
 
+static void place_rows(window_work *own, const shoal_plan *plan, block_layout *work) {
+    const shoal_problem *problem = &plan->problem;
+    const int64_t rows =
+        min(problem->keys, sh_dense_block(plan->kernels) + plan->attention.window);
+    if (problem->dtype == SHOAL_FLOAT32 || plan->attention.kind == SHOAL_STRIDED)
+        return;
+    own->rows = sh_reserve(work, plan->threads, sizeof *own->rows);
+    for (int t = 0; t < plan->threads; t++) {
+        window_rows *room = own->rows ? &own->rows[t] : &(window_rows){0};
+        room->k = reserve_floats(work, rows, problem->dim);
+        room->v = reserve_floats(work, rows, problem->value_dim);
+    }
+}
+
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     window_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     const int slots =
@@ -83,6 +104,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     for (int t = 0; t < plan->threads; t++)
         sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+    place_rows(own, plan, work);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(window_slot){0}, plan, work);
@@ -234,36 +256,46 @@ static void stride_task(void *shared, int64_t from, int thread) {
 
 /* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
 static void finish_panel(const window_head *head, query_panel *panel) {
-    const row_view out = head->out;
     const size_t size = (size_t)panel->count * sizeof(float);
     sh_dense_invert(&head->keys, panel);
     for (int i = 0; i < panel->width; i++)
         if (!sees_any(head, panel->first + i))
             panel->inverse[i] = 0;
-    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
-                               head->keys.value_dim, panel->inverse, NULL, 0,
-                               out.data + panel->first * out.stride, out.stride, NULL);
+    sh_dense_write(&head->keys, panel, head->out);
     if (!head->largest)
         return;
     memcpy(head->largest + panel->first, panel->largest, size);
     memcpy(head->inverse + panel->first, panel->inverse, size);
 }
 
+/* The keys of some panels, as floats. */
+static dense_keys block_keys(const window_head *head, const dense_scratch *scratch,
+                             int panels, int thread) {
+    const window_work *work = head->call->plan->work;
+    if (head->keys.dtype == SHOAL_FLOAT32 || panels == 0)
+        return head->keys;
+    const int64_t first = band_of(head, &scratch->panels[0]).first;
+    const int64_t last = band_of(head, &scratch->panels[panels - 1]).last;
+    return sh_dense_widen(&head->keys, first, max(first, last), work->rows[thread].k,
+                          work->rows[thread].v);
+}
+
 /* One block of queries over the band. */
 static void band_task(void *shared, int64_t task, int thread) {
     const window_head *head = shared;
-    const dense_keys *keys = &head->keys;
-    const int64_t block = sh_dense_block(keys->kernels), first = task * block;
+    const kernel_table *kernels = head->keys.kernels;
+    const int64_t block = sh_dense_block(kernels), first = task * block;
     dense_scratch *scratch = scratch_of(head, thread);
-    const int panels = sh_dense_cut(scratch, keys->kernels, first,
-                                    min(first + block, head->view.queries));
+    const int panels =
+        sh_dense_cut(scratch, kernels, first, min(first + block, head->view.queries));
+    const dense_keys keys = block_keys(head, scratch, panels, thread);
     for (int p = 0; p < panels; p++) {
         query_panel *panel = &scratch->panels[p];
         const key_range band = band_of(head, panel);
-        sh_dense_start(keys, panel, head->view.q);
+        sh_dense_start(&head->keys, panel, head->view.q);
         if (head->strided)
             resume_panel(head, panel);
-        sh_dense_stream(keys, band.first, band.last, panel, scratch->scores, hide_far,
+        sh_dense_stream(&keys, band.first, band.last, panel, scratch->scores, hide_far,
                         shared);
         finish_panel(head, panel);
     }
@@ -277,7 +309,7 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
     start_head(call, b, h, slot, &head);
     const int64_t n = head.view.queries;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_rows(head.out, n, head.view.query_rows, problem->value_dim);
+    sh_clear_output(call, head.out, n, head.view.query_rows);
     if (head.strided)
         sh_team_run(workers, min(head.window, n), stride_task, &head);
     sh_team_run(workers, ceil_divide(n, sh_dense_block(head.keys.kernels)), band_task,
@@ -286,7 +318,11 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
 
 static void forward(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_unit);
+    const int64_t heads = problem->batch * problem->heads;
+    if (call->plan->kind->forwards_halves)
+        sh_run_units(sh_team_of(call->plan->context), heads, forward_unit, (void *)call);
+    else
+        sh_run_heads(call, heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -412,6 +448,7 @@ const attention_kind sh_local_kind = {
              .defaults = {.kind = SHOAL_LOCAL, .window = 64},
              .has_key_bias = 1,
              .has_masks = 1},
+    .forwards_halves = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
