@@ -434,9 +434,9 @@ static void draw_notes(const canvas *on) {
     cairo_set_font_size(on->cr, text_size);
 }
 
-static void draw_chart(cairo_t *cr, const plot_chart *chart, double left) {
+static void draw_chart(cairo_t *cr, const plot_chart *chart) {
     canvas on = {.cr = cr, .chart = chart};
-    on.x.first = left + left_margin;
+    on.x.first = left_margin;
     on.x.length = CHART_WIDTH - left_margin - right_margin;
     on.y.first = CHART_HEIGHT - bottom_margin;
     on.y.length = top_margin - on.y.first;
@@ -462,13 +462,27 @@ static void draw_chart(cairo_t *cr, const plot_chart *chart, double left) {
 
 /* ---- Legend and figure ------------------------------------------------------------- */
 
+/* Up to four charts are a row, more are rows of three. */
+static int columns_of(const plot_figure *figure) {
+    return figure->count > 4 ? 3 : figure->count;
+}
+
+static double figure_width(const plot_figure *figure) {
+    return CHART_WIDTH * columns_of(figure);
+}
+
+static double charts_height(const plot_figure *figure) {
+    const int columns = columns_of(figure);
+    return CHART_HEIGHT * ((figure->count + columns - 1) / columns);
+}
+
 /* Entries in rows across the figure, each row centred; draws where `draw`, and returns
    the height. */
 static double place_legend(cairo_t *cr, const plot_figure *figure, double top,
                            bool draw) {
     const plot_series *series = figure->charts[0].series;
     const int count = figure->charts[0].series_count;
-    const double width = CHART_WIDTH * figure->count - 30;
+    const double width = figure_width(figure) - 30;
     int first = 0, rows = 0;
     while (first < count) {
         double total = 0;
@@ -499,12 +513,8 @@ static double place_legend(cairo_t *cr, const plot_figure *figure, double top,
 }
 
 static double figure_height(cairo_t *cr, const plot_figure *figure) {
-    return CHART_HEIGHT + place_legend(cr, figure, 0, false) +
+    return charts_height(figure) + place_legend(cr, figure, 0, false) +
            (figure->caption ? 18 : 4) + 4;
-}
-
-static double figure_width(const plot_figure *figure) {
-    return CHART_WIDTH * figure->count;
 }
 
 /* It follows from the legend, which takes a surface to measure text on. */
@@ -524,15 +534,20 @@ static void paint_figure(cairo_t *cr, const void *what) {
     cairo_paint(cr);
     cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
     cairo_set_font_size(cr, text_size);
-    const double legend = place_legend(cr, figure, CHART_HEIGHT, true);
-    for (int i = 0; i < figure->count; i++)
-        draw_chart(cr, &figure->charts[i], i * CHART_WIDTH);
+    const double bottom = charts_height(figure);
+    const double legend = place_legend(cr, figure, bottom, true);
+    const int columns = columns_of(figure);
+    for (int i = 0; i < figure->count; i++) {
+        cairo_save(cr);
+        cairo_translate(cr, i % columns * CHART_WIDTH, i / columns * CHART_HEIGHT);
+        draw_chart(cr, &figure->charts[i]);
+        cairo_restore(cr);
+    }
     if (!figure->caption)
         return;
     cairo_set_font_size(cr, small_text);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    draw_text(cr, CHART_WIDTH * figure->count / 2.0, CHART_HEIGHT + legend + 13, 0.5,
-              figure->caption);
+    draw_text(cr, figure_width(figure) / 2, bottom + legend + 13, 0.5, figure->caption);
 }
 
 /* ---- Files ------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* Pictures good enough for a paper: a figure is a row of charts with one legend below;
+/* Pictures good enough for a paper: a figure is charts in rows with one legend below;
    a chart has two axes (linear or logarithmic), lines with markers, and notes. Drawn by
    cairo as .svg or .png; a build without it says so. */
 #ifndef SHOAL_LAB_PLOT_H

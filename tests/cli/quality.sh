@@ -267,6 +267,9 @@ check second-folder-too says "cross: 1 layer,"
 if quality self --layers 0 --repeats 1 --kinds clustered-4 --plot p.svg > /dev/null \
     2> plot.err; then
     check svg grep -q "<svg" p.svg
+    check three-in-a-row quality self self self self self --layers 0 --repeats 1 \
+        --kinds clustered-4 --plot rows.svg
+    check three-in-a-row-is-wide grep -qE 'svg .*width="990(pt)?" height="6' rows.svg
     check png quality self cross --repeats 1 --plot p.png
     check png-signature sh -c 'head -c 4 p.png | grep -q PNG'
     expect other-picture 2 ".svg or .png" quality self --plot p.pdf
