@@ -41,6 +41,13 @@ def losses(path):
         if "step" in line:
             line.pop("seconds")
             print(sorted(line.items()))
+def same_as_best(log):
+    """Whether the evaluation on dev in `out` is the log's best validation."""
+    best = min(100 * (1 - line["validation_accuracy"])
+               for line in map(json.loads, open(log)) if "validation_accuracy" in line)
+    found = json.load(open("out"))["kinds"][0]["error_rate"]
+    if abs(best - found) > 1e-6:
+        print(best, "in the log,", found, "evaluated")
 def tensors(path):
     data = open(path, "rb").read()
     sys.stdout.buffer.write(data[8 + struct.unpack("<Q", data[:8])[0]:])
@@ -121,6 +128,9 @@ expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --j
 expect "eval one by one" 0 "6 sequences" shoal eval joined --data data/test \
     --cache cache --join 0
 expect "eval needs data" 2 "needs --data" shoal eval good
+train averaged --steps 60 --learning-rate 0.01 --set average=0.9 >/dev/null 2>&1
+shoal eval averaged --data data/dev --cache cache --json >out
+report "averaged weights are what is evaluated" "$(tool same_as_best averaged/log.jsonl)"
 expect "recognise" 0 "data/test/s0-000.wav:" shoal recognise good data/test/s0-000.wav
 expect "recognise json" 0 '"begin"' shoal recognise good data/test/s0-000.wav \
     data/test/s1-001.wav --json --beams 4

@@ -266,6 +266,26 @@ static void bits_are_the_same_on_any_number_of_threads(void **state) {
     free(first);
 }
 
+static double workspace_of(int threads, int64_t batch, int64_t rows, int64_t labels) {
+    shoal_context *context = test_context(NULL, threads);
+    shoal_ctc *ctc;
+    assert_int_equal(shoal_ctc_create(context, 40, batch, rows, labels, &ctc), SHOAL_OK);
+    const double bytes = (double)shoal_ctc_workspace(ctc);
+    shoal_ctc_destroy(ctc);
+    shoal_context_destroy(context);
+    return bytes;
+}
+
+/* Rows times labels of one sequence for each thread, however many sequences there are. */
+static void memory_is_of_a_sequence_per_thread(void **state) {
+    const double one = workspace_of(1, 8, 1000, 100);
+    assert_true(one < 24.0 * 1000 * (2 * 100 + 1) + 1e5);
+    assert_true(workspace_of(1, 64, 1000, 100) < 1.05 * one);
+    assert_true(workspace_of(1, 8, 2000, 100) < 2.05 * one);
+    assert_true(workspace_of(1, 8, 1000, 200) < 2.05 * one);
+    assert_true(workspace_of(3, 8, 1000, 100) < 3.05 * one);
+}
+
 static void nan_does_not_go_unnoticed(void **state) {
     const float bad[] = {NAN, INFINITY};
     for (int i = 0; i < 2; i++) {
@@ -424,6 +444,7 @@ int main(void) {
         cmocka_unit_test(loss_is_that_of_all_alignments),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(bits_are_the_same_on_any_number_of_threads),
+        cmocka_unit_test(memory_is_of_a_sequence_per_thread),
         cmocka_unit_test(nan_does_not_go_unnoticed),
         cmocka_unit_test(bad_batches_are_refused),
         cmocka_unit_test(greedy_merges_and_drops),
