@@ -77,7 +77,9 @@ typedef struct {
     int force; /* nonzero: any kind of attention, whatever it makes of words */
     int batch; /* most windows that run side by side, 1 to 64; 0: 16, or fewer where their
                   sound would take more than 256 MiB. The text does not depend on it */
-    int exact; /* nonzero: what the decoder keeps of the sound is float32, not halves */
+    int exact; /* nonzero: float32 throughout. Else what the decoder keeps of the sound is
+                  halves, and matrices of the encoder, with what they are multiplied
+                  with, are bfloat16 where the machine multiplies that quicker */
 } shoal_speech_options;
 
 /* Opens a model: a file, a folder, or the config.json in one. options may be NULL. */

@@ -101,7 +101,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     shoal_status status =
         parse_attention(context, attention_of(&wanted), wanted.force != 0, &parsed);
     if (status == SHOAL_OK)
-        status = sh_whisper_open(context, path, &model);
+        status = sh_whisper_open(context, path, wanted.exact != 0, &model);
     if (status != SHOAL_OK)
         return status;
     shoal_speech *made = NULL;

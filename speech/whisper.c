@@ -113,6 +113,21 @@ static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to)
     }
 }
 
+static nn_tensor load_brains(loader *load, const char *block, const joined *parts) {
+    const int count = joined_count(parts);
+    const int64_t words = parts->inputs / 2 * parts->outputs;
+    uint32_t *pairs =
+        sh_reserve(load->memory, sh_mul_checked(count, words), sizeof *pairs);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        for (int64_t row = 0; row < parts->outputs; row++) {
+            copy_row(load, tensor, row, load->widened);
+            sh_brains_put(parts->inputs, i * parts->outputs + row, load->widened, pairs);
+        }
+    }
+    return (nn_tensor){.data = pairs, .brains = true};
+}
+
 static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
     const int64_t each = parts->inputs * parts->outputs;
     const int count = joined_count(parts);
@@ -152,7 +167,9 @@ static nn_tensor load_biases(loader *load, const char *block, const joined *part
 static linear load_linear(loader *load, const char *block, joined parts) {
     return (linear){.inputs = parts.inputs,
                     .outputs = parts.outputs * joined_count(&parts),
-                    .weight = load_matrix(load, block, &parts),
+                    .weight = load->model->brain_encoder
+                                  ? load_brains(load, block, &parts)
+                                  : load_matrix(load, block, &parts),
                     .bias = load_biases(load, block, &parts)};
 }
 
@@ -219,10 +236,13 @@ static packed_linear load_packed(loader *load, const char *block, joined parts,
 
 /* The part at `index` of a joined weight. */
 static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
-    const size_t size = whole->weight.half ? sizeof(uint16_t) : sizeof(float);
+    const bool small = whole->weight.half || whole->weight.brains;
+    const size_t size = small ? sizeof(uint16_t) : sizeof(float);
     const size_t skip = (size_t)(index * outputs * whole->inputs) * size;
     const char *data = whole->weight.data;
-    return (nn_tensor){.data = data ? data + skip : NULL, .half = whole->weight.half};
+    return (nn_tensor){.data = data ? data + skip : NULL,
+                       .half = whole->weight.half,
+                       .brains = whole->weight.brains};
 }
 
 static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
@@ -401,6 +421,10 @@ static shoal_status check_window(shoal_context *context, const char *path,
                    (int)sizes->audio_positions, MEL_FRAMES / 2);
 }
 
+static bool sizes_allow_brains(const whisper_sizes *sizes) {
+    return sizes->audio_width % PACKED_OUTPUTS == 0;
+}
+
 static shoal_status load_model(whisper_model *sized, whisper_model **made) {
     loader load = {.model = sized};
     whisper_model *model =
@@ -416,7 +440,7 @@ static shoal_status load_model(whisper_model *sized, whisper_model **made) {
     return SHOAL_OK;
 }
 
-shoal_status sh_whisper_open(shoal_context *context, const char *path,
+shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
                              whisper_model **made) {
     whisper_model sized = {.context = context};
     *made = NULL;
@@ -424,7 +448,9 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
     if (status != SHOAL_OK)
         return status;
     status = check_window(context, path, &sized.file->sizes);
-    sized.half_encoder = too_many_to_widen(&sized.file->sizes);
+    sized.brain_encoder = !exact && sizes_allow_brains(&sized.file->sizes) &&
+                          sh_kernel_table_has_brains(context->kernels);
+    sized.half_encoder = !sized.brain_encoder && too_many_to_widen(&sized.file->sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
     if (status == SHOAL_OK)
@@ -476,7 +502,8 @@ static shoal_status create_stack(whisper_encoder *e, const shoal_attention *atte
     const encoder_limits limits = {.batch = 1,
                                    .rows = sizes->audio_positions,
                                    .length = sizes->audio_positions,
-                                   .half_weights = e->model->half_encoder};
+                                   .half_weights = e->model->half_encoder,
+                                   .brain_weights = e->model->brain_encoder};
     return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
 }
 

@@ -27,7 +27,8 @@ typedef struct {
     conv1d first_conv, second_conv;
     const float *audio_positions; /* [P][E] */
     encoder_weights encoder;
-    bool half_encoder;           /* the encoder's matrices are halves in memory */
+    bool half_encoder;           /* the encoder's matrices are halves in memory, or */
+    bool brain_encoder;          /* bfloat16, where the machine multiplies that quicker */
     packed_linear embedding;     /* [vocabulary][T]; also the output layer */
     const float *text_positions; /* [text positions][T] */
     decoder_layer *decoder;      /* [text layers] */
@@ -36,10 +37,12 @@ typedef struct {
 } whisper_model;
 
 /* Reads the file and copies its weights into one aligned block. Matrices of the decoder
-   keep the file's precision and are packed; halves of the encoder become floats as long
-   as they are few (WIDENED_MOST bytes), since it runs over them with many rows. */
+   keep the file's precision and are packed. Those of the encoder become bfloat16 where
+   the machine multiplies that quicker, unless `exact` is set; else halves become floats
+   as long as they are few (WIDENED_MOST bytes), since it runs over them with many rows.
+   */
 enum { WIDENED_MOST = 256 << 20 };
-shoal_status sh_whisper_open(shoal_context *context, const char *path,
+shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
                              whisper_model **made);
 void sh_whisper_close(whisper_model *model); /* NULL is legal */
 

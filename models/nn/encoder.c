@@ -45,7 +45,7 @@ struct encoder {
     float *finished;      /* [R][M], after the final norm */
     float *final_statistics;
     float *activated; /* [R][F], f(hidden) of the layer at work */
-    float *scratch;   /* a half weight as floats */
+    float *scratch;   /* a half weight as floats, or rows as bfloat16 */
     /* Training only: gradients of the layer at work. */
     float *grad_hidden;    /* [R][F] */
     float *grad_projected; /* like projected */
@@ -101,8 +101,10 @@ static linear narrow_linear(const encoder *stack, const encoder_layer *weights) 
 static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
     if (!a.data || !b.data)
         return !a.data && !b.data;
-    size_t bytes = (size_t)count * (a.half ? sizeof(uint16_t) : sizeof(float));
-    return a.half == b.half && (const char *)a.data + bytes == (const char *)b.data &&
+    const bool small = a.half || a.brains;
+    size_t bytes = (size_t)count * (small ? sizeof(uint16_t) : sizeof(float));
+    return a.half == b.half && a.brains == b.brains &&
+           (const char *)a.data + bytes == (const char *)b.data &&
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
 
@@ -245,6 +247,9 @@ static void place(void *argument, block_layout *block) {
     if (stack->limits.half_weights)
         stack->scratch =
             reserve_floats(block, stack->model, max(shape->feed_forward, stack->width));
+    if (stack->limits.brain_weights)
+        stack->scratch = reserve_floats(block, stack->limits.rows / 2 + PACKED_ROWS,
+                                        max(shape->feed_forward, stack->model));
 }
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -277,7 +282,7 @@ static shoal_status check_shape(shoal_context *context, const encoder_shape *sha
                        (double)shape->dropout);
     if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
         return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
-    if (limits->training && limits->half_weights)
+    if (limits->training && (limits->half_weights || limits->brain_weights))
         return sh_fail(context, SHOAL_INVALID, "encoder: half weights cannot be trained");
     return SHOAL_OK;
 }

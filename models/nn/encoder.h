@@ -61,6 +61,7 @@ typedef struct {
     int64_t batch, rows, length; /* sequences; rows of all of them; rows of one */
     bool training;               /* backward will be asked for */
     bool half_weights;           /* some weights are halves (inference only) */
+    bool brain_weights;          /* all are bfloat16 pairs (inference only) */
 } encoder_limits;
 
 typedef struct encoder encoder;

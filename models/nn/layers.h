@@ -23,6 +23,8 @@ typedef struct {
     const void *data; /* float, or uint16_t where half is set; NULL: absent (a bias) */
     float *gradient;  /* the same shape, added to by backward; NULL: inference only */
     bool half;
+    bool brains; /* bfloat16 pairs, packed: sh_brains_put; a multiple of 32 outputs, and
+                    inputs are even. What is multiplied with it is rounded so too */
 } nn_tensor;
 
 /* One batch of sequences: sequence b has rows offsets[b] .. offsets[b + 1] - 1, and
@@ -92,8 +94,12 @@ typedef struct {
     nn_tensor bias;   /* [outputs]; data NULL: none */
 } linear;
 
-/* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, or 0.
-   */
+/* Writes row `output` [inputs] of a weight of bfloat16 pairs. */
+SHOAL_PRIVATE void sh_brains_put(int64_t inputs, int64_t output, const float *row,
+                                 uint32_t *pairs);
+
+/* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, the
+   input beside bfloat16, or 0. */
 int64_t sh_linear_scratch(const linear *layer, int64_t rows);
 
 /* y [rows][outputs]; scratch [linear_scratch] (NULL where that is 0). Up to FEW_ROWS rows

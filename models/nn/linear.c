@@ -1,6 +1,7 @@
 /* Products on OpenBLAS, and the linear layer. */
 #include <cblas.h>
 
+#include "kernels/half.h"
 #include "models/nn/layers.h"
 
 void sh_blas_use_one_thread(void) {
@@ -203,9 +204,68 @@ void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t
     sh_team_run(sh_team_of(context), ceil_divide(count, HALF_BLOCK), widen_task, &w);
 }
 
+/* ---- Products of bfloat16 ---------------------------------------------------------- */
+
+void sh_brains_put(int64_t inputs, int64_t output, const float *row, uint32_t *pairs) {
+    uint32_t *block = pairs + output / PACKED_OUTPUTS * (inputs / 2) * PACKED_OUTPUTS;
+    for (int64_t p = 0; p < inputs / 2; p++)
+        block[p * PACKED_OUTPUTS + output % PACKED_OUTPUTS] =
+            float_to_brain(row[2 * p]) | float_to_brain(row[2 * p + 1]) << 16;
+}
+
+typedef struct {
+    const shoal_context *context;
+    const linear *layer;
+    int64_t rows;
+    const_matrix x;
+    matrix y;
+    epilogue then;
+    uint32_t *panels; /* [ceil(rows / PACKED_ROWS)][inputs / 2][PACKED_ROWS] */
+} brain_product;
+
+enum { PANELS_PER_TASK = 6 };
+
+static void brain_panel_task(void *shared, int64_t task, int thread) {
+    const brain_product *p = shared;
+    const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
+    (void)thread;
+    p->context->kernels->brain_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
+                                     p->x.data + first * p->x.stride, p->x.stride,
+                                     p->panels + first * inputs / 2);
+}
+
+/* All outputs of some panels: a block of the weight stays in cache while they pass. */
+static void brain_task(void *shared, int64_t task, int thread) {
+    const brain_product *p = shared;
+    const int64_t pairs = p->layer->inputs / 2, outputs = p->layer->outputs;
+    const int64_t first = task * PANELS_PER_TASK * PACKED_ROWS;
+    const int64_t end = min(first + PANELS_PER_TASK * PACKED_ROWS, p->rows);
+    const uint32_t *w = p->layer->weight.data;
+    (void)thread;
+    for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
+        for (int64_t row = first; row < end; row += PACKED_ROWS)
+            p->context->kernels->brains(pairs, w + left * pairs, p->panels + row * pairs,
+                                        (int)min(PACKED_ROWS, end - row),
+                                        p->y.data + row * p->y.stride + left,
+                                        p->y.stride);
+    if (p->then.run)
+        p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
+}
+
+static void brain_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                          const_matrix x, matrix y, epilogue then, float *scratch) {
+    brain_product p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
+    const int64_t panels = ceil_divide(rows, PACKED_ROWS);
+    sh_team_run(sh_team_of(context), panels, brain_panel_task, &p);
+    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), brain_task,
+                &p);
+}
+
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
+    if (layer->weight.brains)
+        return ceil_divide(rows, PACKED_ROWS) * PACKED_ROWS * layer->inputs / 2;
     return layer->weight.half && rows > FEW_ROWS ? layer->inputs * layer->outputs : 0;
 }
 
@@ -213,6 +273,10 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             int64_t rows, const_matrix x, matrix y, epilogue then,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
+    if (weight->brains) {
+        brain_forward(context, layer, rows, x, y, then, scratch);
+        return;
+    }
     if (rows <= FEW_ROWS) {
         matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
                    weight->half, y);

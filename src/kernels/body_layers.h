@@ -421,3 +421,39 @@ static void soften(int64_t count, float *x, float *total) {
     }
     *total = all;
 }
+
+static void brain_panel(int64_t inputs, int rows, const float *x, int64_t stride,
+                        uint32_t *panel) {
+    enum { TOGETHER = 16 };
+    for (int64_t first = 0; first < inputs / 2; first += TOGETHER) {
+        const int count = (int)min(TOGETHER, inputs / 2 - first);
+        uint32_t *to = panel + first * PACKED_ROWS;
+        for (int r = 0; r < PACKED_ROWS; r++) {
+            const float *from = x + r * stride + 2 * first;
+            uint32_t words[TOGETHER] = {0};
+            for (int p = 0; p < count && r < rows; p++)
+                words[p] = float_to_brain(from[2 * p]) | float_to_brain(from[2 * p + 1])
+                                                             << 16;
+            for (int p = 0; p < count; p++)
+                to[p * PACKED_ROWS + r] = words[p];
+        }
+    }
+}
+
+static void brains_plain(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                         float *y, int64_t stride) {
+    for (int r = 0; r < rows; r++) {
+        float sums[PACKED_OUTPUTS] = {0};
+        for (int64_t p = 0; p < pairs; p++) {
+            const uint32_t one = x[p * PACKED_ROWS + r];
+            const float low = bits_to_float(one << 16);
+            const float high = bits_to_float(one & 0xffff0000u);
+            for (int j = 0; j < PACKED_OUTPUTS; j++) {
+                const uint32_t pair = w[p * PACKED_OUTPUTS + j];
+                sums[j] = FUSED(high, bits_to_float(pair & 0xffff0000u), sums[j]);
+                sums[j] = FUSED(low, bits_to_float(pair << 16), sums[j]);
+            }
+        }
+        memcpy(y + r * stride, sums, sizeof sums);
+    }
+}

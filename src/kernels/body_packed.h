@@ -118,3 +118,46 @@ static void packed(int64_t inputs, const void *w, int form, const float *x, int 
     else
         packed_any(job, PACKED_BYTES, rows, y, stride);
 }
+
+/* ---- Pairs of bfloat16 ------------------------------------------------------------ */
+
+#if defined(__AVX512F__)
+__attribute__((target("avx512bf16"))) static void
+brains_native(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows, float *y,
+              int64_t stride) {
+    __m512 sums[PACKED_ROWS][2];
+    UNROLL
+    for (int r = 0; r < PACKED_ROWS; r++)
+        sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+    for (int64_t p = 0; p < pairs; p++) {
+        const __m512bh first = (__m512bh)_mm512_loadu_si512(w + p * PACKED_OUTPUTS);
+        const __m512bh second = (__m512bh)_mm512_loadu_si512(w + p * PACKED_OUTPUTS + 16);
+        UNROLL
+        for (int r = 0; r < PACKED_ROWS; r++) {
+            const __m512bh one = (__m512bh)_mm512_set1_epi32((int)x[p * PACKED_ROWS + r]);
+            sums[r][0] = _mm512_dpbf16_ps(sums[r][0], first, one);
+            sums[r][1] = _mm512_dpbf16_ps(sums[r][1], second, one);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < PACKED_ROWS; r++) {
+        if (r >= rows)
+            break;
+        _mm512_storeu_ps(y + r * stride, sums[r][0]);
+        _mm512_storeu_ps(y + r * stride + 16, sums[r][1]);
+    }
+}
+
+static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                   float *y, int64_t stride) {
+    if (__builtin_cpu_supports("avx512bf16"))
+        brains_native(pairs, w, x, rows, y, stride);
+    else
+        brains_plain(pairs, w, x, rows, y, stride);
+}
+#else
+static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                   float *y, int64_t stride) {
+    brains_plain(pairs, w, x, rows, y, stride);
+}
+#endif

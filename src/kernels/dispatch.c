@@ -34,3 +34,12 @@ int sh_kernel_table_runs(const kernel_table *table) {
 #endif
     return table != NULL;
 }
+
+int sh_kernel_table_has_brains(const kernel_table *table) {
+#ifdef SHOAL_HAVE_AVX512
+    if (table == &sh_avx512_table)
+        return __builtin_cpu_supports("avx512bf16") != 0;
+#endif
+    (void)table;
+    return 0;
+}

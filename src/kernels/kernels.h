@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/export.h"
 #include "kernels/list.h"
 #include "shoal.h"
 
@@ -118,6 +119,9 @@ static inline void prefetch_rows_to_write(float *x, int64_t stride, const int32_
 const kernel_table *sh_kernel_table_at(int index);
 /* Whether this machine can run the table. */
 int sh_kernel_table_runs(const kernel_table *table);
+/* Whether it multiplies pairs of bfloat16 at once (`brains`), which is quicker than
+   floats. */
+SHOAL_PRIVATE int sh_kernel_table_has_brains(const kernel_table *table);
 
 /* A candidate for the best keys as one number: a higher score is larger, and of equal
    scores the lower key. Any float but NaN has its order; NaN is never a candidate. */

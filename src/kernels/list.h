@@ -157,6 +157,15 @@
        block of a packed matrix (packed_form below). */                                  \
     KERNEL(packed, (int64_t inputs, const void *w, int form, const float *x, int width,  \
                     int rows, float *y, int64_t stride))                                 \
+    /* Two bfloat16 numbers in each word of panel [inputs / 2][PACKED_ROWS], nearest of  \
+       x [rows][inputs], which is even; zeros beside the rows. */                        \
+    KERNEL(brain_panel, (int64_t inputs, int rows, const float *x, int64_t stride,       \
+                         uint32_t *panel))                                               \
+    /* y[r][j] = sum over p of x[p][r] . w[p][j], pairs of bfloat16 each, for r < rows <=\
+       PACKED_ROWS and j < PACKED_OUTPUTS; x is [pairs][PACKED_ROWS]. Whatever the rows, \
+       the bits are the same. */                                                         \
+    KERNEL(brains, (int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,       \
+                    float *y, int64_t stride))                                           \
     /* The largest of x [count], count > 0, the first that is it, and the sum of         \
        exp(x[i] - *largest). NaN is never the largest; where there is nothing above      \
        -infinity, *who is 0 and the total NaN. */                                        \

@@ -315,6 +315,11 @@ static void narrow8(const float *x, uint16_t *halves) {
 #include "kernels/body_ctc.h"
 #include "kernels/body_layers.h"
 
+static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                   float *y, int64_t stride) {
+    brains_plain(pairs, w, x, rows, y, stride);
+}
+
 #define KERNEL_ROW(name, arguments) .name = name,
 const kernel_table sh_scalar_table = {.isa = "scalar",
                                       .lanes = 1,

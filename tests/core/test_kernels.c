@@ -881,6 +881,47 @@ static void packed_once(const kernel_table *table, int inputs, int salt) {
 
 CHECK(packed, walk_lengths(table, 45, packed_once))
 
+static uint32_t *random_brains(int64_t count) {
+    uint32_t *pairs = guarded_input((size_t)count * sizeof *pairs);
+    for (int64_t i = 0; i < count; i++) /* about 1 */
+        pairs[i] = ((uint32_t)draw() & 0x80ff80ffu) | 0x3f003f00u;
+    return pairs;
+}
+
+static void brains_once(const kernel_table *table, int pairs, int salt) {
+    const int rows = salt, stride = PACKED_OUTPUTS + salt % 3;
+    uint32_t *w = random_brains((int64_t)pairs * PACKED_OUTPUTS);
+    uint32_t *x = random_brains((int64_t)pairs * PACKED_ROWS);
+    float_pair y = pair_create(rows > 0 ? (rows - 1) * stride + PACKED_OUTPUTS : 0);
+    SCALAR->brains(pairs, w, x, rows, y.expected, stride);
+    table->brains(pairs, w, x, rows, y.actual, stride);
+    pair_compare(y, 1e-4f, "brains", table->isa);
+    guarded_finish("brains");
+}
+
+CHECK(brains, walk_lengths(table, PACKED_ROWS + 1, brains_once))
+
+static void brain_panel_once(const kernel_table *table, int pairs, int salt) {
+    const int rows = salt, inputs = 2 * pairs, stride = inputs + salt % 3;
+    float *x = random_rows(rows, stride, inputs);
+    float_pair panel = pair_create(pairs * PACKED_ROWS);
+    SCALAR->brain_panel(inputs, rows, x, stride, (uint32_t *)(void *)panel.expected);
+    table->brain_panel(inputs, rows, x, stride, (uint32_t *)(void *)panel.actual);
+    compare_bits(panel, "brain_panel", table);
+    for (int p = 0; p < pairs; p++)
+        for (int r = 0; r < rows; r++) {
+            uint32_t pair;
+            memcpy(&pair, panel.actual + p * PACKED_ROWS + r, sizeof pair);
+            const float one = x[r * stride + 2 * p], other = x[r * stride + 2 * p + 1];
+            assert_true(fabsf(bits_to_float(pair << 16) - one) <= fabsf(one) / 256);
+            assert_true(fabsf(bits_to_float(pair & 0xffff0000u) - other) <=
+                        fabsf(other) / 256);
+        }
+    guarded_finish("brain_panel");
+}
+
+CHECK(brain_panel, walk_lengths(table, PACKED_ROWS + 1, brain_panel_once))
+
 static void peak_once(const kernel_table *table, int count, int salt) {
     float_pair largest = pair_create(1);
     int64_t who[2];
