@@ -22,6 +22,7 @@ from ._numpy import (
     spelling,
 )
 from ._plan import ErrorEstimate, Gradients, Plan
+from ._speech import Segment, Speech, Word
 from ._text import TextEncoder
 
 __all__ = [
@@ -29,8 +30,11 @@ __all__ = [
     "Gradients",
     "Kind",
     "Plan",
+    "Segment",
     "ShoalError",
+    "Speech",
     "TextEncoder",
+    "Word",
     "__version__",
     "attention",
     "attention_grad",
