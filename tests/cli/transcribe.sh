@@ -270,6 +270,52 @@ for more in "" --no-fallback --no-timestamps; do
 done
 check "its summary" grep -q "no speech" err
 
+# ---- Words, forms, parts, standard input ---------------------------------------------
+check "words in json" run transcribe talk.wav -m small.bin -f json --words
+check "have times and probabilities" json "all('words' in s for s in d['segments']) and
+    all(0 <= w['start'] <= w['end'] <= 4.1 and 0 < w['probability'] <= 1 and w['word']
+        for s in d['segments'] for w in s['words']) and
+    all(''.join(w['word'] for w in s['words']) == s['text'] for s in d['segments'])"
+for form in srt vtt csv lrc; do
+    check "words in $form" run transcribe talk.wav -m small.bin -f $form --words
+    cp out "words.$form"
+    check "none in $form" run transcribe talk.wav -m small.bin -f $form
+    check "is another" bash -c "! cmp -s out words.$form && [ -s out ]"
+done
+check "csv has a header" grep -qx "start,end,text,probability" words.csv
+check "and milliseconds" grep -qE '^[0-9]+,[0-9]+,".*",[01]\.[0-9]{4}$' words.csv
+check "lrc has times" grep -qE '^\[00:0[0-9]\.[0-9]{2}\]<00:0[0-9]\.[0-9]{2}> ' words.lrc
+check "vtt too" grep -qE '<00:00:0[0-9]\.[0-9]{3}><c>' words.vtt
+check "no colours in a file" run transcribe talk.wav -m small.bin --print-colors
+check "as without" bash -c "! grep -q $'\033' out"
+check "standard input" bash -c "'$program' transcribe - -m small.bin <talk.wav >piped &&
+    '$program' transcribe talk.wav -m small.bin >named && cmp piped named"
+check "raw samples" bash -c "tail -c +45 talk.wav |
+    '$program' transcribe - --rate 16000 -m small.bin >raw && cmp raw named"
+check "nothing is left of it" bash -c "mkdir -p spool &&
+    TMPDIR=spool '$program' transcribe - -m small.bin <talk.wav && [ -z \"\$(ls spool)\" ]"
+check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <talk.wav &&
+    [ -e texts/stdin.txt ]"
+expect "empty standard input" 3 "samples" bash -c \
+    "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
+expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
+    -m small.bin --rate 8000
+expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
+check "a part" run transcribe talk.wav -m small.bin -f json --offset 1 --duration 2
+check "lies there" json "abs(d['duration'] - 2) < 0.02 and
+    all(1 <= s['start'] <= s['end'] <= 3.01 for s in d['segments'])"
+check "a part without a search" run transcribe talk.wav -m small.bin -f json --offset 1 \
+    --duration 2 --no-vad
+check "lies there too" json "abs(d['duration'] - 2) < 0.02 and
+    all(1 <= s['start'] <= s['end'] <= 3.01 for s in d['segments'])"
+check "beyond the end" run transcribe talk.wav -m small.bin -f json --offset 100
+check "is nothing" json "not d['segments']"
+expect "no seconds" 2 "offset" shoal transcribe talk.wav -m small.bin --offset -1
+check "a prompt" run transcribe talk.wav -m small.bin --prompt "Ishmael, and the whale"
+printf 'no sound' >talk.xyz
+expect "a format that is not read" 3 "ffmpeg -i talk.xyz -ar 16000 -ac 1 out.wav" \
+    shoal transcribe talk.xyz -m small.bin
+
 # ---- Attention that takes the queries as keys ----------------------------------------
 for kind in lsh-4 shared-full; do
     expect "$kind is refused" 2 "keys of its own" shoal transcribe talk.wav \
@@ -362,6 +408,19 @@ tool wav long/one.wav 40
 printf 'one a long story\n' >long/transcripts.txt
 check "wer: beyond a window" run wer long -m small.bin --json -a full
 check "wer: all of it counts" json "abs(d['audio_seconds'] - 40) < 0.1"
+check "wer: as transcribe does" run wer spoken -m small.bin --json --vad --limit 2 -a full
+check "wer: has no error of the encoder" json "d['kinds'][0]['encoder_error'] is None"
+check "wer: joined, in two modes" run wer spoken -m small.bin --json --texts --join 1 \
+    -a full@published,full,shoal-20@no-vad --limit 2
+check "wer: is one recording" json "d['windows_done'] == 1 and d['join_minutes'] == 1 and
+    [k['kind'] for k in d['kinds']] == ['full@published', 'full', 'shoal-20@no-vad'] and
+    d['kinds'][0]['difference_interval'] == [0, 0]"
+check "wer: timestamps, no times" run wer spoken -m small.bin --json --timestamps \
+    --no-time --limit 2 -a full,full@vad
+check "wer: are not there" json "d['kinds'][0]['encoder_seconds_median'] is None"
+expect "wer: a mode that there is not" 2 "published" shoal wer spoken -m small.bin \
+    -a full@fast
+expect "wer: join" 2 "minutes" shoal wer spoken -m small.bin --join x
 expect "wer: an empty folder" 3 "transcripts" shoal wer a -m small.bin
 printf 'three nothing\n' >>spoken/transcripts.txt
 expect "wer: a recording is missing" 3 "three" shoal wer spoken -m small.bin
