@@ -293,7 +293,8 @@ check "standard input" bash -c "'$program' transcribe - -m small.bin <talk.wav >
 check "raw samples" bash -c "tail -c +45 talk.wav |
     '$program' transcribe - --rate 16000 -m small.bin >raw && cmp raw named"
 check "nothing is left of it" bash -c "mkdir -p spool &&
-    TMPDIR=spool '$program' transcribe - -m small.bin <talk.wav && [ -z \"\$(ls spool)\" ]"
+    TMPDIR=spool '$program' transcribe - -m small.bin <talk.wav &&
+    [ -z \"\$(ls spool)\" ]"
 check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <talk.wav &&
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
