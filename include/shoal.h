@@ -107,7 +107,7 @@ typedef struct {
     void *user;
     int crossover; /* for auto: positions from which shoal takes less time than full,
                       64 features a head. 0: the environment variable SHOAL_CROSSOVER if
-                      set and not empty, else 512; shoal_measure_crossover measures it */
+                      set and not empty, else 640; shoal_measure_crossover measures it */
 } shoal_options;
 
 /* options may be NULL. Like a database handle, *context is set even when the options are

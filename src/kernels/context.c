@@ -47,7 +47,7 @@ static shoal_status choose_table(shoal_context *context, const char *name) {
                    name, names);
 }
 
-enum { DEFAULT_CROSSOVER = 512 };
+enum { DEFAULT_CROSSOVER = 640 };
 
 static void *plain_allocate(void *user, size_t bytes) {
     (void)user;

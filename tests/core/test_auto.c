@@ -112,7 +112,7 @@ static void check_pick(const char *kind, int64_t length, double spread, int cros
 }
 
 static void by_size(void **state) {
-    check_pick("auto", 200, 0.1, 512, "full");
+    check_pick("auto", 200, 0.1, 640, "full");
     check_pick("auto", 1500, 0.1, 200, "shoal-16");
     check_pick("auto", 1500, 0.1, 100000, "full");
     check_pick("auto:seed=3", 200, 0.1, 20, "shoal-8");
