@@ -9,7 +9,8 @@ from library import Library
 
 
 class SpeechOptions(ctypes.Structure):
-    _fields_ = [("attention", c_char_p), ("beams", c_int), ("force", c_int)]
+    _fields_ = [("attention", c_char_p), ("beams", c_int), ("force", c_int),
+                ("batch", c_int), ("exact", c_int)]
 
 
 class Info(ctypes.Structure):
@@ -22,20 +23,22 @@ class Info(ctypes.Structure):
 class Recording(ctypes.Structure):
     _fields_ = [("paths", c_void_p), ("files", c_int), ("gap", c_double),
                 ("samples", POINTER(c_float)), ("sample_count", c_int64),
-                ("partial", c_int)]
+                ("partial", c_int), ("offset", c_double), ("duration", c_double)]
 
 
 class TranscribeOptions(ctypes.Structure):
     _fields_ = [("language", c_char_p), ("translate", c_int), ("beams", c_int),
-                ("no_timestamps", c_int), ("no_context", c_int), ("no_fallback", c_int),
-                ("seed", c_uint64), ("progress", c_void_p)]
+                ("no_timestamps", c_int), ("no_vad", c_int), ("published", c_int),
+                ("no_context", c_int), ("no_fallback", c_int), ("seed", c_uint64),
+                ("words", c_int), ("prompt", c_char_p), ("progress", c_void_p)]
 
 
 class Segment(ctypes.Structure):
     _fields_ = [("begin", c_double), ("end", c_double), ("text", c_char_p),
                 ("tokens", POINTER(c_int32)), ("token_count", c_int64),
                 ("temperature", c_double), ("mean_logprob", c_double),
-                ("no_speech", c_double), ("compression", c_double)]
+                ("no_speech", c_double), ("compression", c_double),
+                ("words", c_void_p), ("word_count", c_int64)]
 
 
 class WordErrors(ctypes.Structure):
@@ -56,7 +59,7 @@ class Speech(Library):
         for name in ("set_attention", "features", "encode", "logits", "transcribe"):
             getattr(self.c, "shoal_speech_" + name).restype = c_int
         self.speech = c_void_p()
-        options = SpeechOptions(attention=attention.encode())
+        options = SpeechOptions(attention=attention.encode(), exact=1)
         self.check(self.c.shoal_speech_open(self.context, str(model).encode(),
                                              byref(options), byref(self.speech)))
         self.info = self.c.shoal_speech_describe(self.speech)
@@ -104,7 +107,8 @@ class Speech(Library):
             s = segment.contents
             ids.extend(s.tokens[:s.token_count])
             return 0
-        options = TranscribeOptions(language=b"en", no_timestamps=1, no_fallback=1)
+        options = TranscribeOptions(language=b"en", no_timestamps=1, published=1,
+                                    no_fallback=1)
         self.check(self.c.shoal_speech_transcribe(
             self.speech, byref(self.recording(samples)), byref(options),
             SEGMENT_FUNCTION(take), None, None))
