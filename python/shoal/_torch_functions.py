@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -227,6 +229,53 @@ def key_padding(
     return kept_keys(mask, batch, keys)
 
 
+class Visible(NamedTuple):
+    """Keys of which some are hidden, moved so that those that are not stand in front."""
+
+    order: Tensor  # int64 [batch, keys]
+    lengths: Tensor  # int64 [batch]: how many are not hidden
+
+    def move(self, tensor: Tensor) -> Tensor:
+        """[batch, heads, keys, dim] in that order."""
+        return tensor.gather(2, self._index(self.order, tensor))
+
+    def put_back(self, tensor: Tensor) -> Tensor:
+        return tensor.gather(2, self._index(self.order.argsort(dim=1), tensor))
+
+    @staticmethod
+    def _index(order: Tensor, tensor: Tensor) -> Tensor:
+        return order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
+
+
+def visible(keep: Tensor, kind: str) -> Visible | None:
+    """For kinds that know padding on the right alone: where bool [batch, keys] has holes
+    or padding on the left, the keys in another order. None: there is nothing to move, or
+    no way to look."""
+    if takes_key_bias(kind) or torch.compiler.is_compiling():
+        return None
+    if not nothing_traces(keep, None, keep):
+        return None
+    lengths = keep.sum(-1, dtype=torch.int64)
+    if torch.equal(keep, torch.arange(keep.shape[-1]) < lengths[:, None]):
+        return None
+    return Visible((~keep).to(torch.uint8).argsort(dim=1, stable=True), lengths)
+
+
+def _move_visible(
+    mask: Tensor, key: Tensor, value: Tensor, kind: str
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Keys, values and key lengths, where a mask of keys makes that necessary."""
+    if takes_masks(kind) or takes_key_bias(kind):
+        return None
+    batch, keys = key.shape[0], key.shape[2]
+    mask = _key_mask(mask, keys, kind)
+    keep = zeros_kept(mask) if mask.is_floating_point() else mask
+    if keep.dtype is not torch.bool:
+        return None  # which is refused later
+    moved = visible(keep.expand(batch, 1, 1, keys)[:, 0, 0], kind)
+    return moved and (moved.move(key), moved.move(value), moved.lengths)
+
+
 def _where_0(mask: Tensor) -> Tensor | None:
     """True where a mask of numbers has 0, if all others hide their keys; else None."""
     if mask.requires_grad or torch.compiler.is_compiling():
@@ -289,9 +338,10 @@ def scaled_dot_product_attention(
     its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
     generator but with other random numbers. For clustered-C, i-clustered-C and lsh-R it
     must be the same for all queries, [batch, heads, 1, keys] or what broadcasts to it:
-    padding on any side, holes, numbers to add. For the other kinds it must be padding on
-    the right: True for keep, or 0 for keep and -inf (or the type's lowest number) for
-    not. The rest raises ShoalError and says which kinds can.
+    padding on any side, holes, numbers to add. For shoal and auto it must hide keys and
+    no more: True for keep, or 0 for keep and -inf (or the type's lowest number) for not;
+    where that is not padding on the right, keys and values are copied in another order.
+    The rest raises ShoalError and says which kinds can.
     """
     if is_causal and attn_mask is not None:
         raise ShoalError("attn_mask and is_causal=True exclude each other")
@@ -301,7 +351,12 @@ def scaled_dot_product_attention(
     if key.shape[:2] != query.shape[:2] or value.shape[:2] != query.shape[:2]:
         key, value = _shared_heads(query, key, value, enable_gqa)
     bias = mask = key_lengths = None
+    moved = None
     if attn_mask is not None:
+        moved = _move_visible(attn_mask, key, value, kind)
+    if moved is not None:
+        key, value, key_lengths = moved
+    elif attn_mask is not None:
         bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind)
     if is_causal and query.shape[2] < key.shape[2]:  # later keys are nobody's past
         key, value = (x.narrow(2, 0, query.shape[2]) for x in (key, value))

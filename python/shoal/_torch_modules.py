@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ._native import ShoalError
 from ._torch_functions import last_kept, masking_kinds, padding_lengths, parse_kind
 from ._torch_functions import prefix_lengths, scaled_dot_product_attention
-from ._torch_functions import takes_key_bias, takes_masks, zeros_kept
+from ._torch_functions import takes_key_bias, takes_masks, visible, zeros_kept
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -28,9 +28,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     torch.Size([2, 300, 64])
 
     No weights are returned (there is no matrix of them), so need_weights must be False.
-    key_padding_mask is True for padding, as PyTorch has it: anywhere, and on the right
-    for kinds without a bias of keys. attn_mask, is_causal and dropout are for kinds with
-    masks; bias_kv and add_zero_attn are refused.
+    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere.
+    attn_mask, is_causal and dropout are for kinds with masks; bias_kv and add_zero_attn
+    are refused.
     """
 
     def __init__(
@@ -142,8 +142,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             mask = keep[:, None, None]
             # In self-attention the padding is no query either: it joins no group.
             if itself and not masks:
-                biased = takes_key_bias(self.kind)
-                query_lengths = last_kept(keep) if biased else prefix_lengths(keep)
+                if takes_key_bias(self.kind):
+                    query_lengths = last_kept(keep)
+                elif visible(keep, self.kind) is None:
+                    query_lengths = prefix_lengths(keep)
             elif itself and not torch.compiler.is_compiling():
                 query_lengths = padding_lengths(mask, *keep.shape)
         if attn_mask is not None:

@@ -6,9 +6,9 @@
 
 Kinds whose queries look for themselves (full, local-W, strided-W, oracle-top-k) run whole
 models: encoders, decoders with their caches, both together; with masks, sliding windows,
-position biases and dropout. The other kinds are for encoders: padding is honoured, by
-clustered-C and i-clustered-C on either side, and what they cannot do is refused with a
-message. Soft caps and sinks are refused by all.
+position biases and dropout. The other kinds are for encoders: padding is honoured on
+either side, and what they cannot do is refused with a message. Soft caps and sinks are
+refused by all.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import ShoalError
 from ._numpy import kinds, spelling
-from ._torch_functions import attention, key_padding, masking_kinds, padding_lengths
-from ._torch_functions import takes_masks
+from ._torch_functions import Visible, attention, key_padding, masking_kinds
+from ._torch_functions import padding_lengths, takes_masks, visible
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
 
@@ -256,13 +256,20 @@ def _attend(
             "configuration's attention dropout to 0, or leave it out with "
             "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
         )
-    bias, key_lengths = _kept_keys(name, attention_mask, query.shape[0], key.shape[2])
     # In self-attention what is no key is no query either: it joins no group.
     skips_padding = (
         not choices.keep_padding
         and query.shape[2] == key.shape[2]
         and not _is_cross(module)
     )
+    moved = _moved(name, attention_mask, key)
+    bias: Tensor | None = None
+    key_lengths: Tensor | None
+    if moved is not None:  # holes, or padding on the left
+        key, value, key_lengths = moved.move(key), moved.move(value), moved.lengths
+        query = moved.move(query) if skips_padding else query
+    else:
+        bias, key_lengths = _kept_keys(name, attention_mask, query.shape[0], key.shape[2])
     out = attention(
         query,
         key,
@@ -273,7 +280,15 @@ def _attend(
         query_lengths=key_lengths if skips_padding else None,
         bias=bias,
     )
+    if moved is not None and skips_padding:
+        out = moved.put_back(out)
     return out.transpose(1, 2), None
+
+
+def _moved(name: str, mask: Tensor | None, key: Tensor) -> Visible | None:
+    if mask is None or mask.dim() != 2 or mask.shape != (key.shape[0], key.shape[2]):
+        return None
+    return visible(mask.to(torch.bool), name)
 
 
 def _attend_masked(

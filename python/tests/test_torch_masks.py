@@ -258,9 +258,21 @@ def test_clustered_kinds_say_which_kinds_can(kind):
 @pytest.mark.parametrize("kind", ["shoal-7", "auto"])
 def test_kinds_without_a_bias_of_keys(kind):
     inputs = make_inputs((2, 4), 40, 40)
-    for mask in (torch.randn(40), torch.arange(40) > 5):
-        with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C, lsh-R"):
-            sdpa(*inputs, mask, kind=kind)
+    with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C, lsh-R"):
+        sdpa(*inputs, torch.randn(40), kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["shoal-99", "auto", "shoal-99:keyclusters=0"])
+def test_hidden_keys_by_kinds_without_a_bias_of_keys(kind):
+    """Where every query is its own group, or full attention is picked, it is exact."""
+    torch.manual_seed(0)
+    inputs = make_inputs((2, 4), 60, 40, 2)
+    kept = torch.rand(2, 1, 1, 40) > 0.4
+    for mask in (kept, kept[:1], (torch.arange(40) > 5)[None]):
+        compare(inputs, mask, enable_gqa=True, kind=kind)
+        compare(inputs, mask.expand(2, 4, 60, 40), enable_gqa=True, kind=kind)
+        lowest = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+        compare(inputs, lowest, enable_gqa=True, kind=kind)
 
 
 # ---- Biases of keys, which clustered kinds take ----------------------------------------
@@ -318,7 +330,7 @@ def test_hidden_keys_are_as_good_as_absent(kind):
     assert not sdpa(q, k, v, nothing, kind=kind).any()
 
 
-@pytest.mark.parametrize("kind", ["full", "clustered-7", "i-clustered-7:topk=9"])
+@pytest.mark.parametrize("kind", ["full", "clustered-7", "i-clustered-7:topk=9", "auto"])
 def test_padding_of_keys_in_modules(kind):
     torch.manual_seed(0)
     plain = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
