@@ -56,10 +56,13 @@ static void widen(tilted_sizes *most, const tilted_sizes *size) {
 static tilted_sizes sizes_of(const shoal_plan *plan) {
     static const int64_t ends[] = {1023, 4095, 8191, 16383, INT64_MAX};
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
-    tilted_sizes most = numbers_of(plan, min(N, S), min(N, S));
+    tilted_sizes most = numbers_of(plan, N, S);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const tilted_sizes size = numbers_of(plan, min(N, ends[i]), S);
-        widen(&most, &size);
+        const int64_t n = min(N, ends[i]);
+        const tilted_sizes any = numbers_of(plan, n, S);
+        const tilted_sizes aligned = numbers_of(plan, min(n, S), min(n, S));
+        widen(&most, &any);
+        widen(&most, &aligned);
     }
     return most;
 }

@@ -111,7 +111,7 @@ static void heads_are_alone(void **state) {
    among them; the kinds' numbers are those of each sequence. */
 static void sequences_have_their_own_numbers(void **state) {
     static const char *const kinds[] = {"shoal", "shoal-110", "shoal:topk=9,block=16"};
-    static const int64_t lengths[] = {4200, 1000, 190};
+    static const int64_t lengths[] = {8300, 8000, 190};
     for (int64_t i = 0; i < 2 * COUNT_OF(kinds); i++) {
         shoal_context *context = test_context(NULL, 2);
         case_spec spec = layout_spec(kinds[i / 2], LAYOUT_CONTIGUOUS, false);
