@@ -201,61 +201,14 @@ static void score_at(const float *panel, int width, int dim, const float *rows,
     }
 }
 
-/* R features by V vectors of the output stay in registers while the keys pass. */
+/* R features by V vectors of the output stay in registers while the keys pass. index
+   NULL: rows in order. */
 INLINE void mix_tile(const float *weights, int width, const float *rows, int64_t stride,
-                     int count, const float *keep, float *out, const int R, const int V) {
+                     const int32_t *index, int count, const float *keep, float *out,
+                     const int R, const int V) {
     vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
     for (int r = 0; r < count; r++) {
-        vf weight[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++)
-            weight[v] = v_load(weights + r * width + v * LANES);
-        UNROLL for (int d = 0; d < R; d++) {
-            vf value = v_splat(rows[r * stride + d]);
-            UNROLL for (int v = 0; v < V; v++)
-                sums[d * V + v] = v_fma(value, weight[v], sums[d * V + v]);
-        }
-    }
-    UNROLL for (int d = 0; d < R; d++) UNROLL for (int v = 0; v < V; v++) {
-        float *place = out + d * width + v * LANES;
-        vf kept = keep ? v_fma(v_load(place), v_load(keep + v * LANES), sums[d * V + v])
-                       : v_load(place) + sums[d * V + v];
-        v_store(place, kept);
-    }
-}
-
-INLINE void mix_features(const float *weights, int width, const float *rows,
-                         int64_t stride, int count, int dim, const float *keep,
-                         float *out, const int V) {
-    const int R = TILE_ROWS * TILE_VECTORS / V;
-    int d = 0;
-    for (; d + R <= dim; d += R)
-        mix_tile(weights, width, rows + d, stride, count, keep, out + d * width, R, V);
-    for (; R > 4 && d + 4 <= dim; d += 4)
-        mix_tile(weights, width, rows + d, stride, count, keep, out + d * width, 4, V);
-    rows += d;
-    out += d * width;
-    switch (dim - d) {
-    case 3: mix_tile(weights, width, rows, stride, count, keep, out, 3, V); break;
-    case 2: mix_tile(weights, width, rows, stride, count, keep, out, 2, V); break;
-    case 1: mix_tile(weights, width, rows, stride, count, keep, out, 1, V); break;
-    }
-}
-
-static void mix(const float *weights, int width, const float *rows, int64_t stride,
-                int count, int dim, const float *keep, float *out) {
-    switch (width / LANES) {
-    case 1: mix_features(weights, width, rows, stride, count, dim, keep, out, 1); break;
-    case 2: mix_features(weights, width, rows, stride, count, dim, keep, out, 2); break;
-    default: mix_features(weights, width, rows, stride, count, dim, keep, out, 3); break;
-    }
-}
-
-INLINE void mix_tile_at(const float *weights, int width, const float *rows,
-                        int64_t stride, const int32_t *index, int count,
-                        const float *keep, float *out, const int R, const int V) {
-    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
-    for (int r = 0; r < count; r++) {
-        const float *row = rows + index[r] * stride;
+        const float *row = rows + (index ? index[r] : r) * stride;
         vf weight[TILE_VECTORS];
         UNROLL for (int v = 0; v < V; v++)
             weight[v] = v_load(weights + r * width + v * LANES);
@@ -273,35 +226,51 @@ INLINE void mix_tile_at(const float *weights, int width, const float *rows,
     }
 }
 
-INLINE void mix_features_at(const float *weights, int width, const float *rows,
-                            int64_t stride, const int32_t *index, int count, int dim,
-                            const float *keep, float *out, const int V) {
+INLINE void mix_features(const float *weights, int width, const float *rows,
+                         int64_t stride, const int32_t *index, int count, int dim,
+                         const float *keep, float *out, const int V) {
     const int R = TILE_ROWS * TILE_VECTORS / V;
     int d = 0;
     for (; d + R <= dim; d += R)
-        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
-                    R, V);
+        mix_tile(weights, width, rows + d, stride, index, count, keep, out + d * width, R,
+                 V);
     for (; R > 4 && d + 4 <= dim; d += 4)
-        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
-                    4, V);
-    for (; d < dim; d++)
-        mix_tile_at(weights, width, rows + d, stride, index, count, keep, out + d * width,
-                    1, V);
+        mix_tile(weights, width, rows + d, stride, index, count, keep, out + d * width, 4,
+                 V);
+    rows += d;
+    out += d * width;
+    switch (dim - d) {
+    case 3: mix_tile(weights, width, rows, stride, index, count, keep, out, 3, V); break;
+    case 2: mix_tile(weights, width, rows, stride, index, count, keep, out, 2, V); break;
+    case 1: mix_tile(weights, width, rows, stride, index, count, keep, out, 1, V); break;
+    }
+}
+
+INLINE void mix_any(const float *weights, int width, const float *rows, int64_t stride,
+                    const int32_t *index, int count, int dim, const float *keep,
+                    float *out) {
+    switch (width / LANES) {
+    case 1:
+        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 1);
+        break;
+    case 2:
+        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 2);
+        break;
+    default:
+        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 3);
+        break;
+    }
+}
+
+static void mix(const float *weights, int width, const float *rows, int64_t stride,
+                int count, int dim, const float *keep, float *out) {
+    mix_any(weights, width, rows, stride, NULL, count, dim, keep, out);
 }
 
 static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
                    const int32_t *index, int count, int dim, const float *keep,
                    float *out) {
-    switch (width / LANES) {
-    case 1:
-        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 1);
-        break;
-    case 2:
-        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 2);
-        break;
-    default:
-        mix_features_at(weights, width, rows, stride, index, count, dim, keep, out, 3);
-    }
+    mix_any(weights, width, rows, stride, index, count, dim, keep, out);
 }
 
 /* R keys by V vectors of features stay in registers while the queries pass. `some` is the
