@@ -117,8 +117,8 @@ static void arrangements_are_no_more_utterances(void **state) {
     const wer_interval a = wer_intervals(&once, 0), b = wer_intervals(&often, 0);
     assert_true(fabs(a.rate_low - b.rate_low) < 1e-9 &&
                 fabs(a.rate_high - b.rate_high) < 1e-9);
-    free(once.windows);
-    free(often.windows);
+    drop_job(&once);
+    drop_job(&often);
 }
 
 static void no_words_have_no_rate(void **state) {
