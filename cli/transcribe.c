@@ -150,8 +150,8 @@ static const option_row rows[] =
       "and no others",
       SETS_FLAG(transcribe_job, published)},
      {"exact", 0, NULL,
-      "keep what the decoder knows of the sound as float32, not as\n"
-      "halves",
+      "float32 throughout: no halves for what the decoder knows of the\n"
+      "sound, no bfloat16 products in the encoder",
       SETS_FLAG(transcribe_job, exact)},
      {"no-timestamps", 0, NULL,
       "decode without times: one segment per 30 s; windows do\n"

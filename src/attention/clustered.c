@@ -294,12 +294,8 @@ static topk_lists lists_of(const clustered_head *head, const clustered_thread *o
                            int p) {
     const int64_t lane = (int64_t)p * head->keys.kernels->panel;
     const int32_t k = head->work->topk;
-    return (topk_lists){head->keys.kernels,
-                        k,
-                        own->candidates + lane * topk_capacity(k),
-                        own->counts + lane,
-                        own->floor + lane,
-                        NULL};
+    return (topk_lists){head->keys.kernels, k, own->candidates + lane * topk_capacity(k),
+                        own->counts + lane, own->floor + lane};
 }
 
 static void collect(void *context, const query_panel *panel, float *scores, int count,

@@ -51,7 +51,6 @@ static void place_thread(oracle_scratch *scratch, const shoal_plan *plan,
     scratch->queries = sh_reserve(work, plan->problem.dim * width, sizeof(float));
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
     lists->kernels = plan->kernels;
-    lists->scratch = NULL;
     lists->k = (int32_t)k;
     lists->candidates = sh_reserve(work, width * topk_capacity(k), sizeof(uint64_t));
     lists->counts = sh_reserve(work, width, sizeof(int32_t));

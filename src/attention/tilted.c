@@ -193,8 +193,6 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     own->variances = floats(work, PANELS * width, r);
     own->expected = floats(work, KEY_BLOCK, width);
     own->candidates = sh_reserve(work, lanes * topk_capacity(size->p), sizeof(uint64_t));
-    own->scratch.scores = floats(work, topk_capacity(size->p), 1);
-    own->scratch.places = sh_reserve(work, topk_capacity(size->p), sizeof(int32_t));
     own->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
     own->floor = floats(work, PANELS, width);
     own->pool_panels = floats(work, pool, r);
@@ -569,15 +567,11 @@ static void square_coordinates(const tilted_head *head, int count, tilted_thread
         }
 }
 
-static topk_lists lists_of(const tilted_head *head, tilted_thread *own, int p) {
+static topk_lists lists_of(const tilted_head *head, const tilted_thread *own, int p) {
     const int64_t lane = (int64_t)p * head->run->panel;
     const int32_t k = (int32_t)head->size->p;
-    return (topk_lists){head->run,
-                        k,
-                        own->candidates + lane * topk_capacity(k),
-                        own->counts + lane,
-                        own->floor + lane,
-                        &own->scratch};
+    return (topk_lists){head->run, k, own->candidates + lane * topk_capacity(k),
+                        own->counts + lane, own->floor + lane};
 }
 
 static void start_panel(const tilted_head *head, query_panel *panel, int p,
@@ -642,8 +636,7 @@ static void keep_candidates(const tilted_head *head, int64_t chunk,
     const int64_t at = chunk * head->size->C + panel->first;
     for (int i = 0; i < panel->count; i++) {
         uint64_t *list = topk_list(&lists, i);
-        const int32_t count =
-            sh_topk_keep(head->run, &own->scratch, list, lists.counts[i], lists.k);
+        const int32_t count = sh_topk_cut(list, lists.counts[i], lists.k);
         head->slot->part_counts[at + i] = count;
         memcpy(head->slot->part_keys + (at + i) * head->size->p, list,
                (size_t)count * sizeof *list);

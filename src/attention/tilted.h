@@ -101,7 +101,6 @@ typedef struct {
     float *variances;    /* [panels][r][panel] */
     float *expected;     /* [KEY_BLOCK][panel]: what the pool is chosen by */
     uint64_t *candidates;
-    topk_scratch scratch;
     int32_t *counts;
     float *floor;
     /* The pool of a group: */

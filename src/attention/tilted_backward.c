@@ -79,8 +79,8 @@ static void weigh_directly(const tilted_head *head, const member_panel *now, int
     const int64_t i = now->members[lane];
     const float *dout = own->member_dout + (int64_t)lane * Dv;
     score_directly(head, now->j, i, lane, now->panel->width, first, count, own);
-    head->run->two_dots(v.data + first * v.stride, v.stride, count, Dv, dout, dout,
-                        own->direct_slopes, own->direct_weights);
+    head->run->dots(Dv, count, v.data + first * v.stride, v.stride, dout, false,
+                    own->direct_slopes);
     for (int a = 0; a < count; a++) {
         const float weight = own->direct_exact[a]
                                  ? 0
@@ -278,7 +278,7 @@ static void query_gradients(const tilted_head *head, const member_panel *now,
         return;
     memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
     run->mix_at(own->slopes, width, head->view.k.data, head->view.k.stride, own->keys,
-                now->count, dim, NULL, panel->grad_q);
+                now->count, dim, panel->grad_q);
     run->mix(own->grad_shift, width, head->state.projection, dim, rank + 1, dim, NULL,
              panel->grad_q);
     run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,

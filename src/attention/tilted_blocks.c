@@ -31,7 +31,7 @@ static int32_t merge_candidates(const tilted_head *head, int64_t j, tilted_threa
         const int32_t more = slot->part_counts[chunk * C + j];
         memcpy(list + count, slot->part_keys + (chunk * C + j) * p,
                (size_t)more * sizeof *list);
-        count = sh_topk_keep(head->run, &own->scratch, list, count + more, (int32_t)p);
+        count = sh_topk_cut(list, count + more, (int32_t)p);
     }
     return count;
 }
@@ -574,7 +574,7 @@ static void attend_members(const tilted_head *head, int64_t j, int count,
     memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * width));
     run->softmax_step(own->scores, width, rows, panel->largest, panel->sum, panel->keep);
     run->mix_at(own->scores, width, head->view.v.data, head->view.v.stride, own->keys,
-                count, Dv, NULL, panel->outputs);
+                count, Dv, panel->outputs);
     run->mix(pairs, width, own->rest, wide, M, Dv, NULL, panel->outputs);
     run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
     if (head->call->rest)

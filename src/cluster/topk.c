@@ -60,18 +60,6 @@ int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k) {
     return k;
 }
 
-int32_t sh_topk_keep(const kernel_table *kernels, const topk_scratch *scratch,
-                     uint64_t *list, int32_t count, int32_t k) {
-    if (count <= k)
-        return count;
-    for (int32_t i = 0; i < count; i++)
-        scratch->scores[i] = candidate_score(list[i]);
-    kernels->largest(scratch->scores, count, k, scratch->places);
-    for (int32_t i = 0; i < k; i++)
-        list[i] = list[scratch->places[i]];
-    return k;
-}
-
 void sh_topk_sort(uint64_t *list, int32_t count) {
     while (count > 16) {
         int32_t place = partition(list, count);
@@ -96,10 +84,7 @@ void sh_topk_start(const topk_lists *lists, int live, int width) {
 
 static void cut_lane(const topk_lists *lists, int lane) {
     uint64_t *list = topk_list(lists, lane);
-    const int32_t count = lists->scratch
-                              ? sh_topk_keep(lists->kernels, lists->scratch, list,
-                                             lists->counts[lane], lists->k)
-                              : sh_topk_cut(list, lists->counts[lane], lists->k);
+    const int32_t count = sh_topk_cut(list, lists->counts[lane], lists->k);
     uint64_t worst = list[0];
     for (int32_t i = 1; i < count; i++)
         worst = list[i] < worst ? list[i] : worst;

@@ -12,20 +12,13 @@ static inline int64_t topk_capacity(int64_t k) {
     return 2 * k + KEY_BLOCK;
 }
 
-/* Room for sh_topk_keep: as many numbers as the longest list has. */
-typedef struct {
-    float *scores;
-    int32_t *places;
-} topk_scratch;
-
 /* One list for each lane of a panel. */
 typedef struct {
     const kernel_table *kernels;
     int32_t k;
-    uint64_t *candidates;  /* [lanes][topk_capacity(k)] */
-    int32_t *counts;       /* [lanes] */
-    float *floor;          /* [lanes]: only greater scores are candidates */
-    topk_scratch *scratch; /* NULL: sh_topk_cut cuts; else sh_topk_keep */
+    uint64_t *candidates; /* [lanes][topk_capacity(k)] */
+    int32_t *counts;      /* [lanes] */
+    float *floor;         /* [lanes]: only greater scores are candidates */
 } topk_lists;
 
 static inline uint64_t *topk_list(const topk_lists *lists, int lane) {
@@ -42,10 +35,6 @@ void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int
 /* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
    are left. */
 int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k);
-
-/* The same of a list whose keys rise: they still do, and long lists are cut faster. */
-int32_t sh_topk_keep(const kernel_table *kernels, const topk_scratch *scratch,
-                     uint64_t *list, int32_t count, int32_t k);
 
 /* Sorts the largest first. */
 void sh_topk_sort(uint64_t *list, int32_t count);

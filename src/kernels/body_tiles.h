@@ -268,9 +268,8 @@ static void mix(const float *weights, int width, const float *rows, int64_t stri
 }
 
 static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
-                   const int32_t *index, int count, int dim, const float *keep,
-                   float *out) {
-    mix_any(weights, width, rows, stride, index, count, dim, keep, out);
+                   const int32_t *index, int count, int dim, float *out) {
+    mix_any(weights, width, rows, stride, index, count, dim, NULL, out);
 }
 
 /* R keys by V vectors of features stay in registers while the queries pass. `some` is the
@@ -459,25 +458,9 @@ static void scatter_rows(const float *x, int64_t stride, const int32_t *from,
 
 /* LANES vectors become one: lane i is the sum of vector i's lanes. */
 INLINE vf sum_vectors(vf *sums) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    /* Within the halves of a vector, and only then across. */
-    UNROLL for (int i = 0; i < 8; i += 2) {
-        const vf a = sums[i], b = sums[i + 1];
-        sums[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
-                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    UNROLL for (int i = 0; i < 8; i += 4) {
-        const vf a = sums[i], b = sums[i + 2];
-        sums[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
-                  __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-    return __builtin_shufflevector(sums[0], sums[4], 0, 1, 2, 3, 8, 9, 10, 11) +
-           __builtin_shufflevector(sums[0], sums[4], 4, 5, 6, 7, 12, 13, 14, 15);
-#else
     UNROLL for (int n = LANES / 2; n > 0; n /= 2) UNROLL for (int i = 0; i < n; i++)
         sums[i] = V_LOW(sums[i], sums[i + n]) + V_HIGH(sums[i], sums[i + n]);
     return sums[0];
-#endif
 }
 
 /* LANES rows at a time, so that their sums fill a vector. */

@@ -24,12 +24,11 @@
        1. */                                                                             \
     KERNEL(mix, (const float *weights, int width, const float *rows, int64_t stride,     \
                  int count, int dim, const float *keep, float *out))                     \
-    /* The same two of rows index[r]. */                                                 \
+    /* The same two of rows index[r]; mix_at without `keep`. */                          \
     KERNEL(score_at, (const float *panel, int width, int dim, const float *rows,         \
                       int64_t stride, const int32_t *index, int count, float *scores))   \
     KERNEL(mix_at, (const float *weights, int width, const float *rows, int64_t stride,  \
-                    const int32_t *index, int count, int dim, const float *keep,         \
-                    float *out))                                                         \
+                    const int32_t *index, int count, int dim, float *out))               \
     /* out[r][d] += sum over i < lanes of weights[r][i] * x[i][d]. weights has `width`   \
        columns, any width >= lanes; out is [count] rows, `out_stride` apart. */          \
     KERNEL(spread, (const float *weights, int64_t width, int lanes, const float *x,      \

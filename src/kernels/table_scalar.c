@@ -55,15 +55,13 @@ static void score_at(const float *panel, int width, int dim, const float *rows,
 }
 
 static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
-                   const int32_t *index, int count, int dim, const float *keep,
-                   float *out) {
+                   const int32_t *index, int count, int dim, float *out) {
     for (int d = 0; d < dim; d++)
         for (int i = 0; i < width; i++) {
             float sum = 0;
             for (int r = 0; r < count; r++)
                 sum = fmaf(rows[index[r] * stride + d], weights[r * width + i], sum);
-            float old = out[d * width + i];
-            out[d * width + i] = keep ? fmaf(old, keep[i], sum) : old + sum;
+            out[d * width + i] += sum;
         }
 }
 
