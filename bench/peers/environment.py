@@ -78,3 +78,16 @@ def without_nvcc():
     folders = os.environ.get("PATH", "").split(os.pathsep)
     kept = [f for f in folders if not shutil.which("nvcc", path=f)]
     return os.pathsep.join(kept + ["/usr/bin", "/bin"])
+
+
+def run_inside(folder, packages, script, variables=None):
+    """Runs the script again with --inside, by the Python of a virtual environment that has
+    the packages; returns its exit code."""
+    python, mark = folder / "venv" / "bin" / "python", folder / "packages.json"
+    if not mark.exists() or json.loads(mark.read_text()) != packages:
+        print(f"making the virtual environment in {folder} (once)", file=sys.stderr)
+        venv.create(folder / "venv", with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True)
+        mark.write_text(json.dumps(packages) + "\n")
+    return subprocess.run([python, script, *sys.argv[1:], "--inside"],
+                          env={**os.environ, **(variables or {})}, check=False).returncode

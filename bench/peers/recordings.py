@@ -18,6 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
+from environment import run_inside  # noqa: E402
 PACKAGES = ["torch==2.13.0", "transformers", "faster-whisper", "soundfile", "numpy"]
 THEIRS = """
 import sys
@@ -49,16 +50,6 @@ def parse():
         help="folder of the virtual environment (default: build/peers-recordings)")
     add("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def enter_environment(options):
-    """Runs this program again with the environment's Python."""
-    import venv
-    python = options.environment / "venv" / "bin" / "python"
-    if not python.exists():
-        venv.create(options.environment / "venv", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
-    sys.exit(subprocess.run([python, __file__, *sys.argv[1:], "--inside"]).returncode)
 
 
 def join(options, seconds, folder):
@@ -181,7 +172,7 @@ def compare(options, sound, said, theirs, speech):
 def main():
     options = parse()
     if not options.inside:
-        enter_environment(options)
+        return run_inside(options.environment, PACKAGES, __file__)
     from whisper_library import Speech
     speech = Speech(ROOT / "build" / "libshoal-speech.so", 1, options.model)
     with tempfile.TemporaryDirectory() as name:
@@ -189,7 +180,8 @@ def main():
         for seconds in options.seconds.split(","):
             sound, said = join(options, int(seconds), Path(name))
             compare(options, sound, said, theirs, speech)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

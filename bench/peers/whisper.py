@@ -16,13 +16,13 @@ than it may."""
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
+from environment import run_inside  # noqa: E402
 PACKAGES = ["torch==2.13.0", "transformers", "pywhispercpp", "soundfile", "numpy"]
 PARTS = "mel,encoder,logits,texts,wer,folder,time"
 
@@ -53,24 +53,6 @@ def parse():
     return parser.parse_args()
 
 
-def enter_environment(options):
-    """Runs this program again with the environment's Python."""
-    import venv
-    python = options.environment / "venv" / "bin" / "python"
-    mark = options.environment / "whisper.json"
-    if not mark.exists():
-        print(f"making the virtual environment in {options.environment} (once)",
-              file=sys.stderr)
-        venv.create(options.environment / "venv", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
-        mark.write_text(json.dumps(PACKAGES) + "\n")
-    # Threads that wait by spinning would take the processor from whoever is on turn.
-    variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads),
-                 "OMP_WAIT_POLICY": "passive"}
-    return subprocess.run([python, __file__, *sys.argv[1:], "--inside"], env=variables,
-                          check=False).returncode
-
-
 def report(results, name, value, limit, at_least=False):
     """One line, and whether it is within its limit."""
     good = value >= limit if at_least else value <= limit
@@ -90,7 +72,10 @@ def main():
     if unknown:
         raise SystemExit(f"bench/peers/whisper.py: no part named {', '.join(unknown)}")
     if not options.inside:
-        return enter_environment(options)
+        # Threads that wait by spinning would take the processor from whoever is on turn.
+        return run_inside(options.environment, PACKAGES, __file__,
+                          {"OMP_NUM_THREADS": str(options.threads),
+                           "OMP_WAIT_POLICY": "passive"})
     import whisper_checks
     results = {}
     whisper_checks.run(options, lambda *a, **k: report(results, *a, **k), results)

@@ -16,6 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
+from environment import run_inside  # noqa: E402
 PACKAGES = ["torch==2.13.0", "transformers", "openai-whisper", "soundfile", "numpy"]
 
 
@@ -41,21 +42,6 @@ def parse():
     add("--json", metavar="F", help="write every word there")
     add("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def enter_environment(options):
-    """Runs this program again with the environment's Python."""
-    import venv
-    python = options.environment / "venv" / "bin" / "python"
-    mark = options.environment / "words.json"
-    if not mark.exists():
-        print(f"making the virtual environment in {options.environment} (once)",
-              file=sys.stderr)
-        venv.create(options.environment / "venv", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
-        mark.write_text(json.dumps(PACKAGES) + "\n")
-    return subprocess.run([python, __file__, *sys.argv[1:], "--inside"],
-                          check=False).returncode
 
 
 def open_peer(options):
@@ -109,7 +95,7 @@ def compare(ours, theirs):
 def main():
     options = parse()
     if not options.inside:
-        return enter_environment(options)
+        return run_inside(options.environment, PACKAGES, __file__)
     model, pairs, rows = open_peer(options), [], []
     for path in sorted(options.speech.rglob("*.flac"))[:options.limit]:
         ours, theirs = our_words(options, path), their_words(model, path)

@@ -12,6 +12,7 @@ import sys
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 INTERFACE = (0, 2)  # major and minor version of the shoal.h that is mirrored here
 
@@ -206,6 +207,12 @@ def library_path() -> Path:
     return Path(__file__).parent / f"libshoal.{suffix}"
 
 
+def _set_signatures(library: ctypes.CDLL, signatures: dict[str, Any]) -> None:
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
 def _load() -> ctypes.CDLL:
     path = library_path()
     try:
@@ -215,9 +222,30 @@ def _load() -> ctypes.CDLL:
             f"shoal: cannot load {path} ({error}); install the package with "
             "`pip install .`, or set SHOAL_LIBRARY to a built libshoal"
         ) from error
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    _set_signatures(library, SIGNATURES)
+    return library
+
+
+def load_part(part: str, who: str, signatures: dict[str, Any]) -> ctypes.CDLL:
+    """libshoal-PART, which stands on libshoal: the one that SHOAL_PART_LIBRARY names, the
+    one beside libshoal, or the system's; `who` needs it."""
+    variable = f"SHOAL_{part.upper()}_LIBRARY"
+    chosen = os.environ.get(variable)
+    beside = str(library_path().with_name(f"libshoal-{part}.so"))
+    system = f"libshoal-{part}.so.{INTERFACE[0]}.{INTERFACE[1]}"
+    why = ""
+    for path in [chosen] if chosen else [beside, system]:
+        try:
+            library = ctypes.CDLL(path)
+            break
+        except OSError as error:
+            why = str(error)
+    else:
+        raise ImportError(
+            f"{who} needs libshoal-{part} ({why}): install it, or set {variable} to a "
+            f"built libshoal-{part}.so"
+        )
+    _set_signatures(library, signatures)
     return library
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._native import INTERFACE, NO_MEMORY, Options, ShoalError, library_path
+from ._native import NO_MEMORY, Options, ShoalError, load_part
 
 RATE = 16000
 
@@ -167,33 +167,6 @@ class Segment:
     words: list[Word] = field(default_factory=list)
 
 
-def _candidates() -> list[str]:
-    chosen = os.environ.get("SHOAL_SPEECH_LIBRARY")
-    if chosen:
-        return [chosen]
-    name = f"libshoal-speech.so.{INTERFACE[0]}.{INTERFACE[1]}"
-    return [str(library_path().with_name("libshoal-speech.so")), name]
-
-
-def _load() -> ctypes.CDLL:
-    why = ""
-    for path in _candidates():
-        try:
-            library = ctypes.CDLL(path)
-            break
-        except OSError as error:
-            why = str(error)
-    else:
-        raise ImportError(
-            f"shoal.Speech needs libshoal-speech ({why}): install it, or set "
-            "SHOAL_SPEECH_LIBRARY to a built libshoal-speech.so"
-        )
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
@@ -251,7 +224,7 @@ class Speech:
     ) -> None:
         self._context, self._speech = c_void_p(), c_void_p()
         self._busy = threading.Lock()
-        self._lib = _load()
+        self._lib = load_part("speech", "shoal.Speech", SIGNATURES)
         options = SpeechOptions(
             attention=attention.encode(), beams=beams, batch=batch, exact=bool(exact)
         )

@@ -13,7 +13,7 @@ from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_
 
 import numpy as np
 
-from ._native import INTERFACE, NO_MEMORY, Options, ShoalError, library_path
+from ._native import NO_MEMORY, Options, ShoalError, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
@@ -64,33 +64,6 @@ SIGNATURES = {
 }
 
 
-def _candidates() -> list[str]:
-    chosen = os.environ.get("SHOAL_MODELS_LIBRARY")
-    if chosen:
-        return [chosen]
-    name = f"libshoal-models.so.{INTERFACE[0]}.{INTERFACE[1]}"
-    return [str(library_path().with_name("libshoal-models.so")), name]
-
-
-def _load() -> ctypes.CDLL:
-    why = ""
-    for path in _candidates():
-        try:
-            library = ctypes.CDLL(path)
-            break
-        except OSError as error:
-            why = str(error)
-    else:
-        raise ImportError(
-            f"shoal.TextEncoder needs libshoal-models ({why}): install it, or set "
-            "SHOAL_MODELS_LIBRARY to a built libshoal-models.so"
-        )
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
 def _which(what: str, word: str, words: tuple[str, ...]) -> int:
     if word not in words:
         raise ShoalError(f"{what} is {word!r}: it must be one of {', '.join(words)}")
@@ -126,7 +99,7 @@ class TextEncoder:
         threads: int = 0,
     ) -> None:
         self._context, self._encoder = c_void_p(), c_void_p()
-        self._lib = _load()
+        self._lib = load_part("models", "shoal.TextEncoder", SIGNATURES)
         options = TextOptions(
             attention=attention.encode(),
             rows=rows,

@@ -8,7 +8,7 @@
 /* What may be picked: full attention, and shoal with 1, 2 or 4 times the groups that it
    has at this size, and more exact keys. The plans of the choices lie over each other,
    since one of them runs at a time. */
-enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES };
+enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES = AUTO_CHOICES };
 
 /* What a choice has beside shoal, in sevenths and thirds. */
 static const int32_t times_groups[CHOICES] = {0, 1, 2, 4};
@@ -29,12 +29,6 @@ static const double deviations = 2.5;
 
 /* A try and the look at its error cost this much more than shoal alone. */
 static const double with_check = 1.2;
-
-typedef struct {
-    int first; /* tried, or picked when nothing is looked at */
-    shoal_plan plans[CHOICES];
-    error_check check; /* where there is a tolerance */
-} auto_work;
 
 /* Before a choice's own state. */
 typedef struct {

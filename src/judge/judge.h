@@ -33,6 +33,17 @@ void sh_check_place(error_check *check, const shoal_plan *plan, block_layout *wo
    and so many standard deviations of this estimate on top of its square. */
 double sh_check_error(error_check *check, const attention_call *call, double deviations);
 
+/* ---- auto (auto.c) ----------------------------------------------------------------- */
+
+enum { AUTO_CHOICES = 4 };
+
+/* What a plan of auto works with. */
+typedef struct {
+    int first; /* choice that is tried, or picked when nothing is looked at */
+    shoal_plan plans[AUTO_CHOICES];
+    error_check check; /* where there is a tolerance */
+} auto_work;
+
 /* ---- Problems in half precision (floats.c) ----------------------------------------- */
 
 /* A call's problem and inputs in float32, contiguous, and the outputs that are judged. */

@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "cases.h"
+#include "judge/judge.h"
 #include "support.h"
 
 enum { HEADS = 2, DIM = 16 };
@@ -144,6 +145,27 @@ static void tolerance_is_kept(void **state) {
     shoal_context_destroy(context);
 }
 
+/* The look at the errors is led by what a forward says it has approximated. */
+static void rest_leads_the_draw(void **state) {
+    sequence s = make(1500, 0.1);
+    shoal_context *context = context_with(2, 100);
+    shoal_attention attention;
+    shoal_plan *plan;
+    assert_int_equal(shoal_attention_parse(context, "auto:tolerance=0.3", &attention),
+                     SHOAL_OK);
+    assert_int_equal(shoal_plan_create(context, &s.problem, &attention, 0, &plan),
+                     SHOAL_OK);
+    float *rest = ((auto_work *)plan->work)->check.rest;
+    for (int64_t i = 0; i < HEADS * s.problem.queries; i++)
+        rest[i] = -1;
+    assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_OK);
+    for (int64_t i = 0; i < HEADS * s.problem.queries; i++)
+        assert_true(rest[i] >= 0);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    destroy(&s);
+}
+
 /* Queries of 48 themes, each of which looks at a key or two, and a few that look at
    everything, where some values are large: they alone carry the error. */
 static sequence with_few_errors(int64_t length) {
@@ -278,10 +300,15 @@ static void spelling(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_size),           cmocka_unit_test(by_error),
-        cmocka_unit_test(tolerance_is_kept), cmocka_unit_test(few_errors_are_found),
-        cmocka_unit_test(rest_is_its_share), cmocka_unit_test(corners),
-        cmocka_unit_test(crossover),         cmocka_unit_test(spelling),
+        cmocka_unit_test(by_size),
+        cmocka_unit_test(by_error),
+        cmocka_unit_test(tolerance_is_kept),
+        cmocka_unit_test(few_errors_are_found),
+        cmocka_unit_test(rest_leads_the_draw),
+        cmocka_unit_test(rest_is_its_share),
+        cmocka_unit_test(corners),
+        cmocka_unit_test(crossover),
+        cmocka_unit_test(spelling),
     };
     return cmocka_run_group_tests_name("auto", tests, NULL, NULL);
 }
