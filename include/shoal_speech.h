@@ -341,6 +341,54 @@ SHOAL_API int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,
 /* Unit 1 .. units as text; NULL beyond. 0 stays free for a blank. */
 SHOAL_API const char *shoal_corpus_unit(const shoal_corpus *corpus, int64_t unit);
 
+/* ---- Lexicons ---------------------------------------------------------------------- */
+
+/* Words with their pronunciations: lines of a word and its phones, a word in as many lines
+   as it has pronunciations, UTF-8. Read are Kaldi's lexicon.txt and lexiconp.txt, whose
+   probabilities are passed over, and CMUdict: ";;;" begins a comment and so does " #",
+   WORD(2) is another pronunciation of WORD, and digits of stress are dropped (AH0 is AH).
+   Equal pronunciations of a word are one. Errors name the line. */
+typedef struct shoal_lexicon shoal_lexicon;
+
+typedef struct {
+    const char *const
+        *phones; /* [phone_count] of a model, in its order, and no others are
+                                  good; NULL: those of the files in the order of strcmp */
+    int64_t phone_count;
+    const char
+        *silence; /* its name; NULL: "SIL". Always the last phone, whether the files
+                            or `phones` have it or not */
+    int32_t keep_stress; /* nonzero: AH0 and AH1 are two phones */
+} shoal_lexicon_options;
+
+/* All files together, at least one. options may be NULL. */
+SHOAL_API shoal_status shoal_lexicon_open(shoal_context *context,
+                                          const char *const *paths, int64_t count,
+                                          const shoal_lexicon_options *options,
+                                          shoal_lexicon **lexicon);
+SHOAL_API void shoal_lexicon_close(shoal_lexicon *lexicon); /* NULL is legal */
+
+typedef struct {
+    int64_t words, pronunciations;
+    int64_t phones, silence; /* the silence included, which is the last phone */
+} shoal_lexicon_info;
+SHOAL_API shoal_lexicon_info shoal_lexicon_describe(const shoal_lexicon *lexicon);
+
+/* Phone 0 .. phones - 1 and word 0 .. words - 1 as text, words in the order of strcmp;
+   NULL beyond. */
+SHOAL_API const char *shoal_lexicon_phone(const shoal_lexicon *lexicon, int64_t phone);
+SHOAL_API const char *shoal_lexicon_word(const shoal_lexicon *lexicon, int64_t word);
+/* The word of that spelling, else the first one that differs in the case of A to Z alone;
+   -1: there is none. */
+SHOAL_API int64_t shoal_lexicon_find(const shoal_lexicon *lexicon, const char *text);
+/* How many pronunciations a word has; 0: it is no word. */
+SHOAL_API int64_t shoal_lexicon_pronunciations(const shoal_lexicon *lexicon,
+                                               int64_t word);
+/* Pronunciation `index`, from 0 in the order of the files: returns how many phones it has,
+   0 where there is none, and shows them at *phones. */
+SHOAL_API int64_t shoal_lexicon_pronunciation(const shoal_lexicon *lexicon, int64_t word,
+                                              int64_t index, const int32_t **phones);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the corpora of the data room's fuzz targets.
 
-Run it in this directory; it fills safetensors/, ggml/ and hf/. Names that
+Run it in this directory; it fills safetensors/, ggml/, hf/ and lexicon/. Names that
 begin with ok- are sound inputs, those that begin with bad- have one thing wrong.
 """
 import json
@@ -147,6 +147,36 @@ def hugging_face():
         save("hf", name, content)
 
 
+# ---- Lexicons: what is asked for, then the file --------------------------------------
+
+
+def lexicon():
+    cases = {
+        "ok-kaldi": b" THE DH AH\nTHE DH IY\n\nCAT\tK AE T\r\n!SIL SIL",
+        "ok-probabilities": b" a 1.0 A\na 0.25 B\nb 1 B\n",
+        "ok-cmudict": b" ;;; x\n## y\nTHE  DH AH0\nTHE(2)  DH IY1 # weak\n(1) W AH1",
+        "ok-stress": b"sTHE  DH AH0\nTHE(1)  DH AH1\nthe DH IY0\n",
+        "ok-given": b"gx A B\ny SIL\n",
+        "ok-numbers": b" one 1 2\ntwo 2 1\n",
+        "bad-empty": b" ",
+        "bad-comments": b" ;;; a\n## b\n\n",
+        "bad-no-phones": b" THE DH AH\nCAT\n",
+        "bad-only-a-comment": b" THE # DH AH\n",
+        "bad-some-probabilities": b" a 1.0 A\nb B\n",
+        "bad-more-probabilities": b" a 1.0 0.5 A\n",
+        "bad-nul": b" a A\nb\0 B\n",
+        "bad-latin": b" d\xe9j\xe0 D EY\n",
+        "bad-long-phone": b" a " + b"A" * 64,
+        "bad-long-line": b" a A\nb" + b" B" * 40000,
+        "bad-phones": b"\n".join([b" a A"] + [b"w P%d" % i for i in range(4200)]),
+        "bad-variants": b"\n".join([b" a A"] + [b"w P%d" % i for i in range(1100)]),
+        "bad-not-given": b"gx A B\ny C\n",
+    }
+    for name, data in cases.items():
+        save("lexicon", name, data)
+
+
 safetensors()
 ggml()
 hugging_face()
+lexicon()
