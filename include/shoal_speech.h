@@ -343,11 +343,11 @@ SHOAL_API const char *shoal_corpus_unit(const shoal_corpus *corpus, int64_t unit
 
 /* ---- Lexicons ---------------------------------------------------------------------- */
 
-/* Words with their pronunciations: lines of a word and its phones, a word in as many lines
-   as it has pronunciations, UTF-8. Read are Kaldi's lexicon.txt and lexiconp.txt, whose
-   probabilities are passed over, and CMUdict: ";;;" begins a comment and so does " #",
-   WORD(2) is another pronunciation of WORD, and digits of stress are dropped (AH0 is AH).
-   Equal pronunciations of a word are one. Errors name the line. */
+/* Words with their pronunciations: lines of a word and its phones, a word in as many
+   lines as it has pronunciations, UTF-8. Read are Kaldi's lexicon.txt and lexiconp.txt,
+   whose probabilities are passed over, and CMUdict: ";;;" begins a comment and so does
+   " #", WORD(2) is another pronunciation of WORD, and digits of stress are dropped (AH0
+   is AH). Equal pronunciations of a word are one. Errors name the line. */
 typedef struct shoal_lexicon shoal_lexicon;
 
 typedef struct {
@@ -384,8 +384,8 @@ SHOAL_API int64_t shoal_lexicon_find(const shoal_lexicon *lexicon, const char *t
 /* How many pronunciations a word has; 0: it is no word. */
 SHOAL_API int64_t shoal_lexicon_pronunciations(const shoal_lexicon *lexicon,
                                                int64_t word);
-/* Pronunciation `index`, from 0 in the order of the files: returns how many phones it has,
-   0 where there is none, and shows them at *phones. */
+/* Pronunciation `index`, from 0 in the order of the files: returns how many phones it
+   has, 0 where there is none, and shows them at *phones. */
 SHOAL_API int64_t shoal_lexicon_pronunciation(const shoal_lexicon *lexicon, int64_t word,
                                               int64_t index, const int32_t **phones);
 
