@@ -137,6 +137,8 @@ typedef struct {
     int32_t training;   /* nonzero: with dropout, drawn for `step` */
     int32_t accumulate; /* nonzero: backward adds to the gradients that are there */
     int64_t step;
+    int64_t first_row, first_sequence; /* of a batch that is divided among processes: how
+                                          many are before these. Dropout counts on */
 } shoal_model_inputs;
 
 /* *out: [rows][outputs] or, of layers alone, [rows][model], where `rows` are the batch's,
@@ -166,6 +168,15 @@ SHOAL_API int shoal_model_parameter(shoal_model *model, int index,
    returns its length. Gaps between parameters are 0. values and gradients may be NULL. */
 SHOAL_API int64_t shoal_model_vectors(shoal_model *model, float **values,
                                       float **gradients);
+
+/* Called by backward, in its thread, when elements first .. first + count - 1 of the
+   gradients' vector are there, so that a sum over machines can begin while the rest is
+   computed. Each element is in one such part; they come from the last to the first, a
+   layer each. */
+typedef void (*shoal_gradient_callback)(void *shared, int64_t first, int64_t count);
+/* callback NULL: no longer. Refused where the model has no gradients. */
+SHOAL_API shoal_status shoal_model_watch(shoal_model *model,
+                                         shoal_gradient_callback callback, void *shared);
 
 /* ---- Losses ------------------------------------------------------------------------ */
 
@@ -302,6 +313,11 @@ SHOAL_API size_t shoal_optimizer_workspace(const shoal_optimizer *optimizer);
 SHOAL_API shoal_status shoal_optimizer_step(shoal_optimizer *optimizer,
                                             double learning_rate);
 SHOAL_API int64_t shoal_optimizer_steps(const shoal_optimizer *optimizer); /* taken */
+/* What it remembers beside the weights, vectors as shoal_model_vectors has them: returns
+   their length. first and second: means of the gradient and of its square; averaged: the
+   average of the weights, or NULL. Each argument may be NULL. */
+SHOAL_API int64_t shoal_optimizer_vectors(shoal_optimizer *optimizer, float **first,
+                                          float **second, float **averaged);
 /* While `use` is nonzero the model and its views have the averaged weights, to be
    validated or saved; steps and checkpoints are refused. Without an average nothing
    changes. */

@@ -53,6 +53,8 @@ struct encoder {
     float *grad_rows;      /* [R][M] */
     float *grad_dropped;   /* [R][M], gradient at a dropout's input */
     float *norm_parts;
+    layer_callback *layer_done;
+    void *layer_shared;
 };
 
 /* One call of forward or backward. */
@@ -160,7 +162,9 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
     return (dropout_mask){.rate = p->random.dropout ? p->stack->shape.dropout : 0,
                           .seed = p->random.seed,
                           .step = p->random.step,
-                          .site = 1 + (uint64_t)(layer * SITES + site)};
+                          .site = 1 + (uint64_t)(layer * SITES + site),
+                          .first = narrows(p, layer) ? p->random.first_wanted
+                                                     : p->random.first_row};
 }
 
 /* What the attention is given: q, k and v inside projected. */
@@ -821,6 +825,13 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                                   : pre_norm_layer(&p, l, stream, gradient);
         if (status != SHOAL_OK)
             return status;
+        if (stack->layer_done)
+            stack->layer_done(stack->layer_shared, l);
     }
     return SHOAL_OK;
+}
+
+void sh_encoder_watch(encoder *stack, layer_callback *callback, void *shared) {
+    stack->layer_done = callback;
+    stack->layer_shared = shared;
 }

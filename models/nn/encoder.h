@@ -78,8 +78,10 @@ SHOAL_PRIVATE size_t sh_encoder_memory(const encoder *stack); /* bytes, all told
 /* What dropout draws from: a mask is a function of it, the place in the model and the
    element. */
 typedef struct {
-    uint64_t seed, step; /* of the training */
-    bool dropout;        /* false: none, as in validation */
+    uint64_t seed, step;             /* of the training */
+    bool dropout;                    /* false: none, as in validation */
+    int64_t first_row, first_wanted; /* numbers of the first row, and of the first that
+                                        is wanted, where others have those before */
 } dropout_key;
 
 /* Rows of a batch, increasing; rows NULL: all. */
@@ -104,6 +106,11 @@ SHOAL_PRIVATE shoal_status sh_encoder_forward(encoder *stack,
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                                  const packing *sequences, row_subset wanted,
                                  dropout_key random, const float *x, float *gradient);
+
+/* Called by backward, in its thread, when all gradients of a layer are there. NULL: no
+   longer. */
+typedef void layer_callback(void *shared, int64_t layer);
+void sh_encoder_watch(encoder *stack, layer_callback *callback, void *shared);
 
 /* The attention's plan, and a layer's state in it (NULL in inference): for the groups and
    top keys that were used. */

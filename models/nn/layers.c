@@ -73,8 +73,8 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     for (int64_t i = 0; i < count; i++) {
         uint64_t column = (uint64_t)(left + i);
         if (i == 0 || column % 4 == 0)
-            bits =
-                sh_random_bits(key, STREAM_DROPOUT, ((uint64_t)row << 32) + column / 4);
+            bits = sh_random_bits(key, STREAM_DROPOUT,
+                                  ((uint64_t)(mask->first + row) << 32) + column / 4);
         uint32_t number = (uint32_t)(bits >> (16 * (column % 4))) & 0xffffu;
         factors[i] = number < dropped ? 0 : kept;
     }

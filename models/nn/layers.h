@@ -154,6 +154,7 @@ typedef struct {
     uint64_t seed;
     uint64_t step; /* of the training */
     uint64_t site; /* which dropout of the model */
+    int64_t first; /* number of row 0: the share of a batch counts as the batch does */
 } dropout_mask;
 
 /* Elements of a row that get their factors together. */

@@ -349,6 +349,34 @@ int64_t shoal_model_vectors(shoal_model *model, float **values, float **gradient
     return model->arena->size;
 }
 
+/* ---- Telling of gradients ---------------------------------------------------------- */
+
+/* Those from `first` on are there. */
+static void tell_from(shoal_model *model, int64_t first) {
+    const int64_t end = model->untold;
+    model->untold = first;
+    if (model->watcher && first < end)
+        model->watcher(model->watcher_shared, first, end - first);
+}
+
+/* A layer_callback: a layer's parameters begin with its queries', and what stands behind
+   the last layer is done before it. */
+static void tell_layer(void *shared, int64_t layer) {
+    shoal_model *model = shared;
+    tell_from(model, model->weights.layers[layer].query.gradient - gradients_of(model));
+}
+
+shoal_status shoal_model_watch(shoal_model *model, shoal_gradient_callback callback,
+                               void *shared) {
+    if (!model || !gradients_of(model))
+        return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
+                       "model is NULL or has no gradients");
+    model->watcher = callback;
+    model->watcher_shared = shared;
+    sh_encoder_watch(model->stack, callback ? tell_layer : NULL, model);
+    return SHOAL_OK;
+}
+
 /* ---- Checks of a call ------------------------------------------------------------ */
 
 static shoal_status check_sequences(const shoal_model *model,
@@ -393,9 +421,11 @@ static shoal_status check_wanted(const shoal_model *model,
 
 static shoal_status check_inputs(const shoal_model *model,
                                  const shoal_model_inputs *inputs) {
-    if (!inputs || inputs->batch < 0 || !inputs->offsets)
+    if (!inputs || inputs->batch < 0 || !inputs->offsets || inputs->first_row < 0 ||
+        inputs->first_sequence < 0)
         return sh_fail(model->context, SHOAL_INVALID,
-                       "inputs or offsets is NULL, or batch is negative");
+                       "inputs or offsets is NULL, or batch, first_row or "
+                       "first_sequence is negative");
     const shoal_status status = check_sequences(model, inputs);
     if (status != SHOAL_OK)
         return status;
@@ -472,7 +502,9 @@ static row_subset wanted_of(const shoal_model_inputs *inputs) {
 static dropout_key key_of(const shoal_model *model, const shoal_model_inputs *inputs) {
     return (dropout_key){.seed = model->seed,
                          .step = (uint64_t)inputs->step,
-                         .dropout = inputs->training != 0};
+                         .dropout = inputs->training != 0,
+                         .first_row = inputs->first_row,
+                         .first_wanted = inputs->first_sequence};
 }
 
 static dropout_mask input_dropout(const shoal_model *model,
@@ -480,7 +512,8 @@ static dropout_mask input_dropout(const shoal_model *model,
     return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
                           .seed = model->seed,
                           .step = (uint64_t)inputs->step,
-                          .site = 0};
+                          .site = 0,
+                          .first = inputs->first_row};
 }
 
 static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inputs) {
@@ -612,6 +645,7 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;
+    model->untold = model->arena->size;
     if (!inputs->accumulate)
         sh_parameters_clear_gradients(model->context, model->arena);
     if (!bare)
@@ -624,5 +658,7 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
                                  bare ? inputs->features : model->x, gradient);
     if (status == SHOAL_OK && !bare)
         input_backward(model, inputs);
+    if (status == SHOAL_OK)
+        tell_from(model, 0);
     return status;
 }

@@ -27,6 +27,9 @@ struct shoal_model {
     float *gradient;                 /* [R][M], training only */
     const float *encoded;            /* [R][M], what the encoder gave */
     float *out;                      /* what the last forward gave */
+    shoal_gradient_callback watcher; /* told of gradients that are there; may be NULL */
+    void *watcher_shared;
+    int64_t untold;   /* how many gradients, from the first on, it was not told of */
     int64_t out_rows; /* how many of them; -1: there was none, or it failed */
     size_t bytes;     /* of this structure and the arrays behind it */
 };

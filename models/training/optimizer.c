@@ -151,6 +151,19 @@ int64_t shoal_optimizer_steps(const shoal_optimizer *optimizer) {
     return optimizer ? optimizer->steps : 0;
 }
 
+int64_t shoal_optimizer_vectors(shoal_optimizer *optimizer, float **first, float **second,
+                                float **averaged) {
+    if (!optimizer)
+        return 0;
+    if (first)
+        *first = optimizer->first;
+    if (second)
+        *second = optimizer->second;
+    if (averaged)
+        *averaged = optimizer->averaged;
+    return optimizer->model->arena->size;
+}
+
 /* ---- A step ---------------------------------------------------------------------- */
 
 /* The numbers of step t that are the same for every element. */
