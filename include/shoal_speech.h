@@ -389,6 +389,32 @@ SHOAL_API int64_t shoal_lexicon_pronunciations(const shoal_lexicon *lexicon,
 SHOAL_API int64_t shoal_lexicon_pronunciation(const shoal_lexicon *lexicon, int64_t word,
                                               int64_t index, const int32_t **phones);
 
+/* ---- Language models --------------------------------------------------------------- */
+
+/* How likely words are to follow upon each other: n-grams with back-off, up to 6 words,
+   from ARPA text, the same compressed by gzip, or the binary trigrams of CMU Sphinx (such
+   as en-us.lm.bin of Debian's pocketsphinx-en-us; what text that one was made from is not
+   documented). Files are checked; a damaged ARPA file is refused with the line. */
+typedef struct shoal_ngram shoal_ngram;
+
+SHOAL_API shoal_status shoal_ngram_open(shoal_context *context, const char *path,
+                                        shoal_ngram **ngram);
+SHOAL_API void shoal_ngram_close(shoal_ngram *ngram); /* NULL is legal */
+
+typedef struct {
+    int32_t order;
+    int64_t words, ngrams; /* <s> and </s> included; n-grams of all lengths */
+    size_t bytes;          /* of memory */
+} shoal_ngram_info;
+SHOAL_API shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram);
+
+/* The word's number, 0 .. words - 1; -1: the model does not have it. */
+SHOAL_API int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text);
+/* Natural log of the probability of the last of words [count] after those before it;
+   numbers below `words`, which are not checked. */
+SHOAL_API double shoal_ngram_score(const shoal_ngram *ngram, const int64_t *words,
+                                   int64_t count);
+
 #ifdef __cplusplus
 }
 #endif
