@@ -28,7 +28,7 @@ demo:
 
 test:
 	@tools/install-deps program tests --optional clang arm speech plots counts commas \
-		format
+		format english
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:
