@@ -83,6 +83,13 @@ typedef enum { SHOAL_GELU, SHOAL_RELU } shoal_activation;
 typedef enum { SHOAL_SINUSOIDAL, SHOAL_LEARNED, SHOAL_NO_POSITIONS } shoal_positions;
 typedef enum { SHOAL_EVERY_ROW, SHOAL_MEAN_ROW, SHOAL_FIRST_ROW } shoal_pooling;
 
+/* What is around the layers. SHOAL_BERT and SHOAL_ROBERTA, as transformers has them:
+   tokens, positions (learned) and types are added up, normed and dropped out; the layers
+   are post-norm, without dropout inside the feed-forward; and where rows are pooled, a
+   product and tanh stand before the output, which has dropout in front of it (RoBERTa:
+   that product too). Dropout of the attention's weights is left out. */
+typedef enum { SHOAL_PLAIN, SHOAL_BERT, SHOAL_ROBERTA } shoal_form;
+
 /* A stack of encoder layers. In front of it an embedding of tokens, or a product that
    takes features, and positions; behind it a product that gives logits. With vocabulary,
    features and outputs 0 there are the layers alone: rows [model] go in and come out. */
@@ -103,6 +110,9 @@ typedef struct {
                              the mean of its rows or from its first */
     float dropout;   /* share that training sets to 0: of the input's features, of
                              blocks' outputs and inside the feed-forward */
+    int32_t form;    /* a shoal_form */
+    int64_t types;   /* BERT's and RoBERTa's: types are 0 .. types - 1; 0: none */
+    float epsilon;   /* of the layer norms; 0: 1e-5 */
 } shoal_model_config;
 
 typedef struct shoal_model shoal_model;
@@ -129,6 +139,7 @@ typedef struct {
     const int64_t *offsets; /* [batch + 1]: sequence b is rows offsets[b] ..
                                offsets[b + 1] - 1; offsets[0] is 0 */
     const int32_t *tokens;  /* [rows], where the model has a vocabulary */
+    const int32_t *types;   /* [rows], where the model has types; NULL: all 0 */
     const float *features;  /* [rows][features], or of layers alone [rows][model] */
     const int32_t *wanted; /* [wanted_count], increasing: rows whose output is wanted; the
                                last layer leaves out work for the others. NULL: all. Not
@@ -505,6 +516,22 @@ SHOAL_API shoal_status shoal_text_encoder_forward(shoal_text_encoder *encoder,
 SHOAL_API shoal_status shoal_text_encoder_embed(shoal_text_encoder *encoder,
                                                 int64_t count, const char *const *texts,
                                                 const int64_t *sizes, float *vectors);
+
+/* ---- Text: models that are trained further ------------------------------------------ */
+
+/* A BERT or RoBERTa folder as a model to be trained. Sizes, form, dropout and epsilon as
+   its config.json says; outputs, pooling (SHOAL_FIRST_ROW for a text's class or number,
+   SHOAL_EVERY_ROW for tokens') and attention stay as they are in *config. */
+SHOAL_API shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
+                                               shoal_model_config *config);
+/* The folder's weights into a model with such a configuration. Head and output are the
+   folder's where it has them in these shapes, and stay as they are where not. */
+SHOAL_API shoal_status shoal_text_model_load(shoal_context *context, const char *folder,
+                                             shoal_model *model);
+/* The weights as transformers names them, float32, to model.safetensors in a folder that
+   has the config.json. */
+SHOAL_API shoal_status shoal_text_model_save(shoal_context *context, const char *folder,
+                                             shoal_model *model);
 
 /* ---- Random numbers ---------------------------------------------------------------- */
 

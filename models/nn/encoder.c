@@ -159,7 +159,10 @@ static int64_t rows_after(const pass *p, int64_t layer) {
 enum { SITE_ATTENTION, SITE_ACTIVATION, SITE_FORWARD, SITES };
 
 static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
-    return (dropout_mask){.rate = p->random.dropout ? p->stack->shape.dropout : 0,
+    const encoder_shape *shape = &p->stack->shape;
+    const bool none = !p->random.dropout ||
+                      (site == SITE_ACTIVATION && shape->whole_inside);
+    return (dropout_mask){.rate = none ? 0 : shape->dropout,
                           .seed = p->random.seed,
                           .step = p->random.step,
                           .site = 1 + (uint64_t)(layer * SITES + site),

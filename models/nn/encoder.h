@@ -23,7 +23,8 @@ typedef struct {
     bool post_norm; /* otherwise pre-norm, whose stack ends in a norm of its own */
     activation activation;
     float dropout; /* after attention, after the activation and after the feed-forward */
-    float epsilon; /* of the norms; 0: 1e-5 */
+    bool whole_inside; /* not after the activation */
+    float epsilon;     /* of the norms; 0: 1e-5 */
 } encoder_shape;
 
 int64_t sh_encoder_model(const encoder_shape *shape); /* M */
@@ -92,8 +93,8 @@ typedef struct {
 
 /* x: [R][M], which must stay as it is until backward. *out: [R][M] inside the object,
    valid until the next forward. Of a subset of the rows, *out is [count][M]: what the
-   last layer does after its attention is done for these rows alone. A subset needs a
-   layer, and does not go with dropout, whose masks are by row. */
+   last layer does after its attention is done for these rows alone, and its dropout
+   counts them. A subset needs a layer. */
 SHOAL_PRIVATE shoal_status sh_encoder_forward(encoder *stack,
                                               const encoder_weights *weights,
                                               const packing *sequences, row_subset wanted,

@@ -249,6 +249,27 @@ void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t si
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_task, &c);
 }
 
+static void embed_add_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const embedding_call *c = shared;
+    int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
+    for (int64_t row = task * ROW_BLOCK; row < last; row++)
+        c->context->kernels->add(c->size,
+                                 c->table + (c->tokens ? c->tokens[row] * c->size : 0),
+                                 c->out + row * c->size);
+}
+
+void sh_embedding_add(const shoal_context *context, int64_t rows, int64_t size,
+                      const int32_t *tokens, const float *table, float *out) {
+    embedding_call c = {.context = context,
+                        .rows = rows,
+                        .size = size,
+                        .tokens = tokens,
+                        .table = table,
+                        .out = out};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_add_task, &c);
+}
+
 /* A task has some columns of every row, so that all rows of a token are added by the same
    task, in order. */
 static void embed_back_task(void *shared, int64_t task, int thread) {
@@ -257,7 +278,7 @@ static void embed_back_task(void *shared, int64_t task, int thread) {
     int64_t left = task * COLUMN_BLOCK, width = min(COLUMN_BLOCK, c->size - left);
     for (int64_t row = 0; row < c->rows; row++) {
         const float *from = c->table + row * c->size + left;
-        float *to = c->out + c->tokens[row] * c->size + left;
+        float *to = c->out + (c->tokens ? c->tokens[row] * c->size : 0) + left;
         for (int64_t i = 0; i < width; i++)
             to[i] += c->factor * from[i];
     }

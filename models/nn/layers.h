@@ -201,7 +201,10 @@ void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int6
 void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t size,
                           const int32_t *tokens, const float *table, float factor,
                           float *out);
-/* gradient[tokens[row]] += factor dout[row], rows in order. */
+/* out[row] += table[tokens[row]]; tokens NULL: all 0. */
+void sh_embedding_add(const shoal_context *context, int64_t rows, int64_t size,
+                      const int32_t *tokens, const float *table, float *out);
+/* gradient[tokens[row]] += factor dout[row], rows in order; tokens NULL: all 0. */
 void sh_embedding_backward(const shoal_context *context, int64_t rows, int64_t size,
                            const int32_t *tokens, const float *dout, float factor,
                            float *gradient);

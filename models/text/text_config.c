@@ -1,6 +1,9 @@
 /* config.json of an encoder, and how sentence-transformers pools. */
+#define _GNU_SOURCE
+#include <limits.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "models/text/text_model.h"
 
@@ -103,6 +106,14 @@ static shoal_status read_sizes(const config_file *f, text_config *config) {
 
 /* ---- BERT and RoBERTa ------------------------------------------------------------- */
 
+static shoal_status read_dropout(const config_file *f, text_config *config) {
+    const json_t *value = json_object_get(f->root, "hidden_dropout_prob");
+    config->dropout = value ? (float)json_number_value(value) : 0.1f;
+    if (!value || (json_is_number(value) && config->dropout >= 0 && config->dropout < 1))
+        return SHOAL_OK;
+    return refuse(f, "hidden_dropout_prob", "should be a number from 0 to below 1");
+}
+
 static shoal_status read_bert(const config_file *f, text_config *config) {
     static const char *const flags[] = {"is_decoder", "add_cross_attention", NULL};
     const char *kind =
@@ -119,6 +130,8 @@ static shoal_status read_bert(const config_file *f, text_config *config) {
     if (status == SHOAL_OK)
         status = read_number(f, f->root, "layer_norm_eps", &epsilon);
     config->epsilon = (float)epsilon;
+    if (status == SHOAL_OK)
+        status = read_dropout(f, config);
     config->positions = config->table_positions;
     if (status != SHOAL_OK || config->family == FAMILY_BERT)
         return status;
@@ -210,6 +223,25 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
         status = read_sizes(&f, config);
     if (status == SHOAL_OK)
         status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
+    return status;
+}
+
+enum { LARGEST_CONFIG = 1 << 22 };
+
+shoal_status sh_text_config_open(shoal_context *context, const char *folder,
+                                 text_config *config) {
+    char path[PATH_MAX];
+    json_t *root;
+    const int length = snprintf(path, sizeof path, "%s/config.json", folder);
+    if (length < 0 || length >= PATH_MAX || access(path, F_OK) != 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has no config.json; it should be a Hugging Face folder",
+                       folder);
+    shoal_status status = sh_json_object_read(context, path, LARGEST_CONFIG, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_text_config_read(context, path, root, config);
+    json_decref(root);
     return status;
 }
 

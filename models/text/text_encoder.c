@@ -61,15 +61,7 @@ static bool file_in(const shoal_text_encoder *e, const char *name, char path[PAT
 static shoal_status read_config(shoal_text_encoder *e) {
     char path[PATH_MAX];
     json_t *root;
-    if (!file_in(e, "config.json", path))
-        return sh_fail(e->context, SHOAL_BAD_FILE,
-                       "%s: has no config.json; it should be a Hugging Face folder",
-                       e->folder);
-    shoal_status status = sh_json_object_read(e->context, path, LARGEST_CONFIG, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_config_read(e->context, path, root, &e->config);
-    json_decref(root);
+    shoal_status status = sh_text_config_open(e->context, e->folder, &e->config);
     if (status != SHOAL_OK || !file_in(e, "1_Pooling/config.json", path))
         return status;
     status = sh_json_object_read(e->context, path, LARGEST_CONFIG, &root);

@@ -28,6 +28,7 @@ typedef struct {
     int32_t padding; /* id of the padding, which positions begin after in RoBERTa */
     activation activation;
     float epsilon;
+    float dropout; /* while it is trained; BERT and RoBERTa */
     /* ModernBERT: which layers see a window of so many positions, and the bases of the
        rotations of these and of the others. */
     bool local[TEXT_LAYERS_MOST];
@@ -36,6 +37,9 @@ typedef struct {
     int32_t pooling; /* a shoal_text_pooling */
 } text_config;
 
+/* The folder's config.json. */
+shoal_status sh_text_config_open(shoal_context *context, const char *folder,
+                                 text_config *config);
 /* config.json; what is not supported is refused by name. */
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config);
@@ -69,6 +73,9 @@ typedef struct {
     void *block;
 } text_weights;
 
+/* model.safetensors of a folder, or its shards. */
+shoal_status sh_text_file_open(shoal_context *context, const char *folder,
+                               safetensors **file);
 /* Opens model.safetensors, or its shards, of a folder and converts all but the table of
    words to float. */
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,

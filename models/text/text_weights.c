@@ -153,8 +153,8 @@ static shoal_status take_modern(loading *l) {
 
 /* ---- The file --------------------------------------------------------------------- */
 
-static shoal_status open_file(shoal_context *context, const char *folder,
-                              safetensors **file) {
+shoal_status sh_text_file_open(shoal_context *context, const char *folder,
+                               safetensors **file) {
     static const char *const names[] = {"model.safetensors",
                                         "model.safetensors.index.json"};
     char path[PATH_MAX];
@@ -235,7 +235,7 @@ shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
                                   const text_config *config, text_weights *weights) {
     *weights = (text_weights){0};
     loading l = {.context = context, .folder = folder, .config = config, .to = weights};
-    shoal_status status = open_file(context, folder, &weights->file);
+    shoal_status status = sh_text_file_open(context, folder, &weights->file);
     if (status == SHOAL_OK)
         status = load(&l);
     if (status != SHOAL_OK)

@@ -97,6 +97,7 @@ static const char *const norms[] = {"pre", "post", NULL};
 static const char *const activations[] = {"gelu", "relu", NULL};
 static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NULL};
 static const char *const poolings[] = {"none", "mean", "first", NULL};
+static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 
 /* An object of its fields, in malloc's memory; NULL: none left. The attention has every
    option, so that defaults may change and the file keeps its meaning. */
@@ -116,6 +117,12 @@ static char *print_config(const shoal_model_config *config) {
                   activations[config->activation], "positions",
                   position_kinds[config->positions], "pooling", poolings[config->pooling],
                   "dropout", (double)config->dropout);
+    if (config->form != SHOAL_PLAIN) { /* others need not be known by older readers */
+        json_object_set_new(object, "form", json_string(forms[config->form]));
+        json_object_set_new(object, "types", json_integer(config->types));
+    }
+    if (config->epsilon > 0)
+        json_object_set_new(object, "epsilon", json_real((double)config->epsilon));
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
@@ -141,20 +148,21 @@ static shoal_status parse_attention(shoal_context *context, const char *text,
 
 static shoal_status unpack_config(shoal_context *context, json_t *object,
                                   shoal_model_config *config) {
-    json_int_t sizes[8];
-    const char *attention, *norm, *function, *positions, *pooling;
+    json_int_t sizes[8], types = 0;
+    const char *attention, *norm, *function, *positions, *pooling, *form = forms[0];
     int shared;
-    double dropout;
+    double dropout, epsilon = 0;
     json_error_t error;
     if (json_unpack_ex(object, &error, 0,
                        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, "
-                       "s:s, s:s, s:F !}",
+                       "s:s, s:s, s:F, s?s, s?I, s?F !}",
                        "vocabulary", &sizes[0], "features", &sizes[1], "outputs",
                        &sizes[2], "max_length", &sizes[3], "layers", &sizes[4], "heads",
                        &sizes[5], "head_dim", &sizes[6], "feed_forward", &sizes[7],
                        "attention", &attention, "shared_qk", &shared, "norm", &norm,
                        "activation", &function, "positions", &positions, "pooling",
-                       &pooling, "dropout", &dropout) != 0)
+                       &pooling, "dropout", &dropout, "form", &form, "types", &types,
+                       "epsilon", &epsilon) != 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
     *config = (shoal_model_config){.vocabulary = sizes[0],
                                    .features = sizes[1],
@@ -165,13 +173,16 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                                    .head_dim = sizes[6],
                                    .feed_forward = sizes[7],
                                    .shared_qk = shared,
-                                   .dropout = (float)dropout};
+                                   .dropout = (float)dropout,
+                                   .types = types,
+                                   .epsilon = (float)epsilon};
     if (!find_choice(norms, norm, &config->norm) ||
         !find_choice(activations, function, &config->activation) ||
         !find_choice(position_kinds, positions, &config->positions) ||
-        !find_choice(poolings, pooling, &config->pooling))
+        !find_choice(poolings, pooling, &config->pooling) ||
+        !find_choice(forms, form, &config->form))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "unknown norm, activation, positions or pooling");
+                       "unknown norm, activation, positions, pooling or form");
     return parse_attention(context, attention, &config->attention);
 }
 
@@ -466,6 +477,7 @@ static shoal_status compare_config(const shoal_checkpoint *checkpoint,
                         : mine->activation != theirs.activation ? "activation"
                         : mine->positions != theirs.positions   ? "positions"
                         : mine->pooling != theirs.pooling       ? "pooling"
+                        : mine->form != theirs.form             ? "form"
                                                                 : NULL;
     if (!other)
         return SHOAL_OK;

@@ -72,7 +72,8 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
                        (double)config->dropout);
-    return check_sizes(context, config);
+    const shoal_status status = check_sizes(context, config);
+    return status == SHOAL_OK ? sh_frame_check(context, config) : status;
 }
 
 static encoder_shape encoder_of(const shoal_model_config *config) {
@@ -86,7 +87,9 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .activation = config->activation == SHOAL_GELU
                                              ? ACTIVATION_GELU
                                              : ACTIVATION_RELU,
-                           .dropout = config->dropout};
+                           .dropout = config->dropout,
+                           .whole_inside = config->form != SHOAL_PLAIN,
+                           .epsilon = config->epsilon};
 }
 
 /* ---- Parameters ------------------------------------------------------------------ */
@@ -105,25 +108,30 @@ static void add_bias(parameters *into, int64_t size, const char *name) {
     sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}}, "%s", name);
 }
 
+static const float SMALL = 0.02f;
+
 /* A describe_function. Embeddings begin with deviation 1 / sqrt(M) and are multiplied by
    sqrt(M), so that they and the sinusoids that are added to them are about as large. */
 static void describe(parameters *into, const void *shared) {
     const shoal_model_config *config = shared;
     const encoder_shape shape = encoder_of(config);
     const int64_t width = width_of(config);
+    const bool plain = config->form == SHOAL_PLAIN;
     if (config->vocabulary) {
-        add_matrix(into, config->vocabulary, width, START_NORMAL, 1 / sqrtf((float)width),
-                   "embedding.weight");
+        add_matrix(into, config->vocabulary, width, START_NORMAL,
+                   plain ? 1 / sqrtf((float)width) : SMALL, "embedding.weight");
     } else if (config->features) {
         add_matrix(into, width, config->features, START_XAVIER, 0, "input.weight");
         add_bias(into, width, "input.bias");
     }
     if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
-        add_matrix(into, config->max_length, width, START_NORMAL, 0.02f,
+        add_matrix(into, config->max_length, width, START_NORMAL, SMALL,
                    "positions.weight");
+    sh_frame_describe(into, config);
     sh_encoder_describe(into, &shape);
     if (!is_bare(config)) {
-        add_matrix(into, config->outputs, width, START_XAVIER, 0, "output.weight");
+        add_matrix(into, config->outputs, width, plain ? START_XAVIER : START_NORMAL,
+                   SMALL, "output.weight");
         add_bias(into, config->outputs, "output.bias");
     }
 }
@@ -149,6 +157,7 @@ static void bind(shoal_model *model) {
     model->output = (linear){width_of(config), config->outputs,
                              sh_parameters_tensor(arena, "output.weight"),
                              sh_parameters_tensor(arena, "output.bias")};
+    sh_frame_bind(model);
 }
 
 /* ---- Creation -------------------------------------------------------------------- */
@@ -179,6 +188,7 @@ static void place(void *argument, block_layout *block) {
     }
     if (limits->training)
         model->gradient = sh_reserve(block, rows, sizeof(float));
+    sh_frame_place(model, block);
 }
 
 /* The parts, once the structure is there; destroy takes back what was made. */
@@ -440,7 +450,8 @@ static shoal_status check_inputs(const shoal_model *model,
                            "token %d at row %lld: the vocabulary has 0 to %lld",
                            (int)inputs->tokens[row], (long long)row,
                            (long long)model->config.vocabulary - 1);
-    return check_wanted(model, inputs);
+    const shoal_status framed = sh_frame_check_inputs(model, inputs);
+    return framed == SHOAL_OK ? check_wanted(model, inputs) : framed;
 }
 
 /* ---- Pooling --------------------------------------------------------------------- */
@@ -495,7 +506,9 @@ static packing packing_of(const shoal_model_inputs *inputs) {
     return (packing){inputs->batch, inputs->offsets};
 }
 
-static row_subset wanted_of(const shoal_model_inputs *inputs) {
+static row_subset wanted_of(const shoal_model *model, const shoal_model_inputs *inputs) {
+    if (sh_frame_narrows(&model->config))
+        return (row_subset){model->frame.firsts, inputs->batch};
     return (row_subset){inputs->wanted, inputs->wanted_count};
 }
 
@@ -523,7 +536,7 @@ static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inpu
 }
 
 static float embedding_scale(const shoal_model *model) {
-    return sqrtf((float)width_of(&model->config));
+    return model->config.form == SHOAL_PLAIN ? sqrtf((float)width_of(&model->config)) : 1;
 }
 
 /* What the encoder is given, [R][M]. */
@@ -531,19 +544,23 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
     const dropout_mask mask = input_dropout(model, inputs);
+    const bool framed = model->config.form != SHOAL_PLAIN;
+    float *x = framed ? model->frame.summed : model->x;
     if (is_bare(&model->config))
         return inputs->features;
     if (model->config.vocabulary)
         sh_embedding_forward(model->context, rows, width, inputs->tokens,
-                             model->embedding.data, embedding_scale(model), model->x);
+                             model->embedding.data, embedding_scale(model), x);
     else
         sh_linear_forward(model->context, &model->input, rows,
                           (const_matrix){inputs->features, model->config.features},
-                          (matrix){model->x, width}, NULL);
+                          (matrix){x, width}, NULL);
     if (model->config.positions != SHOAL_NO_POSITIONS)
         sh_positions_forward(model->context, &sequences, width,
                              model->sinusoids ? model->sinusoids : model->learned.data,
-                             model->x);
+                             x);
+    if (framed)
+        sh_frame_input(model, inputs);
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, model->x, model->x);
     return model->x;
@@ -555,10 +572,11 @@ static float *give_output(shoal_model *model, const shoal_model_inputs *inputs) 
     const float *rows = model->encoded;
     if (is_bare(&model->config))
         return (float *)(uintptr_t)rows;
-    if (pools(&model->config)) {
+    if (pools(&model->config) && !sh_frame_narrows(&model->config)) {
         run_pool(model, inputs, pool_task, rows, model->pooled);
         rows = model->pooled;
     }
+    rows = model->output_in = sh_frame_head(model, inputs, rows);
     sh_linear_forward(model->context, &model->output, out_rows(model, inputs),
                       (const_matrix){rows, width},
                       (matrix){model->logits, model->config.outputs}, NULL);
@@ -575,8 +593,10 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
         return status;
     const packing sequences = packing_of(inputs);
     model->out_rows = -1;
+    for (int64_t b = 0; sh_frame_narrows(&model->config) && b < inputs->batch; b++)
+        model->frame.firsts[b] = (int32_t)inputs->offsets[b];
     status = sh_encoder_forward(model->stack, &model->weights, &sequences,
-                                wanted_of(inputs), key_of(model, inputs),
+                                wanted_of(model, inputs), key_of(model, inputs),
                                 take_input(model, inputs), &model->encoded);
     if (status != SHOAL_OK)
         return status;
@@ -605,12 +625,14 @@ static shoal_status check_backward(const shoal_model *model,
 /* Through the output to the gradient of the encoder's rows, at model->gradient. */
 static void output_backward(shoal_model *model, const shoal_model_inputs *inputs,
                             const float *dout) {
-    const bool pool = pools(&model->config);
+    const bool pool = pools(&model->config) && !sh_frame_narrows(&model->config);
     const int64_t width = width_of(&model->config);
+    float *gradient = pool ? model->pooled_gradient : model->gradient;
     sh_linear_backward(model->context, &model->output, model->out_rows,
-                       (const_matrix){pool ? model->pooled : model->encoded, width},
+                       (const_matrix){model->output_in, width},
                        (const_matrix){dout, model->config.outputs},
-                       (matrix){pool ? model->pooled_gradient : model->gradient, width});
+                       (matrix){gradient, width});
+    sh_frame_head_back(model, inputs, gradient);
     if (pool)
         run_pool(model, inputs, pool_back_task, model->pooled_gradient, model->gradient);
 }
@@ -622,6 +644,8 @@ static void input_backward(shoal_model *model, const shoal_model_inputs *inputs)
     float *gradient = model->gradient;
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
+    if (model->config.form != SHOAL_PLAIN)
+        sh_frame_input_back(model, inputs, gradient);
     if (model->learned.gradient)
         sh_positions_backward(model->context, &sequences, width, model->limits.length,
                               gradient, model->learned.gradient);
@@ -654,7 +678,7 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
         memcpy(gradient, dout,
                sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
     status = sh_encoder_backward(model->stack, &model->weights, &sequences,
-                                 wanted_of(inputs), key_of(model, inputs),
+                                 wanted_of(model, inputs), key_of(model, inputs),
                                  bare ? inputs->features : model->x, gradient);
     if (status == SHOAL_OK && !bare)
         input_backward(model, inputs);

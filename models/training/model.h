@@ -2,8 +2,25 @@
 #ifndef SHOAL_MODELS_TRAINING_MODEL_H
 #define SHOAL_MODELS_TRAINING_MODEL_H
 
+#include "base/memory.h"
 #include "models/nn/encoder.h"
 #include "shoal_models.h"
+
+/* What BERT and RoBERTa have around their layers (frame.c). */
+typedef struct {
+    nn_tensor types;      /* "types.weight" [types][M] */
+    layer_norm norm;      /* "input_norm.scale", "input_norm.shift" [M] */
+    linear head;          /* "head.weight" [M][M], "head.bias" [M] */
+    float *summed;        /* [R][M], before the norm; in inference x itself */
+    float *statistics;    /* [R][2], training only */
+    float *norm_parts;    /* training only */
+    int32_t *firsts;      /* [batch]: the row that a sequence begins with */
+    const float *head_in; /* [batch][M], what the head was given, */
+    float *head_dropped;  /* or that after dropout */
+    float *head_out;      /* [batch][M], tanh of the head's product */
+    float *output_in;     /* [batch][M], that after dropout */
+    float *head_gradient; /* [batch][M] */
+} text_frame;
 
 /* A configuration, its parameters and what runs them. R: rows of a batch, M: features of
    a row inside the model. Of layers alone everything around the encoder is absent. */
@@ -21,11 +38,13 @@ struct shoal_model {
     nn_tensor learned;   /* positions, "positions.weight" [max_length][M] */
     linear output;       /* "output.weight" [outputs][M], "output.bias" [outputs] */
     float *sinusoids;    /* [max_length][M] */
-    float *x;            /* [R][M], what the encoder is given */
+    text_frame frame;
+    float *x;                        /* [R][M], what the encoder is given */
     float *pooled, *pooled_gradient; /* [batch][M] */
     float *logits;                   /* [R or batch][outputs] */
     float *gradient;                 /* [R][M], training only */
     const float *encoded;            /* [R][M], what the encoder gave */
+    const float *output_in;          /* what the output's product was given */
     float *out;                      /* what the last forward gave */
     shoal_gradient_callback watcher; /* told of gradients that are there; may be NULL */
     void *watcher_shared;
@@ -33,6 +52,26 @@ struct shoal_model {
     int64_t out_rows; /* how many of them; -1: there was none, or it failed */
     size_t bytes;     /* of this structure and the arrays behind it */
 };
+
+/* Whether the last layer goes on with sequences' first rows alone. */
+bool sh_frame_narrows(const shoal_model_config *config);
+shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *config);
+shoal_status sh_frame_check_inputs(const shoal_model *model,
+                                   const shoal_model_inputs *inputs);
+void sh_frame_describe(parameters *into, const shoal_model_config *config);
+void sh_frame_bind(shoal_model *model);
+void sh_frame_place(shoal_model *model, block_layout *block);
+/* From the sum of tokens and positions, at frame.summed, to what the layers are given, at
+   model->x; and from the gradient there, in place, to that at the sum. */
+void sh_frame_input(shoal_model *model, const shoal_model_inputs *inputs);
+void sh_frame_input_back(shoal_model *model, const shoal_model_inputs *inputs,
+                         float *gradient);
+/* Pooled rows [batch][M] through the head, and the gradient back, in place. Without a
+   head they stay as they are. */
+const float *sh_frame_head(shoal_model *model, const shoal_model_inputs *inputs,
+                           const float *rows);
+void sh_frame_head_back(shoal_model *model, const shoal_model_inputs *inputs,
+                        float *gradient);
 
 /* The parameters that a model with this configuration has: names and shapes, no values.
    The caller destroys the list. */

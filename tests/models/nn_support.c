@@ -27,7 +27,10 @@ shoal_model_config config_of(const model_case *c) {
                                               : c->no_positions ? SHOAL_NO_POSITIONS
                                                                 : SHOAL_SINUSOIDAL,
                                  .pooling = (int32_t)c->pooling,
-                                 .dropout = c->dropout};
+                                 .dropout = c->dropout,
+                                 .form = (int32_t)c->form,
+                                 .types = c->form ? TEST_TYPES : 0,
+                                 .epsilon = c->form ? 1e-3f : 0};
     for (int i = 0; i < COUNT_OF(c->lengths) && c->lengths[i] >= 0; i++)
         if (c->lengths[i] > config.max_length)
             config.max_length = c->lengths[i];
@@ -45,12 +48,15 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
     setup->longest = setup->config.max_length;
     const int64_t most = rows > batch ? rows : batch;
     setup->tokens = calloc((size_t)rows + 1, sizeof *setup->tokens);
+    setup->types = calloc((size_t)rows + 1, sizeof *setup->types);
     setup->targets = calloc((size_t)most + 1, sizeof *setup->targets);
     setup->wanted = calloc((size_t)rows + 1, sizeof *setup->wanted);
     setup->wanted_targets = calloc((size_t)rows + 1, sizeof *setup->wanted_targets);
     setup->features = calloc((size_t)(rows * TEST_FEATURES) + 1, sizeof(float));
     for (int64_t r = 0; r < rows; r++)
         setup->tokens[r] = (int32_t)(test_hash(seed, 2, (uint64_t)r) % TEST_VOCABULARY);
+    for (int64_t r = 0; r < rows; r++)
+        setup->types[r] = (int32_t)(test_hash(seed, 6, (uint64_t)r) % TEST_TYPES);
     for (int64_t r = 0; r < most; r++) /* one in seven does not count */
         setup->targets[r] =
             (int32_t)(test_hash(seed, 3, (uint64_t)r) % (TEST_OUTPUTS + 1)) - 1;
@@ -59,6 +65,7 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
     setup->inputs = (shoal_model_inputs){.batch = batch,
                                          .offsets = setup->offsets,
                                          .tokens = setup->tokens,
+                                         .types = setup->types,
                                          .features = setup->features,
                                          .training = c->dropout > 0,
                                          .step = 3};
@@ -86,6 +93,7 @@ void setup_destroy(model_setup *setup) {
     shoal_model_destroy(setup->model);
     free(setup->offsets);
     free(setup->tokens);
+    free(setup->types);
     free(setup->targets);
     free(setup->wanted);
     free(setup->wanted_targets);
@@ -155,6 +163,8 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
         exact_layer_create(config->heads * config->head_dim, config->feed_forward);
     assert_non_null(layer);
     layer->post_norm = config->norm == SHOAL_NORM_POST;
+    if (config->epsilon > 0)
+        layer->epsilon = (double)config->epsilon;
     layer->activation = (shoal_activation)config->activation;
     for (int part = 0; part < EXACT_PARTS; part++) {
         char full[2][PARAMETER_NAME];
@@ -207,6 +217,18 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
     }
 }
 
+/* The row that a dropout counts: the last layer of a model of text goes on with the first
+   row of every sequence alone (the others are not looked at). */
+static int64_t row_of_mask(const model_setup *setup, int64_t layer, int64_t row) {
+    if (!setup->config.form || setup->config.pooling != SHOAL_FIRST_ROW ||
+        layer + 1 < setup->config.layers)
+        return row;
+    for (int64_t b = 0; b < setup->inputs.batch; b++)
+        if (setup->offsets[b] == row)
+            return b;
+    return 0;
+}
+
 static void run_layer(const model_setup *setup, const double *values, int64_t index,
                       double *x) {
     exact_layer *layer = layer_of(setup, values, index);
@@ -218,10 +240,12 @@ static void run_layer(const model_setup *setup, const double *values, int64_t in
         exact_layer_project(layer, x + at, q + at, k + at, v + at);
     attend(setup, index, (const double *const[]){q, k, v}, attended);
     for (int64_t r = 0; r < setup->rows; r++) {
-        layer->dropout[0] = dropped(setup, 1 + 3 * index, r, size, factors);
-        layer->dropout[1] =
-            dropped(setup, 2 + 3 * index, r, layer->wide, factors + 2 * size);
-        layer->dropout[2] = dropped(setup, 3 + 3 * index, r, size, factors + size);
+        const int64_t counted = row_of_mask(setup, index, r);
+        layer->dropout[0] = dropped(setup, 1 + 3 * index, counted, size, factors);
+        layer->dropout[1] = setup->config.form ? NULL
+                                               : dropped(setup, 2 + 3 * index, counted,
+                                                         layer->wide, factors + 2 * size);
+        layer->dropout[2] = dropped(setup, 3 + 3 * index, counted, size, factors + size);
         memcpy(x + r * size, exact_layer_row(layer, x + r * size, attended + r * size),
                sizeof *x * (size_t)size);
     }
@@ -236,7 +260,8 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
     const shoal_model_config *config = &setup->config;
     const double *table = part_of(setup, values, "embedding.weight", "").weight;
     const double *learned = part_of(setup, values, "positions.weight", "").weight;
-    const double scale = sqrt((double)size);
+    const double *types = part_of(setup, values, "types.weight", "").weight;
+    const double scale = config->form ? 1 : sqrt((double)size);
     exact_part product = part_of(setup, values, "input.weight", "input.bias");
     product.inputs = TEST_FEATURES;
     product.outputs = size;
@@ -254,8 +279,15 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
             x[i] += learned[position * size + i];
         else if (config->positions == SHOAL_SINUSOIDAL)
             x[i] += exact_sinusoid(position, i, size);
-        x[i] *= keep ? (double)keep[i] : 1;
+        if (types)
+            x[i] += types[setup->types[r] * size + i];
     }
+    exact_part norm = part_of(setup, values, "input_norm.scale", "input_norm.shift");
+    norm.outputs = size;
+    if (norm.weight)
+        exact_norm(&norm, (double)config->epsilon, 1, x, x);
+    for (int64_t i = 0; i < size; i++)
+        x[i] *= keep ? (double)keep[i] : 1;
     free(factors);
 }
 
@@ -268,6 +300,30 @@ static void pool(const model_setup *setup, int64_t b, int64_t size, const double
     for (int64_t r = first; r < first + used; r++)
         for (int64_t i = 0; i < size; i++)
             pooled[i] += x[r * size + i] / (double)used;
+}
+
+/* rows [batch][M] = dropout(tanh(W dropout(rows) + b)), the inner one of RoBERTa alone. */
+static void run_head(const model_setup *setup, const double *values, int64_t size,
+                     double *rows) {
+    exact_part head = part_of(setup, values, "head.weight", "head.bias");
+    const int64_t after = 1 + 3 * setup->config.layers;
+    float *factors = test_memory(2 * size, sizeof *factors);
+    double *made = test_memory(size, sizeof *made);
+    head.inputs = head.outputs = size;
+    for (int64_t b = 0; b < setup->inputs.batch; b++) {
+        double *row = rows + b * size;
+        const float *inner = setup->config.form == SHOAL_ROBERTA
+                                 ? dropped(setup, after + 1, b, size, factors)
+                                 : NULL;
+        const float *outer = dropped(setup, after, b, size, factors + size);
+        for (int64_t i = 0; i < size; i++)
+            row[i] *= inner ? (double)inner[i] : 1;
+        exact_linear(&head, 1, row, made);
+        for (int64_t i = 0; i < size; i++)
+            row[i] = tanh(made[i]) * (outer ? (double)outer[i] : 1);
+    }
+    free(made);
+    free(factors);
 }
 
 double setup_exact_loss(const model_setup *setup, const double *values, double *logits) {
@@ -291,6 +347,8 @@ double setup_exact_loss(const model_setup *setup, const double *values, double *
         read = x + setup->rows * size;
     for (int64_t b = 0; b < batch && read != x; b++)
         pool(setup, b, size, x, read + b * size);
+    if (config->form && read != x)
+        run_head(setup, values, size, read);
     const int64_t rows = read == x ? setup->rows : batch;
     exact_part output = part_of(setup, values, "output.weight", "output.bias");
     output.inputs = size;

@@ -11,6 +11,7 @@ typedef struct {
     bool shared_qk, post_norm, relu, learned, no_positions, features;
     float dropout;
     shoal_pooling pooling;
+    shoal_form form; /* not plain: with TEST_TYPES types, post-norm, learned positions */
     int64_t layers, heads, head_dim, feed_forward;
     int64_t lengths[4]; /* of the sequences; -1 ends the list */
 } model_case;
@@ -22,14 +23,14 @@ typedef struct {
     uint64_t seed;
     int64_t rows, longest;
     int64_t *offsets;
-    int32_t *tokens, *targets;
+    int32_t *tokens, *targets, *types;
     int32_t *wanted, *wanted_targets; /* rows whose target counts, and those */
     float *features;
     shoal_model *model;
     parameters *arena; /* the model's */
 } model_setup;
 
-enum { TEST_VOCABULARY = 7, TEST_FEATURES = 5, TEST_OUTPUTS = 6 };
+enum { TEST_VOCABULARY = 7, TEST_FEATURES = 5, TEST_OUTPUTS = 6, TEST_TYPES = 3 };
 
 shoal_model_config config_of(const model_case *c);
 /* Weights and data are pure functions of the seed. Every parameter is random, biases and
