@@ -1,9 +1,6 @@
 /* config.json of an encoder, and how sentence-transformers pools. */
-#define _GNU_SOURCE
-#include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "models/text/text_model.h"
 
@@ -223,25 +220,6 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
         status = read_sizes(&f, config);
     if (status == SHOAL_OK)
         status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
-    return status;
-}
-
-enum { LARGEST_CONFIG = 1 << 22 };
-
-shoal_status sh_text_config_open(shoal_context *context, const char *folder,
-                                 text_config *config) {
-    char path[PATH_MAX];
-    json_t *root;
-    const int length = snprintf(path, sizeof path, "%s/config.json", folder);
-    if (length < 0 || length >= PATH_MAX || access(path, F_OK) != 0)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has no config.json; it should be a Hugging Face folder",
-                       folder);
-    shoal_status status = sh_json_object_read(context, path, LARGEST_CONFIG, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_config_read(context, path, root, config);
-    json_decref(root);
     return status;
 }
 

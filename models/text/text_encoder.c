@@ -53,6 +53,23 @@ struct shoal_text_encoder {
 
 /* ---- Opening ---------------------------------------------------------------------- */
 
+shoal_status sh_text_config_open(shoal_context *context, const char *folder,
+                                 text_config *config) {
+    char path[PATH_MAX];
+    json_t *root;
+    const int length = snprintf(path, sizeof path, "%s/config.json", folder);
+    if (length < 0 || length >= PATH_MAX || access(path, F_OK) != 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has no config.json; it should be a Hugging Face folder",
+                       folder);
+    shoal_status status = sh_json_object_read(context, path, LARGEST_CONFIG, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_text_config_read(context, path, root, config);
+    json_decref(root);
+    return status;
+}
+
 static bool file_in(const shoal_text_encoder *e, const char *name, char path[PATH_MAX]) {
     const int length = snprintf(path, PATH_MAX, "%s/%s", e->folder, name);
     return length > 0 && length < PATH_MAX && access(path, F_OK) == 0;

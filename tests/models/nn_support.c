@@ -302,7 +302,7 @@ static void pool(const model_setup *setup, int64_t b, int64_t size, const double
             pooled[i] += x[r * size + i] / (double)used;
 }
 
-/* rows [batch][M] = dropout(tanh(W dropout(rows) + b)), the inner one of RoBERTa alone. */
+/* rows [batch][M] = dropout(tanh(W dropout(rows) + b)), the inner one RoBERTa alone. */
 static void run_head(const model_setup *setup, const double *values, int64_t size,
                      double *rows) {
     exact_part head = part_of(setup, values, "head.weight", "head.bias");
