@@ -415,6 +415,85 @@ SHOAL_API int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text);
 SHOAL_API double shoal_ngram_score(const shoal_ngram *ngram, const int64_t *words,
                                    int64_t count);
 
+/* ---- Words of a model's outputs ----------------------------------------------------- */
+
+/* Which output a phone has in a step (a row of outputs): P phones, the silence the last
+   of them, in the order of the lexicon. */
+typedef enum {
+    SHOAL_TOPOLOGY_CTC,   /* P outputs: 0 is the blank, 1 + p phone p in one step or more;
+                             between equal phones there is a blank. The silence has none:
+                             blanks are between words. */
+    SHOAL_TOPOLOGY_CHAIN, /* 2 P: 2 p in the phone's first step, 2 p + 1 in all others */
+    SHOAL_TOPOLOGY_ONE,   /* P: p in every step */
+    SHOAL_TOPOLOGY_BLANK  /* P + 1: p in the first step, P in all others of any phone */
+} shoal_topology;
+
+/* Searches for the likeliest words: the best sum over the steps of their outputs (for CTC
+   their log-softmax), lm_weight times the log-probability of the words, and `insertion`
+   for each word. Between words there may be silence. Tokens walk through a tree of the
+   lexicon, in each step those within the beam of the best, with the likeliest word that
+   can follow counted ahead. Context, lexicon and language model must outlive it. */
+typedef struct shoal_word_decoder shoal_word_decoder;
+
+/* unknown: the probability of the lexicon's words that the language model does not have,
+   after any words; 0: they are left out. Words whose pronunciation has the silence are.
+   Spellings are compared as they are, then in lower case, then in upper case. */
+SHOAL_API shoal_status shoal_word_decoder_create(shoal_context *context,
+                                                 const shoal_lexicon *lexicon,
+                                                 const shoal_ngram *ngram,
+                                                 shoal_topology topology, double unknown,
+                                                 shoal_word_decoder **decoder);
+SHOAL_API void shoal_word_decoder_destroy(shoal_word_decoder *decoder); /* NULL: legal */
+
+typedef struct {
+    int64_t words, pronunciations; /* that can be heard */
+    int64_t left_out;              /* words of the lexicon that cannot */
+    int64_t nodes;                 /* of the tree */
+    int64_t outputs;               /* of a step */
+    size_t bytes;                  /* of memory, without lexicon and language model */
+} shoal_word_decoder_info;
+SHOAL_API shoal_word_decoder_info
+shoal_word_decoder_describe(const shoal_word_decoder *decoder);
+
+typedef struct {
+    double beam;    /* above 0; INFINITY: every path */
+    int64_t tokens; /* of a step at most; 0: any number */
+    double lm_weight, insertion;
+    int64_t nbest;      /* strings of words that are wanted, 1 to 10000 */
+    int32_t confidence; /* nonzero: words have one */
+} shoal_word_settings;
+/* Beam 12, 3000 tokens, the weights that were best on a development set of LibriSpeech,
+   one string, no confidence. */
+SHOAL_API shoal_word_settings shoal_word_settings_default(shoal_topology topology);
+
+typedef struct {
+    const char *text;   /* as the lexicon spells it */
+    int64_t begin, end; /* steps */
+    double confidence;  /* the probability that this word is said here, as far as the
+                           paths within the beam tell; 0 where it was not asked for */
+} shoal_spoken_word;
+typedef struct {
+    const shoal_spoken_word *words; /* [count] */
+    int64_t count;
+    double score;
+} shoal_word_string;
+typedef struct {
+    const shoal_word_string *strings; /* [count], different words, the best first; the
+                                         further ones as far as the search kept them */
+    int64_t count;                    /* at least 1 */
+    int32_t whole;         /* 0: no path came to the end of a word at the end of the
+                              steps, and this is as far as the best one came */
+    double tokens_of_step; /* mean */
+} shoal_spoken;
+
+/* Sequences of steps offsets[i] .. offsets[i + 1] - 1 of outputs [steps][outputs], side
+   by side over the context's threads, whose number changes nothing. spoken: [count];
+   what it points to lives until the next call. NaN and +infinity are refused. */
+SHOAL_API shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
+                                              const shoal_word_settings *settings,
+                                              int64_t count, const int64_t *offsets,
+                                              const float *outputs, shoal_spoken *spoken);
+
 #ifdef __cplusplus
 }
 #endif

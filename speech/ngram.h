@@ -49,8 +49,8 @@ const char *sh_ngram_text(const shoal_ngram *model, int32_t word);
 float sh_ngram_next(const shoal_ngram *model, int32_t state, int32_t word, int32_t *next);
 
 /* The same, but a state that nothing continues is left at once for its shorter one, and
-   that back-off is in the result already: over a sentence, from the state after <s> to
-   </s>, the sum is the same, and there are fewer states. */
+   that back-off is in the result already: over a sentence, whose </s> is asked for with
+   sh_ngram_next, the sum is the same, and there are fewer states. */
 float sh_ngram_step(const shoal_ngram *model, int32_t state, int32_t word, int32_t *next);
 
 /* ---- Making one -------------------------------------------------------------------- */

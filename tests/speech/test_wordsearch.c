@@ -1,0 +1,357 @@
+/* The search for words: equal to a search through all strings of words, silences and
+   alignments on small problems of chance. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "speech/wordsearch.h"
+
+enum { PHONES = 4, SILENCE = 3, MOST_STEPS = 6, MOST_OUTPUTS = 2 * PHONES, ROOM = 8192 };
+
+static shoal_context *context;
+
+/* ---- Chance ------------------------------------------------------------------------ */
+
+static uint64_t drawn;
+
+static double uniform(void) {
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return (double)(drawn >> 11) / 9007199254740992.0;
+}
+
+static int below(int bound) {
+    return (int)(uniform() * bound);
+}
+
+/* ---- Small problems ---------------------------------------------------------------- */
+
+typedef struct {
+    shoal_lexicon *lexicon;
+    shoal_ngram *ngram;
+    shoal_word_decoder *decoder;
+    shoal_topology topology;
+    shoal_word_settings settings;
+    int steps;
+    float outputs[MOST_STEPS * MOST_OUTPUTS];
+} toy;
+
+static const char phone_names[PHONES][4] = {"X", "Y", "Z", "SIL"};
+static const char *const word_names[] = {"u", "v", "w", "x", "y"};
+enum { WORDS = 5 };
+
+/* Words that begin alike, two that sound alike, one with two pronunciations. */
+static void make_lexicon(toy *t) {
+    static const char *const options_names[] = {"X", "Y", "Z"};
+    shoal_lexicon_options options = {.phones = options_names, .phone_count = 3};
+    char text[ROOM] = "", line[64];
+    char first[8], second[24];
+    snprintf(first, sizeof first, "%s", phone_names[below(3)]);
+    snprintf(second, sizeof second, "%s %s", first, phone_names[below(3)]);
+    snprintf(line, sizeof line, "u %s\nv %s\n", first, second);
+    strcat(text, line);
+    snprintf(line, sizeof line, "w %s %s\n", second, phone_names[below(3)]);
+    strcat(text, line);
+    snprintf(line, sizeof line, "x %s\ny %s\n", below(2) ? first : "Z", second);
+    strcat(text, line);
+    snprintf(line, sizeof line, "x %s %s\n", phone_names[below(3)],
+             phone_names[below(3)]);
+    strcat(text, line);
+    lexicon_draft *draft = sh_lexicon_begin(context, &options);
+    assert_non_null(draft);
+    const shoal_status status = sh_lexicon_add(draft, "toy", text, strlen(text));
+    assert_int_equal(sh_lexicon_end(draft, status, &t->lexicon), SHOAL_OK);
+}
+
+/* Any numbers will do: they need not be probabilities. */
+static void make_ngram(toy *t) {
+    static const char *const names[] = {"<s>", "</s>", "u", "v", "w", "x", "y"};
+    enum { ALL = 7 };
+    char text[ROOM], lines[3][ROOM] = {"", "", ""}, line[80];
+    int counts[3] = {ALL, 0, 0};
+    for (int a = 0; a < ALL; a++) {
+        snprintf(line, sizeof line, "%.3f %s %.3f\n", -2 * uniform(), names[a],
+                 uniform() < 0.3 ? 0 : -uniform());
+        strcat(lines[0], line);
+        for (int b = 1; b < ALL && a != 1; b++) {
+            if (uniform() < 0.5)
+                continue;
+            counts[1]++;
+            snprintf(line, sizeof line, "%.3f %s %s %.3f\n", -2 * uniform(), names[a],
+                     names[b], uniform() < 0.5 ? 0 : uniform() - 0.7);
+            strcat(lines[1], line);
+            for (int c = 1; c < ALL && b != 1; c++) {
+                if (uniform() < 0.7)
+                    continue;
+                counts[2]++;
+                snprintf(line, sizeof line, "%.3f %s %s %s\n", -2 * uniform(), names[a],
+                         names[b], names[c]);
+                strcat(lines[2], line);
+            }
+        }
+    }
+    const int order = 1 + below(3);
+    int length = snprintf(text, sizeof text, "\\data\\\n");
+    for (int i = 0; i < order; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "ngram %d=%d\n",
+                           i + 1, counts[i]);
+    for (int i = 0; i < order; i++) {
+        length +=
+            snprintf(text + length, sizeof text - (size_t)length, "\\%d-grams:\n", i + 1);
+        for (char *at = strtok(lines[i], "\n"); at; at = strtok(NULL, "\n")) {
+            if (i == order - 1 && i < 2) /* the highest have no back-off */
+                *strrchr(at, ' ') = 0;
+            length += snprintf(text + length, sizeof text - (size_t)length, "%s\n", at);
+        }
+    }
+    snprintf(text + length, sizeof text - (size_t)length, "\\end\\\n");
+    if (sh_arpa_parse(context, "toy", text, strlen(text), &t->ngram) != SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+    assert_int_equal(sh_ngram_finish(t->ngram, "toy"), SHOAL_OK);
+}
+
+static void make_toy(toy *t, int number) {
+    drawn = 77 + (uint64_t)number;
+    t->topology = (shoal_topology)(number % 4);
+    make_lexicon(t);
+    make_ngram(t);
+    assert_int_equal(shoal_word_decoder_create(context, t->lexicon, t->ngram, t->topology,
+                                               0, &t->decoder),
+                     SHOAL_OK);
+    t->steps = 1 + below(MOST_STEPS);
+    const int64_t outputs = shoal_word_decoder_describe(t->decoder).outputs;
+    for (int64_t i = 0; i < t->steps * outputs; i++)
+        t->outputs[i] = (float)(6 * uniform() - 3);
+    t->settings = (shoal_word_settings){.beam = INFINITY,
+                                        .lm_weight = 2 * uniform(),
+                                        .insertion = 4 * uniform() - 2,
+                                        .nbest = 1};
+}
+
+static void free_toy(toy *t) {
+    shoal_word_decoder_destroy(t->decoder);
+    shoal_ngram_close(t->ngram);
+    shoal_lexicon_close(t->lexicon);
+}
+
+/* ---- Everything -------------------------------------------------------------------- */
+
+typedef struct {
+    const toy *t;
+    float logs[MOST_STEPS][MOST_OUTPUTS];
+    int phones[2 * MOST_STEPS], phone_count;
+    int words[MOST_STEPS + 1], word_count;
+    double best, second; /* of different strings of words */
+    int best_words[MOST_STEPS + 1], best_count;
+    int wanted[MOST_STEPS + 1], wanted_count; /* a string: its score; -1: none */
+    double wanted_score;
+} everything;
+
+/* The best alignment of the phones from `phone` on to steps from `step` on, where that
+   phone begins now. */
+static double align(const everything *e, int phone, int step) {
+    const int p = e->phones[phone], steps = e->t->steps;
+    double best = -INFINITY, sum = 0;
+    for (int end = step + 1; end <= steps; end++) {
+        const float *row = e->logs[end - 1];
+        const bool first = end == step + 1;
+        switch (e->t->topology) {
+        case SHOAL_TOPOLOGY_CHAIN: sum += (double)row[2 * p + !first]; break;
+        case SHOAL_TOPOLOGY_ONE: sum += (double)row[p]; break;
+        case SHOAL_TOPOLOGY_BLANK: sum += (double)row[first ? p : PHONES]; break;
+        case SHOAL_TOPOLOGY_CTC: return NAN;
+        }
+        const double rest = phone + 1 < e->phone_count ? align(e, phone + 1, end)
+                            : end == steps             ? 0
+                                                       : -INFINITY;
+        best = fmax(best, sum + rest);
+    }
+    return best;
+}
+
+/* CTC: every class in every step; `done` phones are spelled, the last class was `last`. */
+static double align_ctc(const everything *e, int done, int last, int step) {
+    if (step == e->t->steps)
+        return done == e->phone_count ? 0 : -INFINITY;
+    const float *row = e->logs[step];
+    double best = (double)row[0] + align_ctc(e, done, 0, step + 1);
+    if (last > 0)
+        best = fmax(best, (double)row[last] + align_ctc(e, done, last, step + 1));
+    if (done < e->phone_count && e->phones[done] + 1 != last) {
+        const int next = e->phones[done] + 1;
+        best = fmax(best, (double)row[next] + align_ctc(e, done + 1, next, step + 1));
+    }
+    return best;
+}
+
+static double language_score(const everything *e) {
+    const shoal_ngram *ngram = e->t->ngram;
+    int64_t words[MOST_STEPS + 2] = {shoal_ngram_word(ngram, "<s>")};
+    double sum = 0;
+    for (int i = 0; i < e->word_count; i++) {
+        words[i + 1] = shoal_ngram_word(ngram, word_names[e->words[i]]);
+        sum += shoal_ngram_score(ngram, words, i + 2);
+    }
+    words[e->word_count + 1] = shoal_ngram_word(ngram, "</s>");
+    return sum + shoal_ngram_score(ngram, words, e->word_count + 2);
+}
+
+static bool same(const int *a, int a_count, const int *b, int b_count) {
+    return a_count == b_count && memcmp(a, b, sizeof *a * (size_t)a_count) == 0;
+}
+
+static void judge(everything *e) {
+    const bool ctc = e->t->topology == SHOAL_TOPOLOGY_CTC;
+    if (!ctc && e->phone_count == 0)
+        return;
+    const double score = (ctc ? align_ctc(e, 0, 0, 0) : align(e, 0, 0)) +
+                         e->t->settings.lm_weight * language_score(e) +
+                         e->t->settings.insertion * e->word_count;
+    if (same(e->words, e->word_count, e->wanted, e->wanted_count))
+        e->wanted_score = fmax(e->wanted_score, score);
+    if (same(e->words, e->word_count, e->best_words, e->best_count)) {
+        e->best = fmax(e->best, score);
+    } else if (score > e->best) {
+        e->second = e->best;
+        e->best = score;
+        memcpy(e->best_words, e->words, sizeof e->words);
+        e->best_count = e->word_count;
+    } else {
+        e->second = fmax(e->second, score);
+    }
+}
+
+/* All words and silences from here on; silent: one has just been. */
+static void enumerate(everything *e, bool silent) {
+    const int phones = e->phone_count;
+    judge(e);
+    if (phones >= e->t->steps)
+        return;
+    if (!silent && e->t->topology != SHOAL_TOPOLOGY_CTC) {
+        e->phones[e->phone_count++] = SILENCE;
+        enumerate(e, true);
+        e->phone_count = phones;
+    }
+    for (int w = 0; w < WORDS; w++) {
+        const int64_t number = shoal_lexicon_find(e->t->lexicon, word_names[w]);
+        for (int64_t k = 0; k < shoal_lexicon_pronunciations(e->t->lexicon, number);
+             k++) {
+            const int32_t *own;
+            const int64_t count =
+                shoal_lexicon_pronunciation(e->t->lexicon, number, k, &own);
+            if (phones + count > e->t->steps)
+                continue;
+            for (int64_t i = 0; i < count; i++)
+                e->phones[e->phone_count++] = own[i];
+            e->words[e->word_count++] = w;
+            enumerate(e, false);
+            e->word_count--;
+            e->phone_count = phones;
+        }
+    }
+}
+
+static void search_everything(const toy *t, everything *e) {
+    const int outputs = (int)shoal_word_decoder_describe(t->decoder).outputs;
+    *e = (everything){.t = t,
+                      .best = -INFINITY,
+                      .second = -INFINITY,
+                      .best_count = -1,
+                      .wanted_count = -1,
+                      .wanted_score = -INFINITY};
+    for (int i = 0; i < t->steps; i++) {
+        double sum = 0;
+        for (int k = 0; k < outputs; k++)
+            sum += exp((double)t->outputs[i * outputs + k]);
+        for (int k = 0; k < outputs; k++)
+            e->logs[i][k] = t->outputs[i * outputs + k] -
+                            (t->topology == SHOAL_TOPOLOGY_CTC ? (float)log(sum) : 0);
+    }
+}
+
+/* ---- Comparisons ------------------------------------------------------------------- */
+
+static void run_toy(toy *t, shoal_spoken *spoken) {
+    const int64_t offsets[] = {0, t->steps};
+    if (shoal_word_decoder_run(t->decoder, &t->settings, 1, offsets, t->outputs,
+                               spoken) != SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+}
+
+static int numbers_of(const shoal_word_string *string, int *words) {
+    for (int64_t i = 0; i < string->count; i++)
+        words[i] = string->words[i].text[0] - 'u';
+    return (int)string->count;
+}
+
+static void equal_to_exhaustive_search(void **state) {
+    (void)state;
+    int words[MOST_STEPS + 1], different = 0;
+    for (int i = 0; i < 200; i++) {
+        toy t;
+        everything e;
+        shoal_spoken spoken;
+        make_toy(&t, i);
+        search_everything(&t, &e);
+        enumerate(&e, false);
+        run_toy(&t, &spoken);
+        const double score = spoken.strings[0].score;
+        if (e.best_count < 0) /* too short for anything */
+            assert_false(spoken.whole);
+        else if (!spoken.whole || !(fabs(score - e.best) < 1e-3))
+            fail_msg("%d: %g, not %g", i, score, e.best);
+        else if (e.best - e.second > 1e-3)
+            if (!same(words, numbers_of(&spoken.strings[0], words), e.best_words,
+                      e.best_count))
+                fail_msg("%d: other words", i);
+        different += e.best_count > 0;
+        free_toy(&t);
+    }
+    assert_true(different > 100);
+}
+
+/* The further strings are different, in order, and none has more than its score. */
+static void best_strings(void **state) {
+    (void)state;
+    int64_t all = 0;
+    for (int i = 0; i < 60; i++) {
+        toy t;
+        everything e;
+        shoal_spoken spoken;
+        make_toy(&t, i);
+        t.settings.nbest = 5;
+        t.settings.confidence = 1;
+        run_toy(&t, &spoken);
+        for (int64_t k = 0; k < spoken.count && spoken.whole; k++, all++) {
+            const shoal_word_string *string = &spoken.strings[k];
+            search_everything(&t, &e);
+            e.wanted_count = numbers_of(string, e.wanted);
+            enumerate(&e, false);
+            assert_true(string->score <= e.wanted_score + 1e-3);
+            if (k == 0)
+                assert_true(string->score >= e.best - 1e-3);
+            else
+                assert_true(string->score <= string[-1].score + 1e-4);
+            for (int64_t m = 0; m < string->count; m++) {
+                const shoal_spoken_word *word = &string->words[m];
+                assert_true(word->confidence > 0 && word->confidence <= 1);
+                assert_true(word->begin >= (m ? word[-1].end : 0));
+                assert_true(word->end > word->begin && word->end <= t.steps);
+            }
+        }
+        free_toy(&t);
+    }
+    assert_true(all > 200);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_to_exhaustive_search),
+        cmocka_unit_test(best_strings),
+    };
+    assert_int_equal(shoal_context_create(NULL, &context), SHOAL_OK);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    shoal_context_destroy(context);
+    return failed;
+}
