@@ -494,6 +494,86 @@ SHOAL_API shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
                                               int64_t count, const int64_t *offsets,
                                               const float *outputs, shoal_spoken *spoken);
 
+/* ---- Lattice-free MMI -------------------------------------------------------------- */
+
+/* The loss of recognisers that are trained for whole utterances from a flat start: how
+   much more probable what was said is than all that might have been. What might have been
+   is a phone n-gram without smoothing, from the transcripts themselves. Outputs are plain
+   numbers, with neither softmax nor prior; a step is one row of them. */
+typedef struct shoal_lfmmi shoal_lfmmi;
+
+/* All zero: the defaults. */
+typedef struct {
+    int32_t topology; /* a shoal_topology; 0: SHOAL_TOPOLOGY_CHAIN */
+    int32_t order;    /* of the n-gram, 2 to 5; 0: 4 */
+    int64_t
+        extra; /* histories of order - 1 phones that are kept, the others end one phone
+                      later; 0: 2000; below 0: all */
+    int32_t whole; /* nonzero: utterances begin and end as the transcripts do; else
+                      anywhere, which is what parts of recordings need */
+    float leak;    /* from each step to any other state, 1e-8 to 1; 0: 0.1 */
+    float l2;      /* of the outputs' squares; 0: 0.00005; below 0: none */
+    float range; /* of the squares of what is beyond -30 to 30; 0: 0.01; below 0: none */
+    const char *cache; /* folder of the n-grams' file, whose name carries what they depend
+                          on; NULL: none */
+} shoal_lfmmi_options;
+
+/* From transcripts: words [offsets[count]] of the lexicon, which must live as long. */
+SHOAL_API shoal_status shoal_lfmmi_create(shoal_context *context,
+                                          const shoal_lfmmi_options *options,
+                                          const shoal_lexicon *lexicon, int64_t count,
+                                          const int64_t *offsets, const int32_t *words,
+                                          shoal_lfmmi **lfmmi);
+/* From a file that shoal_lfmmi_save wrote; order and extra are its own. lexicon may be
+   NULL where there is only something to decode. */
+SHOAL_API shoal_status shoal_lfmmi_open(shoal_context *context,
+                                        const shoal_lfmmi_options *options,
+                                        const shoal_lexicon *lexicon, const char *path,
+                                        shoal_lfmmi **lfmmi);
+SHOAL_API shoal_status shoal_lfmmi_save(const shoal_lfmmi *lfmmi, const char *path);
+SHOAL_API void shoal_lfmmi_destroy(shoal_lfmmi *lfmmi); /* NULL is legal */
+
+typedef struct {
+    int64_t outputs, phones; /* that a step has; the silence included */
+    int64_t states, arcs;    /* of the denominator */
+    int32_t cached;          /* nonzero: the n-grams were there already */
+    size_t workspace;        /* bytes that the calls so far needed */
+} shoal_lfmmi_info;
+SHOAL_API shoal_lfmmi_info shoal_lfmmi_describe(const shoal_lfmmi *lfmmi);
+
+typedef struct {
+    int64_t batch;               /* utterances */
+    const int64_t *offsets;      /* [batch + 1] of steps */
+    const int64_t *word_offsets; /* [batch + 1] */
+    const int32_t *words;        /* of the lexicon */
+} shoal_lfmmi_batch;
+
+typedef struct {
+    double sum;                /* of the losses */
+    int64_t steps, utterances; /* that are in it */
+    int64_t impossible;        /* left out: fewer steps than phones, or an n-gram that no
+                           transcript had */
+    int64_t broken; /* came out as no number: counted as 10 a step, their gradient
+                           as 0 */
+} shoal_lfmmi_result;
+
+/* outputs [steps][outputs]. Each loss is minus the objective, log num - log den less the
+   regularisers; those of impossible ones are 0. gradient: `factor` times that of the sum;
+   it may be the outputs, or NULL. losses: [batch] or NULL. Utterances run side by side,
+   and the bits are the same on any number of threads. */
+SHOAL_API shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi,
+                                        const shoal_lfmmi_batch *batch,
+                                        const float *outputs, double factor,
+                                        float *gradient, double *losses,
+                                        shoal_lfmmi_result *result);
+
+/* The likeliest phones of `count` utterances, without silences: those of utterance b are
+   counts[b] from phones + offsets[b] on, and begin at the steps begins + offsets[b]. */
+SHOAL_API shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count,
+                                          const int64_t *offsets, const float *outputs,
+                                          int32_t *phones, int32_t *begins,
+                                          int64_t *counts);
+
 #ifdef __cplusplus
 }
 #endif
