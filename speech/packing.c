@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "speech/pieces.h"
 
-enum { ALMOST_FULL = AUDIO_WINDOW - 2 * AUDIO_RATE }; /* hardly a phrase has room */
+enum { ALMOST_FULL = PIECE_MOST - 2 * AUDIO_RATE }; /* hardly a phrase has room */
 
 struct window_packer {
     shoal_context *context;
@@ -63,7 +63,7 @@ static shoal_status look(window_packer *p, packed_window *window, bool *more) {
     if (!*more)
         return status;
     switch (sh_detector_within(p->detector, p->at, sound, got,
-                               AUDIO_WINDOW - window->samples, &piece)) {
+                               PIECE_MOST - window->samples, &piece)) {
     case PIECE_FOUND:
         memcpy(p->samples + window->samples, sound + (piece.begin - p->at),
                (size_t)(piece.end - piece.begin) * sizeof *p->samples);

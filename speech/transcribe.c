@@ -31,7 +31,8 @@ typedef struct {
     int first, count;
     int32_t *sampled; /* [W][P] */
     float *logprobs;  /* [W][P] */
-    float *samples;   /* [W][AUDIO_WINDOW], with a packer */
+    int32_t *told;    /* [W][P]: what a window is told that was said in it, */
+    float *samples;   /* [W][AUDIO_WINDOW], both with a packer */
     int64_t said;     /* segments */
     align_task words; /* of the window whose segments are handed over, if asked for */
     shoal_transcription summary;
@@ -44,6 +45,7 @@ static void place(void *argument, block_layout *block) {
     t->windows = sh_reserve(block, t->slots, sizeof *t->windows);
     t->sampled = sh_reserve(block, all, sizeof *t->sampled);
     t->logprobs = sh_reserve(block, all, sizeof *t->logprobs);
+    t->told = sh_reserve(block, t->packer ? all : 0, sizeof *t->told);
     t->samples = sh_reserve(block, sh_mul_checked(t->packer ? t->slots : 0, AUDIO_WINDOW),
                             sizeof *t->samples);
 }
@@ -251,13 +253,14 @@ static void align_words(transcription *t, const speech_window *window, int count
 }
 
 /* Returns the frames to the next window. */
-static int64_t use_window(transcription *t, const speech_window *window, bool whole) {
+static int64_t use_window(transcription *t, speech_window *window, bool whole) {
     const int32_t first_time = t->speech->model->file->tokens.first_timestamp;
     int64_t advance;
     int cuts = sh_segments_cut(window->sampled, window->count, first_time, window->frames,
                                t->speech->cuts, &advance);
     advance = advance_from(t, window, whole, &cuts, advance);
-    align_words(t, window, cuts > 0 ? t->speech->cuts[cuts - 1].end : 0);
+    window->said = cuts > 0 ? t->speech->cuts[cuts - 1].end : 0;
+    align_words(t, window, window->said);
     for (int i = 0; i < cuts && !t->stopped; i++)
         hand_over(t, window, &t->speech->cuts[i]);
     t->summary.tokens += window->count;
@@ -269,7 +272,7 @@ static int64_t use_window(transcription *t, const speech_window *window, bool wh
 }
 
 /* A window is ready: its segments, and the frames from its beginning to the next one. */
-static int64_t finish_window(transcription *t, const speech_window *window, bool whole) {
+static int64_t finish_window(transcription *t, speech_window *window, bool whole) {
     t->summary.windows++;
     t->summary.fallbacks += window->attempt > 0;
     t->summary.silent += window->silent;
@@ -415,12 +418,48 @@ static shoal_status add_window(transcription *t) {
     return hear(t, window);
 }
 
+/* A time that the model wrote may lie in a word: the quietest place near it, in frames. */
+static int64_t quiet_place(const speech_window *window, int64_t frame) {
+    enum { EARLIER = 60, LATER = 30, WIDTH = 10 };
+    int64_t best = frame;
+    double quietest = INFINITY;
+    for (int64_t at = frame - EARLIER; at <= frame + LATER; at++) {
+        const int64_t first = at - WIDTH / 2;
+        if (first < 0 || first + WIDTH > window->frames)
+            continue;
+        const double level =
+            sh_sound_level(window->samples + first * MEL_HOP, WIDTH * MEL_HOP).loudest;
+        if (level < quietest) {
+            quietest = level;
+            best = at;
+        }
+    }
+    return best;
+}
+
+/* Tells a window what was said in the one before it: the latest of it, and of what that
+   one was told. */
+static void tell(const transcription *t, const speech_window *before,
+                 speech_window *window) {
+    const int positions = sizes_of(t->speech->model)->text_positions;
+    int32_t *told = t->told + (int64_t)before->slot * positions;
+    const int said = before->temperature > 0.5 ? 0 : before->said;
+    const int kept = (int)min(before->past_count, positions - said);
+    memmove(told, before->past + before->past_count - kept, (size_t)kept * sizeof *told);
+    memcpy(told + kept, before->sampled, (size_t)said * sizeof *told);
+    window->past = told;
+    window->past_count = kept + said;
+}
+
 /* What is left of a window's sound from a frame on is heard again, in the same slot. */
 static shoal_status hear_rest(transcription *t, speech_window *window, int64_t frame) {
     float *own = t->samples + (int64_t)window->slot * AUDIO_WINDOW;
-    const packed_window before = window->sound;
+    const speech_window last = *window;
+    const packed_window before = last.sound;
+    frame = quiet_place(&last, frame);
     int64_t skip = frame * MEL_HOP;
     window = new_window(t, window->slot);
+    tell(t, &last, window);
     for (int i = 0; i < before.count; i++) {
         const int64_t length = before.pieces[i].end - before.pieces[i].begin;
         const int64_t cut = min(skip, length);

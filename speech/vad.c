@@ -559,7 +559,7 @@ piece_found sh_detector_within(speech_detector *d, int64_t from, const float *sa
         return PIECE_NONE;
     const int64_t room = begin + most / HOP;
     const int end =
-        find_end(d, last, room < d->count ? (int)room : d->count, most < AUDIO_WINDOW);
+        find_end(d, last, room < d->count ? (int)room : d->count, most < PIECE_MOST);
     if (end > begin)
         piece->end = sample_at(d, end, count);
     return end > begin ? PIECE_FOUND : PIECE_TOO_LONG;
@@ -568,7 +568,7 @@ piece_found sh_detector_within(speech_detector *d, int64_t from, const float *sa
 bool sh_detector_next(speech_detector *d, int64_t from, const float *samples,
                       int64_t count, sound_piece *piece, int64_t *next) {
     const piece_found found =
-        sh_detector_within(d, from, samples, count, AUDIO_WINDOW, piece);
+        sh_detector_within(d, from, samples, count, PIECE_MOST, piece);
     *next = piece->end;
     return found == PIECE_FOUND;
 }

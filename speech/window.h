@@ -34,6 +34,7 @@ typedef struct {
     int32_t *sampled; /* [text positions], of the caller, as the next */
     float *logprobs;  /* of the tokens */
     int count;
+    int said; /* tokens of them that became segments */
     double temperature, mean_logprob, no_speech, compression;
     bool silent; /* nothing is said */
     bool failed; /* every check, at every temperature: the text is not to be believed */
