@@ -27,7 +27,7 @@ demo:
 	@$(BUILD)/shoal demo
 
 test:
-	@tools/install-deps program tests --optional clang arm speech plots counts commas \
+	@tools/install-deps program tests --optional clang arm speech plots mpi counts commas \
 		format english
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 

@@ -47,10 +47,19 @@ static void print_masked(const char *format, va_list arguments) {
     free(text);
 }
 
+static int own_rank = -1; /* of several processes */
+
+void complain_as(int rank) {
+    own_rank = rank;
+}
+
 int complain(int exit_code, const char *command, const char *format, ...) {
     va_list arguments;
+    char rank[32] = "";
     progress_end();
-    fprintf(stderr, "shoal%s%s: ", *command ? " " : "", command);
+    if (own_rank >= 0)
+        snprintf(rank, sizeof rank, "rank %d: ", own_rank);
+    fprintf(stderr, "shoal%s%s: %s", *command ? " " : "", command, rank);
     va_start(arguments, format);
     print_masked(format, arguments);
     va_end(arguments);
@@ -331,6 +340,12 @@ int stop_signal(void) {
 
 void writing_begin(void) {
     writing = 1;
+}
+
+void writing_wait(void) {
+    const double begun = seconds_now();
+    while (writing && seconds_now() - begun < 10)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
 void writing_end(void) {

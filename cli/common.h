@@ -24,6 +24,9 @@ extern const char exit_codes_help[];
 int complain(int exit_code, const char *command, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* From now on complaints say which of several processes they are of. */
+void complain_as(int rank);
+
 /* The same with the context's message. EXIT_RESOURCES where memory ran out, `otherwise`
    for any other status. */
 int complain_status(shoal_status status, int otherwise, const char *command,
@@ -73,6 +76,7 @@ void progress_end(void);
 void handle_signals(void);
 void writing_begin(void);
 void writing_end(void);
+void writing_wait(void); /* from another thread, some seconds at most */
 
 /* For work that ends well when it is interrupted: from here on a signal is only noted,
    and a second one ends the program (after the file that is being written). */

@@ -446,10 +446,48 @@ static bool room_for_sequences(speech_batch *batch, size_t count) {
     return true;
 }
 
-bool speech_fill(const speech_set *set, int64_t number, bool training,
-                 speech_batch *batch) {
-    const int64_t which = set->order[number], first = set->batches[which];
-    const int64_t count = set->batches[which + 1] - first;
+/* Rows of a sequence, at the speeds that are drawn for it. */
+static int64_t item_rows(const speech_set *set, const speech_item *item, bool training) {
+    int64_t frames = 0;
+    for (int64_t i = 0; i < item->count; i++) {
+        const int32_t member = set->members[item->first + i];
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[draw_speed(set, member, training)], member,
+                               &one);
+        frames += one.frames;
+    }
+    return speech_positions(set->config, frames);
+}
+
+/* A sequence is that rank's in whose share of the rows its middle lies. *first, on entry
+   the batch's first sequence, and *count become the rank's. */
+static void find_share(const speech_set *set, bool training, const shoal_transport *ranks,
+                       int64_t *first, int64_t *count, speech_batch *batch) {
+    const int64_t begin = *first, end = begin + *count;
+    int64_t all = 0, before = 0;
+    for (int64_t i = begin; i < end; i++)
+        all += item_rows(set, &set->items[i], training);
+    *count = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t rows = item_rows(set, &set->items[i], training);
+        const int64_t rank = (2 * before + rows) * ranks->ranks / (2 * all + 1);
+        if (rank < ranks->rank) {
+            batch->first_sequence++;
+            batch->first_row += rows;
+        }
+        *count += rank == ranks->rank;
+        before += rows;
+    }
+    *first = begin + batch->first_sequence;
+}
+
+bool speech_fill_share(const speech_set *set, int64_t number, bool training,
+                       const shoal_transport *ranks, speech_batch *batch) {
+    const int64_t which = set->order[number];
+    int64_t first = set->batches[which], count = set->batches[which + 1] - first;
+    batch->first_row = batch->first_sequence = 0;
+    if (ranks)
+        find_share(set, training, ranks, &first, &count, batch);
     if (!room_for_sequences(batch, (size_t)count))
         return false;
     batch->count = count;
@@ -464,4 +502,9 @@ bool speech_fill(const speech_set *set, int64_t number, bool training,
         batch->most_labels = labels > batch->most_labels ? labels : batch->most_labels;
     }
     return true;
+}
+
+bool speech_fill(const speech_set *set, int64_t number, bool training,
+                 speech_batch *batch) {
+    return speech_fill_share(set, number, training, NULL, batch);
 }

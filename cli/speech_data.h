@@ -64,7 +64,8 @@ typedef struct {
     float *features;          /* [rows][features] */
     int64_t *first, *members; /* [count]: their utterances, in speech_set.members */
     int64_t longest, most_labels;
-    float *frames; /* [T][bands] of one sequence, while it is made */
+    int64_t first_row, first_sequence; /* how many other ranks have before these */
+    float *frames;                     /* [T][bands] of one sequence, while it is made */
     size_t sequence_room, label_room, feature_room, frame_room;
 } speech_batch;
 
@@ -72,6 +73,10 @@ typedef struct {
    false: out of memory. */
 bool speech_fill(const speech_set *set, int64_t number, bool training,
                  speech_batch *batch);
+/* The sequences of one of several ranks: a run of them, with about as many rows as those
+   of each other rank. */
+bool speech_fill_share(const speech_set *set, int64_t number, bool training,
+                       const shoal_transport *ranks, speech_batch *batch);
 void speech_batch_free(speech_batch *batch);
 
 /* FOLDER/NAME */

@@ -3,6 +3,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -18,6 +19,7 @@ typedef struct {
     train_run run;
     train_settings settings;
     int64_t threads, save_seconds;
+    shoal_transport *ranks;
     const char *isa, *cache, *preset;
     bool json, print_config, skip_bad;
     bool files;     /* the options are gone through for --config alone */
@@ -101,9 +103,13 @@ static const option_row rows[] =
      {"save-seconds", 0, "S",
       "seconds between checkpoints; 0: after every step (default: 60)",
       SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
+     {"average-every", 0, "K",
+      "under mpirun: ranks step alone, and every K steps their weights\n"
+      "are averaged (default: 0, gradients are summed in every step)",
+      TAKEN_BY(take_field)},
      {"threads", 0, "T",
-      "threads (default: 0, one per processor); they change\n"
-      "the time and nothing else",
+      "threads (default: 0, one per processor; under mpirun as many\n"
+      "as each rank has); they change the time and nothing else",
       SETS_INTEGER(train_job, threads, 0, 4096)},
      ISA_ROW(train_job),
      {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
@@ -128,7 +134,8 @@ const command_help train_help =
      "Validation is on fresh data every validate_every steps. The log has one JSON\n"
      "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
      "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
-     "and --resume gives the same curve to the last bit as if nothing had happened.\n",
+     "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
+     "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
      "copy|speech DIR"};
 
 /* ---- Results --------------------------------------------------------------------- */
@@ -195,6 +202,9 @@ static void print_word(FILE *file, const char *word) {
 }
 
 static int interrupted(const train_job *job) {
+    const int code = 128 + (stop_signal() ? stop_signal() : SIGTERM);
+    if (!ranks_first(job->ranks))
+        return code;
     fprintf(stderr,
             "shoal train: interrupted after step %" PRId64
             "; the checkpoint is written. To go on:\n  shoal train %s",
@@ -212,8 +222,8 @@ static int interrupted(const train_job *job) {
         fputs(" --skip-bad", stderr);
     if (job->isa) /* another one rounds otherwise */
         fprintf(stderr, " --isa %s", job->isa);
-    fputc('\n', stderr);
-    return 128 + stop_signal();
+    fputs(job->ranks ? "\nunder mpirun, with any number of ranks\n" : "\n", stderr);
+    return code;
 }
 
 /* ---- The command ----------------------------------------------------------------- */
@@ -251,12 +261,14 @@ static int train(train_job *job, shoal_context *context) {
     code = train_go(&job->run, context);
     if (code != EXIT_OK)
         return code;
-    if (job->json)
-        code = report_json(job);
-    else
-        report(job);
-    return code == EXIT_OK && stop_signal() && !job->run.finished ? interrupted(job)
-                                                                  : code;
+    if (ranks_first(job->ranks)) {
+        if (job->json)
+            code = report_json(job);
+        else
+            report(job);
+    }
+    const bool stopped = stop_signal() || job->run.stopped;
+    return code == EXIT_OK && stopped && !job->run.finished ? interrupted(job) : code;
 }
 
 /* Where the data is, for tasks that have some. */
@@ -288,13 +300,19 @@ static int with_task(train_job *job, int count, char **words) {
         (job->preset && !train_preset(job->preset, &job->run.config, &reason)))
         return complain(EXIT_USAGE, "train", "%s", reason.text);
     int code = take_data(job, count, words);
-    if (code == EXIT_OK)
-        code = open_context("train", (int)job->threads, job->isa, &context);
+    if (code == EXIT_OK && !job->print_config)
+        code = ranks_open("train", &job->ranks);
     if (code != EXIT_OK)
         return code;
-    code = settings_add(&job->settings, "task", words[0]);
+    job->run.config.ranks = job->ranks;
+    if (job->threads == 0)
+        job->threads = ranks_threads(job->ranks);
+    code = open_context("train", (int)job->threads, job->isa, &context);
+    if (code == EXIT_OK)
+        code = settings_add(&job->settings, "task", words[0]);
     if (code == EXIT_OK)
         code = job->print_config ? print_config(job, context) : train(job, context);
+    ranks_close(job->ranks, job->run.stopped ? EXIT_OK : code); /* all of them stopped */
     shoal_context_destroy(context);
     return code;
 }

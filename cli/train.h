@@ -11,6 +11,8 @@
 
 #include <shoal_models.h>
 
+#include "ranks.h"
+
 enum { TRAIN_PATH = 4096, TRAIN_VALUE = 160, TRAIN_SETTINGS = 64, TRAIN_TEXT = 64 };
 
 /* Why something was refused. */
@@ -58,6 +60,8 @@ typedef struct {
                                  never */
     float plateau_factor;
     int64_t batch, steps;
+    int64_t average_every; /* several ranks: each goes on alone, and after so many steps
+                                 their weights are averaged; 0: gradients are summed */
     int64_t validate_every, validate_batches; /* fresh batches every so many steps */
     int64_t stop_after; /* finished after so many validations in a row without a
                                  mistake; 0: only after all steps */
@@ -66,6 +70,7 @@ typedef struct {
     const char *folder; /* of the data; NULL: none */
     const char *cache;  /* of features */
     bool skip_bad;
+    shoal_transport *ranks; /* NULL: this process is alone */
 } train_config;
 
 /* The settings that a task begins with; false: there is none of this name. */
@@ -113,7 +118,8 @@ int settings_apply(const train_settings *settings, shoal_context *context,
 typedef enum { SPLIT_TRAIN, SPLIT_VALIDATE, SPLIT_TEST } copy_split;
 
 typedef struct {
-    int64_t *offsets;        /* [batch + 1] */
+    int64_t first, count;    /* of its sequences there are these: a rank's share */
+    int64_t *offsets;        /* [count + 1] */
     int32_t *tokens;         /* [rows] */
     int32_t *targets;        /* [rows]: what the loss wants there, or SHOAL_IGNORED */
     int32_t *answers;        /* [rows]: what was masked there, or SHOAL_IGNORED */
@@ -126,6 +132,9 @@ int64_t copy_positions(int64_t length); /* of 0w0w */
 /* A pure function of its arguments: the position in the data is a number. */
 void copy_make(const train_config *config, copy_split split, int64_t number,
                copy_batch *batch);
+/* Sequences first .. first + count - 1 of it alone. */
+void copy_make_share(const train_config *config, copy_split split, int64_t number,
+                     int64_t first, int64_t count, copy_batch *batch);
 
 /* Of speech: loss per label; counted are the labels, correct those without the edits
    (which may be more, so that it may be negative), accuracy is 1 - error rate. */
@@ -135,6 +144,14 @@ typedef struct {
     int64_t correct, counted; /* masked positions */
     int64_t impossible;       /* speech: utterances too short for their labels */
 } train_score;
+
+/* What a rank's share of a batch adds to the batch's score. */
+typedef struct {
+    double loss;    /* mean over `weight` */
+    double weight;  /* positions, labels */
+    double divisor; /* what the loss was divided by for its gradient */
+    int64_t correct, counted, impossible, sequences;
+} train_part;
 
 typedef struct {
     train_score score;    /* of the batch, before the step */
@@ -185,12 +202,45 @@ struct trainer {
     void *data;       /* of others */
     train_state state;
     train_reason reason; /* of the last call that failed */
+    bool wants_stop;     /* this rank wants to end; */
+    bool stopped;        /* one of them did in the last step or validation */
+    shoal_status summed; /* what became of the sums that backward began */
+    int64_t averaged_at; /* step whose weights are those of all ranks */
 };
 
 /* For tasks: a reason with its status, and the library's message as the reason. */
 shoal_status trainer_refuse(trainer *self, shoal_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 shoal_status trainer_keep_message(trainer *self, shoal_status status);
+
+/* ---- Several ranks (trainer_ranks.c) ----------------------------------------------- */
+
+/* For tasks, which give each rank its share of every batch, and tell dropout where it
+   begins (first_row, first_sequence). Of `count` equal things those from *first on, *own
+   of them, are this rank's. */
+void trainer_share(const trainer *self, int64_t count, int64_t *first, int64_t *own);
+/* The parts of all ranks become one, the same everywhere. */
+shoal_status trainer_sum(trainer *self, train_part *part);
+/* shoal_model_backward of the share: dout [count] is the gradient of the mean over the
+   share. The gradients are those of the whole batch afterwards, and the part is. */
+shoal_status trainer_backward(trainer *self, const shoal_model_inputs *inputs,
+                              float *dout, int64_t count, train_part *part);
+train_score train_score_of(const train_part *part);
+
+/* For the trainer: the task's open, on one rank of a machine before the others, which
+   then find what it kept (features). */
+shoal_status trainer_open(trainer *self, int64_t *max_batch, int64_t *max_rows);
+/* Backward begins the sums; the average, where the step just taken needs one. */
+shoal_status trainer_watch(trainer *self);
+shoal_status trainer_average(trainer *self);
+/* All that ranks must have in common before the first step. An exit code, after a
+   complaint. */
+int trainer_compare(trainer *self, const char *command);
+/* Whether the weights are those of all ranks: while each goes on alone there is nothing
+   to save. */
+bool trainer_may_save(const trainer *self);
+
+/* ---- The trainer (trainer.c) ------------------------------------------------------- */
 
 /* Each call gives a status, and the trainer's reason where it is not SHOAL_OK. A trainer
    that was begun, well or not, must be ended. Steps allocate nothing. */
@@ -241,8 +291,9 @@ typedef struct {
     train_score validation; /* the last one of this run */
     train_score test;       /* `test_batches` batches at the end, if finished */
     bool finished, validated, stepped, tested;
-    bool timed; /* ended by stop_seconds */
-    bool busy;  /* somebody else is training in this folder: nothing was done */
+    bool timed;   /* ended by stop_seconds */
+    bool stopped; /* of several ranks one was asked to end */
+    bool busy;    /* somebody else is training in this folder: nothing was done */
     int64_t test_batches;
     double sequences_per_second; /* of this run; NAN: too short to say */
 } train_run;

@@ -96,6 +96,7 @@ static const field_row rows[] = {
     REAL_ROW(ALL, "average", optimizer.average, 0, 0.999999),
     WHOLE_ROW(ALL, "batch", batch, 1, 1 << 20),
     WHOLE_ROW(ALL, "steps", steps, 0, 1e15),
+    WHOLE_ROW(ALL, "average_every", average_every, 0, 1e9),
     WHOLE_ROW(ALL, "validate_every", validate_every, 1, 1e15),
     WHOLE_ROW(COPY, "validate_batches", validate_batches, 1, 1 << 20),
     WHOLE_ROW(COPY, "stop_after", stop_after, 0, 1e9),

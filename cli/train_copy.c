@@ -55,17 +55,19 @@ static void make_sequence(uint64_t key, int64_t length, int loss, int64_t first,
     }
 }
 
-void copy_make(const train_config *config, copy_split split, int64_t number,
-               copy_batch *batch) {
-    const int64_t length = copy_positions(config->length), rows = config->batch * length;
+void copy_make_share(const train_config *config, copy_split split, int64_t number,
+                     int64_t first, int64_t count, copy_batch *batch) {
+    const int64_t length = copy_positions(config->length), rows = count * length;
     const uint64_t of_split = shoal_random(config->seed, 0, (uint64_t)split);
     const uint64_t of_batch = shoal_random(of_split, 0, (uint64_t)number);
-    for (int64_t b = 0; b < config->batch; b++) {
+    batch->first = first;
+    batch->count = count;
+    for (int64_t b = 0; b < count; b++) {
         batch->offsets[b] = b * length;
-        make_sequence(shoal_random(of_batch, 0, (uint64_t)b), config->length,
+        make_sequence(shoal_random(of_batch, 0, (uint64_t)(first + b)), config->length,
                       config->loss, b * length, batch);
     }
-    batch->offsets[config->batch] = rows;
+    batch->offsets[count] = rows;
     batch->masked_count = 0;
     for (int64_t row = 0; row < rows; row++)
         if (batch->answers[row] != SHOAL_IGNORED) {
@@ -74,10 +76,15 @@ void copy_make(const train_config *config, copy_split split, int64_t number,
         }
 }
 
+void copy_make(const train_config *config, copy_split split, int64_t number,
+               copy_batch *batch) {
+    copy_make_share(config, split, number, 0, config->batch, batch);
+}
+
 /* ---- The task --------------------------------------------------------------------- */
 
-static bool allocate_batch(const train_config *config, copy_batch *batch) {
-    const size_t sequences = (size_t)config->batch;
+static bool allocate_batch(const train_config *config, size_t sequences,
+                           copy_batch *batch) {
     const size_t rows = sequences * (size_t)copy_positions(config->length);
     batch->offsets = calloc(sequences + 1, sizeof *batch->offsets);
     batch->tokens = calloc(5 * rows, sizeof *batch->tokens);
@@ -98,10 +105,11 @@ static void copy_complete(train_config *config) {
 
 static shoal_status copy_open(trainer *self, int64_t *max_batch, int64_t *max_rows) {
     train_config *config = &self->config;
+    const int64_t ranks = config->ranks ? config->ranks->ranks : 1;
     copy_complete(config);
-    *max_batch = config->batch;
-    *max_rows = config->batch * config->model.max_length;
-    return allocate_batch(config, &self->batch)
+    *max_batch = (config->batch + ranks - 1) / ranks;
+    *max_rows = *max_batch * config->model.max_length;
+    return allocate_batch(config, (size_t)*max_batch, &self->batch)
                ? SHOAL_OK
                : trainer_refuse(self, SHOAL_NO_MEMORY,
                                 "out of memory: a batch of %" PRId64, config->batch);
@@ -110,6 +118,13 @@ static shoal_status copy_open(trainer *self, int64_t *max_batch, int64_t *max_ro
 static void copy_close(trainer *self) {
     free(self->batch.offsets);
     free(self->batch.tokens);
+}
+
+/* This rank's share of a batch. */
+static void make_share(trainer *self, copy_split split, int64_t number) {
+    int64_t first, own;
+    trainer_share(self, self->config.batch, &first, &own);
+    copy_make_share(&self->config, split, number, first, own, &self->batch);
 }
 
 /* Forward and the score of the trainer's batch, and while training backward too. Loss
@@ -121,16 +136,19 @@ static shoal_status run_batch(trainer *self, shoal_model *model, bool training,
     const copy_batch *batch = &self->batch;
     const bool all = config->loss == LOSS_ALL;
     const bool some = !all && !(training && config->model.dropout > 0);
-    const int64_t rows = some ? batch->masked_count : batch->offsets[config->batch];
+    const int64_t rows = some ? batch->masked_count : batch->offsets[batch->count];
     const int32_t *targets = some ? batch->masked_answers : batch->targets;
     const int64_t outputs = config->model.outputs;
-    const shoal_model_inputs inputs = {.batch = config->batch,
+    const shoal_model_inputs inputs = {.batch = batch->count,
                                        .offsets = batch->offsets,
                                        .tokens = batch->tokens,
                                        .wanted = some ? batch->masked : NULL,
                                        .wanted_count = batch->masked_count,
                                        .training = training,
-                                       .step = self->state.step};
+                                       .step = self->state.step,
+                                       .first_row = batch->first *
+                                                    config->model.max_length,
+                                       .first_sequence = batch->first};
     shoal_loss loss = {0}, right = {0};
     float *out;
     shoal_status status = shoal_model_forward(model, &inputs, &out);
@@ -140,20 +158,22 @@ static shoal_status run_batch(trainer *self, shoal_model *model, bool training,
     if (status == SHOAL_OK)
         status = shoal_cross_entropy(self->context, rows, outputs, out, targets,
                                      training ? out : NULL, &loss);
-    if (status == SHOAL_OK && training)
-        status = shoal_model_backward(model, &inputs, out, NULL);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
     right = all ? right : loss;
-    *score = (train_score){.loss = loss.mean,
-                           .correct = right.correct,
-                           .counted = right.counted,
-                           .accuracy = right.counted
-                                           ? (double)right.correct / (double)right.counted
-                                           : 0};
-    return trainer_keep_message(self, status);
+    train_part part = {.loss = loss.mean,
+                       .weight = (double)loss.counted,
+                       .divisor = (double)loss.counted,
+                       .correct = right.correct,
+                       .counted = right.counted};
+    status = training ? trainer_backward(self, &inputs, out, rows * outputs, &part)
+                      : trainer_sum(self, &part);
+    *score = train_score_of(&part);
+    return status;
 }
 
 static shoal_status copy_step(trainer *self, train_step *step) {
-    copy_make(&self->config, SPLIT_TRAIN, self->state.step, &self->batch);
+    make_share(self, SPLIT_TRAIN, self->state.step);
     step->sequences = self->config.batch;
     return run_batch(self, self->model, true, &step->score);
 }
@@ -166,7 +186,7 @@ static shoal_status score_split(trainer *self, shoal_model *model, copy_split sp
     shoal_status status = SHOAL_OK;
     shoal_optimizer_use_average(self->optimizer, 1);
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
-        copy_make(&self->config, split, first + i, &self->batch);
+        make_share(self, split, first + i);
         status = run_batch(self, model, false, &one);
         sum.loss += one.loss / (double)count;
         sum.correct += one.correct;

@@ -349,6 +349,11 @@ typedef struct {
     int64_t first_step, sequences; /* of this run */
 } running;
 
+/* Files and lines are the first rank's. */
+static bool writes(const running *at) {
+    return ranks_first(at->run->config.ranks);
+}
+
 static bool exists(const char *path) {
     return access(path, F_OK) == 0;
 }
@@ -378,6 +383,7 @@ static int begin_training(running *at) {
     run->config.folder = given.folder;
     run->config.cache = given.cache;
     run->config.skip_bad = given.skip_bad;
+    run->config.ranks = given.ranks;
     const int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
@@ -395,7 +401,7 @@ static int begin_training(running *at) {
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
     run->config = at->trainer.config; /* with what the data said */
-    return EXIT_OK;
+    return trainer_compare(&at->trainer, run->command);
 }
 
 /* ---- The loop -------------------------------------------------------------------- */
@@ -403,7 +409,8 @@ static int begin_training(running *at) {
 /* The weights of the best validation so far, if that was the last. */
 static int save_best(running *at) {
     const trainer *self = &at->trainer;
-    if (!self->task->keeps_best || self->state.best_step != self->state.step)
+    if (!writes(at) || !self->task->keeps_best ||
+        self->state.best_step != self->state.step)
         return EXIT_OK;
     const shoal_status status = trainer_save(&at->trainer, at->best);
     return status == SHOAL_OK ? EXIT_OK
@@ -412,6 +419,8 @@ static int save_best(running *at) {
 }
 
 static int save(running *at) {
+    if (!writes(at))
+        return EXIT_OK;
     if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
         return cannot_write(at->run->command, at->log.path);
     writing_begin();
@@ -455,8 +464,9 @@ static int advance(running *at) {
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
     const train_state *state = &at->trainer.state;
-    const bool logged = validate ? log_validation(&at->log, state, &run->validation)
-                                 : log_step(&at->log, state, &run->last_step);
+    const bool logged = !writes(at) ||
+                        (validate ? log_validation(&at->log, state, &run->validation)
+                                  : log_step(&at->log, state, &run->last_step));
     run->validated = run->validated || validate;
     run->stepped = run->stepped || !validate;
     at->sequences += validate ? 0 : run->last_step.sequences;
@@ -471,19 +481,28 @@ static bool time_is_up(const running *at) {
     return run->stop_seconds > 0 && at->trainer.state.seconds >= run->stop_seconds;
 }
 
+/* Several ranks end after the same step: what one of them wants is known to all when a
+   step is done. */
+static bool must_stop(running *at) {
+    const bool wanted = (writes(at) && time_is_up(at)) || stop_signal();
+    at->trainer.wants_stop = wanted;
+    return at->run->config.ranks ? at->trainer.stopped : wanted;
+}
+
 static int loop(running *at) {
     train_run *run = at->run;
     int code = EXIT_OK;
     bool saved = false;
     at->begun = at->saved_at = seconds_now();
     at->first_step = at->trainer.state.step;
-    progress_begin(1);
+    if (writes(at))
+        progress_begin(1);
     progress_say("%sthe first step", run->label);
-    while (code == EXIT_OK && !trainer_finished(&at->trainer) && !time_is_up(at) &&
-           !stop_signal()) {
+    while (code == EXIT_OK && !trainer_finished(&at->trainer) && !must_stop(at)) {
         code = advance(at);
         saved = false;
-        if (code == EXIT_OK && seconds_now() - at->saved_at >= run->save_seconds) {
+        if (code == EXIT_OK && trainer_may_save(&at->trainer) &&
+            seconds_now() - at->saved_at >= run->save_seconds) {
             code = save(at);
             saved = true;
         }
@@ -491,6 +510,7 @@ static int loop(running *at) {
     run->state = at->trainer.state;
     run->finished = trainer_finished(&at->trainer);
     run->timed = !run->finished && time_is_up(at);
+    run->stopped = at->trainer.stopped && !run->timed;
     const int64_t done = run->state.step - at->first_step;
     run->sequences_per_second =
         done > 0 ? (double)at->sequences / (seconds_now() - at->begun) : NAN;
@@ -505,7 +525,8 @@ static int test(running *at) {
     train_run *run = at->run;
     if (run->test_batches == 0 || !run->finished || at->trainer.task != &copy_task)
         return EXIT_OK;
-    progress_begin(1);
+    if (writes(at))
+        progress_begin(1);
     progress_say("%stesting", run->label);
     const shoal_status status =
         trainer_evaluate(&at->trainer, NULL, run->test_batches, &run->test);
@@ -516,19 +537,26 @@ static int test(running *at) {
                                         &at->trainer.reason);
 }
 
+/* The log, and a checkpoint from before the first step. */
+static int begin_files(running *at) {
+    if (!writes(at))
+        return EXIT_OK;
+    const int code = log_open(&at->log, at->run->command, at->checkpoint, &at->trainer);
+    return code == EXIT_OK && !exists(at->checkpoint) ? save(at) : code;
+}
+
 static int go_locked(running *at) {
     train_run *run = at->run;
+    shoal_transport *ranks = run->config.ranks;
     if (!train_path(run->command, at->checkpoint, run->folder, TRAIN_CHECKPOINT) ||
         !train_path(run->command, at->best, run->folder, TRAIN_BEST) ||
         !train_path(run->command, at->log.path, run->folder, TRAIN_LOG))
         return EXIT_USAGE;
-    int code = check_folder(at);
+    int code = ranks_follow(ranks, writes(at) ? check_folder(at) : EXIT_OK);
     if (code == EXIT_OK)
         code = begin_training(at);
     if (code == EXIT_OK)
-        code = log_open(&at->log, run->command, at->checkpoint, &at->trainer);
-    if (code == EXIT_OK && !exists(at->checkpoint))
-        code = save(at);
+        code = ranks_follow(ranks, begin_files(at));
     if (code == EXIT_OK)
         code = loop(at);
     if (code == EXIT_OK)
@@ -538,29 +566,40 @@ static int go_locked(running *at) {
     return code;
 }
 
+/* *lock: what keeps others out of the folder. */
+static int take_folder(train_run *run, int *lock) {
+    const int code = train_make_folder(run->command, run->folder);
+    if (code != EXIT_OK)
+        return code;
+    *lock = train_lock_folder(run->folder, false);
+    run->busy = *lock < 0 && errno == EWOULDBLOCK;
+    if (run->busy)
+        return complain(EXIT_RESOURCES, run->command, "another process is training in %s",
+                        run->folder);
+    if (*lock < 0)
+        return complain(EXIT_RESOURCES, run->command, "%s cannot be opened: %s",
+                        run->folder, strerror(errno));
+    remove_leftovers(run->folder);
+    return EXIT_OK;
+}
+
 int train_go(train_run *run, shoal_context *context) {
     static running at;
     at = (running){.run = run, .context = context};
     const bool was_there = exists(run->folder);
     train_config tried = run->config;
+    int lock = -1;
     int code =
         settings_apply(run->settings, context, &tried); /* before a folder is made */
-    if (code == EXIT_OK)
-        code = train_make_folder(run->command, run->folder);
     if (code != EXIT_OK)
         return code;
-    const int lock = train_lock_folder(run->folder, false);
-    run->busy = lock < 0 && errno == EWOULDBLOCK;
-    if (run->busy)
-        return complain(EXIT_RESOURCES, run->command, "another process is training in %s",
-                        run->folder);
-    if (lock < 0)
-        return complain(EXIT_RESOURCES, run->command, "%s cannot be opened: %s",
-                        run->folder, strerror(errno));
-    remove_leftovers(run->folder);
-    code = go_locked(&at);
-    if (code != EXIT_OK && !was_there)
+    code =
+        ranks_follow(run->config.ranks, writes(&at) ? take_folder(run, &lock) : EXIT_OK);
+    if (code == EXIT_OK)
+        code = go_locked(&at);
+    if (code != EXIT_OK && !was_there && lock >= 0)
         rmdir(run->folder); /* succeeds only where nothing was put into it */
-    close(lock);
+    if (lock >= 0)
+        close(lock);
     return code;
 }

@@ -98,6 +98,11 @@ static shoal_status open_speech(trainer *self, int64_t *max_batch, int64_t *max_
     const int64_t dev = speech_most_rows(&data->dev);
     *max_batch = self->config.batch;
     *max_rows = train > dev ? train : dev;
+    if (self->config.ranks) { /* a share has its part, and half a sequence at each end */
+        const int64_t longest = self->config.model.max_length;
+        const int64_t share = *max_rows / self->config.ranks->ranks + longest + 1;
+        *max_rows = share < *max_rows ? share : *max_rows;
+    }
     return SHOAL_OK;
 }
 
@@ -129,26 +134,29 @@ static void find_epoch(speech_data *data, int64_t step) {
 static shoal_model_inputs inputs_of(const speech_batch *batch) {
     return (shoal_model_inputs){.batch = batch->count,
                                 .offsets = batch->offsets,
-                                .features = batch->features};
+                                .features = batch->features,
+                                .first_row = batch->first_row,
+                                .first_sequence = batch->first_sequence};
 }
 
-static void take_score(const speech_result *result, train_score *score) {
+static train_part part_of(const speech_result *result) {
     const shoal_edits *edits = &result->edits;
     const int64_t wrong = edits->substitutions + edits->insertions + edits->deletions;
-    *score =
-        (train_score){.loss = result->labels ? result->loss / (double)result->labels : 0,
-                      .counted = edits->length,
-                      .correct = edits->length - wrong,
-                      .accuracy =
-                          edits->length ? 1 - (double)wrong / (double)edits->length : 0,
-                      .impossible = result->impossible};
+    return (train_part){.loss = result->labels ? result->loss / (double)result->labels
+                                               : 0,
+                        .weight = (double)result->labels,
+                        .counted = edits->length,
+                        .correct = edits->length - wrong,
+                        .impossible = result->impossible};
 }
 
 static shoal_status step_speech(trainer *self, train_step *step) {
     speech_data *data = self->data;
     speech_batch *batch = &data->batch;
+    const int64_t classes = self->config.model.outputs;
     find_epoch(data, self->state.step);
-    if (!speech_fill(&data->train, self->state.step - data->epoch_begin, true, batch))
+    if (!speech_fill_share(&data->train, self->state.step - data->epoch_begin, true,
+                           self->config.ranks, batch))
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory for a batch");
     shoal_model_inputs inputs = inputs_of(batch);
     inputs.training = 1;
@@ -157,13 +165,17 @@ static shoal_status step_speech(trainer *self, train_step *step) {
     speech_result result = {0};
     shoal_status status = shoal_model_forward(self->model, &inputs, &out);
     if (status == SHOAL_OK)
-        status = speech_score(&data->scorer, batch, self->config.model.outputs, out, out,
-                              &result, NULL);
-    if (status == SHOAL_OK)
-        status = shoal_model_backward(self->model, &inputs, out, NULL);
-    take_score(&result, &step->score);
-    step->sequences = batch->count;
-    return trainer_keep_message(self, status);
+        status = speech_score(&data->scorer, batch, classes, out, out, &result, NULL);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
+    train_part part = part_of(&result);
+    part.divisor = (double)batch->label_offsets[batch->count];
+    part.sequences = batch->count;
+    status = trainer_backward(self, &inputs, out, batch->offsets[batch->count] * classes,
+                              &part);
+    step->score = train_score_of(&part);
+    step->sequences = part.sequences;
+    return status;
 }
 
 static shoal_status validate_speech(trainer *self, int64_t number, train_score *score) {
@@ -175,7 +187,7 @@ static shoal_status validate_speech(trainer *self, int64_t number, train_score *
     shoal_optimizer_use_average(self->optimizer, 1);
     for (int64_t i = 0; i < data->dev.batch_count && status == SHOAL_OK; i++) {
         float *out;
-        if (!speech_fill(&data->dev, i, false, &data->batch)) {
+        if (!speech_fill_share(&data->dev, i, false, self->config.ranks, &data->batch)) {
             status = SHOAL_NO_MEMORY;
             break;
         }
@@ -186,8 +198,12 @@ static shoal_status validate_speech(trainer *self, int64_t number, train_score *
                                   out, NULL, &result, NULL);
     }
     shoal_optimizer_use_average(self->optimizer, 0);
-    take_score(&result, score);
-    return trainer_keep_message(self, status);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
+    train_part part = part_of(&result);
+    status = trainer_sum(self, &part);
+    *score = train_score_of(&part);
+    return status;
 }
 
 static const char *units_note(const trainer *self) {

@@ -73,7 +73,7 @@ shoal_status trainer_begin(trainer *self, shoal_context *context,
                       .config = *config,
                       .task = task_of(config),
                       .schedule = schedule_of(config)};
-    shoal_status status = self->task->open(self, &max_batch, &max_rows);
+    shoal_status status = trainer_open(self, &max_batch, &max_rows);
     if (status != SHOAL_OK)
         return status;
     status = shoal_model_create(context, &self->config.model, config->seed, max_batch,
@@ -81,6 +81,8 @@ shoal_status trainer_begin(trainer *self, shoal_context *context,
     if (status == SHOAL_OK)
         status =
             shoal_optimizer_create(self->model, &config->optimizer, &self->optimizer);
+    if (status == SHOAL_OK)
+        status = trainer_watch(self);
     return trainer_keep_message(self, status);
 }
 
@@ -109,9 +111,10 @@ static shoal_status run_step(trainer *self, train_step *step) {
     step->learning_rate = rate_of(self, self->state.step + 1);
     if (status == SHOAL_OK)
         status = shoal_optimizer_step(self->optimizer, step->learning_rate);
-    if (status == SHOAL_OK)
-        self->state.step++;
-    return trainer_keep_message(self, status);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
+    self->state.step++;
+    return trainer_average(self);
 }
 
 shoal_status trainer_step(trainer *self, train_step *step) {
@@ -241,7 +244,9 @@ shoal_status trainer_save(trainer *self, const char *path) {
 
 /* What fields were before there were such fields; NULL: they always were there. */
 static const char *value_before(const char *field) {
-    static const char *const values[][2] = {{"rate", "16000"}, {"join_after", "0"}};
+    static const char *const values[][2] = {{"rate", "16000"},
+                                            {"join_after", "0"},
+                                            {"average_every", "0"}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (strcmp(values[i][0], field) == 0)
             return values[i][1];

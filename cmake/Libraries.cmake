@@ -1,7 +1,7 @@
 # The libraries. Each is one set of objects, from which a shared library and an archive
 # are made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
 # interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to
-# nobody else (docs/ARCHITECTURE.md, "Three libraries").
+# nobody else (docs/ARCHITECTURE.md, "Four libraries").
 
 include(CheckLinkerFlag)
 check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/check.map"
@@ -132,6 +132,23 @@ if(speech_needs)
         speech/*.c)
     shoal_library(speech ON shoal_models SOURCES ${speech_sources}
         NEEDS ${speech_needs} ${models_needs})
+endif()
+
+# ---- libshoal-mpi: several processes, where there is an MPI ----------------------------
+
+if(SHOAL_MPI AND NOT CMAKE_CROSSCOMPILING)
+    find_package(MPI QUIET COMPONENTS C)
+    if(MPI_C_FOUND)
+        add_library(mpi INTERFACE IMPORTED)
+        target_link_libraries(mpi INTERFACE MPI::MPI_C)
+        list(GET MPI_C_LIB_NAMES 0 mpi_name) # mpi or mpich
+        set_target_properties(mpi PROPERTIES LINK_NAME ${mpi_name})
+        file(GLOB mpi_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+            mpi/*.c)
+        shoal_library(mpi ON shoal SOURCES ${mpi_sources} NEEDS mpi)
+    else()
+        message(STATUS "libshoal-mpi is not built: missing an MPI (libopenmpi-dev)")
+    endif()
 endif()
 
 # ---- exact/: every formula in double precision, for the tests and the laboratory -------

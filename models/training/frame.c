@@ -150,7 +150,8 @@ static dropout_mask mask_at(const shoal_model *model, const shoal_model_inputs *
                           .seed = model->seed,
                           .step = (uint64_t)inputs->step,
                           .site = (uint64_t)(1 + SITES_OF_A_LAYER * model->config.layers +
-                                             which)};
+                                             which),
+                          .first = inputs->first_sequence};
 }
 
 const float *sh_frame_head(shoal_model *model, const shoal_model_inputs *inputs,

@@ -3,6 +3,7 @@
 #     base <- kernels <- cluster <- attention <- judge
 #     attention <- models/nn, models/files <- models/text, models/training
 #     models <- speech
+#     attention <- mpi
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
 # may use exact/ and what cli/ offers. A public header uses the standard library and the
 # public headers below it.
@@ -11,7 +12,7 @@
 shopt -s nullglob
 core="base kernels cluster attention"
 models="models/nn models/files models/text models/training"
-rooms="$core judge $models speech exact cli lab"
+rooms="$core judge $models speech mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may include from
     case $1 in
@@ -25,6 +26,7 @@ may_use() { # the rooms that a file of room $1 may include from
     models/text) echo "$core models/nn models/files models/text" ;;
     models/training) echo "$core $models" ;;
     speech) echo "$core $models speech" ;;
+    mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;
     lab) echo lab cli exact ;;
@@ -36,7 +38,9 @@ may_use_header() { # the public headers that a file of room $1 may include
     shoal.h | base | kernels | cluster | attention | judge) echo shoal.h ;;
     shoal_models.h | models/*) echo shoal.h shoal_models.h ;;
     exact) echo shoal.h shoal_models.h ;;
-    *) echo shoal.h shoal_models.h shoal_speech.h ;;
+    shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
+    shoal_speech.h | speech) echo shoal.h shoal_models.h shoal_speech.h ;;
+    *) echo shoal.h shoal_models.h shoal_speech.h shoal_mpi.h ;;
     esac
 }
 
@@ -83,7 +87,7 @@ check_file() { # $1 the file, $2 its room; prints what is wrong
 
 check_tree() { # $1 the root; prints what is wrong
     local file room folder
-    for folder in "$1"/{src/*,models/*,speech,exact,cli,lab}/; do
+    for folder in "$1"/{src/*,models/*,speech,mpi,exact,cli,lab}/; do
         [ -d "$folder" ] || continue
         room=${folder#"$1"/} room=${room#src/} room=${room%/}
         contains "$rooms" "$room" || echo "$folder: no such room"
@@ -111,6 +115,10 @@ check_itself() {
     expect good models/text/a.c '#include "models/files/files.h"'
     expect bad models/text/a.c '#include "models/training/model.h"'
     expect good speech/a.c '#include "models/nn/encoder.h"'
+    expect good mpi/a.c '#include "attention/attention.h"'
+    expect bad mpi/a.c '#include "models/nn/encoder.h"'
+    expect bad mpi/a.c '#include "shoal_models.h"'
+    expect bad speech/a.c '#include "shoal_mpi.h"'
     expect good cli/a.c '#include <sys/mman.h>'
     expect good cli/a.c '#include "own.h"'
     expect good lab/a.c '#include "exact/exact.h"'

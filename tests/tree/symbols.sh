@@ -1,5 +1,5 @@
 #!/bin/bash
-# Reads the symbols of the three libraries (docs/ARCHITECTURE.md, "Three libraries"):
+# Reads the symbols of the libraries (docs/ARCHITECTURE.md, "Four libraries"):
 #     symbols.sh CC BUILD SOURCE
 # Every global symbol begins with shoal_ or sh_, and what one file alone uses is static. A
 # shared library exports what its header declares, and of its internals what a library
@@ -50,6 +50,14 @@ needs_more() { # LIBRARY: what it needs besides libc and libm
         grep -vE '^(libc|libm|ld-linux.*)\.so'
 }
 
+needs_mpi() { # FILE...: those that are linked with an MPI, or with what is
+    local file
+    for file in "$@"; do
+        [ ! -e "$file" ] || ! ldd "$file" | grep -qE 'libmpi|libshoal-mpi' ||
+            echo "$file"
+    done
+}
+
 # ---- The checks find what they should: a library with everything wrong in it -----------
 finds() { # NAME WANTED COMMAND...: the command prints a line with WANTED
     report "the check finds $1" "$("${@:3}" | grep -q -e "$2" || echo "it does not")"
@@ -92,6 +100,8 @@ if (build_bad); then
         "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
+    [ ! -e "$build/libshoal-mpi.so" ] ||
+        finds "who needs MPI" libshoal-mpi needs_mpi "$build/libshoal-mpi.so"
     report "and nothing else" "$(unused "$bad" "$work/main" | grep sh_used
         off_header "$work/shoal.h" "$bad" | grep shoal_public)"
 else
@@ -100,6 +110,18 @@ fi
 
 # ---- The libraries ---------------------------------------------------------------------
 report "libshoal needs nothing else" "$(needs_more "$build/libshoal.so")"
+mpi=() # beside the others: nobody is above it
+if [ -e "$build/libshoal-mpi.so" ]; then
+    mpi=("$build/libshoal-mpi.so")
+    report "libshoal-mpi.a: prefixes" "$(foreign "$build/libshoal-mpi.a")"
+    report "libshoal-mpi exports its header" \
+        "$(off_header "$include/shoal_mpi.h" "${mpi[0]}")"
+    report "libshoal-mpi: versions" "$(misversioned "${mpi[0]}")"
+    report "nobody else needs MPI" "$(needs_mpi "$build"/libshoal{,-models,-speech}.so \
+        "$build/shoal")"
+else
+    skip "libshoal-mpi" "it is not built"
+fi
 above=()
 for name in shoal-speech shoal-models shoal; do
     library=$build/lib$name.so
@@ -112,12 +134,12 @@ for name in shoal-speech shoal-models shoal; do
         skip "lib$name: internals" "what would use them is not built"
     else
         report "lib$name exports internals that are used" \
-            "$(unused "$library" "${above[@]}")"
+            "$(unused "$library" "${above[@]}" "${mpi[@]}")"
     fi
     above+=("$library")
 done
 [ ${#above[@]} -lt 3 ] || report "internals with one user are static" \
-    "$(could_be_static "$source" "${above[@]/%.so/.a}")"
+    "$(could_be_static "$source" "${above[@]/%.so/.a}" "${mpi[@]/%.so/.a}")"
 [ ! -e "$build/shoal" ] ||
     report "the program uses the headers alone" "$(private_uses "$build/shoal")"
 finish

@@ -87,7 +87,7 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shoal.pc)")
 export PKG_CONFIG_PATH
 
 components=()
-for library in shoal shoal-models shoal-speech; do
+for library in shoal shoal-models shoal-speech shoal-mpi; do
     if [ -z "$(find "$prefix" -name "lib$library.so")" ]; then
         skip "lib$library" "it is not built"
         continue
@@ -116,5 +116,6 @@ fi
 check "as a part of another project" as_a_part
 find "$prefix" -name "modelsTargets*.cmake" -delete
 find "$prefix" -name "speechTargets*.cmake" -delete
+find "$prefix" -name "mpiTargets*.cmake" -delete
 check "a missing component is named" a_missing_component
 finish

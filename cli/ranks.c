@@ -1,0 +1,237 @@
+#define _GNU_SOURCE
+#include "ranks.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common.h"
+
+#define TEXT_OF(x) #x
+#define AS_TEXT(x) TEXT_OF(x)
+#define LIBRARY                                                                          \
+    "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR) "." AS_TEXT(SHOAL_VERSION_MINOR)
+
+static struct {
+    const char *command;
+    volatile bool ending; /* this rank ends: what happens to others is no news */
+    bool agreed;          /* all ranks know that they end */
+    void (*close)(shoal_transport *);
+} job;
+
+/* ---- The launcher ------------------------------------------------------------------ */
+
+/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
+   say how many processes there are. */
+static const char *find_launcher(long *size) {
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE",
+                                            "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_SIZE", "PMI_SIZE"},
+                                           {"PMI_RANK", NULL},
+                                           {"PMIX_RANK", NULL}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i][0]);
+        if (!text || !*text)
+            continue;
+        *size = names[i][1] ? strtol(text, NULL, 10) : 0;
+        return names[i][0];
+    }
+    return NULL;
+}
+
+/* In a thread of the library. Files are written under another name, so that this can
+   happen at any time. */
+static void lose(void *unused, const char *message) {
+    (void)unused;
+    if (job.ending)
+        return;
+    complain(EXIT_RESOURCES, job.command,
+             "%s; this rank ends too. Nothing is lost but the time since the last "
+             "checkpoint: start the job again with --resume",
+             message);
+    writing_wait();
+    _exit(EXIT_RESOURCES);
+}
+
+static double patience(void) {
+    const char *text = getenv("SHOAL_MPI_PATIENCE");
+    return text ? strtod(text, NULL) : 0;
+}
+
+static int load(const char *command, const char *variable, void **library) {
+    *library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (*library)
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, command,
+                    "%s says that several processes were started, but %s cannot be "
+                    "loaded (%s); build Shoal where an MPI is installed (Debian: "
+                    "libopenmpi-dev), or start one process, without a launcher",
+                    variable, LIBRARY, dlerror());
+}
+
+typedef shoal_status open_function(const shoal_mpi_options *, shoal_transport **);
+
+static int open_library(const char *command, void *library, shoal_transport **ranks) {
+    open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_open");
+    job.close = (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_close");
+    if (!open || !job.close)
+        return complain(EXIT_RESOURCES, command, "%s is not of this version", LIBRARY);
+    const shoal_mpi_options options = {.patience = patience(), .lost = lose};
+    if (open(&options, ranks) == SHOAL_OK)
+        return EXIT_OK;
+    return complain(EXIT_RESOURCES, command, "%s: %s", LIBRARY,
+                    *ranks ? (*ranks)->message : "out of memory");
+}
+
+int ranks_open(const char *command, shoal_transport **ranks) {
+    long size = 0;
+    void *library;
+    const char *variable = find_launcher(&size);
+    *ranks = NULL;
+    if (!variable || size == 1)
+        return EXIT_OK;
+    job.command = command;
+    int code = load(command, variable, &library);
+    if (code == EXIT_OK)
+        code = open_library(command, library, ranks);
+    if (code == EXIT_OK && size > 0 && (*ranks)->ranks != size)
+        return complain(EXIT_USAGE, command,
+                        "%s is %ld, but %s finds %d: it was built with another MPI than "
+                        "the launcher's; start the job with the mpirun of that one",
+                        variable, size, LIBRARY, (int)(*ranks)->ranks);
+    if (code == EXIT_OK && (*ranks)->rank > 0)
+        complain_as((*ranks)->rank);
+    return code;
+}
+
+void ranks_close(shoal_transport *ranks, int exit_code) {
+    if (!ranks)
+        return;
+    if (exit_code == EXIT_OK || job.agreed)
+        job.close(ranks);
+    job.ending = true;
+}
+
+/* ---- Threads ----------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t machine, processors; /* digests */
+} rank_place;
+
+int ranks_threads(shoal_transport *ranks) {
+    cpu_set_t set;
+    char name[256] = "";
+    int same = 0;
+    if (!ranks)
+        return 0;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    gethostname(name, sizeof name - 1);
+    const rank_place own = {ranks_digest(0, name, strlen(name)),
+                            ranks_digest(0, &set, sizeof set)};
+    rank_place *all = calloc((size_t)ranks->ranks, sizeof *all);
+    if (!all || ranks->gather(ranks, sizeof own, &own, all) != SHOAL_OK) {
+        free(all);
+        return 1;
+    }
+    for (int i = 0; i < ranks->ranks; i++)
+        same += memcmp(&all[i], &own, sizeof own) == 0;
+    free(all);
+    const int threads = CPU_COUNT(&set) / same;
+    return threads > 1 ? threads : 1;
+}
+
+/* ---- What all agree about ---------------------------------------------------------- */
+
+int ranks_follow(shoal_transport *ranks, int code) {
+    int32_t first = code;
+    if (!ranks)
+        return code;
+    if (ranks->broadcast(ranks, 0, sizeof first, &first) != SHOAL_OK)
+        return complain(EXIT_RESOURCES, job.command, "%s", ranks->message);
+    job.agreed = first != EXIT_OK;
+    return first;
+}
+
+/* After FNV-1a, eight bytes at a time. */
+uint64_t ranks_digest(uint64_t before, const void *bytes, size_t count) {
+    const uint64_t prime = 0x100000001b3u;
+    const unsigned char *from = bytes;
+    uint64_t digest = before ^ 0xcbf29ce484222325u, word;
+    for (; count >= sizeof word; count -= sizeof word, from += sizeof word) {
+        memcpy(&word, from, sizeof word);
+        digest = (digest ^ word) * prime;
+        digest ^= digest >> 29;
+    }
+    for (; count > 0; count--)
+        digest = (digest ^ *from++) * prime;
+    return digest;
+}
+
+void ranks_thing(ranks_things *things, const char *name, uint64_t digest) {
+    if (things->count == RANKS_MOST_THINGS)
+        return;
+    things->name[things->count] = name;
+    things->digest[things->count++] = digest;
+}
+
+static uint64_t file_digest(uint64_t before, const char *path) {
+    static unsigned char block[1 << 16];
+    FILE *file = fopen(path, "rb");
+    size_t some;
+    while (file && (some = fread(block, 1, sizeof block, file)) > 0)
+        before = ranks_digest(before, block, some);
+    if (file)
+        fclose(file);
+    return before;
+}
+
+static int add_library(struct dl_phdr_info *info, size_t size, void *digest) {
+    const char *name = strrchr(info->dlpi_name, '/');
+    (void)size;
+    if (name && strncmp(name, "/libshoal", 9) == 0)
+        *(uint64_t *)digest = file_digest(*(uint64_t *)digest, info->dlpi_name);
+    return 0;
+}
+
+uint64_t ranks_build(void) {
+    uint64_t digest = file_digest(0, "/proc/self/exe");
+    dl_iterate_phdr(add_library, &digest);
+    return digest;
+}
+
+int ranks_compare(shoal_transport *ranks, const char *command,
+                  const ranks_things *things) {
+    if (!ranks)
+        return EXIT_OK;
+    const size_t bytes = sizeof things->digest;
+    uint64_t *all = malloc(bytes * (size_t)ranks->ranks);
+    int wrong = -1, which = 0;
+    if (!all)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    if (ranks->gather(ranks, (int64_t)bytes, things->digest, all) != SHOAL_OK) {
+        free(all);
+        return complain(EXIT_RESOURCES, command, "%s", ranks->message);
+    }
+    for (int rank = ranks->ranks - 1; rank > 0; rank--)
+        for (int i = things->count - 1; i >= 0; i--)
+            if (all[rank * RANKS_MOST_THINGS + i] != all[i]) {
+                wrong = rank;
+                which = i;
+            }
+    free(all);
+    if (wrong < 0)
+        return EXIT_OK;
+    job.agreed = true;
+    if (ranks_first(ranks))
+        complain(EXIT_BAD_INPUT, command,
+                 "rank %d and rank 0 differ in %s; all ranks must have the same", wrong,
+                 things->name[which]);
+    return EXIT_BAD_INPUT;
+}

@@ -1,0 +1,44 @@
+/* Several processes that a launcher (mpirun) started as one job: the transport between
+   them, which is loaded where there is a launcher, and what they must agree about. All of
+   it also takes NULL, a process alone. */
+#ifndef SHOAL_CLI_RANKS_H
+#define SHOAL_CLI_RANKS_H
+
+#include <stdbool.h>
+
+#include <shoal_mpi.h>
+
+/* *ranks is NULL for a process alone. An exit code, after a complaint. */
+int ranks_open(const char *command, shoal_transport **ranks);
+/* Waits for the others, unless the command fails for a reason of this rank alone: then
+   the exit ends theirs. */
+void ranks_close(shoal_transport *ranks, int exit_code);
+
+static inline bool ranks_first(const shoal_transport *ranks) {
+    return !ranks || ranks->rank == 0;
+}
+
+/* Threads of each where nobody said how many: the processors that it may use, divided
+   among those who may use the same. 0: the context's default. */
+int ranks_threads(shoal_transport *ranks);
+
+/* The first rank's code, everywhere: it complained, the others end without a word. */
+int ranks_follow(shoal_transport *ranks, int code);
+
+/* Things that must be the same on all ranks, as names and digests. */
+enum { RANKS_MOST_THINGS = 128 };
+typedef struct {
+    const char *name[RANKS_MOST_THINGS]; /* for complaints: "differ in NAME" */
+    uint64_t digest[RANKS_MOST_THINGS];
+    int count;
+} ranks_things;
+
+uint64_t ranks_digest(uint64_t before, const void *bytes, size_t count);
+void ranks_thing(ranks_things *things, const char *name, uint64_t digest);
+/* The program and Shoal's libraries that it runs with. */
+uint64_t ranks_build(void);
+/* Compares them; the first rank complains about the first that differs. */
+int ranks_compare(shoal_transport *ranks, const char *command,
+                  const ranks_things *things);
+
+#endif
