@@ -11,17 +11,22 @@
 #include "options.h"
 #include "speech_data.h"
 #include "speech_model.h"
+#include "speech_words.h"
 
 typedef struct {
     int64_t threads, beams, seconds; /* seconds: of a piece; 0: by the training */
+    int64_t nbest;
     const char *isa, *attention;
     bool json;
+    words_options words;
 
     shoal_context *context;
     speech_model recogniser;
     shoal_model *view;
     int64_t piece, margin; /* positions of a piece at most, and around it */
-    json_t *files;         /* the results, where JSON is wanted */
+    bool wants_words;
+    words_search search;
+    json_t *files; /* the results, where JSON is wanted */
 } recognise_job;
 
 static const option_row rows[] =
@@ -36,9 +41,14 @@ static const option_row rows[] =
       "longer recordings are heard in pieces of up to so many seconds, each\n"
       "with 2 s around it (default: 30, or what the training joined to)",
       SETS_INTEGER(recognise_job, seconds, 1, 3600)},
+     WORDS_ROWS(recognise_job, words, ""),
+     {"nbest", 0, "N", "words: print so many strings, the best first (default: 1)",
+      SETS_INTEGER(recognise_job, nbest, 1, 10000)},
      THREADS_ROW(recognise_job),
      ISA_ROW(recognise_job),
-     {"json", 0, NULL, "print one JSON object, with the time at which each unit begins",
+     {"json", 0, NULL,
+      "print one JSON object, with the time at which each unit begins, or\n"
+      "the times of words and how far they can be trusted",
       SETS_FLAG(recognise_job, json)},
      HELP_ROW,
      {0}};
@@ -49,7 +59,8 @@ const command_help recognise_help =
      "Prints what a model of shoal train speech hears in recordings: its units, a line\n"
      "for each file. RUN is the folder of a training, or one of its models. Recordings\n"
      "have 16 kHz or more (8 where those of the training had less than 16); each is\n"
-     "taken for one speaker, whose mean and variance are those of the whole file.\n",
+     "taken for one speaker, whose mean and variance are those of the whole file. With\n"
+     "a lexicon and a language model its words are searched for and printed instead.\n",
      rows,
      NULL,
      "FILE"};
@@ -82,10 +93,15 @@ typedef struct {
     int32_t *units, *positions; /* [rows] */
     int64_t count, rows;
     double log_probability;
+    shoal_spoken spoken; /* where words are wanted */
 } heard;
 
 static shoal_status decode(const recognise_job *job, const float *logits, heard *h) {
     const int64_t classes = job->recogniser.unit_count + 1;
+    const int64_t offsets[] = {0, h->rows};
+    if (job->wants_words)
+        return shoal_word_decoder_run(job->search.decoder, &job->search.settings, 1,
+                                      offsets, logits, &h->spoken);
     if (job->beams == 0)
         return shoal_ctc_greedy(job->context, h->rows, classes, logits, h->units,
                                 h->positions, &h->count);
@@ -222,6 +238,51 @@ static void add_units(recognise_job *job, const char *path, const heard *h) {
     json_array_append_new(job->files, file);
 }
 
+static void print_words(const char *path, const heard *h) {
+    for (int64_t i = 0; i < h->spoken.count; i++) {
+        printf("%s:", path);
+        for (int64_t k = 0; k < h->spoken.strings[i].count; k++)
+            printf(" %s", h->spoken.strings[i].words[k].text);
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
+static json_t *string_json(const recognise_job *job, const shoal_word_string *string) {
+    const double second = (double)job->recogniser.config.speech.hop / 100;
+    json_t *words = json_array();
+    for (int64_t i = 0; i < string->count; i++) {
+        const shoal_spoken_word *word = &string->words[i];
+        json_array_append_new(words,
+                              json_pack("{s:o, s:o, s:o, s:o}", "word",
+                                        json_text(word->text), "begin",
+                                        json_number(second * (double)word->begin), "end",
+                                        json_number(second * (double)word->end),
+                                        "confidence", json_number(word->confidence)));
+    }
+    return json_pack("{s:o, s:o}", "score", json_number(string->score), "words", words);
+}
+
+static void add_words(recognise_job *job, const char *path, const heard *h) {
+    const double second = (double)job->recogniser.config.speech.hop / 100;
+    json_t *strings = json_array();
+    for (int64_t i = 0; i < h->spoken.count; i++)
+        json_array_append_new(strings, string_json(job, &h->spoken.strings[i]));
+    json_array_append_new(job->files,
+                          json_pack("{s:o, s:o, s:b, s:o}", "file", json_text(path),
+                                    "seconds", json_number(second * (double)h->rows),
+                                    "whole", h->spoken.whole, "strings", strings));
+}
+
+static void show(recognise_job *job, const char *path, const heard *h) {
+    if (job->json)
+        (job->wants_words ? add_words : add_units)(job, path, h);
+    else if (job->wants_words)
+        print_words(path, h);
+    else
+        print_units(job, path, h);
+}
+
 /* ---- The command ------------------------------------------------------------------- */
 
 /* Positions of a piece, within what the model can take; returns those with margins. */
@@ -259,6 +320,18 @@ static int open_model(recognise_job *job, const char *path) {
                : complain_status(status, EXIT_USAGE, "recognise", job->context);
 }
 
+static int open_words(recognise_job *job) {
+    int code;
+    job->wants_words = words_wanted("recognise", &job->words, &code);
+    if (!job->wants_words)
+        return code;
+    code = words_open("recognise", job->context, &job->words, &job->recogniser,
+                      &job->search);
+    job->search.settings.nbest = job->nbest;
+    job->search.settings.confidence = job->json;
+    return code;
+}
+
 static int run(recognise_job *job, int count, char **words) {
     if (count < 2)
         return complain(EXIT_USAGE, "recognise", "%s; usage: shoal %s",
@@ -269,13 +342,13 @@ static int run(recognise_job *job, int count, char **words) {
         return code;
     job->files = json_array();
     code = open_model(job, words[0]);
+    if (code == EXIT_OK)
+        code = open_words(job);
     for (int i = 1; i < count && code == EXIT_OK; i++) {
         heard h = {0};
         code = hear(job, words[i], &h);
-        if (code == EXIT_OK && job->json)
-            add_units(job, words[i], &h);
-        else if (code == EXIT_OK)
-            print_units(job, words[i], &h);
+        if (code == EXIT_OK)
+            show(job, words[i], &h);
         free(h.units);
         free(h.positions);
     }
@@ -284,6 +357,7 @@ static int run(recognise_job *job, int count, char **words) {
             print_json(json_pack("{s:o, s:O}", "model", json_text(job->recogniser.path),
                                  "files", job->files));
     json_decref(job->files);
+    words_close(&job->search);
     shoal_model_destroy(job->view);
     speech_model_close(&job->recogniser);
     shoal_context_destroy(job->context);
@@ -291,7 +365,7 @@ static int run(recognise_job *job, int count, char **words) {
 }
 
 int recognise_command(int count, char **arguments) {
-    static recognise_job job;
+    static recognise_job job = {.nbest = 1, .words = {.tokens = -1}};
     const int ended = take_options(&recognise_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

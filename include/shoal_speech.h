@@ -415,7 +415,7 @@ SHOAL_API int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text);
 SHOAL_API double shoal_ngram_score(const shoal_ngram *ngram, const int64_t *words,
                                    int64_t count);
 
-/* ---- Words of a model's outputs ----------------------------------------------------- */
+/* ---- Words of a model's outputs ---------------------------------------------------- */
 
 /* Which output a phone has in a step (a row of outputs): P phones, the silence the last
    of them, in the order of the lexicon. */

@@ -170,7 +170,7 @@ static double align(const everything *e, int phone, int step) {
     return best;
 }
 
-/* CTC: every class in every step; `done` phones are spelled, the last class was `last`. */
+/* CTC: every class in every step; `done` phones are spelled, `last` was the class. */
 static double align_ctc(const everything *e, int done, int last, int step) {
     if (step == e->t->steps)
         return done == e->phone_count ? 0 : -INFINITY;
