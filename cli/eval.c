@@ -57,6 +57,11 @@ static const option_row rows[] =
       "speech: prefix beam search with so many beams (default: 0, the\n"
       "likeliest unit of each position)",
       SETS_INTEGER(eval_job, speech.beams, 0, 10000)},
+     WORDS_ROWS(eval_job, speech.words, "speech, "),
+     {"tune", 0, "DIR",
+      "speech, words: weight and insertion are those with the fewest errors\n"
+      "on this data folder, such as DATA/dev (default: as given)",
+      SETS_TEXT(eval_job, speech.tune)},
      {"join", 0, "SECONDS",
       "speech: utterances of a speaker one after another up to that\n"
       "length; 0: each by itself (default: as in the training)",
@@ -83,7 +88,8 @@ const command_help eval_help = {
     "each of the kinds of attention: on the same fresh data of its task, or a "
     "recogniser\n"
     "on the folder of --data, with its error rate and what of that is chance (95 % of\n"
-    "10000 draws of sequences).\n",
+    "10000 draws of sequences). With a lexicon and a language model errors of words\n"
+    "are counted, too, against the file text of that folder.\n",
     rows,
     "lsh and shared-full take the queries as keys: they evaluate models that were\n"
     "trained so (by one of the two, or with shared_qk).\n",

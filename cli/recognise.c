@@ -365,7 +365,7 @@ static int run(recognise_job *job, int count, char **words) {
 }
 
 int recognise_command(int count, char **arguments) {
-    static recognise_job job = {.nbest = 1, .words = {.tokens = -1}};
+    static recognise_job job = {.nbest = 1};
     const int ended = take_options(&recognise_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

@@ -9,6 +9,7 @@
 
 #include "bootstrap.h"
 #include "common.h"
+#include "speech_eval_words.h"
 #include "speech_model.h"
 #include "speech_score.h"
 
@@ -18,15 +19,21 @@ enum { MOST_ROWS = EVAL_MOST_KINDS + 3 };
 typedef enum { AS_TRAINED, UNIFORM, NO_ATTENTION } row_weights;
 
 typedef struct {
+    shoal_edits *each; /* [sequences] */
+    shoal_edits sum;
+    double rate, difference;     /* the latter from the first row's */
+    bootstrap_interval interval; /* of both */
+} error_rate;
+
+typedef struct {
     char name[EVAL_NAME];
     shoal_attention kind;
     row_weights weights;
     bool control;
     speech_result result;
-    shoal_edits *each; /* [sequences] */
     double seconds;
-    double difference;           /* from the first row's error rate */
-    bootstrap_interval interval; /* of the rate, and of the difference */
+    error_rate units, words;
+    double word_seconds; /* of the search */
 } eval_row;
 
 typedef struct {
@@ -36,6 +43,8 @@ typedef struct {
     speech_set set;
     speech_batch batch;
     speech_scorer scorer;
+    bool has_words;
+    eval_words words;
     eval_row rows[MOST_ROWS];
     int count;
 } evaluation;
@@ -54,8 +63,12 @@ static int add_row(evaluation *e, const char *spelling, const char *name,
         snprintf(row->name, sizeof row->name, "%s", name);
     else
         shoal_attention_print(&row->kind, row->name, sizeof row->name);
-    row->each = calloc((size_t)e->set.info.utterances + 1, sizeof *row->each);
-    return row->each ? EXIT_OK : complain(EXIT_RESOURCES, "eval", "out of memory");
+    const size_t size = (size_t)e->set.info.utterances + 1;
+    row->units.each = calloc(size, sizeof *row->units.each);
+    row->words.each = calloc(size, sizeof *row->words.each);
+    return row->units.each && row->words.each
+               ? EXIT_OK
+               : complain(EXIT_RESOURCES, "eval", "out of memory");
 }
 
 static int make_rows(evaluation *e) {
@@ -120,7 +133,12 @@ static shoal_status run_row(evaluation *e, shoal_model *view, eval_row *row) {
         row->seconds += seconds_now() - begun;
         if (status == SHOAL_OK)
             status = speech_score(&e->scorer, &e->batch, classes, out, NULL, &row->result,
-                                  row->each + done);
+                                  row->units.each + done);
+        const double heard = seconds_now();
+        if (status == SHOAL_OK && e->has_words)
+            status = eval_words_count(&e->words, &e->set, &e->batch, out,
+                                      row->words.each + done);
+        row->word_seconds += seconds_now() - heard;
         done += e->batch.count;
         progress_say("%s, %" PRId64 " of %" PRId64, row->name, done, e->set.item_count);
     }
@@ -158,54 +176,97 @@ static double wrong(const shoal_edits *edits) {
     return (double)(edits->substitutions + edits->insertions + edits->deletions);
 }
 
-static double rate_of(const shoal_edits *edits) {
-    return edits->length ? 100 * wrong(edits) / (double)edits->length : 0;
-}
-
-static int find_interval(const evaluation *e, eval_row *row) {
-    const int64_t count = e->set.item_count;
+/* Sums, rate and interval of a row's errors, beside those of the first row. */
+static int find_rate(int64_t count, const error_rate *first, error_rate *own) {
     utterance_errors *drawn = calloc((size_t)count + 1, sizeof *drawn);
     if (!drawn)
         return complain(EXIT_RESOURCES, "eval", "out of memory");
-    for (int64_t i = 0; i < count; i++)
-        drawn[i] = (utterance_errors){(double)row->each[i].length, wrong(&row->each[i]),
-                                      wrong(&e->rows[0].each[i])};
-    row->interval = bootstrap_rates(drawn, count, 1);
-    row->difference = rate_of(&row->result.edits) - rate_of(&e->rows[0].result.edits);
+    for (int64_t i = 0; i < count; i++) {
+        const shoal_edits *one = &own->each[i];
+        drawn[i] =
+            (utterance_errors){(double)one->length, wrong(one), wrong(&first->each[i])};
+        own->sum.length += one->length;
+        own->sum.substitutions += one->substitutions;
+        own->sum.insertions += one->insertions;
+        own->sum.deletions += one->deletions;
+    }
+    own->interval = bootstrap_rates(drawn, count, 1);
+    own->rate = own->sum.length ? 100 * wrong(&own->sum) / (double)own->sum.length : 0;
+    own->difference = own->rate - first->rate;
     free(drawn);
     return EXIT_OK;
 }
 
+static int find_rates(evaluation *e, eval_row *row) {
+    const int code = find_rate(e->set.item_count, &e->rows[0].units, &row->units);
+    if (code != EXIT_OK || !e->has_words)
+        return code;
+    return find_rate(e->set.item_count, &e->rows[0].words, &row->words);
+}
+
 /* ---- Reports ----------------------------------------------------------------------- */
 
-static void print_table(const evaluation *e) {
-    char trained[EVAL_NAME];
+static double seconds_of(const evaluation *e) {
+    return (double)e->set.info.frames / 100;
+}
+
+/* "error %" and the rest of a line's numbers; seconds NAN: none. */
+static void print_rate(const error_rate *rate, double seconds, bool first) {
+    printf(" %8.2f %8.2f %8.2f %7.2f %6" PRId64 " %6" PRId64 " %6" PRId64, rate->rate,
+           rate->interval.rate_low, rate->interval.rate_high, seconds,
+           rate->sum.substitutions, rate->sum.insertions, rate->sum.deletions);
+    if (!first)
+        printf("  %+.2f (%+.2f to %+.2f)", rate->difference,
+               rate->interval.difference_low, rate->interval.difference_high);
+    putchar('\n');
+}
+
+static void print_rows(const evaluation *e, const char *trained, bool words) {
     int width = 4;
-    shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
     for (int i = 0; i < e->count; i++) {
         const int length = (int)strlen(e->rows[i].name);
         width = length > width ? length : width;
     }
-    printf("%s, trained with %s, step %" PRId64 "; %s: %" PRId64 " sequences, %" PRId64
-           " labels\n\n  %-*s %8s %17s %7s %6s %6s %6s  %s\n",
-           e->recogniser.path, trained, e->recogniser.step, e->job->data,
-           e->set.item_count, e->set.info.labels, width, "kind", "error %", "95 %",
-           "seconds", "sub", "ins", "del", "beyond the first, 95 %");
+    printf("  %-*s %8s %17s %7s %6s %6s %6s  %s\n", width, "kind",
+           words ? "words %" : "error %", "95 %", "seconds", "sub", "ins", "del",
+           "beyond the first, 95 %");
     for (int i = 0; i < e->count; i++) {
         const eval_row *row = &e->rows[i];
-        const shoal_edits *edits = &row->result.edits;
         const bool same = strcmp(row->name, trained) == 0;
-        printf("%c %-*s %8.2f %8.2f %8.2f %7.2f %6" PRId64 " %6" PRId64 " %6" PRId64,
-               row->control ? '-'
-               : same       ? '*'
-                            : ' ',
-               width, row->name, rate_of(edits), row->interval.rate_low,
-               row->interval.rate_high, row->seconds, edits->substitutions,
-               edits->insertions, edits->deletions);
-        if (i > 0)
-            printf("  %+.2f (%+.2f to %+.2f)", row->difference,
-                   row->interval.difference_low, row->interval.difference_high);
+        printf("%c %-*s", row->control ? '-' : same ? '*' : ' ', width, row->name);
+        print_rate(words ? &row->words : &row->units,
+                   words ? row->word_seconds : row->seconds, i == 0);
+    }
+}
+
+static void print_words(const evaluation *e) {
+    const shoal_word_settings *settings = &e->words.search.settings;
+    const double all = (double)e->words.spoken_words;
+    printf("\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
+           "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
+           " words, %.2f %% of them in no lexicon or language model\nThe text that a "
+           "language model was made from may have some of these words: that of\n"
+           "pocketsphinx-en-us is not documented. The error of units does not depend on "
+           "it.\n",
+           e->job->words.lexicon, e->job->words.lm, settings->lm_weight,
+           settings->insertion, e->job->tune ? "tuned on " : "not tuned",
+           e->job->tune ? e->job->tune : "", settings->beam, settings->tokens,
+           e->rows[0].word_seconds / seconds_of(e), e->words.spoken_words,
+           100 * (double)e->words.missing_words / (all > 0 ? all : 1));
+}
+
+static void print_table(const evaluation *e) {
+    char trained[EVAL_NAME];
+    shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
+    printf("%s, trained with %s, step %" PRId64 "; %s: %" PRId64 " sequences, %" PRId64
+           " labels\n\n",
+           e->recogniser.path, trained, e->recogniser.step, e->job->data,
+           e->set.item_count, e->set.info.labels);
+    print_rows(e, trained, false);
+    if (e->has_words) {
         putchar('\n');
+        print_rows(e, trained, true);
+        print_words(e);
     }
     printf("\n* the kind it was trained with%s\n",
            e->job->controls ? "\n- controls: where they are not far worse, the model "
@@ -214,39 +275,66 @@ static void print_table(const evaluation *e) {
 }
 
 /* Of each sequence. */
-static json_t *list_wrong(const evaluation *e, const eval_row *row) {
+static json_t *list_wrong(const evaluation *e, const error_rate *rate) {
     json_t *list = json_array();
     for (int64_t i = 0; i < e->set.item_count; i++)
-        json_array_append_new(list, json_integer((json_int_t)wrong(&row->each[i])));
+        json_array_append_new(list, json_integer((json_int_t)wrong(&rate->each[i])));
     return list;
 }
 
-static json_t *list_labels(const evaluation *e) {
+static json_t *list_lengths(const evaluation *e, bool words) {
     json_t *list = json_array();
-    for (int64_t i = 0; i < e->set.item_count && e->count > 0; i++)
-        json_array_append_new(list, json_integer(e->rows[0].each[i].length));
+    for (int64_t i = 0; i < e->set.item_count && e->count > 0; i++) {
+        const error_rate *rate = words ? &e->rows[0].words : &e->rows[0].units;
+        json_array_append_new(list, json_integer(rate->each[i].length));
+    }
     return list;
+}
+
+static json_t *rate_json(const evaluation *e, const error_rate *rate) {
+    const shoal_edits *edits = &rate->sum;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "error_rate",
+                     json_number(rate->rate), "low", json_number(rate->interval.rate_low),
+                     "high", json_number(rate->interval.rate_high), "difference",
+                     json_number(rate->difference), "difference_low",
+                     json_number(rate->interval.difference_low), "difference_high",
+                     json_number(rate->interval.difference_high), "substitutions",
+                     (json_int_t)edits->substitutions, "insertions",
+                     (json_int_t)edits->insertions, "deletions",
+                     (json_int_t)edits->deletions, "wrong", list_wrong(e, rate));
 }
 
 static json_t *row_json(const evaluation *e, const eval_row *row) {
-    const shoal_edits *edits = &row->result.edits;
-    return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, "
-                     "s:o, s:o}",
-                     "kind", row->name, "control", row->control, "error_rate",
-                     json_number(rate_of(edits)), "low",
-                     json_number(row->interval.rate_low), "high",
-                     json_number(row->interval.rate_high), "difference",
-                     json_number(row->difference), "difference_low",
-                     json_number(row->interval.difference_low), "difference_high",
-                     json_number(row->interval.difference_high), "labels",
-                     (json_int_t)edits->length, "substitutions",
-                     (json_int_t)edits->substitutions, "insertions",
-                     (json_int_t)edits->insertions, "deletions",
-                     (json_int_t)edits->deletions, "loss",
-                     json_number(row->result.labels
-                                     ? row->result.loss / (double)row->result.labels
-                                     : 0),
-                     "seconds", json_number(row->seconds), "wrong", list_wrong(e, row));
+    json_t *object = rate_json(e, &row->units);
+    const double labels = (double)row->result.labels;
+    json_object_set_new(object, "kind", json_string(row->name));
+    json_object_set_new(object, "control", json_boolean(row->control));
+    json_object_set_new(object, "labels", json_integer(row->units.sum.length));
+    json_object_set_new(object, "loss",
+                        json_number(labels > 0 ? row->result.loss / labels : 0));
+    json_object_set_new(object, "seconds", json_number(row->seconds));
+    if (!e->has_words)
+        return object;
+    json_t *words = rate_json(e, &row->words);
+    json_object_set_new(words, "words", json_integer(row->words.sum.length));
+    json_object_set_new(words, "seconds", json_number(row->word_seconds));
+    json_object_set_new(object, "words", words);
+    return object;
+}
+
+static json_t *words_json(const evaluation *e) {
+    const shoal_word_settings *settings = &e->words.search.settings;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:s}", "lexicon",
+                     json_text(e->job->words.lexicon), "lm", json_text(e->job->words.lm),
+                     "lm_weight", json_number(settings->lm_weight), "insertion",
+                     json_number(settings->insertion), "tuned_on",
+                     json_text(e->job->tune), "beam", json_number(settings->beam),
+                     "tokens", (json_int_t)settings->tokens, "words",
+                     (json_int_t)e->words.spoken_words, "missing",
+                     (json_int_t)e->words.missing_words, "lengths", list_lengths(e, true),
+                     "note",
+                     "what text the language model was made from is not known here; that "
+                     "of pocketsphinx-en-us is not documented");
 }
 
 static json_t *make_object(const evaluation *e) {
@@ -255,16 +343,27 @@ static json_t *make_object(const evaluation *e) {
     shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
     for (int i = 0; i < e->count; i++)
         json_array_append_new(rows, row_json(e, &e->rows[i]));
-    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "task",
-                     "speech", "trained", trained, "steps",
-                     (json_int_t)e->recogniser.step, "data", json_text(e->job->data),
-                     "join", json_number((double)e->recogniser.config.speech.join),
-                     "sequences", (json_int_t)e->set.item_count, "labels", list_labels(e),
-                     "beams", (json_int_t)e->job->beams, "config",
-                     train_config_json(&e->recogniser.config), "kinds", rows);
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "task", "speech",
+                  "trained", trained, "steps", (json_int_t)e->recogniser.step, "data",
+                  json_text(e->job->data), "join",
+                  json_number((double)e->recogniser.config.speech.join), "sequences",
+                  (json_int_t)e->set.item_count, "labels", list_lengths(e, false),
+                  "beams", (json_int_t)e->job->beams, "config",
+                  train_config_json(&e->recogniser.config), "kinds", rows);
+    if (object && e->has_words)
+        json_object_set_new(object, "words", words_json(e));
+    return object;
 }
 
 /* ---- The command ------------------------------------------------------------------- */
+
+static int prepare_words(evaluation *e) {
+    int code = eval_words_open(e->context, &e->job->words, &e->recogniser, &e->words);
+    if (code == EXIT_OK && e->job->tune) /* of the first row's kind */
+        code = eval_words_tune(&e->words, e->job->tune, &e->recogniser, &e->rows[0].kind);
+    return code == EXIT_OK ? eval_words_data(&e->words, e->job->data, &e->set) : code;
+}
 
 static int evaluate(evaluation *e) {
     train_config *config = &e->recogniser.config;
@@ -283,11 +382,13 @@ static int evaluate(evaluation *e) {
     if (code == EXIT_OK)
         code = make_rows(e);
     progress_begin(2);
+    if (code == EXIT_OK && e->has_words)
+        code = prepare_words(e);
     for (int i = 0; i < e->count && code == EXIT_OK; i++)
         code = evaluate_row(e, &e->rows[i]);
     progress_end();
     for (int i = 0; i < e->count && code == EXIT_OK; i++)
-        code = find_interval(e, &e->rows[i]);
+        code = find_rates(e, &e->rows[i]);
     if (code != EXIT_OK)
         return code;
     if (e->job->object)
@@ -307,11 +408,19 @@ int speech_eval(const speech_eval_job *job, shoal_context *context) {
     if (!job->data)
         return complain(EXIT_USAGE, "eval",
                         "a recogniser needs --data, a data folder such as DATA/test");
-    int code = speech_model_open("eval", context, job->path, &e.recogniser);
+    int code;
+    e.has_words = words_wanted("eval", &job->words, &code);
+    if (code == EXIT_OK && job->tune && !e.has_words)
+        code = complain(EXIT_USAGE, "eval", "--tune is for words: --lexicon and --lm");
+    if (code == EXIT_OK)
+        code = speech_model_open("eval", context, job->path, &e.recogniser);
     if (code == EXIT_OK)
         code = evaluate(&e);
-    for (int i = 0; i < e.count; i++)
-        free(e.rows[i].each);
+    for (int i = 0; i < e.count; i++) {
+        free(e.rows[i].units.each);
+        free(e.rows[i].words.each);
+    }
+    eval_words_close(&e.words);
     speech_batch_free(&e.batch);
     speech_scorer_free(&e.scorer);
     speech_close(&e.set);

@@ -2,6 +2,7 @@
 #ifndef SHOAL_CLI_SPEECH_EVAL_H
 #define SHOAL_CLI_SPEECH_EVAL_H
 
+#include "speech_words.h"
 #include "train.h"
 
 enum { EVAL_MOST_KINDS = 32, EVAL_NAME = 128 };
@@ -12,8 +13,11 @@ typedef struct {
     const char *cache;
     bool skip_bad, controls, json;
     int64_t beams; /* 0: greedy */
-    double join;   /* seconds; negative: as in the training */
-    int kinds;     /* 0: the one that was trained */
+    words_options words;
+    const char *tune; /* the data folder that the weights of words are tuned on; or NULL
+                       */
+    double join;      /* seconds; negative: as in the training */
+    int kinds;        /* 0: the one that was trained */
     char (*names)[EVAL_NAME];
     json_t **object; /* where the JSON object goes in place of being printed; or NULL */
 } speech_eval_job;

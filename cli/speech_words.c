@@ -13,7 +13,7 @@
 
 bool words_wanted(const char *command, const words_options *options, int *code) {
     const bool more = options->beam || options->lm_weight || options->insertion ||
-                      options->unknown || options->tokens >= 0;
+                      options->unknown || options->tokens > 0;
     *code = EXIT_OK;
     if (options->lexicon && options->lm)
         return true;
@@ -34,7 +34,7 @@ static bool take_settings(const char *command, const words_options *options,
                           shoal_topology topology, shoal_word_settings *settings,
                           double *unknown) {
     *settings = shoal_word_settings_default(topology);
-    if (options->tokens >= 0)
+    if (options->tokens > 0)
         settings->tokens = options->tokens;
     return take_number(command, "beam", options->beam, 0.001, 1e6, &settings->beam) &&
            take_number(command, "lm-weight", options->lm_weight, 0, 1000,

@@ -13,7 +13,7 @@
 typedef struct {
     const char *lexicon, *lm;
     const char *beam, *lm_weight, *insertion, *unknown;
-    int64_t tokens; /* -1: by default */
+    int64_t tokens; /* 0: by default */
 } words_options;
 
 /* Rows of a command whose job has words_options as `member`. */
@@ -36,9 +36,8 @@ typedef struct {
          who "words: how far behind the best paths may be (default: 12)",                \
          SETS_TEXT(job, member.beam)},                                                   \
     {                                                                                    \
-        "tokens", 0, "N",                                                                \
-            who "words: paths of a step at most; 0: any number (default: 3000)",         \
-            SETS_INTEGER(job, member.tokens, 0, 100000000)                               \
+        "tokens", 0, "N", who "words: paths of a step at most (default: 3000)",          \
+            SETS_INTEGER(job, member.tokens, 1, 100000000)                               \
     }
 
 /* Whether words are wanted; options that make sense only then are a mistake otherwise

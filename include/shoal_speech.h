@@ -454,6 +454,8 @@ typedef struct {
 } shoal_word_decoder_info;
 SHOAL_API shoal_word_decoder_info
 shoal_word_decoder_describe(const shoal_word_decoder *decoder);
+/* Nonzero: this word of the lexicon is among those that can be heard. */
+SHOAL_API int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word);
 
 typedef struct {
     double beam;    /* above 0; INFINITY: every path */

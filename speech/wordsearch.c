@@ -701,6 +701,11 @@ shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *de
     return info;
 }
 
+int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word) {
+    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon).words &&
+           decoder->tree.hears[word];
+}
+
 static shoal_status check_run(const shoal_word_decoder *decoder,
                               const shoal_word_settings *settings, int64_t count,
                               const int64_t *offsets, const float *outputs) {

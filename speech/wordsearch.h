@@ -30,6 +30,7 @@ typedef struct {
     tree_word *words; /* [word_count], by node */
     int32_t node_count, word_count;
     float unknown;    /* log-probability of a word without a number in the model */
+    char *hears;      /* [words of the lexicon] nonzero: it is in the tree */
     int64_t left_out; /* words of the lexicon */
     int64_t heard;    /* the others */
 } word_tree;

@@ -69,7 +69,8 @@ static void take_words(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
             if (!has_phone(made.phones, made.length, info.silence))
                 draft->rows[draft->count++] = made;
         }
-        if (draft->count > before)
+        tree->hears[i] = draft->count > before;
+        if (tree->hears[i])
             tree->heard++;
         else
             tree->left_out++;
@@ -151,10 +152,12 @@ static void look_ahead(const shoal_ngram *ngram, word_tree *tree) {
 
 static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
-    const size_t most = (size_t)shoal_lexicon_describe(lexicon).pronunciations + 1;
+    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const size_t most = (size_t)info.pronunciations + 1;
+    tree->hears = calloc((size_t)info.words + 1, 1);
     draft->rows = malloc(sizeof *draft->rows * most);
     tree->words = malloc(sizeof *tree->words * most);
-    if (!draft->rows || !tree->words)
+    if (!draft->rows || !tree->words || !tree->hears)
         return false;
     take_words(lexicon, ngram, tree, draft);
     qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
@@ -185,5 +188,6 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
 void sh_word_tree_free(word_tree *tree) {
     free(tree->nodes);
     free(tree->words);
+    free(tree->hears);
     *tree = (word_tree){0};
 }
