@@ -26,7 +26,7 @@ def sound(path, units, seed, rate=16000):
 def make(folder, count, seed, rate=16000):
     os.makedirs(folder)
     draw = random.Random(int(seed))
-    lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "phones",
+    lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "phones", "text",
                                                               "utt2spk")}
     for n in range(int(count)):
         units = [draw.choice("ABCD") for _ in range(draw.randrange(2, 7))]
@@ -34,6 +34,7 @@ def make(folder, count, seed, rate=16000):
         sound(f"{folder}/{name}.wav", units, n + int(seed), rate)
         lists["wav.scp"].write(f"{name} {name}.wav\n")
         lists["phones"].write(f"{name} {' '.join(units)}\n")
+        lists["text"].write(f"{name} {' '.join(units)}\n")
         lists["utt2spk"].write(f"{name} s{n % 3}\n")
 def losses(path):
     for line in open(path):
@@ -66,7 +67,8 @@ expect "no data" 2 "no data folder" shoal train speech -o x
 expect "two folders" 2 "one data folder" shoal train speech data data -o x
 expect "nothing there" 3 "nowhere/train/wav.scp" shoal train speech nowhere -o x \
     --cache cache
-expect "no transcripts" 3 "data/train/text" shoal train speech data -o x --cache cache
+expect "no transcripts" 3 "data/train/said" shoal train speech data -o x --cache cache \
+    --labels said
 expect "a field of copy" 2 "the task speech has no length" train x --length 3
 expect "a field of speech" 2 "the task copy has no bands" shoal train copy -o x \
     --set bands=40
@@ -143,6 +145,38 @@ report "pieces are heard as the whole" "$(tr ' ' '\n' <whole.txt | diff - \
 expect "no recording" 3 "nothing.wav" shoal recognise good nothing.wav
 shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
 expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
+
+# ---- Words -----------------------------------------------------------------------------
+printf '%s\n' 'a A' 'b B' 'c C' 'see C' 'd D' 'nobody A B' >lexicon
+printf '%s\n' '\data\' 'ngram 1=7' 'ngram 2=2' '' '\1-grams:' '-1 <s> 0' '-1 </s>' \
+    '-0.6 a 0' '-0.6 b' '-0.6 c' '-3 see' '-0.6 d' '' '\2-grams:' '-0.6 <s> a' \
+    '-0.6 a b' '' '\end\' >lm.arpa
+gzip -k lm.arpa
+words="--lexicon lexicon --lm lm.arpa.gz --cache cache"
+expect "words need both" 2 "need both --lexicon and --lm" shoal recognise good \
+    data/test/s0-000.wav --lm lm.arpa
+expect "tune is for words" 2 "--tune is for words" shoal eval good --data data/test \
+    --tune data/dev
+expect "a damaged language model" 3 "is there twice" shoal recognise good \
+    data/test/s0-000.wav --lexicon lexicon --lm <(sed 's/-3 see/-3 b/' lm.arpa)
+sed 's/b B/b Q/' lexicon >lexicon2
+expect "phones of another model" 3 "lexicon2" shoal recognise good \
+    data/test/s0-000.wav --lm lm.arpa --lexicon lexicon2
+expect "words" 0 "data/test/s0-000.wav: " shoal recognise good data/test/s0-000.wav \
+    --lexicon lexicon --lm lm.arpa --nbest 3
+check "three strings" test "$(sort -u out | wc -l)" = 3
+expect "words as JSON" 0 '"confidence"' shoal recognise good data/test/s0-000.wav \
+    --lexicon lexicon --lm lm.arpa --json
+check "with times" json 'all(w["begin"] < w["end"] <= d["files"][0]["seconds"] and
+    0 < w["confidence"] <= 1 for w in d["files"][0]["strings"][0]["words"])'
+expect "errors of words" 0 "is not documented" shoal eval good --data data/test $words
+expect "tuned" 0 '"tuned_on": "data/dev"' shoal eval good --data data/test $words --json \
+    --tune data/dev --attention full,clustered-3
+check "words are heard" json 'd["kinds"][0]["words"]["error_rate"] < 30 and
+    d["words"]["missing"] == 0 and len(d["kinds"]) == 2'
+cp -r data/test said && sed -i 1d said/text
+expect "what was said is missing" 3 "said/text: has no line of s0-000" shoal eval good \
+    --data said $words
 
 # ---- Telephone speech ------------------------------------------------------------------
 tool make low/train 12 1 8000
