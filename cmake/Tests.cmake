@@ -78,6 +78,17 @@ if(TARGET shoal_speech)
     shoal_test_room(speech shoal_speech_static models)
 endif()
 
+# tests/mpi: programs that several ranks run, started by scripts; the program itself under
+# mpirun is cli_ranks.
+if(TARGET shoal_mpi)
+    add_executable(test_mpi_transport tests/mpi/transport.c)
+    target_link_libraries(test_mpi_transport PRIVATE shoal_mpi shoal_flags)
+    set_target_properties(test_mpi_transport PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
+    shoal_test(mpi_transport COMMAND bash
+        ${CMAKE_CURRENT_SOURCE_DIR}/tests/mpi/transport.sh
+        $<TARGET_FILE:test_mpi_transport>)
+endif()
+
 # tests/cli/X.sh is a script of cases for the program, the CTest test cli_X; tests/cli/
 # test_X.c, the test cli_X_parts, calls functions of cli/.
 if(TARGET shoal_program)
