@@ -11,6 +11,7 @@
 #include "common.h"
 #include "options.h"
 #include "speech_data.h"
+#include "text_data.h"
 #include "train.h"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
@@ -20,7 +21,7 @@ typedef struct {
     train_settings settings;
     int64_t threads, save_seconds;
     shoal_transport *ranks;
-    const char *isa, *cache, *preset;
+    const char *isa, *cache, *preset, *data, *dev, *model;
     bool json, print_config, skip_bad;
     bool files;     /* the options are gone through for --config alone */
     int files_code; /* what became of its files */
@@ -48,61 +49,72 @@ static bool take_pair(void *shared, const char *name, const char *value) {
     return job->files || settings_add_pair(&job->settings, value) == EXIT_OK;
 }
 
-static const option_row rows[] =
-    {{"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
-      TAKEN_BY(take_field)},
-     {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
-      TAKEN_BY(take_field)},
-     {"labels", 0, "FILE",
-      "speech: the file of transcripts in the data folders\n(default: text)",
-      TAKEN_BY(take_field)},
-     {"units", 0, "NAME", "speech: words or characters of that file (default: words)",
-      TAKEN_BY(take_field)},
-     {"preset", 0, "NAME",
-      "speech: default, what learns from hours of speech on two cores;\n"
-      "or paper (default: default)",
-      SETS_TEXT(train_job, preset)},
-     {"join", 0, "SECONDS",
-      "speech: utterances of a speaker one after another up to that\n"
-      "length (default: 0, each alone)",
-      TAKEN_BY(take_field)},
-     {"epochs", 0, "N", "speech: times through the data (default: 25)",
-      TAKEN_BY(take_field)},
-     {"from", 0, "FILE",
-      "begin with the weights of another run: its best.safetensors or\n"
-      "checkpoint.safetensors; the optimizer begins afresh",
-      SETS_TEXT(train_job, run.from)},
-     {"cache", 0, "DIR",
-      "speech: folder for features, which are computed once\n"
-      "(default: shoal in the user's folder of caches)",
-      SETS_TEXT(train_job, cache)},
-     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
-      SETS_FLAG(train_job, skip_bad)},
-     {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
-     {"steps", 0, "N",
-      "steps in all (default: 5000 for copy; 0, as many as the epochs\n"
-      "have, for speech)",
-      TAKEN_BY(take_field)},
-     {"batch", 0, "N", "sequences of a step, for speech at most (default: 32, 64)",
-      TAKEN_BY(take_field)},
-     {"learning-rate", 0, "X", "(default: 0.0002); speech: 0.001", TAKEN_BY(take_field)},
-     {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
-     {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
-      TAKEN_BY(take_config), .repeats = true},
-     {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
-     {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
-      SETS_FLAG(train_job, print_config)},
-     {"out", 'o', "DIR",
-      "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
-      "made if it is missing",
-      SETS_TEXT(train_job, run.folder)},
-     {"resume", 0, NULL,
-      "go on from the checkpoint in the folder, or begin where there is\n"
-      "none; the configuration is the checkpoint's, --steps may differ",
-      SETS_FLAG(train_job, run.resume)},
-     {"save-seconds", 0, "S",
-      "seconds between checkpoints; 0: after every step (default: 60)",
-      SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
+static const option_row rows[] = {
+    {"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
+     TAKEN_BY(take_field)},
+    {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
+     TAKEN_BY(take_field)},
+    {"labels", 0, "FILE",
+     "speech: the file of transcripts in the data folders\n(default: text)",
+     TAKEN_BY(take_field)},
+    {"units", 0, "NAME", "speech: words or characters of that file (default: words)",
+     TAKEN_BY(take_field)},
+    {"preset", 0, "NAME",
+     "speech: default, what learns from hours of speech on two cores;\n"
+     "or paper (default: default)",
+     SETS_TEXT(train_job, preset)},
+    {"join", 0, "SECONDS",
+     "speech: utterances of a speaker one after another up to that\n"
+     "length (default: 0, each alone)",
+     TAKEN_BY(take_field)},
+    {"data", 0, "FILE", "glue: the folder with a folder for each task; squad: train.json",
+     SETS_TEXT(train_job, data)},
+    {"dev", 0, "FILE", "squad: dev.json", SETS_TEXT(train_job, dev)},
+    {"model", 'm', "DIR",
+     "glue, squad: Hugging Face folder of a BERT or RoBERTa to begin\nwith",
+     SETS_TEXT(train_job, model)},
+    {"epochs", 0, "N",
+     "times through the data (default: 25 for speech, 4 for glue, 2 for\n"
+     "squad)",
+     TAKEN_BY(take_field)},
+    {"from", 0, "FILE",
+     "begin with the weights of another run: its best.safetensors or\n"
+     "checkpoint.safetensors; the optimizer begins afresh",
+     SETS_TEXT(train_job, run.from)},
+    {"cache", 0, "DIR",
+     "speech: folder for features, which are computed once\n"
+     "(default: shoal in the user's folder of caches)",
+     SETS_TEXT(train_job, cache)},
+    {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
+     SETS_FLAG(train_job, skip_bad)},
+    {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
+    {"steps", 0, "N",
+     "steps in all (default: 5000 for copy, else 0: as many as the\n"
+     "epochs have)",
+     TAKEN_BY(take_field)},
+    {"batch", 0, "N",
+     "sequences of a step, for speech at most (default: 32; 64 for\n"
+     "speech, 16 for squad)",
+     TAKEN_BY(take_field)},
+    {"learning-rate", 0, "X", "(default: 0.0002); speech: 0.001; glue, squad: 0.0001",
+     TAKEN_BY(take_field)},
+    {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
+    {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
+     TAKEN_BY(take_config), .repeats = true},
+    {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
+    {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
+     SETS_FLAG(train_job, print_config)},
+    {"out", 'o', "DIR",
+     "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
+     "made if it is missing",
+     SETS_TEXT(train_job, run.folder)},
+    {"resume", 0, NULL,
+     "go on from the checkpoint in the folder, or begin where there is\n"
+     "none; the configuration is the checkpoint's, --steps may differ",
+     SETS_FLAG(train_job, run.resume)},
+    {"save-seconds", 0, "S",
+     "seconds between checkpoints; 0: after every step (default: 60)",
+     SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
      {"average-every", 0, "K",
       "under mpirun: ranks step alone, and every K steps their weights\n"
       "are averaged (default: 0, gradients are summed in every step)",
@@ -111,14 +123,14 @@ static const option_row rows[] =
       "threads (default: 0, one per processor; under mpirun as many\n"
       "as each rank has); they change the time and nothing else",
       SETS_INTEGER(train_job, threads, 0, 4096)},
-     ISA_ROW(train_job),
-     {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
-     HELP_ROW,
-     {0}};
+    ISA_ROW(train_job),
+    {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
+    HELP_ROW,
+    {0}};
 
 const command_help train_help =
     {"train",
-     "train copy|speech [DATA] --out DIR [options]",
+     "train copy|speech DATA|glue TASK|squad --out DIR [options]",
      "Trains a transformer encoder.\n\n"
      "copy: 0w0w with w of L symbols from 1 to 10, a fifth of them masked and never\n"
      "both copies of one; the masked ones are wanted. Defaults are the paper's: 4\n"
@@ -129,14 +141,20 @@ const command_help train_help =
      "keeps its data: wav.scp, text (or the file of --labels), and where they are there\n"
      "segments and utt2spk. All recordings are read before the first step. The model\n"
      "with the best error on dev is kept as " TRAIN_BEST "; shoal eval and shoal\n"
-     "recognise use it.\n",
+     "recognise use it.\n\n"
+     "glue, squad: trains a BERT or RoBERTa further, on a task of GLUE (CoLA, SST-2,\n"
+     "MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or to find\n"
+     "answers in contexts. AdamW, a warm-up and a line to 0; dropout as the model's\n"
+     "config.json says, none of the attention's weights. The folder becomes one of\n"
+     "Hugging Face with the weights of the best epoch on dev; shoal eval, shoal answer\n"
+     "and shoal embed use it.\n",
      rows,
      "Validation is on fresh data every validate_every steps. The log has one JSON\n"
      "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
      "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
      "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
      "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
-     "copy|speech DIR"};
+     "copy|speech|glue|squad DIR"};
 
 /* ---- Results --------------------------------------------------------------------- */
 
@@ -170,14 +188,24 @@ static void report(const train_job *job) {
     if (run->stepped)
         printf("last step    loss %.6f  right %.2f %%\n", run->last_step.score.loss,
                100 * run->last_step.score.accuracy);
-    if (run->validated)
+    if (run->validated && run->validation.metric) {
+        printf("validation   loss %.6f  %s %.4f", run->validation.loss,
+               run->validation.metric, run->validation.accuracy);
+        if (run->validation.second)
+            printf("  %s %.4f", run->validation.second, run->validation.second_value);
+        putchar('\n');
+    } else if (run->validated)
         printf("validation   loss %.6f  right %.2f %%\n", run->validation.loss,
                100 * run->validation.accuracy);
     if (run->tested)
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
                run->test.loss, 100 * run->test.accuracy, run->test.correct,
                run->test.counted);
-    if (run->state.best_step > 0)
+    if (run->state.best_step > 0 && train_is_text(&run->config))
+        printf("best         step %" PRId64 "  %s %.4f  %s\n", run->state.best_step,
+               run->validation.metric ? run->validation.metric : "score",
+               1 - run->state.best, run->folder);
+    else if (run->state.best_step > 0)
         printf("best         step %" PRId64 "  error rate %.2f %%  %s/%s\n",
                run->state.best_step, 100 * run->state.best, run->folder, TRAIN_BEST);
     printf("%s/%s\n%s/%s\n", run->folder, TRAIN_CHECKPOINT, run->folder, TRAIN_LOG);
@@ -209,8 +237,17 @@ static int interrupted(const train_job *job) {
             "shoal train: interrupted after step %" PRId64
             "; the checkpoint is written. To go on:\n  shoal train %s",
             job->run.state.step, job->run.config.task);
+    const bool text = train_is_text(&job->run.config);
+    if (text && *job->run.config.text.dataset)
+        print_word(stderr, job->run.config.text.dataset);
+    if (text)
+        fputs(" --data", stderr);
     if (job->run.config.folder)
         print_word(stderr, job->run.config.folder);
+    if (job->run.config.dev) {
+        fputs(" --dev", stderr);
+        print_word(stderr, job->run.config.dev);
+    }
     fputs(" --resume --out", stderr);
     print_word(stderr, job->run.folder);
     fprintf(stderr, " --steps %" PRId64, job->run.config.steps);
@@ -235,12 +272,13 @@ static int print_config(train_job *job, shoal_context *context) {
 
 /* What is written, against the files of --config; in a new folder there is nothing. */
 static int check_files(const char *folder) {
-    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG, TRAIN_BEST};
+    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG, TRAIN_BEST,
+                                        "model.safetensors", "config.json"};
     struct stat information;
     char path[TRAIN_PATH];
     if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode))
         return EXIT_OK;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         if (!train_path("train", path, folder, names[i]))
             return EXIT_USAGE;
         const int code = will_write("train", path);
@@ -271,10 +309,34 @@ static int train(train_job *job, shoal_context *context) {
     return code == EXIT_OK && stopped && !job->run.finished ? interrupted(job) : code;
 }
 
+/* glue has a word more, the name of its task. */
+static int take_text(train_job *job, int count, char **words) {
+    train_config *config = &job->run.config;
+    const bool glue = strcmp(config->task, "glue") == 0;
+    if (count != 1 + glue)
+        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
+                        count > 1 + glue ? "one task at a time"
+                                         : "no task of GLUE was given",
+                        train_help.usage);
+    config->folder = job->data;
+    config->dev = job->dev;
+    config->model_folder = job->model;
+    config->skip_bad = job->skip_bad;
+    if (!glue)
+        return EXIT_OK;
+    const glue_task *task = glue_find(words[1]);
+    if (!task)
+        return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
+                        words[1], glue_names());
+    return settings_add(&job->settings, "dataset", task->name);
+}
+
 /* Where the data is, for tasks that have some. */
 static int take_data(train_job *job, int count, char **words) {
     train_config *config = &job->run.config;
     const bool speech = strcmp(config->task, "speech") == 0;
+    if (train_is_text(config))
+        return take_text(job, count, words);
     if (count > 1 + speech)
         return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
                         speech ? "one data folder at a time" : "one task at a time",

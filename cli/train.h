@@ -1,5 +1,5 @@
-/* Training from the command line: tasks with their data (train_copy.c, train_speech.c),
-   the trainer that they share (trainer.c), its configuration as text (train_config.c),
+/* Training from the command line: tasks with their data (train_copy.c, train_speech.c,
+   train_text.c), the trainer that they share (trainer.c), its configuration as text (train_config.c),
    one run in a folder with its log (train_run.c). `shoal train` is one run, `shoal repro`
    is many. */
 #ifndef SHOAL_CLI_TRAIN_H
@@ -42,9 +42,20 @@ typedef struct {
     int32_t decay;        /* decay_steps becomes the number of steps */
 } speech_config;
 
+/* What the tasks glue and squad have beside the rest; of speech's, data, epochs and decay
+   are theirs too. */
 typedef struct {
-    char task[16]; /* "copy" or "speech" */
+    char dataset[TRAIN_TEXT]; /* glue: RTE and so on */
+    int64_t max_length;       /* tokens of a sequence at most */
+    int64_t stride;           /* squad: of the context, from one window to the next */
+    int64_t max_answer;       /* squad: tokens of an answer at most */
+    float warmup_share;       /* of the steps, where warmup is 0 */
+} text_settings;
+
+typedef struct {
+    char task[16]; /* "copy", "speech", "glue" or "squad" */
     speech_config speech;
+    text_settings text;
     int64_t length;           /* symbols of w in 0w0w */
     int32_t loss;             /* a train_loss: over masked positions, or over all */
     shoal_model_config model; /* vocabulary, outputs, max_length are the task's */
@@ -67,13 +78,16 @@ typedef struct {
                                  mistake; 0: only after all steps */
     uint64_t seed;
     /* Where things are: no fields, and in no checkpoint. */
-    const char *folder; /* of the data; NULL: none */
-    const char *cache;  /* of features */
+    const char *folder;       /* of the data; NULL: none */
+    const char *cache;        /* of features */
+    const char *dev;          /* squad: the other file */
+    const char *model_folder; /* glue and squad: what the training begins with */
     bool skip_bad;
     shoal_transport *ranks; /* NULL: this process is alone */
 } train_config;
 
 /* The settings that a task begins with; false: there is none of this name. */
+bool train_is_text(const train_config *config); /* glue or squad */
 bool train_defaults(const char *task, train_config *config, train_reason *reason);
 /* The paper's for speech, in place of those; false: there is no such preset. */
 bool train_preset(const char *preset, train_config *config, train_reason *reason);
@@ -143,6 +157,9 @@ typedef struct {
     double accuracy;          /* share of the masked positions that are right */
     int64_t correct, counted; /* masked positions */
     int64_t impossible;       /* speech: utterances too short for their labels */
+    const char *metric;       /* text: what accuracy is instead; NULL: as above */
+    const char *second;       /* text: another one, or NULL */
+    double second_value;
 } train_score;
 
 /* What a rank's share of a batch adds to the batch's score. */
@@ -185,11 +202,17 @@ typedef struct {
     shoal_status (*step)(trainer *self, train_step *step);
     /* Validation `number`, counted from 0. */
     shoal_status (*validate)(trainer *self, int64_t number, train_score *score);
+    /* The weights that a new training begins with; NULL: random ones. */
+    shoal_status (*start)(trainer *self);
+    /* Files beside the checkpoints, before the first of them and with the best weights;
+       NULL: none. */
+    int (*prepare)(trainer *self, const char *command, const char *folder);
+    shoal_status (*publish)(trainer *self, const char *folder);
     /* Text that checkpoints keep, with its key; NULL: none. */
     const char *key;
     const char *(*note)(const trainer *self);
 } train_task;
-extern const train_task copy_task, speech_task;
+extern const train_task copy_task, speech_task, glue_train_task, squad_train_task;
 
 struct trainer {
     const train_task *task;

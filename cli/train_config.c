@@ -19,7 +19,16 @@
 typedef enum { WHOLE, REAL, CHOICE, SEED, TASK, ATTENTION, SHORT_TEXT } field_type;
 
 /* Which tasks have a field. */
-enum { COPY = 1, SPEECH = 2, ALL = COPY | SPEECH };
+enum {
+    COPY = 1,
+    SPEECH = 2,
+    GLUE = 4,
+    SQUAD = 8,
+    TEXT = GLUE | SQUAD,
+    OWN_MODEL = COPY | SPEECH, /* text's is the folder's */
+    EPOCHS = SPEECH | TEXT,
+    ALL = COPY | SPEECH | TEXT
+};
 
 typedef struct {
     const char *name;
@@ -55,7 +64,11 @@ static const field_row rows[] = {
     CHOICE_ROW(COPY, "loss", loss, losses),
     OTHER_ROW(SPEECH, "labels", SHORT_TEXT, speech.labels),
     CHOICE_ROW(SPEECH, "units", speech.units, units),
-    OTHER_ROW(SPEECH, "data", SHORT_TEXT, speech.data),
+    OTHER_ROW(EPOCHS, "data", SHORT_TEXT, speech.data),
+    OTHER_ROW(GLUE, "dataset", SHORT_TEXT, text.dataset),
+    WHOLE_ROW(TEXT, "max_length", text.max_length, 8, 1 << 20),
+    WHOLE_ROW(SQUAD, "stride", text.stride, 1, 1 << 20),
+    WHOLE_ROW(SQUAD, "max_answer", text.max_answer, 1, 1 << 20),
     WHOLE_ROW(SPEECH, "bands", speech.bands, 1, 200),
     WHOLE_ROW(SPEECH, "rate", speech.rate, 0, 16000),
     CHOICE_ROW(SPEECH, "normalise", speech.normalise, normalisations),
@@ -70,17 +83,17 @@ static const field_row rows[] = {
     REAL_ROW(SPEECH, "join", speech.join, 0, 3600),
     WHOLE_ROW(SPEECH, "join_after", speech.join_after, 0, 1e9),
     WHOLE_ROW(SPEECH, "batch_frames", speech.batch_frames, 1, 1 << 24),
-    WHOLE_ROW(SPEECH, "epochs", speech.epochs, 1, 1e6),
+    WHOLE_ROW(EPOCHS, "epochs", speech.epochs, 1, 1e6),
     OTHER_ROW(ALL, "attention", ATTENTION, model.attention),
-    CHOICE_ROW(ALL, "shared_qk", model.shared_qk, truths),
-    WHOLE_ROW(ALL, "layers", model.layers, 1, 1024),
-    WHOLE_ROW(ALL, "heads", model.heads, 1, 1024),
-    WHOLE_ROW(ALL, "head_dim", model.head_dim, 1, 4096),
-    WHOLE_ROW(ALL, "feed_forward", model.feed_forward, 1, 1 << 20),
-    CHOICE_ROW(ALL, "norm", model.norm, norms),
-    CHOICE_ROW(ALL, "activation", model.activation, activations),
-    CHOICE_ROW(ALL, "positions", model.positions, positions),
-    REAL_ROW(ALL, "dropout", model.dropout, 0, 0.99),
+    CHOICE_ROW(OWN_MODEL, "shared_qk", model.shared_qk, truths),
+    WHOLE_ROW(OWN_MODEL, "layers", model.layers, 1, 1024),
+    WHOLE_ROW(OWN_MODEL, "heads", model.heads, 1, 1024),
+    WHOLE_ROW(OWN_MODEL, "head_dim", model.head_dim, 1, 4096),
+    WHOLE_ROW(OWN_MODEL, "feed_forward", model.feed_forward, 1, 1 << 20),
+    CHOICE_ROW(OWN_MODEL, "norm", model.norm, norms),
+    CHOICE_ROW(OWN_MODEL, "activation", model.activation, activations),
+    CHOICE_ROW(OWN_MODEL, "positions", model.positions, positions),
+    REAL_ROW(OWN_MODEL, "dropout", model.dropout, 0, 0.99),
     CHOICE_ROW(ALL, "optimizer", optimizer.kind, optimizers),
     REAL_ROW(ALL, "learning_rate", learning_rate, 1e-12, 10),
     REAL_ROW(ALL, "beta1", optimizer.beta1, 0, 0.999999),
@@ -89,15 +102,16 @@ static const field_row rows[] = {
     REAL_ROW(ALL, "weight_decay", optimizer.weight_decay, 0, 10),
     REAL_ROW(ALL, "clip", clip, 0, 1e30),
     WHOLE_ROW(ALL, "warmup", warmup, 0, 1e15),
-    CHOICE_ROW(SPEECH, "decay", speech.decay, truths),
-    WHOLE_ROW(SPEECH, "decay_steps", decay_steps, 0, 1e15),
+    REAL_ROW(TEXT, "warmup_share", text.warmup_share, 0, 1),
+    CHOICE_ROW(EPOCHS, "decay", speech.decay, truths),
+    WHOLE_ROW(EPOCHS, "decay_steps", decay_steps, 0, 1e15),
     WHOLE_ROW(ALL, "plateau_patience", plateau_patience, 0, 1e9),
     REAL_ROW(ALL, "plateau_factor", plateau_factor, 1e-6, 1),
     REAL_ROW(ALL, "average", optimizer.average, 0, 0.999999),
     WHOLE_ROW(ALL, "batch", batch, 1, 1 << 20),
     WHOLE_ROW(ALL, "steps", steps, 0, 1e15),
     WHOLE_ROW(ALL, "average_every", average_every, 0, 1e9),
-    WHOLE_ROW(ALL, "validate_every", validate_every, 1, 1e15),
+    WHOLE_ROW(OWN_MODEL, "validate_every", validate_every, 1, 1e15),
     WHOLE_ROW(COPY, "validate_batches", validate_batches, 1, 1 << 20),
     WHOLE_ROW(COPY, "stop_after", stop_after, 0, 1e9),
     OTHER_ROW(ALL, "seed", SEED, seed),
@@ -109,7 +123,11 @@ const char *train_field(int index) {
 }
 
 static int task_bit(const char *task) {
-    return strcmp(task, "speech") == 0 ? SPEECH : COPY;
+    static const char *const names[] = {"copy", "speech", "glue", "squad"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(task, names[i]) == 0)
+            return 1 << i;
+    return COPY;
 }
 
 bool train_has_field(const train_config *config, int index) {
@@ -143,8 +161,13 @@ static bool refuse(train_reason *reason, const char *format, ...) {
 }
 
 static bool check_task(const char *name, train_reason *reason) {
-    return strcmp(name, "copy") == 0 || strcmp(name, "speech") == 0 ||
-           refuse(reason, "there is no task \"%.40s\"; tasks: copy, speech", name);
+    return strcmp(name, "copy") == 0 || task_bit(name) != COPY ||
+           refuse(reason, "there is no task \"%.40s\"; tasks: copy, speech, glue, squad",
+                  name);
+}
+
+bool train_is_text(const train_config *config) {
+    return (task_bit(config->task) & TEXT) != 0;
 }
 
 static train_config copy_defaults(void) {
@@ -198,6 +221,24 @@ static void speech_defaults(train_config *config) {
     config->validate_every = 400;
 }
 
+/* What such models are fine-tuned with everywhere: AdamW, a warm-up, a line to 0. */
+static void text_defaults(const char *task, train_config *config) {
+    const bool squad = strcmp(task, "squad") == 0;
+    snprintf(config->task, sizeof config->task, "%s", task);
+    config->text = (text_settings){.max_length = squad ? 384 : 128,
+                                   .stride = 128,
+                                   .max_answer = 30,
+                                   .warmup_share = 0.1f};
+    config->speech = (speech_config){.epochs = squad ? 2 : 4, .decay = 1};
+    config->model = (shoal_model_config){0};
+    config->optimizer.kind = SHOAL_ADAM;
+    config->learning_rate = 1e-4f;
+    config->clip = 1;
+    config->plateau_patience = 0;
+    config->batch = squad ? 16 : 32;
+    config->steps = 0;
+}
+
 bool train_preset(const char *preset, train_config *config, train_reason *reason) {
     speech_config *speech = &config->speech;
     if (strcmp(preset, "default") == 0)
@@ -228,6 +269,8 @@ bool train_defaults(const char *task, train_config *config, train_reason *reason
     *config = copy_defaults();
     if (strcmp(task, "speech") == 0)
         speech_defaults(config);
+    if (task_bit(task) & TEXT)
+        text_defaults(task, config);
     return check_task(task, reason);
 }
 

@@ -279,16 +279,25 @@ static int log_open(train_log *log, const char *command, const char *checkpoint,
     return code;
 }
 
-/* What only some lines have: utterances that were too short for their labels. */
-static const char *more_text(char text[64], const train_score *score) {
+/* What only some lines have: utterances that were too short for their labels; what the
+   accuracy is of a text. */
+enum { MORE = 160 };
+
+static const char *more_text(char text[MORE], const train_score *score) {
+    char value[32];
     text[0] = 0;
     if (score->impossible)
-        snprintf(text, 64, "\"impossible\": %" PRId64 ", ", score->impossible);
+        snprintf(text, MORE, "\"impossible\": %" PRId64 ", ", score->impossible);
+    if (score->metric)
+        snprintf(text, MORE, "\"metric\": \"%s\", ", score->metric);
+    if (score->second)
+        snprintf(text + strlen(text), MORE - strlen(text), "\"%s\": %s, ", score->second,
+                 real_text(value, score->second_value, false));
     return text;
 }
 
 static bool log_step(train_log *log, const train_state *state, const train_step *step) {
-    char loss[32], accuracy[32], norm[32], rate[32], more[64];
+    char loss[32], accuracy[32], norm[32], rate[32], more[MORE];
     return fprintf(log->file,
                    "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
                    "\"gradient_norm\": %s, \"learning_rate\": %s, %s\"seconds\": %.3f}\n",
@@ -302,7 +311,7 @@ static bool log_step(train_log *log, const train_state *state, const train_step 
 
 static bool log_validation(train_log *log, const train_state *state,
                            const train_score *score) {
-    char loss[32], accuracy[32], more[64];
+    char loss[32], accuracy[32], more[MORE];
     return fprintf(log->file,
                    "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
                    "\"validation_accuracy\": %s, \"correct\": %" PRId64
@@ -382,6 +391,8 @@ static int begin_training(running *at) {
         return train_complain(status, EXIT_BAD_INPUT, run->command, &reason);
     run->config.folder = given.folder;
     run->config.cache = given.cache;
+    run->config.dev = given.dev;
+    run->config.model_folder = there ? run->folder : given.model_folder;
     run->config.skip_bad = given.skip_bad;
     run->config.ranks = given.ranks;
     const int code = settings_apply(run->settings, at->context, &run->config);
@@ -398,10 +409,15 @@ static int begin_training(running *at) {
         status = trainer_resume(&at->trainer, at->checkpoint);
     else if (run->from)
         status = trainer_take_weights(&at->trainer, run->from);
+    else if (at->trainer.task->start)
+        status = at->trainer.task->start(&at->trainer);
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
     run->config = at->trainer.config; /* with what the data said */
-    return trainer_compare(&at->trainer, run->command);
+    int same = trainer_compare(&at->trainer, run->command);
+    if (same == EXIT_OK && !there && writes(at) && at->trainer.task->prepare)
+        same = at->trainer.task->prepare(&at->trainer, run->command, run->folder);
+    return same;
 }
 
 /* ---- The loop -------------------------------------------------------------------- */
@@ -412,7 +428,9 @@ static int save_best(running *at) {
     if (!writes(at) || !self->task->keeps_best ||
         self->state.best_step != self->state.step)
         return EXIT_OK;
-    const shoal_status status = trainer_save(&at->trainer, at->best);
+    shoal_status status = trainer_save(&at->trainer, at->best);
+    if (status == SHOAL_OK && self->task->publish)
+        status = self->task->publish(&at->trainer, at->run->folder);
     return status == SHOAL_OK ? EXIT_OK
                               : train_complain(status, EXIT_RESOURCES, at->run->command,
                                                &at->trainer.reason);

@@ -63,19 +63,22 @@ static double rate_of(const trainer *self, int64_t step) {
 }
 
 static const train_task *task_of(const train_config *config) {
-    return strcmp(config->task, "speech") == 0 ? &speech_task : &copy_task;
+    static const train_task *const tasks[] = {&copy_task, &speech_task, &glue_train_task,
+                                              &squad_train_task};
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
+        if (strcmp(config->task, tasks[i]->name) == 0)
+            return tasks[i];
+    return &copy_task;
 }
 
 shoal_status trainer_begin(trainer *self, shoal_context *context,
                            const train_config *config) {
     int64_t max_batch = 0, max_rows = 0;
-    *self = (trainer){.context = context,
-                      .config = *config,
-                      .task = task_of(config),
-                      .schedule = schedule_of(config)};
+    *self = (trainer){.context = context, .config = *config, .task = task_of(config)};
     shoal_status status = trainer_open(self, &max_batch, &max_rows);
     if (status != SHOAL_OK)
         return status;
+    self->schedule = schedule_of(&self->config);
     status = shoal_model_create(context, &self->config.model, config->seed, max_batch,
                                 max_rows, SHOAL_WITH_BACKWARD, &self->model);
     if (status == SHOAL_OK)
@@ -285,6 +288,11 @@ static shoal_status complete_from_file(const shoal_checkpoint *file,
     const shoal_status status = shoal_checkpoint_config(file, &own, &seed);
     if (status != SHOAL_OK)
         return status;
+    if (own.form != SHOAL_PLAIN) {
+        own.attention = model->attention;
+        *model = own;
+        return SHOAL_OK;
+    }
     model->vocabulary = own.vocabulary;
     model->features = own.features;
     model->outputs = own.outputs;

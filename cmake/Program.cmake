@@ -17,7 +17,7 @@ else()
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab)
     target_link_libraries(shoal_program PRIVATE shoal_exact shoal_models shoal_flags
-        jansson openblas Threads::Threads ${CMAKE_DL_LIBS} m)
+        jansson openblas utf8proc Threads::Threads ${CMAKE_DL_LIBS} m)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)
     else()
