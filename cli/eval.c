@@ -10,6 +10,7 @@
 #include "common.h"
 #include "options.h"
 #include "speech_eval.h"
+#include "text_eval.h"
 #include "train.h"
 
 enum { MOST_KINDS = EVAL_MOST_KINDS, NAME = EVAL_NAME, DEFAULT_BATCHES = 20 };
@@ -26,7 +27,8 @@ typedef struct {
     trainer trainer;
     shoal_attention parsed[MOST_KINDS];
     train_score scores[MOST_KINDS];
-    bool recogniser;
+    const char *predictions;
+    bool recogniser, text;
     char trained[NAME];
 } eval_job;
 
@@ -48,10 +50,12 @@ static const option_row rows[] =
       TAKEN_BY(take_kinds)},
      {"data", 0, "DIR",
       "speech: the data folder to recognise, such as DATA/test; its\n"
-      "transcripts are in the file that the training had",
+      "transcripts are in the file that the training had; glue: the\n"
+      "folder, squad: dev.json (default: where the training had them)",
       SETS_TEXT(eval_job, speech.data)},
      {"controls", 0, NULL,
-      "speech: also with uniform attention, with none, and clustered-1",
+      "speech, glue, squad: also with uniform attention, with none, and\n"
+      "clustered-1",
       SETS_FLAG(eval_job, speech.controls)},
      {"beams", 0, "N",
       "speech: prefix beam search with so many beams (default: 0, the\n"
@@ -68,7 +72,11 @@ static const option_row rows[] =
       TAKEN_BY(take_join)},
      {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
       SETS_TEXT(eval_job, speech.cache)},
-     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
+     {"predictions", 0, "FILE",
+      "glue, squad: what the first kind predicts; squad: as its official\n"
+      "program reads it",
+      SETS_TEXT(eval_job, predictions)},
+     {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
       SETS_FLAG(eval_job, speech.skip_bad)},
      {"batches", 0, "N",
       "copy: batches of the training's size, the same for every kind, that\n"
@@ -88,8 +96,9 @@ const command_help eval_help = {
     "each of the kinds of attention: on the same fresh data of its task, or a "
     "recogniser\n"
     "on the folder of --data, with its error rate and what of that is chance (95 % of\n"
-    "10000 draws of sequences). With a lexicon and a language model errors of words\n"
-    "are counted, too, against the file text of that folder.\n",
+    "10000 draws of sequences), or a model of glue or squad on its dev part. With a\n"
+    "lexicon and a language model errors of words are counted, too, against the file\n"
+    "text of that folder.\n",
     rows,
     "lsh and shared-full take the queries as keys: they evaluate models that were\n"
     "trained so (by one of the two, or with shared_qk).\n",
@@ -110,7 +119,8 @@ static int open_checkpoint(eval_job *job, const char *path) {
     if (status != SHOAL_OK)
         return train_complain(status, EXIT_BAD_INPUT, "eval", &reason);
     job->recogniser = strcmp(config.task, "speech") == 0;
-    if (job->recogniser)
+    job->text = train_is_text(&config);
+    if (job->recogniser || job->text)
         return EXIT_OK;
     status = trainer_begin(&job->trainer, job->context, &config);
     if (status == SHOAL_OK)
@@ -198,6 +208,24 @@ static int print_object(const eval_job *job) {
                                 train_config_json(config), "kinds", kinds));
 }
 
+/* What has an evaluation of its own. */
+static int evaluate_other(eval_job *job) {
+    const text_eval_job text = {.path = job->speech.path,
+                                .data = job->speech.data,
+                                .predictions = job->predictions,
+                                .skip_bad = job->speech.skip_bad,
+                                .controls = job->speech.controls,
+                                .json = job->json,
+                                .kinds = job->kinds,
+                                .names = job->names};
+    if (job->text)
+        return text_eval(&text, job->context);
+    job->speech.kinds = job->kinds;
+    job->speech.names = job->names;
+    job->speech.json = job->json;
+    return speech_eval(&job->speech, job->context);
+}
+
 static int run(eval_job *job, int count, char **paths) {
     if (count != 1)
         return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
@@ -210,11 +238,8 @@ static int run(eval_job *job, int count, char **paths) {
     code = parse_kinds(job);
     if (code == EXIT_OK)
         code = open_checkpoint(job, paths[0]);
-    if (code == EXIT_OK && job->recogniser) {
-        job->speech.kinds = job->kinds;
-        job->speech.names = job->names;
-        job->speech.json = job->json;
-        code = speech_eval(&job->speech, job->context);
+    if (code == EXIT_OK && (job->recogniser || job->text)) {
+        code = evaluate_other(job);
         shoal_context_destroy(job->context);
         return code;
     }

@@ -12,7 +12,7 @@
 #include "text_metrics.h"
 #include "train.h"
 
-/* ---- Metrics ------------------------------------------------------------------------ */
+/* ---- Metrics ---------------------------------------------------------------------- */
 
 const char *const metric_names[METRICS] = {"",           "accuracy", "f1",
                                            "matthews",   "pearson",  "spearman",
@@ -30,7 +30,7 @@ double text_metric_of(text_metric metric, int64_t count, const float *predicted,
     }
 }
 
-/* ---- Tasks -------------------------------------------------------------------------- */
+/* ---- Tasks ------------------------------------------------------------------------ */
 
 #define USUAL_FILES .train = {"train.tsv"}, .dev = {"dev.tsv"}
 #define ENTAILMENT .words = {"entailment", "not_entailment"}
@@ -77,7 +77,7 @@ const char *glue_names(void) {
     return text;
 }
 
-/* ---- Rows --------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------- */
 
 enum { FIELDS_MOST = 64, SHARED_DEV = 10 /* every so-manieth row of a file for both */ };
 
@@ -243,7 +243,7 @@ static int read_part(const text_reader *reader, const glue_task *task, const cha
     return code;
 }
 
-/* ---- Files -------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------ */
 
 /* The first of the names that is there, in FOLDER/TASK or in FOLDER. */
 static bool find_file(const glue_task *task, const char *folder,

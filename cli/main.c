@@ -18,6 +18,8 @@ const command_row commands[] =
       "text of recordings, by a Whisper model", false},
      {"embed", embed_command, &embed_help,
       "vectors of texts, by a BERT, RoBERTa or ModernBERT", false},
+     {"answer", answer_command, &answer_help,
+      "the answer in a text, by a model of shoal train squad", false},
      {"similar", similar_command, &similar_help, "the texts that are nearest to one",
       false},
      {"kinds", kinds_command, &kinds_help,

@@ -9,14 +9,12 @@
 
 #include "bootstrap.h"
 #include "common.h"
+#include "controls.h"
 #include "speech_eval_words.h"
 #include "speech_model.h"
 #include "speech_score.h"
 
 enum { MOST_ROWS = EVAL_MOST_KINDS + 3 };
-
-/* What is done to the weights before a row is evaluated. */
-typedef enum { AS_TRAINED, UNIFORM, NO_ATTENTION } row_weights;
 
 typedef struct {
     shoal_edits *each; /* [sequences] */
@@ -89,32 +87,6 @@ static int make_rows(evaluation *e) {
     return code;
 }
 
-/* ---- Weights of the controls ------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end) {
-    const size_t length = strlen(text), wanted = strlen(end);
-    return length >= wanted && strcmp(text + length - wanted, end) == 0;
-}
-
-/* Queries that are 0 score all keys alike; an output of 0 adds nothing. */
-static bool is_cleared(const char *name, row_weights weights) {
-    const char *const ends[][2] = {{"attention.query.weight", "attention.query.bias"},
-                                   {"attention.output.weight", "attention.output.bias"}};
-    const int which = weights == UNIFORM ? 0 : 1;
-    return ends_with(name, ends[which][0]) || ends_with(name, ends[which][1]);
-}
-
-static void clear_weights(shoal_model *model, row_weights weights) {
-    shoal_parameter one;
-    for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
-        size_t count = 1;
-        for (int r = 0; r < one.rank; r++)
-            count *= (size_t)one.shape[r];
-        if (is_cleared(one.name, weights))
-            memset(one.values, 0, count * sizeof *one.values);
-    }
-}
-
 /* ---- One row ----------------------------------------------------------------------- */
 
 static shoal_status run_row(evaluation *e, shoal_model *view, eval_row *row) {
@@ -154,7 +126,7 @@ static int evaluate_row(evaluation *e, eval_row *row) {
         if (!kept)
             return complain(EXIT_RESOURCES, "eval", "out of memory");
         memcpy(kept, values, sizeof *kept * (size_t)size);
-        clear_weights(e->recogniser.model, row->weights);
+        control_clear(e->recogniser.model, row->weights);
     }
     shoal_status status = shoal_model_view(e->recogniser.model, &row->kind,
                                            e->recogniser.config.batch,

@@ -9,7 +9,7 @@
 #include "text_data.h"
 #include "text_metrics.h"
 
-/* ---- Windows ------------------------------------------------------------------------ */
+/* ---- Windows ---------------------------------------------------------------------- */
 
 /* The tokens of question and context, special ones included: before the context, the
    context's, and after it. */
@@ -109,7 +109,7 @@ int squad_windows(const text_reader *reader, const squad_question *question,
     }
 }
 
-/* ---- Files -------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------ */
 
 /* The byte at which character `at` begins; -1: there are fewer. */
 static int64_t byte_of(const char *text, int64_t at) {
@@ -226,7 +226,7 @@ void squad_free(squad_set *set) {
     *set = (squad_set){0};
 }
 
-/* ---- Answers ------------------------------------------------------------------------ */
+/* ---- Answers ---------------------------------------------------------------------- */
 
 void squad_look(const text_set *windows, int64_t at, const float *logits,
                 int64_t max_answer, squad_answer *best) {

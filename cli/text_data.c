@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Sets --------------------------------------------------------------------------- */
+/* ---- Sets ------------------------------------------------------------------------- */
 
 void text_set_free(text_set *set) {
     free(set->offsets);
@@ -113,7 +113,7 @@ int64_t text_set_most_rows(const text_set *set, int64_t batch) {
     return rows;
 }
 
-/* ---- Batches ------------------------------------------------------------------------ */
+/* ---- Batches ---------------------------------------------------------------------- */
 
 static bool batch_room(text_batch *batch, int64_t count, int64_t rows) {
     if (count > batch->room) {

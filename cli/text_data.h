@@ -7,15 +7,15 @@
 
 #include <shoal_models.h>
 
-/* ---- Sequences --------------------------------------------------------------------- */
+/* ---- Sequences ------------------------------------------------------------------- */
 
 /* Tokens of all sequences, one after another. */
 typedef struct {
     int64_t count, room;  /* sequences */
     int64_t *offsets;     /* [count + 1] */
     float *labels;        /* [count]: class or number; glue */
-    int32_t (*wanted)[2]; /* [count]: rows of the answer's first and last token, from
-                                    the sequence's first; 0, 0: it is not in there; squad */
+    int32_t (*wanted)[2]; /* [count]: rows of the answer's first and last token, in the
+                             sequence; 0, 0: it is not in there; squad */
     int64_t *questions;   /* [count]: which question a window is of; squad */
     int64_t token_count, token_room;
     int32_t *ids, *types; /* [token_count] */
@@ -49,7 +49,7 @@ bool text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
 void text_batch_free(text_batch *batch);
 shoal_model_inputs text_batch_inputs(const text_batch *batch);
 
-/* ---- GLUE (glue.c) ------------------------------------------------------------------ */
+/* ---- GLUE (glue.c) ---------------------------------------------------------------- */
 
 typedef enum {
     METRIC_NONE,
@@ -94,7 +94,7 @@ typedef struct {
 int glue_read(const text_reader *reader, const glue_task *task, const char *folder,
               text_set *train, text_set *dev);
 
-/* ---- SQuAD (squad.c) ---------------------------------------------------------------- */
+/* ---- SQuAD (squad.c) -------------------------------------------------------------- */
 
 typedef struct {
     const char *id, *text, *context; /* in the file's memory */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* ---- Classes and numbers ----------------------------------------------------------- */
+/* ---- Classes and numbers --------------------------------------------------------- */
 
 double metric_accuracy(int64_t count, const float *predicted, const float *wanted) {
     int64_t right = 0;
@@ -106,7 +106,7 @@ double metric_spearman(int64_t count, const float *predicted, const float *wante
     return correlate(count, predicted, wanted, true);
 }
 
-/* ---- SQuAD -------------------------------------------------------------------------- */
+/* ---- SQuAD ------------------------------------------------------------------------ */
 
 static bool is_space(int32_t code) {
     static const int32_t spaces[] = {' ',    0x85,   0xa0,   0x1680, 0x2028,

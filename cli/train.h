@@ -1,7 +1,7 @@
 /* Training from the command line: tasks with their data (train_copy.c, train_speech.c,
-   train_text.c), the trainer that they share (trainer.c), its configuration as text (train_config.c),
-   one run in a folder with its log (train_run.c). `shoal train` is one run, `shoal repro`
-   is many. */
+   train_text.c), the trainer that they share (trainer.c), its configuration as text
+   (train_config.c), one run in a folder with its log (train_run.c). `shoal train` is one
+   run, `shoal repro` is many. */
 #ifndef SHOAL_CLI_TRAIN_H
 #define SHOAL_CLI_TRAIN_H
 

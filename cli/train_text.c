@@ -101,6 +101,13 @@ static void set_sizes(trainer *self, const text_data *data) {
 
 static shoal_status open_model(trainer *self, const text_data *data) {
     train_config *config = &self->config;
+    char kind[TRAIN_VALUE];
+    shoal_attention_print(&config->model.attention, kind, sizeof kind);
+    if (shoal_kind_describe((int)config->model.attention.kind)->keys_are_queries)
+        return trainer_refuse(self, SHOAL_INVALID,
+                              "%s takes the queries as keys, and these models have keys "
+                              "of their own",
+                              kind);
     config->model.outputs = data->glue ? data->glue->classes : 2;
     config->model.pooling = data->glue ? SHOAL_FIRST_ROW : SHOAL_EVERY_ROW;
     const shoal_status status =

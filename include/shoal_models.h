@@ -517,7 +517,7 @@ SHOAL_API shoal_status shoal_text_encoder_embed(shoal_text_encoder *encoder,
                                                 int64_t count, const char *const *texts,
                                                 const int64_t *sizes, float *vectors);
 
-/* ---- Text: models that are trained further ------------------------------------------ */
+/* ---- Text: models that are trained further ---------------------------------------- */
 
 /* A BERT or RoBERTa folder as a model to be trained. Sizes, form, dropout and epsilon as
    its config.json says; outputs, pooling (SHOAL_FIRST_ROW for a text's class or number,

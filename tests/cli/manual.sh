@@ -83,7 +83,7 @@ check "bash: choices after =" only "srt" transcribe --format = s
 check "bash: folders" only folder quality ""
 check "bash: help" only "attend" help at
 check "bash: copy" only copy train c
-check "bash: speech" only speech train s
+check "bash: speech" only speech train sp
 check "bash: nothing more" only "" bench ""
 
 # ---- fish and zsh, where they are

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cases.h"
+#include "support.h"
 
 static void expect(double got, double wanted) {
     if (!(fabs(got - wanted) <= 1e-12))

@@ -1,0 +1,233 @@
+#!/usr/bin/env bash
+# Drives shoal train glue and squad, eval and answer on tiny models: PROGRAM is $1.
+. "$(dirname "$0")/lib/helpers.sh"
+tools <<'PYTHON'
+import random
+
+WORDS = "attention in linear time queries huddle into clusters each once".split()
+
+def sentence(draw, more=()):
+    words = [draw.choice(WORDS) for _ in range(draw.randint(2, 9))]
+    for word in more:
+        words.insert(draw.randrange(len(words) + 1), word)
+    return " ".join(words)
+
+# A GLUE folder with tasks of 40 and 20 rows, in which the class is whether "once" is
+# there and the number how often.
+def glue(folder):
+    draw = random.Random(1)
+    def rows(count):
+        for i in range(count):
+            label = draw.randrange(2)
+            text = sentence(draw).replace("once", "time") + " once" * label
+            yield i, text, sentence(draw), label
+    def write(task, name, header, form, count):
+        os.makedirs(f"{folder}/{task}", exist_ok=True)
+        with open(f"{folder}/{task}/{name}", "w") as file:
+            file.write(header and header + "\n")
+            for row in rows(count):
+                file.write(form(*row) + "\n")
+    for name, count in (("train.tsv", 40), ("dev.tsv", 20)):
+        write("RTE", name, "sentence1\tsentence2\tlabel\tidx",
+              lambda i, a, b, l: f"{a}\t{b}\t{l}\t{i}", count)
+        write("QNLI", name, "index\tquestion\tsentence\tlabel", lambda i, a, b, l:
+              f"{i}\t{a}\t{b}\t" + ("not_entailment" if l else "entailment"), count)
+        write("CoLA", name, "", lambda i, a, b, l: f"gj04\t{l}\t\t{a}", count)
+        write("STS-B", "sts-" + name, "",
+              lambda i, a, b, l: f"x\ty\tz\t{i}\t{4.5 * l:.3f}\t{a}\t{b}", count)
+    write("QQP", "labelled-23k.tsv", "", lambda i, a, b, l: f"{i}\t1\t2\t{a}\t{b}\t{l}",
+          60)
+
+# SQuAD: the answer is what follows "once".
+def squad(path, count):
+    draw = random.Random(int(count))
+    paragraphs = []
+    for i in range(int(count)):
+        words = sentence(draw).replace("once", "time").split() + ["é"]
+        at = draw.randrange(len(words))
+        answer = draw.choice(["clusters", "queries huddle"])
+        words[at:at] = ["once", answer]
+        context = " ".join(words)
+        start = context.index("once") + 5
+        paragraphs.append({"context": context, "qas": [
+            {"id": f"q{i}", "question": "once in time", "answers":
+             [{"text": answer, "answer_start": start}] * (1 + i % 2)}]})
+    json.dump({"data": [{"title": "t", "paragraphs": paragraphs}], "version": "1.1"},
+              open(path, "w"))
+PYTHON
+models=$root/tests/models/text
+tool glue glue
+tool squad train.json 30
+tool squad dev.json 12
+
+train() { # $1 folder, then more options
+    local folder=$1
+    shift
+    shoal train glue RTE --data glue --model "$models/roberta" --batch 8 --out "$folder" \
+        --learning-rate 0.003 "$@"
+}
+curve() { sed 's/, "seconds": [0-9.e-]*//' "$1/log.jsonl"; } # all but the time
+tensors() { # the bytes behind the header of a folder's checkpoint
+    python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
+sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
+}
+
+# ---- The command line ------------------------------------------------------------------
+expect "no task of GLUE" 2 "no task of GLUE" shoal train glue -o x
+expect "unknown task of GLUE" 2 "there is no task FLY of GLUE; there are CoLA" \
+    shoal train glue FLY -o x
+expect "no data" 2 "glue needs --data" shoal train glue RTE -o x
+expect "no model" 2 "needs --model" shoal train glue rte --data glue -o x
+expect "no dev" 2 "squad needs --data TRAIN.json and --dev" shoal train squad \
+    --data train.json --model "$models/bert" -o x
+expect "a task that is not there" 3 "glue has no MNLI/train.tsv of the task MNLI" \
+    shoal train glue MNLI --data glue --model "$models/roberta" --set max_length=64 -o x
+expect "ModernBERT" 3 "can embed, and not be trained" shoal train glue RTE --data glue \
+    --model "$models/modern" -o x
+expect "positions" 2 "the model has 64" shoal train glue RTE --data glue \
+    --model "$models/bert" -o x
+expect "layers are the folder's" 2 "the task glue has no layers" shoal train glue RTE \
+    --layers 2 -o x
+expect "a kind that takes queries as keys" 2 "lsh-1 takes the queries as keys" \
+    shoal train glue RTE --data glue --model "$models/roberta" --set max_length=64 \
+    --attention lsh-1 -o x
+report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
+expect "print-config" 0 '"dataset": "RTE"' shoal train glue RTE --print-config
+cp out text.json
+expect "print-config is a config" 0 '"max_length": 128' shoal train glue RTE \
+    --config text.json --print-config
+
+# ---- Rows that are wrong ---------------------------------------------------------------
+bad() { # NAME WORDS ROW: the fourth line of train.tsv is refused by its number
+    cp -r glue wrong
+    sed -i "4s/.*/$3/" wrong/RTE/train.tsv
+    expect "$1" 3 "wrong/RTE/train.tsv: line 4: $2" shoal train glue RTE --data wrong \
+        --model "$models/roberta" --set max_length=64 -o x
+    rm -r wrong
+}
+bad "three columns" "it has 3 columns; it should have 4" 'a\tb\t1'
+bad "another class" 'its label is "2"' 'a\tb\t2\t3'
+bad "no class" 'its label is ""' 'a\tb\t\t3'
+bad "no UTF-8" "the text is not UTF-8" 'a\xff\tb\t1\t3'
+cp -r glue wrong
+sed -i '4s/.*/a/' wrong/RTE/train.tsv
+expect "bad rows are left out" 0 "1 rows were left out" shoal train glue RTE \
+    --data wrong --model "$models/roberta" --set max_length=64 -o skipped --skip-bad \
+    --steps 1
+sed -i 1d wrong/RTE/train.tsv
+expect "no header" 3 "needs a header with the columns sentence1, sentence2 and label" \
+    shoal train glue RTE --data wrong --model "$models/roberta" --set max_length=64 -o x
+: >wrong/RTE/train.tsv
+expect "no rows" 3 "has no rows" shoal train glue RTE --data wrong \
+    --model "$models/roberta" --set max_length=64 -o x
+sed 's/"answer_start": [0-9]*/"answer_start": 0/' train.json >wrong.json
+expect "answers elsewhere" 3 "question q0: its answer is not where answer_start says" \
+    shoal train squad --data wrong.json --dev dev.json --model "$models/bert" \
+    --set max_length=64 -o x
+echo '{"data": [{"paragraphs": [{"context": "a"}]}]}' >wrong.json
+expect "no questions" 3 "a paragraph has no context or no qas" shoal train squad \
+    --data wrong.json --dev dev.json --model "$models/bert" --set max_length=64 -o x
+
+# ---- Training --------------------------------------------------------------------------
+small=(--set max_length=64)
+expect "trains" 0 "best" train whole "${small[@]}" --epochs 12
+check "learns" python3 -c "
+import json
+lines = [json.loads(line) for line in open('whole/log.jsonl')]
+best = max(line.get('validation_accuracy', 0) for line in lines)
+assert best > 0.8, best"
+expect "threads" 0 "best" train threads "${small[@]}" --epochs 12 --threads 3
+report "threads change nothing" "$(diff <(curve whole) <(curve threads) | head -5)"
+expect "the folder is one of Hugging Face" 0 "" shoal embed train.json \
+    --model whole -o whole.npy
+for task in CoLA STS-B QNLI QQP; do
+    expect "$task" 0 "best" shoal train glue $task --data glue --model "$models/bert" \
+        --out "run-$task" "${small[@]}" --epochs 1 --attention i-clustered-3:topk=4
+done
+expect "radam" 0 "best" train radam "${small[@]}" --epochs 1 --set optimizer=radam \
+    --set average=0.9
+expect "begins with a run" 0 "best" shoal train glue QNLI --data glue --model whole \
+    --out again "${small[@]}" --epochs 1
+expect "does not overwrite" 2 "already holds a training" train whole "${small[@]}"
+cp -r glue changed
+sed -i '$s/^/huddle /' changed/RTE/train.tsv
+expect "other data" 3 "the checkpoint has data = " shoal train glue RTE --data changed \
+    --out whole --resume
+
+# ---- Killed at any moment --------------------------------------------------------------
+train straight "${small[@]}" --epochs 3 >/dev/null
+kills=0
+mkdir killed && touch killed/log.jsonl
+for ((i = 0; i < 60; i++)); do
+    before=$(wc -l <killed/log.jsonl)
+    "$program" train glue RTE --data glue --model "$models/roberta" --batch 8 \
+        --out killed --learning-rate 0.003 "${small[@]}" --epochs 3 --resume \
+        --save-seconds 0 >out 2>&1 &
+    pid=$!
+    for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
+        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] || break
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.005
+    done
+    sleep "0.0$((RANDOM % 20 + 10))"
+    if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
+    wait $pid 2>/dev/null
+    code=$?
+    [ $code = 137 ] || break
+done
+report "killed and resumed to the end ($kills times)" \
+    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
+report "the curve of the killed one" \
+    "$(diff <(curve straight) <(curve killed) | head -5)"
+report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
+check "the best weights are the same" cmp straight/model.safetensors \
+    killed/model.safetensors
+
+# ---- Evaluation ------------------------------------------------------------------------
+expect "eval" 0 "uniform attention" shoal eval whole --controls \
+    --attention full,clustered-3,i-clustered-4:topk=512 --predictions p.tsv
+expect "eval json" 0 '"kinds"' shoal eval whole --json \
+    --attention full,i-clustered-4:topk=512
+check "eval json is whole" json \
+    'd["metric"] == "accuracy" and len(d["kinds"]) == 2 and d["texts"] == 20'
+check "as many keys as there are is full" json \
+    'd["kinds"][0]["accuracy"] == d["kinds"][1]["accuracy"]'
+check "predictions" [ "$(wc -l <p.tsv)" = 21 ]
+mv glue elsewhere
+expect "data that moved" 3 "has no RTE/train.tsv" shoal eval whole
+expect "--data" 0 "accuracy" shoal eval whole --data elsewhere
+mv elsewhere glue
+expect "eval with lsh" 3 "lsh-1" shoal eval whole --attention lsh-1
+expect "averaged weights" 0 "accuracy" shoal eval radam
+
+# ---- SQuAD -----------------------------------------------------------------------------
+expect "squad" 0 "f1" shoal train squad --data train.json --dev dev.json \
+    --model "$models/bert" --out squad "${small[@]}" --epochs 25 --learning-rate 0.005 \
+    --set stride=8
+check "finds answers" python3 -c "
+import json
+lines = [json.loads(line) for line in open('squad/log.jsonl')]
+best = max(line.get('validation_accuracy', 0) for line in lines)
+assert best > 0.5, best"
+expect "eval squad" 0 "exact_match" shoal eval squad --predictions answers.json \
+    --attention full,clustered-2
+check "all are answered" python3 -c "
+import json
+assert len(json.load(open('answers.json'))) == 12"
+echo "linear time once clusters in time" >context.txt
+expect "answer" 0 "" shoal answer squad --question "once in time" --context context.txt
+expect "answer json" 0 '"windows": 1' shoal answer squad --question "once in time" \
+    --context context.txt --json
+for ((i = 0; i < 40; i++)); do cat context.txt; done >long.txt
+expect "answer in windows" 0 '"answer"' shoal answer squad -q "once in time" \
+    -c - --json --attention clustered-3 <long.txt
+: >empty.txt
+expect "an empty context" 0 "" shoal answer squad -q "once" -c empty.txt
+expect "no question" 2 "no --question" shoal answer squad -c long.txt
+expect "no context" 3 "nowhere.txt" shoal answer squad -q a -c nowhere.txt
+expect "a run of GLUE" 3 "was trained on RTE" shoal answer whole -q a -c long.txt
+expect "no run" 3 "nowhere" shoal answer nowhere -q a -c long.txt
+for ((i = 0; i < 80; i++)); do printf 'once '; done >question.txt
+expect "a long question" 3 "leave no room" shoal answer squad -q "$(cat question.txt)" \
+    -c long.txt
+finish
