@@ -115,14 +115,14 @@ static const option_row rows[] = {
     {"save-seconds", 0, "S",
      "seconds between checkpoints; 0: after every step (default: 60)",
      SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
-     {"average-every", 0, "K",
-      "under mpirun: ranks step alone, and every K steps their weights\n"
-      "are averaged (default: 0, gradients are summed in every step)",
-      TAKEN_BY(take_field)},
-     {"threads", 0, "T",
-      "threads (default: 0, one per processor; under mpirun as many\n"
-      "as each rank has); they change the time and nothing else",
-      SETS_INTEGER(train_job, threads, 0, 4096)},
+    {"average-every", 0, "K",
+     "under mpirun: ranks step alone, and every K steps their weights\n"
+     "are averaged (default: 0, gradients are summed in every step)",
+     TAKEN_BY(take_field)},
+    {"threads", 0, "T",
+     "threads (default: 0, one per processor; under mpirun as many\n"
+     "as each rank has); they change the time and nothing else",
+     SETS_INTEGER(train_job, threads, 0, 4096)},
     ISA_ROW(train_job),
     {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
     HELP_ROW,

@@ -64,6 +64,9 @@ static char *note_paths(const train_config *config) {
 static shoal_status check_paths(trainer *self, text_data *data) {
     const train_config *config = &self->config;
     const bool squad = strcmp(config->task, "squad") == 0;
+    if (config->ranks && config->ranks->ranks > 1)
+        return trainer_refuse(self, SHOAL_INVALID, "%s is trained by one process",
+                              config->task);
     if (!squad)
         data->glue = glue_find(config->text.dataset);
     if (!squad && !data->glue)

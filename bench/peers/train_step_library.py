@@ -28,13 +28,15 @@ class Config(ctypes.Structure):
                 ("head_dim", c_int64), ("feed_forward", c_int64),
                 ("attention", Attention), ("shared_qk", c_int32), ("norm", c_int32),
                 ("activation", c_int32), ("positions", c_int32), ("pooling", c_int32),
-                ("dropout", c_float)]
+                ("dropout", c_float), ("form", c_int32), ("types", c_int64),
+                ("epsilon", c_float)]
 
 
 class ModelInputs(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
-                ("features", c_void_p), ("wanted", c_void_p), ("wanted_count", c_int64),
-                ("training", c_int32), ("accumulate", c_int32), ("step", c_int64)]
+                ("types", c_void_p), ("features", c_void_p), ("wanted", c_void_p),
+                ("wanted_count", c_int64), ("training", c_int32), ("accumulate", c_int32),
+                ("step", c_int64), ("first_row", c_int64), ("first_sequence", c_int64)]
 
 
 class Loss(ctypes.Structure):
