@@ -345,10 +345,125 @@ static void best_strings(void **state) {
     assert_true(all > 200);
 }
 
+/* ---- Long ones, and bad ones ------------------------------------------------------- */
+
+/* Records that lead nowhere are dropped on the way: the words stay the same. */
+static void long_sequences(void **state) {
+    (void)state;
+    enum { STEPS = 30000 };
+    toy t;
+    shoal_spoken spoken;
+    make_toy(&t, 2); /* one output for each phone */
+    const int64_t outputs = shoal_word_decoder_describe(t.decoder).outputs;
+    const int64_t offsets[] = {0, STEPS};
+    float *values = malloc(sizeof *values * (size_t)(STEPS * outputs));
+    assert_non_null(values);
+    for (int64_t i = 0; i < STEPS * outputs; i++)
+        values[i] = (float)(6 * uniform() - 3);
+    shoal_word_settings settings = t.settings;
+    assert_int_equal(shoal_word_decoder_run(t.decoder, &settings, 1, offsets, values,
+                                            &spoken),
+                     SHOAL_OK);
+    const int64_t count = spoken.strings[0].count;
+    const double score = spoken.strings[0].score;
+    char *letters = malloc((size_t)count + 1);
+    assert_non_null(letters);
+    for (int64_t i = 0; i < count; i++)
+        letters[i] = spoken.strings[0].words[i].text[0];
+    settings.nbest = 2;
+    assert_int_equal(shoal_word_decoder_run(t.decoder, &settings, 1, offsets, values,
+                                            &spoken),
+                     SHOAL_OK);
+    assert_int_equal(spoken.count, 2);
+    assert_int_equal(spoken.strings[0].count, count);
+    assert_true(fabs(spoken.strings[0].score - score) < 1e-6 * fabs(score));
+    for (int64_t i = 0; i < count; i++)
+        assert_int_equal(letters[i], spoken.strings[0].words[i].text[0]);
+    assert_true(count > 1000);
+    free(letters);
+    free(values);
+    free_toy(&t);
+}
+
+/* Several at once, and limits on paths, which may only make the score lower. */
+static void batches_and_limits(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        toy t;
+        shoal_spoken alone, both[3];
+        make_toy(&t, i);
+        run_toy(&t, &alone);
+        const double score = alone.strings[0].score;
+        const int whole = alone.whole;
+        const int64_t offsets[] = {0, 0, t.steps, t.steps};
+        assert_int_equal(shoal_word_decoder_run(t.decoder, &t.settings, 3, offsets,
+                                                t.outputs, both),
+                         SHOAL_OK);
+        assert_true(both[0].strings[0].count == 0 && both[2].strings[0].count == 0);
+        assert_true(both[1].strings[0].score >= score &&
+                    both[1].strings[0].score <= score);
+        t.settings.tokens = 4;
+        t.settings.beam = 3;
+        run_toy(&t, &alone);
+        if (alone.whole && whole)
+            assert_true(alone.strings[0].score <= score + 1e-4);
+        free_toy(&t);
+    }
+}
+
+static void refusals(void **state) {
+    (void)state;
+    toy t;
+    shoal_spoken spoken;
+    shoal_word_decoder *decoder;
+    make_toy(&t, 3);
+    const int64_t offsets[] = {0, 1};
+    shoal_word_settings bad = t.settings;
+    bad.beam = 0;
+    assert_int_equal(shoal_word_decoder_run(t.decoder, &bad, 1, offsets, t.outputs,
+                                            &spoken),
+                     SHOAL_INVALID);
+    bad = t.settings;
+    bad.nbest = 0;
+    assert_int_equal(shoal_word_decoder_run(t.decoder, &bad, 1, offsets, t.outputs,
+                                            &spoken),
+                     SHOAL_INVALID);
+    t.outputs[1] = NAN;
+    assert_int_equal(shoal_word_decoder_run(t.decoder, &t.settings, 1, offsets, t.outputs,
+                                            &spoken),
+                     SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "step 0"));
+    assert_int_equal(shoal_word_decoder_create(context, t.lexicon, NULL,
+                                               SHOAL_TOPOLOGY_ONE, 0, &decoder),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_word_decoder_create(context, t.lexicon, t.ngram,
+                                               SHOAL_TOPOLOGY_ONE, 2, &decoder),
+                     SHOAL_INVALID);
+    shoal_ngram *other;
+    static const char text[] =
+        "\\data\\\nngram 1=2\n\\1-grams:\n-1 <s>\n-1 </s>\n\\end\\\n";
+    assert_int_equal(sh_arpa_parse(context, "other", text, strlen(text), &other),
+                     SHOAL_OK);
+    assert_int_equal(sh_ngram_finish(other, "other"), SHOAL_OK);
+    assert_int_equal(shoal_word_decoder_create(context, t.lexicon, other,
+                                               SHOAL_TOPOLOGY_ONE, 0, &decoder),
+                     SHOAL_BAD_FILE);
+    assert_int_equal(shoal_word_decoder_create(context, t.lexicon, other,
+                                               SHOAL_TOPOLOGY_ONE, 1e-6, &decoder),
+                     SHOAL_OK);
+    assert_int_equal(shoal_word_decoder_describe(decoder).words, WORDS);
+    shoal_word_decoder_destroy(decoder);
+    shoal_ngram_close(other);
+    free_toy(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_to_exhaustive_search),
         cmocka_unit_test(best_strings),
+        cmocka_unit_test(long_sequences),
+        cmocka_unit_test(batches_and_limits),
+        cmocka_unit_test(refusals),
     };
     assert_int_equal(shoal_context_create(NULL, &context), SHOAL_OK);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
