@@ -71,7 +71,7 @@ double exact_score(const exact_head *head, const double *x, int64_t l) {
     return head->scale * dot(x, key_of(head, l), head->dim) / key_length(head, l);
 }
 
-static double bias_of(const exact_head *head, int64_t i, int64_t l) {
+double exact_bias(const exact_head *head, int64_t i, int64_t l) {
     return head->bias ? head->bias[i * head->keys + l] : 0;
 }
 
@@ -188,7 +188,7 @@ static void choose_best(exact_head *head, int64_t i) {
     ranked *ranking = head->ranking;
     for (int64_t l = 0; l < head->keys; l++)
         ranking[l] =
-            (ranked){exact_score(head, query_of(head, i), l) + bias_of(head, i, l), l};
+            (ranked){exact_score(head, query_of(head, i), l) + exact_bias(head, i, l), l};
     qsort(ranking, (size_t)head->keys, sizeof *ranking, better_first);
     for (int64_t rank = 0; rank < head->keys && rank < topk; rank++)
         head->counts[ranking[rank].key] = 1;
@@ -294,7 +294,7 @@ static void one_softmax(exact_head *head, int64_t i) {
     for (int64_t l = 0; l < head->keys; l++) {
         all[l] = grouped && head->counts[l] == 0 ? 1 : head->counts[l];
         head->scores[l] = exact_score(head, scored_by(head, i, l), l) +
-                          bias_of(head, i, l);
+                          exact_bias(head, i, l);
         if (head->scores[l] == -INFINITY)
             all[l] = 0;
         if (exact_is_tilted(head) && head->counts[l] == 0)
@@ -311,13 +311,13 @@ static double top_mass(const exact_head *head) {
 static void two_softmaxes(exact_head *head, int64_t i) {
     double *all = head->own;
     for (int64_t l = 0; l < head->keys; l++) {
-        head->scores[l] = exact_score(head, head->centroid, l) + bias_of(head, i, l);
+        head->scores[l] = exact_score(head, head->centroid, l) + exact_bias(head, i, l);
         all[l] = head->scores[l] > -INFINITY;
     }
     softmax(head->scores, all, head->keys, head->shared);
     for (int64_t l = 0; l < head->keys; l++)
         head->scores[l] = exact_score(head, scored_by(head, i, l), l) +
-                          bias_of(head, i, l);
+                          exact_bias(head, i, l);
     softmax(head->scores, head->counts, head->keys, head->own);
     const double mass = top_mass(head);
     for (int64_t l = 0; l < head->keys; l++)
@@ -359,8 +359,11 @@ static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double
         return;
     exact_tilt_gradient(head, head->dweights, dq + i * head->dim, head->dcentroid, dkeys,
                         head->dshared);
-    for (int64_t l = 0; l < head->keys; l++)
+    for (int64_t l = 0; l < head->keys; l++) {
         score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
+        if (head->dbias)
+            head->dbias[i * head->keys + l] += head->dshared[l];
+    }
 }
 
 /* The query's softmax has the weights' gradients times m; the centroid's has them off the

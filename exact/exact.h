@@ -37,7 +37,7 @@ typedef struct {
     const shoal_plan *plan; /* that tells them, or NULL */
     const void *state;
     int64_t at;                  /* the head's number in it */
-    const int32_t *key_clusters; /* [S] */
+    const int32_t *key_clusters; /* [S], -1: hidden */
     const float *projection;     /* [rank + 1][D]: P', and the keys' centre */
     const float *dual;           /* [rank][D]: Z' */
     int64_t *chunks;             /* [rounds][N], lsh: exact_set_buckets fills them */

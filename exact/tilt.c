@@ -6,8 +6,9 @@
        d = scale P'x    b = scale x.centre    t_m = b + d.z_m
 
    z_m is the mean of z over the cluster's rest, the keys that are not the block's own,
-   weighted by the centroid's e^s_l; where the rest has hardly any of the cluster's
-   weight, the plain mean over the cluster. */
+   weighted by the centroid's e^s_l, where s_l has the key's bias; where the rest has
+   hardly any of the cluster's weight, the plain mean over the cluster. Hidden keys are in
+   no cluster. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,11 @@ static bool is_own(const exact_head *head, int64_t i, int64_t l) {
     return false;
 }
 
+/* The centroid's score of key l, for query i. */
+static double shared_score(const exact_head *head, int64_t i, int64_t l) {
+    return exact_score(head, head->centroid, l) + exact_bias(head, i, l);
+}
+
 static void find_coordinates(exact_head *head) {
     struct exact_tilt *t = head->tilt;
     for (int64_t l = 0; l < head->keys; l++)
@@ -97,10 +103,12 @@ static void find_means(exact_head *head, int64_t i) {
     memset(t->sizes, 0, (size_t)t->clusters * sizeof *t->sizes);
     memset(t->means, 0, (size_t)(t->clusters * t->rank) * sizeof(double));
     for (int64_t l = 0; l < head->keys; l++)
-        largest = fmax(largest, exact_score(head, head->centroid, l));
+        largest = fmax(largest, shared_score(head, i, l));
     for (int64_t l = 0; l < head->keys; l++) {
         const int32_t m = head->key_clusters[l];
-        const double weight = exp(exact_score(head, head->centroid, l) - largest);
+        if (m < 0)
+            continue;
+        const double weight = exp(shared_score(head, i, l) - largest);
         t->weights[l] = is_own(head, i, l) ? 0 : weight;
         t->sums[m] += t->weights[l];
         whole[m] += weight;
@@ -114,6 +122,8 @@ static void find_means(exact_head *head, int64_t i) {
     }
     for (int64_t l = 0; l < head->keys; l++) {
         const int32_t m = head->key_clusters[l];
+        if (m < 0)
+            continue;
         const double share = t->weighted[m] ? t->weights[l] / t->sums[m]
                                             : 1 / (double)t->sizes[m];
         for (int64_t r = 0; r < t->rank; r++)
@@ -143,7 +153,7 @@ void exact_find_tilts(exact_head *head, int64_t i) {
 }
 
 double exact_tilt_of(const exact_head *head, int64_t l) {
-    return head->tilt->tilts[head->key_clusters[l]];
+    return head->key_clusters[l] < 0 ? 0 : head->tilt->tilts[head->key_clusters[l]];
 }
 
 /* From the gradient of z_m to those of the z_l that it is a mean of, and of their
@@ -152,10 +162,12 @@ static void mean_gradient(exact_head *head, double *dk, double *dshared) {
     struct exact_tilt *t = head->tilt;
     for (int64_t l = 0; l < head->keys; l++) {
         const int32_t m = head->key_clusters[l];
+        dshared[l] = 0;
+        if (m < 0)
+            continue;
         const double *z = t->coordinates + l * t->rank, *mean = t->means + m * t->rank;
         const double share = t->weighted[m] ? t->weights[l] / t->sums[m]
                                             : 1 / (double)t->sizes[m];
-        dshared[l] = 0;
         for (int64_t r = 0; r < t->rank; r++) {
             const double dmean = t->dtilts[m] * t->d[r];
             if (t->weighted[m])
@@ -174,7 +186,7 @@ void exact_tilt_gradient(exact_head *head, const double *dscores, double *dq,
     memset(t->dd, 0, (size_t)t->rank * sizeof(double));
     double db = 0;
     for (int64_t l = 0; l < head->keys; l++)
-        if (head->counts[l] == 0)
+        if (head->counts[l] == 0 && head->key_clusters[l] >= 0)
             t->dtilts[head->key_clusters[l]] += dscores[l];
     for (int64_t m = 0; m < t->clusters; m++) {
         db += t->dtilts[m];

@@ -8,6 +8,9 @@ static inline bool exact_is_tilted(const exact_head *head) {
     return head->attention.kind == SHOAL_SHOAL && head->attention.keyclusters != 0;
 }
 
+/* What is added to the score of query i and key l. */
+double exact_bias(const exact_head *head, int64_t i, int64_t l);
+
 /* Members of a group. */
 int64_t exact_members(const exact_head *head, int32_t group);
 

@@ -204,8 +204,7 @@ typedef struct {
     int has_top_keys;         /* of each group: shoal_plan_top_keys */
     int has_seed;             /* the result depends on random numbers */
     int has_tolerance;
-    int picks;        /* runs as another kind, which shoal_plan_picked tells */
-    int has_key_bias; /* inputs.key_bias can be honoured */
+    int picks;     /* runs as another kind, which shoal_plan_picked tells */
     int has_masks; /* each query sees keys of its own: causal, bias, mask and dropout can
                       be honoured */
 } shoal_kind_info;
@@ -307,10 +306,9 @@ typedef struct {
                         position is live; NULL: the kind finds the groups itself */
     void *state; /* NULL: the plan's own. Else state_size bytes, aligned to 64, that
                         forward fills and backward reads: one plan, many layers */
-    /* For kinds with a key bias: added to the scaled scores of a key, whoever looks at
-       it; -inf hides it, as padding anywhere does. [batch][heads][keys], or NULL; strides
-       as elsewhere, 0 along what shares its elements. Where no key is left, outputs
-       are 0. */
+    /* Added to the scaled scores of a key, whoever looks at it; -inf hides it, as padding
+       anywhere does. [batch][heads][keys], or NULL; strides as elsewhere, 0 along what
+       shares its elements. Where no key is left, outputs are 0. */
     const float *key_bias;
     shoal_strides key_bias_strides;
     /* For kinds with masks; [batch][heads][queries][keys], or NULL. Positions count
@@ -363,7 +361,7 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
    SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
 typedef struct {
     int64_t rank, near;          /* numbers of this head's sequence */
-    const int32_t *key_clusters; /* [keys] */
+    const int32_t *key_clusters; /* [keys], -1: hidden by its bias */
     const float *projection;     /* [rank + 1][dim]: P', and the keys' centre */
     const float *dual;           /* [rank][dim]: Z' */
 } shoal_tilt;

@@ -74,7 +74,6 @@ class KindRow(ctypes.Structure):
         ("has_seed", c_int),
         ("has_tolerance", c_int),
         ("picks", c_int),
-        ("has_key_bias", c_int),
         ("has_masks", c_int),
     ]
 

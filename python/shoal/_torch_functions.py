@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -65,11 +63,11 @@ def attention(
 
     A bias, float32 [batch, heads, queries, keys] or 1 of any, is added to the scores and
     has a gradient; -inf hides a key. Kinds whose queries share keys (clustered-C,
-    i-clustered-C, lsh-R) take one that is the same for all, [batch, heads, 1, keys];
-    kinds whose queries look for themselves (full, shared-full, local-W, strided-W,
-    oracle-top-k) take any, and a mask, bool of such a shape, True for keep; causal, where
-    the queries are the last of the keys' positions if there are fewer of them; and
-    dropout of the weights, drawn from PyTorch's generator.
+    i-clustered-C, shoal-C, lsh-R, auto) take one that is the same for all, [batch, heads,
+    1, keys]; kinds whose queries look for themselves (full, shared-full, local-W,
+    strided-W, oracle-top-k) take any, and a mask, bool of such a shape, True for keep;
+    causal, where the queries are the last of the keys' positions if there are fewer of
+    them; and dropout of the weights, drawn from PyTorch's generator.
     """
     if type(kind) is not str:
         refuse_kind(kind)
@@ -113,18 +111,6 @@ def takes_masks(kind: str) -> bool:
     return bool(kind_rows()[parse(kind).kind].has_masks)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def takes_key_bias(kind: str) -> bool:
-    """Whether the kind has a bias for each key, and so hides keys anywhere."""
-    refuse_kind(kind)
-    return bool(kind_rows()[parse(kind).kind].has_key_bias)
-
-
-def key_biasing_kinds() -> str:
-    """ "full, shared-full ...", for messages."""
-    return ", ".join(row.name.decode() for row in kind_rows() if row.has_key_bias)
-
-
 def masking_kinds() -> str:
     """ "full, shared-full ...", for messages."""
     return ", ".join(row.name.decode() for row in kind_rows() if row.has_masks)
@@ -142,35 +128,14 @@ def format_for(kind: str) -> int:
     return state_format(kind)
 
 
-@torch.library.custom_op("shoal::prefix_lengths", mutates_args=())
-def prefix_lengths(mask: Tensor) -> Tensor:
-    """bool [batch, positions], True for keep -> int64 [batch]; refuses holes."""
-    lengths = mask.sum(-1, dtype=torch.int64)
-    positions = torch.arange(mask.shape[-1], device=mask.device)
-    wrong = (mask != (positions < lengths[:, None])).any(-1)
-    if wrong.any():
-        row = int(wrong.nonzero()[0, 0])
-        raise ShoalError(
-            f"the mask of sequence {row} is not padding on the right (True up to a "
-            "length, then False): right-pad the batch (tokenizer.padding_side = "
-            f'"right"), or use a kind that takes others: {key_biasing_kinds()}'
-        )
-    return lengths
-
-
-@prefix_lengths.register_fake
-def _(mask: Tensor) -> Tensor:
-    return mask.new_empty(mask.shape[0], dtype=torch.int64)
-
-
 @torch.library.custom_op("shoal::zeros_kept", mutates_args=())
 def zeros_kept(mask: Tensor) -> Tensor:
     """True where a mask of numbers has 0; what is not 0 must be as low as can be."""
     keep = mask == 0
     if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
         raise ShoalError(
-            "the mask adds numbers other than 0 and -inf to the scores; kinds that "
-            f"take biases: {key_biasing_kinds()}"
+            "key_padding_mask has numbers other than 0 and -inf; "
+            "scaled_dot_product_attention adds any to the scores"
         )
     return keep
 
@@ -189,17 +154,11 @@ def _key_mask(mask: Tensor, keys: int, kind: str) -> Tensor:
     for axis in (1, 2):
         if mask.shape[axis] != 1 and mask.stride(axis) == 0 and not _is_parameter(mask):
             mask = mask.narrow(axis, 0, 1)
-    heads = takes_key_bias(kind)
-    if (
-        mask.dim() > 4
-        or mask.shape[2] != 1
-        or mask.shape[3] not in (1, keys)
-        or not (heads or mask.shape[1] == 1)
-    ):
+    if mask.dim() > 4 or mask.shape[2] != 1 or mask.shape[3] not in (1, keys):
         raise ShoalError(
             f"attn_mask has shape {tuple(mask.shape)}: {kind} takes masks of keys only, "
-            f"[batch, {'heads' if heads else '1'}, 1, {keys}]; kinds that take masks "
-            f"which differ between queries: {masking_kinds()}"
+            f"[batch, heads, 1, {keys}]; kinds that take masks which differ between "
+            f"queries: {masking_kinds()}"
         )
     return mask
 
@@ -215,7 +174,7 @@ def key_padding(
     key lengths), for kinds without masks."""
     mask = _key_mask(mask, keys, kind)
     if mask.is_floating_point():
-        keep = zeros_kept(mask) if not takes_key_bias(kind) else _where_0(mask)
+        keep = _where_0(mask)
         if keep is None:
             return _from_half(mask), None
         mask = keep
@@ -224,56 +183,32 @@ def key_padding(
             f"attn_mask is {mask.dtype}: it must be boolean (True for keep), or numbers "
             "that are added to the scores"
         )
-    if not takes_key_bias(kind):
-        return None, prefix_lengths(mask.expand(batch, 1, 1, keys)[:, 0, 0])
     return kept_keys(mask, batch, keys)
 
 
-class Visible(NamedTuple):
-    """Keys of which some are hidden, moved so that those that are not stand in front."""
-
-    order: Tensor  # int64 [batch, keys]
-    lengths: Tensor  # int64 [batch]: how many are not hidden
-
-    def move(self, tensor: Tensor) -> Tensor:
-        """[batch, heads, keys, dim] in that order."""
-        return tensor.gather(2, self._index(self.order, tensor))
-
-    def put_back(self, tensor: Tensor) -> Tensor:
-        return tensor.gather(2, self._index(self.order.argsort(dim=1), tensor))
-
-    @staticmethod
-    def _index(order: Tensor, tensor: Tensor) -> Tensor:
-        return order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
-
-
-def visible(keep: Tensor, kind: str) -> Visible | None:
-    """For kinds that know padding on the right alone: where bool [batch, keys] has holes
-    or padding on the left, the keys in another order. None: there is nothing to move, or
-    no way to look."""
-    if takes_key_bias(kind) or torch.compiler.is_compiling():
-        return None
-    if not nothing_traces(keep, None, keep):
-        return None
+def attention_without_padding(
+    q: Tensor, k: Tensor, v: Tensor, kind: str, keep: Tensor, scale: float | None = None
+) -> Tensor:
+    """Self-attention where positions with False in keep, bool [batch, positions], are
+    neither keys nor queries, and so join no group. If they are not the last they are
+    moved there, and back."""
     lengths = keep.sum(-1, dtype=torch.int64)
-    if torch.equal(keep, torch.arange(keep.shape[-1]) < lengths[:, None]):
-        return None
-    return Visible((~keep).to(torch.uint8).argsort(dim=1, stable=True), lengths)
+    moved = torch.compiler.is_compiling() or not torch.equal(
+        keep, torch.arange(keep.shape[-1]) < lengths[:, None]
+    )
+    if moved:
+        order = (~keep).to(torch.uint8).argsort(dim=1, stable=True)
+        q, k, v = (_in_order(x, order) for x in (q, k, v))
+    out = attention(
+        q, k, v, kind, scale=scale, query_lengths=lengths, key_lengths=lengths
+    )
+    return _in_order(out, order.argsort(dim=1)) if moved else out
 
 
-def _move_visible(
-    mask: Tensor, key: Tensor, value: Tensor, kind: str
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Keys, values and key lengths, where a mask of keys makes that necessary."""
-    if takes_masks(kind) or takes_key_bias(kind):
-        return None
-    batch, keys = key.shape[0], key.shape[2]
-    mask = _key_mask(mask, keys, kind)
-    keep = zeros_kept(mask) if mask.is_floating_point() else mask
-    if keep.dtype is not torch.bool:
-        return None  # which is refused later
-    moved = visible(keep.expand(batch, 1, 1, keys)[:, 0, 0], kind)
-    return moved and (moved.move(key), moved.move(value), moved.lengths)
+def _in_order(tensor: Tensor, order: Tensor) -> Tensor:
+    """[batch, heads, positions, dim] by order [batch, positions]."""
+    index = order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
+    return tensor.gather(2, index)
 
 
 def _where_0(mask: Tensor) -> Tensor | None:
@@ -336,12 +271,9 @@ def scaled_dot_product_attention(
     With full, shared-full, local-W, strided-W and oracle-top-k every argument means what
     it means to PyTorch: any mask that broadcasts, True for keep or numbers to add, with
     its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
-    generator but with other random numbers. For clustered-C, i-clustered-C and lsh-R it
-    must be the same for all queries, [batch, heads, 1, keys] or what broadcasts to it:
-    padding on any side, holes, numbers to add. For shoal and auto it must hide keys and
-    no more: True for keep, or 0 for keep and -inf (or the type's lowest number) for not;
-    where that is not padding on the right, keys and values are copied in another order.
-    The rest raises ShoalError and says which kinds can.
+    generator but with other random numbers. For the other kinds the mask must be the same
+    for all queries, [batch, heads, 1, keys] or what broadcasts to it: padding on any
+    side, holes, numbers to add. The rest raises ShoalError and says which kinds can.
     """
     if is_causal and attn_mask is not None:
         raise ShoalError("attn_mask and is_causal=True exclude each other")
@@ -351,12 +283,7 @@ def scaled_dot_product_attention(
     if key.shape[:2] != query.shape[:2] or value.shape[:2] != query.shape[:2]:
         key, value = _shared_heads(query, key, value, enable_gqa)
     bias = mask = key_lengths = None
-    moved = None
     if attn_mask is not None:
-        moved = _move_visible(attn_mask, key, value, kind)
-    if moved is not None:
-        key, value, key_lengths = moved
-    elif attn_mask is not None:
         bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind)
     if is_causal and query.shape[2] < key.shape[2]:  # later keys are nobody's past
         key, value = (x.narrow(2, 0, query.shape[2]) for x in (key, value))

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._native import ShoalError
-from ._torch_functions import last_kept, masking_kinds, padding_lengths, parse_kind
-from ._torch_functions import prefix_lengths, scaled_dot_product_attention
-from ._torch_functions import takes_key_bias, takes_masks, visible, zeros_kept
+from ._torch_functions import attention_without_padding, masking_kinds
+from ._torch_functions import padding_lengths, parse_kind, scaled_dot_product_attention
+from ._torch_functions import takes_masks, zeros_kept
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -136,17 +136,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        mask, query_lengths = None, None
+        keep = mask = query_lengths = None
         if key_padding_mask is not None:
             keep = _kept(key_padding_mask)
             mask = keep[:, None, None]
-            # In self-attention the padding is no query either: it joins no group.
-            if itself and not masks:
-                if takes_key_bias(self.kind):
-                    query_lengths = last_kept(keep)
-                elif visible(keep, self.kind) is None:
-                    query_lengths = prefix_lengths(keep)
-            elif itself and not torch.compiler.is_compiling():
+            if itself and masks and not torch.compiler.is_compiling():
                 query_lengths = padding_lengths(mask, *keep.shape)
         if attn_mask is not None:
             mask = _joined(attn_mask, mask, query.shape[0], self.num_heads)
@@ -156,15 +150,14 @@ class MultiheadAttention(nn.MultiheadAttention):
             ).transpose(1, 2)
             for x in self._project(query, key, value)
         )
-        out = scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            self.dropout if self.training else 0.0,
-            kind=self.kind,
-            query_lengths=query_lengths,
-        )
+        dropout = self.dropout if self.training else 0.0
+        if keep is not None and itself and not masks and not dropout:
+            # In self-attention the padding is no query either: it joins no group.
+            out = attention_without_padding(q, k, v, self.kind, keep)
+        else:
+            out = scaled_dot_product_attention(
+                q, k, v, mask, dropout, kind=self.kind, query_lengths=query_lengths
+            )
         out = self.out_proj(out.transpose(1, 2).flatten(-2))
         if alone:
             return out[0], None

@@ -27,8 +27,8 @@ from ._arrays import KEYS_ARE_QUERIES
 from ._engine import parse
 from ._native import ShoalError
 from ._numpy import kinds, spelling
-from ._torch_functions import Visible, attention, key_padding, masking_kinds
-from ._torch_functions import padding_lengths, takes_masks, visible
+from ._torch_functions import attention, attention_without_padding, key_padding
+from ._torch_functions import masking_kinds, padding_lengths, takes_masks
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
 
@@ -262,33 +262,18 @@ def _attend(
         and query.shape[2] == key.shape[2]
         and not _is_cross(module)
     )
-    moved = _moved(name, attention_mask, key)
-    bias: Tensor | None = None
-    key_lengths: Tensor | None
-    if moved is not None:  # holes, or padding on the left
-        key, value, key_lengths = moved.move(key), moved.move(value), moved.lengths
-        query = moved.move(query) if skips_padding else query
+    keep = _kept(name, attention_mask, query.shape[0], key.shape[2])
+    if keep is None:
+        out = attention(query, key, value, name, scale=scaling)
+    elif skips_padding:
+        out = attention_without_padding(query, key, value, name, keep, scaling)
     else:
-        bias, key_lengths = _kept_keys(name, attention_mask, query.shape[0], key.shape[2])
-    out = attention(
-        query,
-        key,
-        value,
-        name,
-        scale=scaling,
-        key_lengths=key_lengths,
-        query_lengths=key_lengths if skips_padding else None,
-        bias=bias,
-    )
-    if moved is not None and skips_padding:
-        out = moved.put_back(out)
+        batch, keys = keep.shape
+        bias, lengths = key_padding(keep[:, None, None], batch, keys, name)
+        out = attention(
+            query, key, value, name, scale=scaling, key_lengths=lengths, bias=bias
+        )
     return out.transpose(1, 2), None
-
-
-def _moved(name: str, mask: Tensor | None, key: Tensor) -> Visible | None:
-    if mask is None or mask.dim() != 2 or mask.shape != (key.shape[0], key.shape[2]):
-        return None
-    return visible(mask.to(torch.bool), name)
 
 
 def _attend_masked(
@@ -352,12 +337,10 @@ def _skips_dropout(module: torch.nn.Module, choices: Choices) -> bool:
     return choices.skip_dropout or getattr(config, "_shoal_skips_dropout", False)
 
 
-def _kept_keys(
-    name: str, mask: Tensor | None, batch: int, keys: int
-) -> tuple[Tensor | None, Tensor | None]:
-    """The padding as a bias of the keys and their lengths."""
+def _kept(name: str, mask: Tensor | None, batch: int, keys: int) -> Tensor | None:
+    """bool [batch, keys], True for what is no padding; None: there is none."""
     if mask is None:
-        return None, None
+        return None
     if mask.dim() == 1:
         raise ShoalError(
             f"{name}: this layer's mask is a sliding window, which Shoal cannot honour"
@@ -367,7 +350,7 @@ def _kept_keys(
             f"{name}: a mask of shape {tuple(mask.shape)} reached the attention; "
             f"only padding, [{batch}, {keys}], can be honoured"
         )
-    return key_padding(mask.to(torch.bool)[:, None, None], batch, keys, name)
+    return mask.to(torch.bool)
 
 
 def _is_cross(module: torch.nn.Module) -> bool:

@@ -63,8 +63,8 @@ def test_opcheck_shared_and_masks():
         torch.library.opcheck(
             torch.ops.shoal.attention, (q, None, v, kind, 0.0, None, None, True)
         )
-    mask = torch.arange(9) < torch.tensor([9, 0, 4])[:, None]
-    torch.library.opcheck(torch.ops.shoal.prefix_lengths, (mask,))
+    mask = torch.zeros(3, 9).masked_fill(torch.rand(3, 9) > 0.5, -torch.inf)
+    torch.library.opcheck(torch.ops.shoal.zeros_kept, (mask,))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
@@ -269,15 +269,33 @@ def test_compile_without_graph_breaks(kind):
     assert torch.allclose(compiled(*inputs, left), function(*inputs, left), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["shoal-7:topk=9", "auto", "i-clustered-7:topk=9"])
+def test_compile_with_padding_anywhere(kind):
+    def function(q, k, v, mask):
+        return sdpa(q, k, v, mask, kind=kind)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    inputs = tensors(grad=True)
+    numbers = torch.randn(50).masked_fill(torch.arange(50) % 7 == 0, -torch.inf)
+    for mask in (torch.arange(50) > 20, torch.arange(50) % 3 > 0, numbers):
+        got, expected = compiled(*inputs, mask), function(*inputs, mask)
+        assert torch.allclose(got, expected, atol=1e-5)
+        for a, b in zip(
+            torch.autograd.grad(got.sum(), inputs),
+            torch.autograd.grad(expected.sum(), inputs),
+        ):
+            assert torch.allclose(a, b, atol=1e-5)
+
+
 def test_compile_refuses_what_the_kind_cannot():
     def function(q, k, v, mask):
         return sdpa(q, k, v, mask, kind="shoal-7:topk=9")
 
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    inputs = tensors()
-    with pytest.raises(shoal.ShoalError, match="right"):
-        compiled(*inputs, torch.arange(50) > 20)
+    with pytest.raises(Exception, match="takes masks of keys only"):
+        compiled(*tensors(), torch.ones(60, 50).tril().bool())
 
 
 def test_compile_with_inductor(monkeypatch):

@@ -255,31 +255,13 @@ def test_clustered_kinds_say_which_kinds_can(kind):
             sdpa(*inputs, **options, kind=kind)
 
 
-@pytest.mark.parametrize("kind", ["shoal-7", "auto"])
-def test_kinds_without_a_bias_of_keys(kind):
-    inputs = make_inputs((2, 4), 40, 40)
-    with pytest.raises(shoal.ShoalError, match="clustered-C, i-clustered-C, lsh-R"):
-        sdpa(*inputs, torch.randn(40), kind=kind)
-
-
-@pytest.mark.parametrize("kind", ["shoal-99", "auto", "shoal-99:keyclusters=0"])
-def test_hidden_keys_by_kinds_without_a_bias_of_keys(kind):
-    """Where every query is its own group, or full attention is picked, it is exact."""
-    torch.manual_seed(0)
-    inputs = make_inputs((2, 4), 60, 40, 2)
-    kept = torch.rand(2, 1, 1, 40) > 0.4
-    for mask in (kept, kept[:1], (torch.arange(40) > 5)[None]):
-        compare(inputs, mask, enable_gqa=True, kind=kind)
-        compare(inputs, mask.expand(2, 4, 60, 40), enable_gqa=True, kind=kind)
-        lowest = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
-        compare(inputs, lowest, enable_gqa=True, kind=kind)
-
-
 # ---- Biases of keys, which clustered kinds take ----------------------------------------
 
 # Full attention by their own ways: a group for each query, or every key a top key.
 ALL_KEYS = ["clustered-99", "i-clustered-7:topk=130", "i-clustered-99:topk=3"]
 ALL_KEYS += ["i-clustered-7:topk=130,groups=keys,normaliser=query"]
+ALL_KEYS += ["shoal-99", "auto", "shoal-99:keyclusters=0", "shoal-7:topk=130"]
+ALL_KEYS += ["shoal-7:topk=130,keyclusters=0"]
 KEY_SHAPES = (
     (1, 40),
     (4, 1, 40),
@@ -306,9 +288,12 @@ def test_biases_of_keys_equal_pytorch(kind):
         compare(inputs, wide, enable_gqa=gqa, kind=kind)
 
 
-@pytest.mark.parametrize("kind", ["clustered-7", "i-clustered-7:topk=9"])
+HIDING = ["clustered-7", "i-clustered-7:topk=9", "i-clustered-7:topk=9,groups=keys"]
+HIDING += ["shoal-7:topk=9", "shoal-7:topk=9,keyclusters=0", "auto"]
+
+
+@pytest.mark.parametrize("kind", HIDING)
 def test_hidden_keys_are_as_good_as_absent(kind):
-    """Their groups are by hashes of the queries, which no key changes."""
     torch.manual_seed(0)
     q, k, v = make_inputs((2, 4), 90, 70)
     kept = torch.rand(70) > 0.4

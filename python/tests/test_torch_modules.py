@@ -133,18 +133,23 @@ def test_use_kind_restores_after_an_error():
             pass
 
 
+@pytest.mark.parametrize("kind", ["clustered-5", "shoal-5:topk=9"])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_padding_joins_no_group(batch_first):
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_joins_no_group(batch_first, left, kind):
     layer = shoal.torch.MultiheadAttention(
-        32, 4, batch_first=batch_first, kind="clustered-5"
+        32, 4, batch_first=batch_first, kind=kind
     ).eval()
     x = torch.randn(2, 100, 32)
     padding = torch.arange(100) >= torch.tensor([100, 30])[:, None]
+    padding = padding.flip(-1) if left else padding
     x[padding] = float("nan")
     given = x if batch_first else x.transpose(0, 1).contiguous()
     out = layer(given, given, given, key_padding_mask=padding)[0]
     out = out if batch_first else out.transpose(0, 1)
     assert not out[~padding].isnan().any()
+    alone = layer.to(x.dtype)(*(x[1:, ~padding[1]],) * 3)[0] if batch_first else None
+    assert alone is None or torch.allclose(out[1, ~padding[1]], alone[0], atol=1e-5)
 
 
 def test_nothing_in_nothing_out():

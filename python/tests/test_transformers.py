@@ -194,13 +194,20 @@ def test_gradients_train_a_model():
     assert torch.allclose(found["full"], found["sdpa"], rtol=1e-3, atol=1e-4)
 
 
-def test_compiles_without_graph_breaks():
-    inputs = inputs_of("bert", padded=True)
-    model = make("bert", "i-clustered-5:topk=4")
-    with torch.no_grad():
-        expected = model(**inputs).last_hidden_state
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        assert torch.allclose(compiled(**inputs).last_hidden_state, expected, atol=1e-5)
+@pytest.mark.parametrize("kind", ["full", "i-clustered-5:topk=4", "shoal-25"])
+def test_compiles_without_graph_breaks(kind):
+    """With padding on either side, and the results of no compiling."""
+    torch._dynamo.reset()
+    model = make("bert", kind)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for left in (False, True):
+        inputs = inputs_of("bert", padded=True)
+        keep = inputs["attention_mask"]
+        keep = inputs["attention_mask"] = keep.flip(-1) if left else keep
+        with torch.no_grad():
+            expected = model(**inputs).last_hidden_state
+            got = compiled(**inputs).last_hidden_state
+        assert torch.allclose(got[keep.bool()], expected[keep.bool()], atol=1e-5)
 
 
 def test_a_mask_that_matters_is_passed_on():
@@ -244,20 +251,21 @@ def test_scaling_is_honoured():
 def test_left_padding():
     inputs = inputs_of("bert", padded=True)
     keep = inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
-    # shoal's are those of padding on the right: positions are the model's own business.
+    # As with padding on the right: positions are the model's own business.
     position = (keep.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad():
-        left = make("bert", "shoal-25")(**inputs, position_ids=position)
-        right = {name: x.clone() for name, x in inputs.items()}
-        for b, length in enumerate(keep.sum(-1).tolist()):
-            for x in right.values():
-                x[b] = x[b].roll(length - x.shape[1])
-        expected = make("bert", "shoal-25")(**right).last_hidden_state
-    assert torch.allclose(
-        left.last_hidden_state[keep.bool()],
-        expected[right["attention_mask"].bool()],
-        atol=1e-5,
-    )
+    right = {name: x.clone() for name, x in inputs.items()}
+    for b, length in enumerate(keep.sum(-1).tolist()):
+        for x in right.values():
+            x[b] = x[b].roll(length - x.shape[1])
+    for kind in ("clustered-25", "i-clustered-25", "shoal-25"):
+        with torch.no_grad():
+            left = make("bert", kind)(**inputs, position_ids=position)
+            expected = make("bert", kind)(**right).last_hidden_state
+        assert torch.allclose(
+            left.last_hidden_state[keep.bool()],
+            expected[right["attention_mask"].bool()],
+            atol=1e-5,
+        )
     # With more groups than queries, or more top keys than keys, it is full attention.
     exact = "full", "clustered-200", "i-clustered-25:topk=99"
     shoal.transformers.register("i-clustered-25:topk=99")

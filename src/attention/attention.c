@@ -98,20 +98,11 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     return SHOAL_OK;
 }
 
-static int knows_masks(const shoal_kind_info *info) {
-    return info->has_masks;
-}
-
-static int knows_key_bias(const shoal_kind_info *info) {
-    return info->has_key_bias;
-}
-
-/* "full, shared-full ...": the kinds that know something. */
-static const char *kinds_with(int (*knows)(const shoal_kind_info *), char *text,
-                              size_t size) {
+/* "full, shared-full ...": the kinds that have masks. */
+static const char *kinds_with_masks(char *text, size_t size) {
     size_t length = 0;
     for (int i = 0; shoal_kind_describe(i); i++)
-        if (knows(shoal_kind_describe(i)) && length < size)
+        if (shoal_kind_describe(i)->has_masks && length < size)
             length += (size_t)snprintf(text + length, size - length, "%s%s",
                                        length ? ", " : "", shoal_kind_describe(i)->name);
     return text;
@@ -124,7 +115,7 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
     return sh_fail(context, SHOAL_INVALID,
                    "%s cannot honour %s: its queries share the keys that they see; "
                    "kinds that can: %s",
-                   kind->info.name, what, kinds_with(knows_masks, others, sizeof others));
+                   kind->info.name, what, kinds_with_masks(others, sizeof others));
 }
 
 static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
@@ -457,13 +448,8 @@ static shoal_status check_key_bias(const shoal_plan *plan, const char *name,
                                    const float *array, shoal_strides strides) {
     const shoal_problem *problem = &plan->problem;
     const int64_t shape[] = {problem->batch, problem->heads, problem->keys, 1};
-    char others[256];
     if (!array)
         return SHOAL_OK;
-    if (!plan->kind->info.has_key_bias)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s cannot honour %s; kinds that can: %s", plan->kind->info.name,
-                       name, kinds_with(knows_key_bias, others, sizeof others));
     return fill_strides(plan->context, name, 0, shape, &strides);
 }
 

@@ -219,9 +219,11 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
 }
 
 void sh_clustered_set_masks(clustered_head *head) {
+    head->seen = head->view.keys;
     if (!sh_masks_exist(head->call))
         return;
     head->masks = sh_masks_of(head->call, &head->view);
+    head->seen = sh_masks_seen(&head->masks, head->view.keys);
     head->keys.masks = &head->masks;
 }
 
@@ -253,8 +255,10 @@ static void find_groups(clustered_head *head, team workers) {
             groups[i] = (int32_t)i;
     } else if (head->work->by_keys) {
         const row_view q = head->view.q, k = head->view.k;
-        sh_metric_find(&head->slot->metric, head->keys.kernels, k.data, k.stride,
-                       head->view.keys, q.data, q.stride, n);
+        sh_metric_find(&head->slot->metric, head->keys.kernels,
+                       (metric_rows){k.data, k.stride, head->view.keys,
+                                     head->masks.key_bias, head->masks.key_bias_step},
+                       (metric_rows){q.data, q.stride, n, NULL, 0});
         sh_lloyd_run(&head->slot->lloyd, head->keys.kernels, workers, q.data, q.stride, n,
                      head->slot->metric.projection, plan->attention.iterations,
                      plan->attention.seed, groups, NULL);
@@ -402,7 +406,7 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
     head->state.mass[j] = (float)mass;
     if (head->state.mass[j] >= 1)
         head->state.mass[j] = 1 - FLT_EPSILON / 2;
-    if (count < head->view.keys)
+    if (count < head->seen)
         return;
     /* All keys are top keys: nothing is left to share, exactly. */
     head->state.mass[j] = 1;
@@ -721,8 +725,7 @@ const attention_kind sh_clustered_kind =
                            .iterations = 10,
                            .seed = 1},
               .has_groups = 1,
-              .has_seed = 1,
-              .has_key_bias = 1},
+              .has_seed = 1},
      .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
@@ -740,8 +743,7 @@ const attention_kind sh_i_clustered_kind =
                            .seed = 1},
               .has_groups = 1,
               .has_top_keys = 1,
-              .has_seed = 1,
-              .has_key_bias = 1},
+              .has_seed = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};

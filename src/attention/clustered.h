@@ -97,6 +97,7 @@ typedef struct {
     head_view view;
     dense_keys keys;
     score_masks masks; /* keys.masks, where keys have a bias */
+    int64_t seen;      /* keys that are not hidden */
     row_view out;
     row_view dout, dq; /* backward */
     row_view dk, dv;

@@ -136,6 +136,13 @@ float sh_masks_key_bias(const score_masks *masks, int64_t key) {
     return masks->key_bias ? masks->key_bias[key * masks->key_bias_step] : 0;
 }
 
+int64_t sh_masks_seen(const score_masks *masks, int64_t keys) {
+    int64_t seen = keys;
+    for (int64_t l = 0; l < keys && masks->key_bias; l++)
+        seen -= hides_key(sh_masks_key_bias(masks, l));
+    return seen;
+}
+
 float *sh_masks_key_slope(const score_masks *masks, int64_t key) {
     return masks->dkey_bias ? masks->dkey_bias + key * masks->dkey_bias_step : NULL;
 }

@@ -46,6 +46,8 @@ int64_t sh_masks_begin(const score_masks *masks, int64_t key);
 double sh_masks_score(const score_masks *masks, int64_t query, int64_t key, double score);
 float sh_masks_factor(const score_masks *masks, int64_t query, int64_t key);
 float *sh_masks_slope(const score_masks *masks, int64_t query, int64_t key);
+/* Keys of the head that their own bias does not hide. */
+int64_t sh_masks_seen(const score_masks *masks, int64_t keys);
 /* A key's own bias, and where its gradient goes, or NULL. */
 float sh_masks_key_bias(const score_masks *masks, int64_t key);
 float *sh_masks_key_slope(const score_masks *masks, int64_t key);

@@ -398,7 +398,6 @@ const attention_kind sh_oracle_top_kind = {
              .cost = "N S D + N k Dv",
              .summary = "only the k best keys of each query, by exact search",
              .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32},
-             .has_key_bias = 1,
              .has_masks = 1},
     .operations = operations,
     .place = place,

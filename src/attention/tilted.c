@@ -65,8 +65,10 @@ static void find_metric(tilted_head *head) {
     memset(head->state.dual, 0, sizeof(float) * (size_t)size);
     if (is_trivial(head))
         return;
-    sh_metric_find(metric, head->run, k.data, k.stride, head->view.keys, q.data, q.stride,
-                   head->view.queries);
+    sh_metric_find(metric, head->run,
+                   (metric_rows){k.data, k.stride, head->view.keys, head->masks.key_bias,
+                                 head->masks.key_bias_step},
+                   (metric_rows){q.data, q.stride, head->view.queries, NULL, 0});
     sh_metric_dual(metric, head->run, head->state.dual);
     memcpy(head->state.projection, metric->projection, sizeof(float) * (size_t)size);
     memcpy(head->state.projection + size, metric->centre,
@@ -194,7 +196,7 @@ void sh_tilted_find_plain(tilted_head *head) {
 void sh_tilted_cut_keys(tilted_head *head) {
     tilted_slot *slot = head->slot;
     const int32_t *offsets = slot->keys.offsets;
-    const int64_t least = max(1024, ceil_divide(head->view.keys, TILTED_CHUNKS));
+    const int64_t least = max(1024, ceil_divide(head->seen, TILTED_CHUNKS));
     int32_t first = 0;
     slot->chunks = 0;
     slot->chunk_clusters[0] = 0;
@@ -205,11 +207,40 @@ void sh_tilted_cut_keys(tilted_head *head) {
         }
 }
 
+/* Coordinates of keys that are not hidden, one below the other: k-means sees these. */
+static void gather_seen(tilted_head *head) {
+    const int rank = head->size->rank;
+    float *to = head->slot->coordinates;
+    for (int64_t l = 0; l < head->view.keys && head->seen < head->view.keys; l++)
+        if (!hides_key(tilted_bias(head, l))) {
+            memmove(to, head->slot->coordinates + l * rank, sizeof(float) * (size_t)rank);
+            to += rank;
+        }
+}
+
+/* And back to their places, with their clusters. */
+static void scatter_seen(tilted_head *head) {
+    const int rank = head->size->rank;
+    int32_t *clusters = head->state.key_clusters;
+    float *coordinates = head->slot->coordinates;
+    int64_t from = head->seen;
+    for (int64_t l = head->view.keys - 1; l >= 0 && head->seen < head->view.keys; l--) {
+        if (hides_key(tilted_bias(head, l))) {
+            clusters[l] = -1;
+            continue;
+        }
+        clusters[l] = clusters[--from];
+        memmove(coordinates + l * rank, coordinates + from * rank,
+                sizeof(float) * (size_t)rank);
+    }
+}
+
 static void find_key_clusters(tilted_head *head, team workers) {
     const shoal_attention *attention = &head->call->plan->attention;
-    const int64_t S = head->view.keys;
+    const int64_t S = head->seen;
     int32_t *clusters = head->state.key_clusters;
     sh_tilted_find_coordinates(head, workers);
+    gather_seen(head);
     if (is_trivial(head)) {
         memset(clusters, 0, sizeof *clusters * (size_t)S);
     } else if (S <= head->size->M) {
@@ -221,7 +252,8 @@ static void find_key_clusters(tilted_head *head, team workers) {
                      head->size->rank, S, head->slot->stretch, attention->iterations,
                      attention->seed + 1000, clusters, NULL);
     }
-    sh_group_sort(&head->slot->keys, clusters, S);
+    scatter_seen(head);
+    sh_group_sort(&head->slot->keys, clusters, head->view.keys);
     sh_tilted_cut_keys(head);
     sh_tilted_find_plain(head);
 }
@@ -243,6 +275,8 @@ void sh_tilted_gather_keys(const tilted_head *head, int64_t first, int count,
                head->slot->coordinates + (int64_t)order[i] * rank,
                sizeof(float) * (size_t)rank);
     }
+    for (int i = 0; i < count && head->masks.key_bias; i++)
+        own->key_bias[i] = tilted_bias(head, order[i]);
 }
 
 static void square_coordinates(const tilted_head *head, int count, tilted_thread *own) {
@@ -288,6 +322,8 @@ static void attend_block(const tilted_head *head, query_panel *panel, int p,
     float *scores = own->dense->scores, *expected = own->expected;
     run->score(panel->queries, width, head->size->dim, own->key_rows, head->size->dim,
                count, scores);
+    if (head->masks.key_bias)
+        run->add_to_rows(own->key_bias, 1, width, count, scores);
     run->score(own->variances + (int64_t)p * rank * run->panel, width, rank,
                own->half_squares, rank, count, expected);
     for (int i = 0; i < count * width; i++)
@@ -384,18 +420,21 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     tilted_head head = sh_tilted_head_of(call, b, h, slot);
-    const int64_t n = head.view.queries, S = head.view.keys;
+    const int64_t n = head.view.queries, S = head.seen;
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
     memset(head.state.pool_counts, 0, sizeof(int32_t) * (size_t)head.size->C);
     if (call->plan->with_backward) {
         head.state.live[0] = (int32_t)n;
-        head.state.live[1] = (int32_t)S;
+        head.state.live[1] = (int32_t)head.view.keys;
+        head.state.live[2] = (int32_t)S;
     }
     find_metric(&head);
     find_groups(&head, workers);
-    if (n == 0 || S == 0)
+    if (n == 0 || S == 0) {
+        memset(head.state.key_clusters, -1, sizeof(int32_t) * (size_t)head.view.keys);
         return;
+    }
     const int64_t used = head.slot->sorted.used;
     sh_tilted_count_blocks(&head);
     sh_team_run(workers, used, group_task, &head);

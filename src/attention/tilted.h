@@ -17,7 +17,10 @@
  * coordinates of the keys and their clusters -> one pass of the centroids over the keys,
  * with sums for every key cluster and the pool of keys that blocks choose from -> block
  * by block: X, what is left of the sums, and a softmax over X and M more key-value
- * pairs. */
+ * pairs.
+ *
+ * Keys may have a bias: it is part of s_il and of s_jl. A key that it hides is in no
+ * cluster and no sample; it is not there, but for its place among near positions. */
 #ifndef SHOAL_ATTENTION_TILTED_H
 #define SHOAL_ATTENTION_TILTED_H
 
@@ -32,7 +35,7 @@
 typedef struct {
     int32_t *groups;       /* [N] */
     int32_t *order;        /* [N]: by group, and block after block */
-    int32_t *key_clusters; /* [S] */
+    int32_t *key_clusters; /* [S], -1: hidden */
     float *projection;     /* [r + 1][D]: P', and the keys' centre */
     float *dual;           /* [r][D]: Z' */
     float *centroids;      /* [C][D] */
@@ -44,7 +47,7 @@ typedef struct {
     uint16_t *exact;       /* [blocks][k]: X, as places in the group's pool */
     /* Plans with backward only: */
     float *log_sums; /* [N]: log of the softmax's sum */
-    int32_t *live;   /* [2]: queries and keys that there were */
+    int32_t *live;   /* [3]: queries and keys that there were, and keys not hidden */
 } tilted_state;
 
 /* The sizes that a plan's arrays have, or the numbers that a sequence goes by, which are
@@ -96,6 +99,7 @@ typedef struct {
     lloyd_thread lloyd;
     /* One block of keys of a cluster: */
     float *key_rows;     /* [KEY_BLOCK][D] */
+    float *key_bias;     /* [KEY_BLOCK] */
     float *wide_rows;    /* [KEY_BLOCK][Dv + r] */
     float *half_squares; /* [KEY_BLOCK][r]: of z */
     float *variances;    /* [panels][r][panel] */
@@ -113,6 +117,7 @@ typedef struct {
     float *group_shift;   /* [r + 1]: projection of the centroid */
     /* One block of members: */
     int32_t *keys;           /* [k]: X */
+    float *exact_bias;       /* [k]: its keys' */
     uint64_t *is_exact;      /* [S bits]: X */
     float *rest;             /* [M][Dv + r]: mean of what is left of the clusters */
     int32_t *exact_clusters; /* [k] */
@@ -150,12 +155,14 @@ typedef struct {
     float *member_q, *member_dout; /* [panel][D], [panel][Dv] */
     float *grad_exact_keys;        /* [k][D] */
     float *grad_values;            /* [k + M][Dv + r] */
+    float *grad_exact_bias;        /* [k] */
     float *grad_scores;            /* [k][r + 1]: of z and of s_jl */
     float *grad_rows;              /* [r + 1][D]: Z' and scale c_j */
     float *grad_shift;             /* [r + 1][panel] */
     float *block_mass;             /* [M] */
     float *grad_centroid;          /* [D] */
     float *key_grads;              /* [KEY_BLOCK][D] */
+    float *bias_grads;             /* [KEY_BLOCK] */
     float *wide_grads;             /* [KEY_BLOCK][Dv + r] */
 } tilted_thread;
 
@@ -176,6 +183,8 @@ typedef struct {
     tilted_slot *slot;
     tilted_state state;
     head_view view;
+    score_masks masks; /* where keys have a bias */
+    int64_t seen;      /* keys that are not hidden */
     float scale;
     row_view out;
     row_view dout, dq, dk, dv; /* backward */
@@ -220,6 +229,10 @@ query_panel *sh_tilted_load_members(const tilted_head *head, int64_t first, int6
    have in the rest. Returns how many rows of scores there are. */
 int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
                             const query_panel *panel, tilted_thread *own);
+
+static inline float tilted_bias(const tilted_head *head, int64_t l) {
+    return head->masks.key_bias ? head->masks.key_bias[l * head->masks.key_bias_step] : 0;
+}
 
 /* Keys near query i: first .. last - 1. */
 static inline int64_t tilted_near_first(const tilted_head *head, int64_t i) {

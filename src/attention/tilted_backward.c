@@ -11,7 +11,8 @@
  * Blocks add up, for every group and key cluster, what the pass of the centroids over the
  * keys then gives to every key: G and Q, which multiply v_l and z_l, and a number gamma:
  *     ds_jl = e (G . v_l + Q . z_l - gamma), dv_l = e G, dz_l = e Q,  e = e^(s_jl - top)
- * and what X had no part in is taken back block by block. */
+ * and what X had no part in is taken back block by block. A bias of key l is part of s_il
+ * and of s_jl, and has the sum of their gradients. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,6 +29,20 @@ static void add_scaled(float *restrict to, float factor, const float *restrict f
 static void add_row(row_view to, int64_t l, float factor, const float *from, int n) {
     if (to.data)
         add_scaled(to.data + l * to.stride, factor, from, n);
+}
+
+/* What a score's gradient is for its key's bias. */
+static void add_bias_slope(const tilted_head *head, int64_t l, float slope) {
+    if (head->masks.dkey_bias)
+        head->masks.dkey_bias[l * head->masks.dkey_bias_step] += slope;
+}
+
+/* slopes [count][width] times scale: gradients of keys' biases, summed over lanes. */
+static void sum_bias_slopes(const tilted_head *head, const float *slopes, int width,
+                            int lanes, int count, float *sums) {
+    const float by = 1 / head->scale;
+    if (head->masks.dkey_bias)
+        head->run->spread(slopes, width, lanes, &by, 0, 1, count, sums, 1);
 }
 
 /* Where the parts of a panel's scores and slopes begin. */
@@ -52,7 +67,8 @@ static float *near_rows(const member_panel *now, float *rows) {
 /* ---- A query that forward computed key by key -------------------------------------- */
 
 /* Scores of keys first .. of the lane's query: its own on X and near keys, which
-   direct_exact tells, else the centroid's, tilted. */
+   direct_exact tells, else the centroid's, tilted. Hidden keys count as exact here:
+   no rest has them. */
 static void score_directly(const tilted_head *head, int64_t j, int64_t i, int lane,
                            int width, int64_t first, int count, tilted_thread *own) {
     const row_view q = head->view.q, k = head->view.k;
@@ -63,10 +79,11 @@ static void score_directly(const tilted_head *head, int64_t j, int64_t i, int la
     for (int a = 0; a < count; a++) {
         const int64_t l = first + a, m = head->state.key_clusters[l];
         own->direct_exact[a] =
-            (head->size->near > 0 && llabs(l - i) <= head->size->near) ||
+            m < 0 || (head->size->near > 0 && llabs(l - i) <= head->size->near) ||
             tilted_is_exact(own, l);
         scores[a] = head->scale * (own->direct_exact[a] ? scores[a] : shared[a]) +
-                    (own->direct_exact[a] ? 0 : own->tilts[m * width + lane]);
+                    (own->direct_exact[a] ? 0 : own->tilts[m * width + lane]) +
+                    tilted_bias(head, l);
     }
 }
 
@@ -99,8 +116,9 @@ static void direct_tilts(const tilted_head *head, const member_panel *now, int l
         const int count = (int)min(KEY_BLOCK, head->view.keys - first);
         weigh_directly(head, now, lane, first, count, own);
         for (int a = 0; a < count; a++)
-            tilts[head->state.key_clusters[first + a] * width + lane] +=
-                own->direct_slopes[a];
+            if (!own->direct_exact[a])
+                tilts[head->state.key_clusters[first + a] * width + lane] +=
+                    own->direct_slopes[a];
     }
 }
 
@@ -114,6 +132,7 @@ static void direct_scatter(const tilted_head *head, const member_panel *now, int
         const int count = (int)min(KEY_BLOCK, head->view.keys - first);
         weigh_directly(head, now, lane, first, count, own);
         for (int a = 0; a < count; a++) {
+            add_bias_slope(head, first + a, own->direct_slopes[a]);
             own->direct_slopes[a] *= head->scale;
             add_row(head->dv, first + a, own->direct_weights[a], dout,
                     head->size->value_dim);
@@ -227,8 +246,9 @@ static void near_tilts(const tilted_head *head, const member_panel *now,
         const int64_t first = tilted_near_first(head, now->members[i]);
         const int64_t last = tilted_near_last(head, now->members[i]);
         for (int64_t l = first; l < last; l++)
-            tilts[head->state.key_clusters[l] * width + i] -=
-                own->unused[(l - first) * width + i];
+            if (head->state.key_clusters[l] >= 0)
+                tilts[head->state.key_clusters[l] * width + i] -=
+                    own->unused[(l - first) * width + i];
     }
 }
 
@@ -297,6 +317,7 @@ static void add_to_block(const tilted_head *head, const member_panel *now,
     float *pairs = own->grad_values + (int64_t)now->count * wide;
     run->spread(own->slopes, width, live, own->member_q, dim, dim, now->count,
                 own->grad_exact_keys, dim);
+    sum_bias_slopes(head, own->slopes, width, live, now->count, own->grad_exact_bias);
     run->spread(own->scores, width, live, own->member_dout, Dv, Dv,
                 now->count + now->pairs, own->grad_values, wide);
     run->spread(pair_rows(now, own->slopes), width, live, own->shift_rows, rank, rank,
@@ -326,6 +347,7 @@ static void scatter_near(const tilted_head *head, const member_panel *now,
             add_row(head->dk, l, head->scale * slopes[at],
                     own->member_q + (int64_t)i * dim, dim);
             add_row(head->dk, l, -head->scale * own->unused[at], c, dim);
+            add_bias_slope(head, l, slopes[at] - own->unused[at]);
         }
     }
     for (int i = 0; i < now->panel->count && now->directs > 0; i++)
@@ -381,7 +403,9 @@ static void correct_exact(const tilted_head *head, int64_t j, int count,
             slope += ordered_dot(row + Dv,
                                  head->slot->coordinates + (int64_t)own->keys[x] * rank,
                                  rank);
-        own->exact_scores[x] = -head->scale * weight * (slope - own->block_mass[m]);
+        const float dscore = -weight * (slope - own->block_mass[m]);
+        own->exact_scores[x] = head->scale * dscore;
+        own->grad_exact_bias[x] += dscore;
         add_scaled(grad, -weight, row, own->weighted[m] ? wide : Dv);
         memcpy(own->grad_scores + (int64_t)x * (rank + 1), grad + Dv,
                sizeof(float) * (size_t)rank);
@@ -407,6 +431,7 @@ static void scatter_block(const tilted_head *head, int64_t j, int count,
         add_row(head->dk, own->keys[x], 1,
                 own->grad_exact_keys + (int64_t)x * head->size->dim, head->size->dim);
         add_row(head->dv, own->keys[x], 1, own->grad_values + (int64_t)x * wide, Dv);
+        add_bias_slope(head, own->keys[x], own->grad_exact_bias[x]);
     }
     for (int64_t m = 0; m < M; m++) {
         const float *row = own->grad_values + (count + m) * wide;
@@ -446,6 +471,7 @@ static void block_task(void *shared, int64_t b, int thread) {
     const int count = sh_tilted_load_block(head, j, b, own);
     memset(own->grad_exact_keys, 0, sizeof(float) * (size_t)(count * head->size->dim));
     memset(own->grad_values, 0, sizeof(float) * (size_t)((count + M) * head->size->wide));
+    memset(own->grad_exact_bias, 0, sizeof(float) * (size_t)count);
     memset(own->block_mass, 0, sizeof(float) * (size_t)M);
     memset(own->grad_centroid, 0, sizeof(float) * (size_t)head->size->dim);
     member_panel now = {.j = j,
@@ -491,6 +517,8 @@ static void keys_backward(const tilted_head *head, int64_t m, int count,
     const int64_t M = head->size->M;
     float *scores = own->dense->scores, *slopes = own->dense->slopes;
     run->score(panel->queries, width, dim, own->key_rows, dim, count, scores);
+    if (head->masks.key_bias)
+        run->add_to_rows(own->key_bias, 1, width, count, scores);
     run->score(panel->grad_out, width, wide, own->wide_rows, wide, count, slopes);
     run->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
                        panel->delta, head->scale);
@@ -500,6 +528,7 @@ static void keys_backward(const tilted_head *head, int64_t m, int count,
                 count, own->wide_grads, wide);
     run->spread(slopes, width, panel->count, head->state.centroids + panel->first * dim,
                 dim, dim, count, own->key_grads, dim);
+    sum_bias_slopes(head, slopes, width, panel->count, count, own->bias_grads);
 }
 
 /* Coordinates' gradients become the keys'; rows go to their places. */
@@ -518,6 +547,7 @@ static void scatter_keys(const tilted_head *head, int64_t m, int64_t first, int 
         const int64_t l = head->slot->keys.order[first + i];
         add_row(head->dk, l, 1, own->key_grads + (int64_t)i * dim, dim);
         add_row(head->dv, l, 1, own->wide_grads + (int64_t)i * wide, Dv);
+        add_bias_slope(head, l, own->bias_grads[i]);
     }
 }
 
@@ -536,6 +566,7 @@ static void chunk_backward(const tilted_head *head, int64_t chunk, int panels,
             sh_tilted_gather_keys(head, key, some, own);
             memset(own->key_grads, 0, sizeof(float) * (size_t)(some * head->size->dim));
             memset(own->wide_grads, 0, sizeof(float) * (size_t)(some * head->size->wide));
+            memset(own->bias_grads, 0, sizeof(float) * (size_t)some);
             for (int p = 0; p < panels; p++)
                 keys_backward(head, m, some, &panel[p], own);
             scatter_keys(head, m, key, some, with_plain, own);
@@ -624,7 +655,7 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
     const kv_head_view own = sh_start_kv_head(call, unit);
     for (int64_t h = own.first; h < own.last; h++) {
         tilted_head head = sh_tilted_head_of(call, own.b, h, slot);
-        const int64_t n = head.view.queries, S = head.view.keys;
+        const int64_t n = head.view.queries, S = head.seen;
         head.dk = own.dk;
         head.dv = own.dv;
         head.dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h);

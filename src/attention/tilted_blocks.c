@@ -225,6 +225,8 @@ static int name_exact(const tilted_head *head, int64_t j, int64_t b, tilted_thre
         own->is_exact[l / 64] |= (uint64_t)1 << (l % 64);
         own->exact_clusters[x] = head->state.key_clusters[l];
     }
+    for (int x = 0; x < count && head->masks.key_bias; x++)
+        own->exact_bias[x] = tilted_bias(head, own->keys[x]);
     return count;
 }
 
@@ -243,6 +245,8 @@ static void weigh_exact(const tilted_head *head, int64_t j, int count,
         minus[x] = -1;
         none[x] = 0;
     }
+    if (head->masks.key_bias)
+        head->run->add(count, own->exact_bias, own->exact_weights);
     head->run->softmax_slope(own->exact_weights, none, width, 1, tops, minus, none, 0);
 }
 
@@ -301,6 +305,18 @@ static void prefetch_near(const tilted_head *head, row_view x, int dim, int64_t 
                   tilted_near_last(head, i) - first, dim);
 }
 
+/* Near keys of the panel's lane: their bias is in both of their scores. */
+static void bias_near(const tilted_head *head, int lane, int width, int64_t i,
+                      float *scores, tilted_thread *own) {
+    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
+    for (int64_t l = first; l < last; l++) {
+        if (head->state.key_clusters[l] < 0 || tilted_is_exact(own, l))
+            continue;
+        scores[(l - first) * width + lane] += tilted_bias(head, l);
+        own->hidden[(l - first) * width + lane] += tilted_bias(head, l);
+    }
+}
+
 /* Near keys of the panel's lane: their own scores, and those that they have in the
    rest. */
 static void score_near(const tilted_head *head, int64_t j, int lane, int width, int64_t i,
@@ -314,12 +330,15 @@ static void score_near(const tilted_head *head, int64_t j, int lane, int width, 
                         head->state.centroids + j * dim, mine, shared);
     for (int64_t a = 0; a < rows; a++) {
         const int64_t l = first + a;
-        const int there = l < last && !tilted_is_exact(own, l);
-        const int64_t m = there ? head->state.key_clusters[l] : 0;
+        const int64_t m =
+            l < last && !tilted_is_exact(own, l) ? head->state.key_clusters[l] : -1;
+        const int there = m >= 0;
         scores[a * width + lane] = there ? head->scale * mine[a] : no_score;
         own->hidden[a * width + lane] =
             there ? head->scale * shared[a] + own->tilts[m * width + lane] : no_score;
     }
+    if (head->masks.key_bias)
+        bias_near(head, lane, width, i, scores, own);
 }
 
 int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
@@ -331,6 +350,8 @@ int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
     float *scores = own->scores + (int64_t)count * width;
     run->score_at(panel->queries, width, dim, head->view.k.data, head->view.k.stride,
                   own->keys, count, own->scores);
+    if (head->masks.key_bias)
+        run->add_to_rows(own->exact_bias, 1, width, count, own->scores);
     run->score(own->shift, width, rank, own->rest + head->size->value_dim, wide, M,
                own->tilts);
     for (int m = 0; m < M; m++)
@@ -370,8 +391,9 @@ static void load_tail(const tilted_head *head, int64_t j, int64_t m, tilted_thre
                            head->state.centroids + j * dim, scores);
         const float before = top;
         for (int x = 0; x < count; x++) {
-            scores[x] = bit_of(own->is_pooled, keys[x]) ? -INFINITY
-                                                        : head->scale * scores[x];
+            scores[x] = bit_of(own->is_pooled, keys[x])
+                            ? -INFINITY
+                            : head->scale * scores[x] + tilted_bias(head, keys[x]);
             top = scores[x] > top ? scores[x] : top;
         }
         const float keep = expf(before - top);
@@ -452,13 +474,14 @@ static int add_near_directly(direct_sum *total, int64_t j, int64_t i, int lane,
                         head->state.centroids + j * head->size->dim, own->near_weights,
                         shared);
     for (int64_t l = first; l < last; l++) {
-        if (tilted_is_exact(own, l))
+        if (head->state.key_clusters[l] < 0 || tilted_is_exact(own, l))
             continue;
-        own->direct_scores[count] = head->scale * own->near_weights[l - first];
+        const float bias = tilted_bias(head, l);
+        own->direct_scores[count] = head->scale * own->near_weights[l - first] + bias;
         keys[count++] = (int32_t)l;
         if (bit_of(own->is_pooled, l))
             continue;
-        own->hidden[hiding] = head->scale * shared[l - first] +
+        own->hidden[hiding] = head->scale * shared[l - first] + bias +
                               own->tilts[head->state.key_clusters[l] * width + lane];
         own->hidden_keys[hiding++] = (int32_t)l;
     }
@@ -479,7 +502,7 @@ static void add_pool_directly(direct_sum *total, int64_t j, int64_t i, int lane,
         if (tilted_is_exact(own, l) || llabs(l - i) <= near)
             continue;
         own->direct_scores[count] = head->scale * own->pool_direct[x] +
-                                    own->tilts[m * width + lane];
+                                    tilted_bias(head, l) + own->tilts[m * width + lane];
         own->direct_keys[count++] = (int32_t)l;
     }
     add_direct(total, own->direct_scores, count, 1, head->view.v, own->direct_keys);
@@ -498,7 +521,7 @@ static void attend_directly(const tilted_head *head, int64_t j, int count, int l
     head->run->dots_at(k.data, k.stride, own->keys, count, head->size->dim,
                        q.data + i * q.stride, scores);
     for (int x = 0; x < count; x++)
-        scores[x] *= head->scale;
+        scores[x] = head->scale * scores[x] + tilted_bias(head, own->keys[x]);
     add_direct(&total, scores, count, 1, head->view.v, own->keys);
     if (tilted_near_rows(head, j) > 0)
         hiding = add_near_directly(&total, j, i, lane, width);

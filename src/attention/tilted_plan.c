@@ -16,26 +16,32 @@ static int points_of(int64_t N, int64_t block) {
     return (int)max(1, min(most, block / 2));
 }
 
-/* Of a sequence of n queries and S keys: its numbers are what they would be alone. */
-static tilted_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S) {
+static shoal_attention resolved(const shoal_plan *plan, int64_t n, int64_t S) {
     shoal_problem problem = plan->problem;
     problem.queries = n;
     problem.keys = S;
-    const shoal_attention a = sh_attention_resolve(&plan->asked, &problem);
+    return sh_attention_resolve(&plan->asked, &problem);
+}
+
+/* Of a sequence of n queries and S keys, some of them perhaps hidden: its numbers are
+   what they would be alone, and without those. Near are positions, hidden or not. */
+static tilted_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S,
+                               int64_t seen) {
+    const shoal_attention a = resolved(plan, n, seen);
     tilted_sizes size = {.C = a.clusters,
                          .N = plan->problem.queries,
                          .S = plan->problem.keys,
-                         .dim = (int)problem.dim,
-                         .value_dim = (int)problem.value_dim,
-                         .rank = (int)min(a.rank, problem.dim)};
-    size.M = max(1, min(a.keyclusters, S));
-    size.k = min(a.topk, S);
-    size.p = min(max(a.pool, size.k), S);
+                         .dim = (int)plan->problem.dim,
+                         .value_dim = (int)plan->problem.value_dim,
+                         .rank = (int)min(a.rank, plan->problem.dim)};
+    size.M = max(1, min(a.keyclusters, seen));
+    size.k = min(a.topk, seen);
+    size.p = min(max(a.pool, size.k), seen);
     size.block = (int)min(a.block, max(1, n));
     size.points = points_of(n, size.block);
     size.each = (int)ceil_divide(size.block, size.points);
     size.leaf = (int)max(size.each, min(8, size.block / 2));
-    size.near = (int)(n == S ? min(a.near, S) : 0);
+    size.near = (int)(n == S ? min(resolved(plan, n, S).near, S) : 0);
     size.wide = size.value_dim + size.rank;
     size.blocks = ceil_divide(n, size.block) + min(size.C, n);
     return size;
@@ -57,11 +63,11 @@ static void widen(tilted_sizes *most, const tilted_sizes *size) {
 static tilted_sizes sizes_of(const shoal_plan *plan) {
     static const int64_t ends[] = {1023, 4095, 8191, 16383, INT64_MAX};
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
-    tilted_sizes most = numbers_of(plan, N, S);
+    tilted_sizes most = numbers_of(plan, N, S, S);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const int64_t n = min(N, ends[i]);
-        const tilted_sizes any = numbers_of(plan, n, S);
-        const tilted_sizes aligned = numbers_of(plan, min(n, S), min(n, S));
+        const tilted_sizes any = numbers_of(plan, n, S, S);
+        const tilted_sizes aligned = numbers_of(plan, min(n, S), min(n, S), min(n, S));
         widen(&most, &any);
         widen(&most, &aligned);
     }
@@ -100,7 +106,7 @@ static void place_state(tilted_state *state, const tilted_sizes *size, int64_t h
     if (!with_backward)
         return;
     state->log_sums = floats(place, heads, size->N);
-    state->live = sh_reserve(place, sh_mul_checked(heads, 2), sizeof(int32_t));
+    state->live = sh_reserve(place, sh_mul_checked(heads, 3), sizeof(int32_t));
 }
 
 static tilted_state state_at(const shoal_plan *plan, block_layout *place) {
@@ -168,12 +174,14 @@ static void place_backward_thread(tilted_thread *own, const tilted_sizes *size,
     own->member_dout = floats(work, width, size->value_dim);
     own->grad_exact_keys = floats(work, size->k, size->dim);
     own->grad_values = floats(work, size->k + size->M, size->wide);
+    own->grad_exact_bias = floats(work, size->k, 1);
     own->grad_scores = floats(work, size->k, r + 1);
     own->grad_rows = floats(work, r + 1, size->dim);
     own->grad_shift = floats(work, r + 1, width);
     own->block_mass = floats(work, size->M, 1);
     own->grad_centroid = floats(work, size->dim, 1);
     own->key_grads = floats(work, KEY_BLOCK, size->dim);
+    own->bias_grads = floats(work, KEY_BLOCK, 1);
     own->wide_grads = floats(work, KEY_BLOCK, size->wide);
 }
 
@@ -189,6 +197,7 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     sh_halving_place(&own->halving, plan->kernels, size->rank, work);
     own->ordered_rows = floats(work, min(size->N, HALVING_MOST), r);
     own->key_rows = floats(work, KEY_BLOCK, size->dim);
+    own->key_bias = floats(work, KEY_BLOCK, 1);
     own->wide_rows = floats(work, KEY_BLOCK, size->wide);
     own->half_squares = floats(work, KEY_BLOCK, r);
     own->variances = floats(work, PANELS * width, r);
@@ -204,6 +213,7 @@ static void place_thread(tilted_thread *own, const shoal_plan *plan,
     own->group_logs = floats(work, size->M, 1);
     own->group_shift = floats(work, r + 1, 1);
     own->keys = sh_reserve(work, size->k, sizeof(int32_t));
+    own->exact_bias = floats(work, size->k, 1);
     own->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
     own->rest = floats(work, size->M, size->wide);
     own->exact_scores = floats(work, size->k, 1);
@@ -287,7 +297,7 @@ static tilted_state state_of(const tilted_state *all, const tilted_sizes *size,
                           .pool_counts = all->pool_counts + at * size->C,
                           .exact = all->exact + at * size->blocks * size->k,
                           .log_sums = all->log_sums + at * size->N,
-                          .live = all->live + 2 * at};
+                          .live = all->live + 3 * at};
 }
 
 /* The slot's parts that have one of each group or key cluster. */
@@ -305,7 +315,12 @@ tilted_head sh_tilted_head_of(const attention_call *call, int64_t b, int64_t h,
                         .scale = plan->problem.scale,
                         .view = sh_view_of(call, b, h)};
     head.slot = &head.work->slots[slot];
-    head.slot->size = numbers_of(plan, head.view.queries, head.view.keys);
+    head.seen = head.view.keys;
+    if (sh_masks_exist(call)) {
+        head.masks = sh_masks_of(call, &head.view);
+        head.seen = sh_masks_seen(&head.masks, head.view.keys);
+    }
+    head.slot->size = numbers_of(plan, head.view.queries, head.view.keys, head.seen);
     if (call->inputs->groups)
         head.slot->size.C = head.work->size.C;
     count_parts(head.slot);
@@ -367,6 +382,10 @@ static tilted_state choices_of(const shoal_plan *plan, const void *state, int64_
     return own;
 }
 
+static tilted_sizes live_numbers(const shoal_plan *plan, const tilted_state *own) {
+    return numbers_of(plan, own->live[0], own->live[1], own->live[2]);
+}
+
 shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t head,
                              shoal_tilt *tilt) {
     if (!keeps_choices(plan, head) || !tilt)
@@ -374,7 +393,7 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
                        "shoal_plan_tilt: not a plan of shoal-C with key clusters and "
                        "SHOAL_WITH_BACKWARD, or no such head");
     const tilted_state own = choices_of(plan, state, head);
-    const tilted_sizes size = numbers_of(plan, own.live[0], own.live[1]);
+    const tilted_sizes size = live_numbers(plan, &own);
     *tilt = (shoal_tilt){.rank = size.rank,
                          .near = size.near,
                          .key_clusters = own.key_clusters,
@@ -403,11 +422,11 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
         query >= plan->problem.queries)
         return 0;
     const tilted_state own = choices_of(plan, state, head);
-    const tilted_sizes size = numbers_of(plan, own.live[0], own.live[1]);
+    const tilted_sizes size = live_numbers(plan, &own);
     const int32_t j = own.groups[query];
     for (int64_t x = 0; x < plan->attention.topk; x++)
         keys[x] = -1;
-    if (j < 0 || own.live[1] == 0)
+    if (j < 0 || own.live[2] == 0)
         return 0;
     const uint16_t *places = own.exact + block_of(&size, &own, query) * size.k;
     const int64_t count = min(size.k, own.pool_counts[j]);

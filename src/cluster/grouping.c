@@ -7,6 +7,7 @@ void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n) {
     memset(offsets, 0, ((size_t)sorted->clusters + 1) * sizeof *offsets);
     for (int64_t i = 0; i < n; i++)
         offsets[groups[i] + 1]++;
+    offsets[0] = 0;
     sorted->used = 0;
     for (int32_t j = 0; j < sorted->clusters; j++) {
         if (offsets[j + 1] > 0)
@@ -22,7 +23,8 @@ void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t *offsets = sorted->offsets;
     sh_group_count(sorted, groups, n);
     for (int64_t i = 0; i < n; i++)
-        sorted->order[offsets[groups[i]]++] = (int32_t)i;
+        if (groups[i] >= 0)
+            sorted->order[offsets[groups[i]]++] = (int32_t)i;
     for (int32_t j = sorted->clusters; j > 0; j--)
         offsets[j] = offsets[j - 1];
     offsets[0] = 0;

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Members of group j: order[offsets[j]] .. order[offsets[j + 1] - 1], ascending. */
+/* Members of group j: order[offsets[j]] .. order[offsets[j + 1] - 1], ascending. Who is
+   in group -1 is in none. */
 typedef struct {
     int32_t clusters;
     int32_t *offsets; /* [clusters + 1] */

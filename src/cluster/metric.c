@@ -53,18 +53,34 @@ static void multiply_by_itself(metric_work *work, const kernel_table *table, int
     }
 }
 
-static void covariance(metric_work *work, const kernel_table *table, const float *x,
-                       int64_t stride, int64_t n, float *out) {
+static int is_hidden(const metric_rows *x, int64_t i) {
+    return x->bias && hides_key(x->bias[i * x->bias_step]);
+}
+
+/* An even sample of those that are there; returns how many. */
+static int64_t sample_rows(const metric_rows *x, int32_t rows[METRIC_SAMPLE]) {
+    int64_t n = x->count, taken = 0, seen = 0;
+    for (int64_t i = 0; i < x->count && x->bias; i++)
+        n -= is_hidden(x, i);
+    const int64_t wanted = n < METRIC_SAMPLE ? n : METRIC_SAMPLE;
+    for (; taken < wanted && !x->bias; taken++)
+        rows[taken] = (int32_t)(taken * n / wanted);
+    for (int64_t i = 0; taken < wanted; i++)
+        if (!is_hidden(x, i) && seen++ == taken * n / wanted)
+            rows[taken++] = (int32_t)i;
+    return taken;
+}
+
+static void covariance(metric_work *work, const kernel_table *table, const metric_rows *x,
+                       float *out) {
     const int D = work->dim;
-    const int64_t taken = n < METRIC_SAMPLE ? n : METRIC_SAMPLE;
     int32_t rows[METRIC_SAMPLE] = {0};
-    for (int64_t i = 0; i < taken; i++)
-        rows[i] = (int32_t)(i * n / taken);
-    table->sum_rows(x, stride, rows, NULL, taken, D, work->mean);
+    const int64_t taken = sample_rows(x, rows);
+    table->sum_rows(x->data, x->stride, rows, NULL, taken, D, work->mean);
     for (int d = 0; d < D && taken > 0; d++)
         work->mean[d] /= (float)taken;
     for (int64_t i = 0; i < taken; i++) {
-        const float *row = x + rows[i] * stride;
+        const float *row = x->data + rows[i] * x->stride;
         float *centred = work->sample + i * D;
         for (int d = 0; d < D; d++)
             centred[d] = row[d] - work->mean[d];
@@ -173,13 +189,12 @@ static void start_basis(metric_work *work) {
     }
 }
 
-void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
-                    int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
-                    int64_t queries) {
+void sh_metric_find(metric_work *work, const kernel_table *table, metric_rows keys,
+                    metric_rows queries) {
     const int D = work->dim, rank = work->rank;
-    covariance(work, table, k, k_stride, keys, work->keys);
+    covariance(work, table, &keys, work->keys);
     memcpy(work->centre, work->mean, sizeof(float) * (size_t)D);
-    covariance(work, table, q, q_stride, queries, work->queries);
+    covariance(work, table, &queries, work->queries);
     const float root = balance(work->keys, D);
     balance(work->queries, D);
     factorise(work->keys, D);

@@ -35,9 +35,16 @@ typedef struct {
 void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
                      block_layout *place);
 
-void sh_metric_find(metric_work *work, const kernel_table *table, const float *k,
-                    int64_t k_stride, int64_t keys, const float *q, int64_t q_stride,
-                    int64_t queries);
+/* Rows of queries or keys. Those that their bias hides are not there. */
+typedef struct {
+    const float *data;
+    int64_t stride, count;
+    const float *bias; /* or NULL */
+    int64_t bias_step;
+} metric_rows;
+
+void sh_metric_find(metric_work *work, const kernel_table *table, metric_rows keys,
+                    metric_rows queries);
 
 /* After sh_metric_find: Z' [rank][dim] = (P'CqP)^-1 P'Cq. */
 void sh_metric_dual(metric_work *work, const kernel_table *table, float *dual);

@@ -111,9 +111,12 @@ static void check_task(void *shared, int64_t task, int thread) {
     if (first == 0)
         check->lengths[unit] = squared_length(out, view.queries, dim);
     memset(errors, 0, sizeof *errors * (size_t)count);
-    if (view.queries == 0 || view.keys == 0)
+    const score_masks masks = sh_masks_of(call, &view);
+    if (view.queries == 0 || sh_masks_seen(&masks, view.keys) == 0)
         return;
-    const dense_keys keys = sh_dense_keys_of(call->plan, &view);
+    dense_keys keys = sh_dense_keys_of(call->plan, &view);
+    if (sh_masks_exist(call))
+        keys.masks = &masks;
     dense_scratch *scratch = &check->dense[thread];
     query_panel *panel = scratch->panels;
     drawn_marks drawn;

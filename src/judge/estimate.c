@@ -92,11 +92,14 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
             compare_head(mine, view.queries, problem->value_dim, NULL, NULL);
         if (!plan)
             continue;
+        const score_masks masks = sh_masks_of(call, &view);
         const shoal_inputs inputs = {.q = view.q.data,
                                      .k = view.k.data,
                                      .v = view.v.data,
                                      .query_lengths = &view.queries,
-                                     .key_lengths = &view.keys};
+                                     .key_lengths = &view.keys,
+                                     .key_bias = masks.key_bias,
+                                     .key_bias_strides = {1, 0, masks.key_bias_step}};
         const shoal_status status = shoal_forward(plan, &inputs, guided);
         if (status != SHOAL_OK)
             return status;

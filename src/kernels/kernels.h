@@ -36,6 +36,12 @@ enum {
    -inf, the largest would be too, and exp(-inf - -inf) is NaN. */
 #define LOWEST_SCORE (-FLT_MAX)
 
+/* A key with such a bias is seen by nobody: -inf, or PyTorch's way to mask, the lowest
+   number. */
+static inline int hides_key(float bias) {
+    return bias <= LOWEST_SCORE / 8;
+}
+
 /* The exponent of what cannot be, in CTC's numbers: far below every probability, and far
    from the ends of an int64_t. */
 #define CTC_NEVER (-(INT64_C(1) << 40))

@@ -247,9 +247,11 @@ static void sharp_groups(void **state) {
                                  "shoal-4:topk=5,keyclusters=1,pool=10,rank=2",
                                  "shoal-4:topk=5,keyclusters=1,pool=10,rank=2,near=2"};
     const float centre = 16, apart = 16;
-    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++)
+    for (int64_t at = 0; at < 2 * COUNT_OF(kinds); at++)
         for (int isa = 0; test_isa(isa); isa++) {
+            const int64_t kind = at / 2;
             case_spec spec = {.attention = spelled(kinds[kind]),
+                              .key_bias = at % 2 ? PAIRS_SHARED : PAIRS_NONE,
                               .batch = 1,
                               .heads = 1,
                               .queries = kind == 4 ? 60 : 40,

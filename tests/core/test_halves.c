@@ -31,7 +31,7 @@ static case_spec random_spec(const char *kind, uint64_t seed) {
                       .ragged = test_pick(seed, 6, 0, 1) == 0,
                       .queries = CHOOSE(LENGTHS, seed, 7),
                       .keys = CHOOSE(LENGTHS, seed, 8)};
-    if (facts_of(spec.attention.kind)->has_key_bias && seed % 2)
+    if (seed % 2)
         spec.key_bias = PAIRS_SHARED;
     if (facts_of(spec.attention.kind)->has_masks && seed % 3 == 0) {
         spec.causal = true;

@@ -24,6 +24,18 @@ static pair_layout random_pairs(uint64_t seed, uint64_t stream) {
     return picked > 0 ? (pair_layout)picked : PAIRS_NONE;
 }
 
+/* With key clusters or without, and near positions. */
+static void vary_shoal(uint64_t seed, shoal_attention *attention) {
+    static const int32_t clusters[] = {0, 1, 3, 8, 24}, blocks[] = {1, 3, 8, 24};
+    if (attention->kind != SHOAL_SHOAL)
+        return;
+    attention->keyclusters = CHOOSE(clusters, seed, 30);
+    attention->rank = (int32_t)test_pick(seed, 31, 1, 6);
+    attention->block = CHOOSE(blocks, seed, 32);
+    attention->near = (int32_t)test_pick(seed, 33, 0, 4);
+    attention->pool = CHOOSE(TOPKS, seed, 34);
+}
+
 static case_spec random_spec(shoal_kind kind, uint64_t seed) {
     const int64_t heads = test_pick(seed, 1, 0, COUNT_OF(HEADS) - 1);
     case_spec spec = {.attention = facts_of(kind)->defaults,
@@ -58,6 +70,7 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
         spec.attention.topk = CHOOSE(TOPKS, seed, 13);
     if (spec.attention.window > 0)
         spec.attention.window = CHOOSE(TOPKS, seed, 14);
+    vary_shoal(seed, &spec.attention);
     if (spec.attention.rounds > 0)
         spec.attention.rounds = (int32_t)test_pick(seed, 17, 1, 4);
     return spec;
@@ -76,7 +89,8 @@ static void check_case(const case_spec *spec) {
 /* The state is the kind's facts. */
 static void check_kind(void **state) {
     shoal_kind kind = ((const shoal_kind_info *)*state)->defaults.kind;
-    for (uint64_t problem = 1; problem <= PROBLEMS_PER_KIND; problem++) {
+    const uint64_t count = kind == SHOAL_SHOAL ? 40 : PROBLEMS_PER_KIND;
+    for (uint64_t problem = 1; problem <= count; problem++) {
         case_spec spec = random_spec(kind, 1000 * (uint64_t)kind + problem);
         check_case(&spec);
     }
@@ -101,8 +115,6 @@ static case_spec long_spec(shoal_kind kind) {
 
 static void threads_do_not_matter(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
-        if (!facts_of((shoal_kind)kind)->has_key_bias)
-            continue;
         case_spec spec = long_spec((shoal_kind)kind);
         spec.key_bias = PAIRS_SHARED;
         spec.queries = spec.keys = 600;
@@ -259,8 +271,6 @@ static void no_key_is_left(void **state) {
                               .value_dim = 4,
                               .key_bias = PAIRS_WHOLE,
                               .seed = 9};
-            if (!facts_of(spec.attention.kind)->has_key_bias)
-                continue;
             attention_case c = case_create(&spec);
             for (int64_t l = 0; l < spec.keys; l++)
                 c.key_bias[l] = -INFINITY;
@@ -274,6 +284,106 @@ static void no_key_is_left(void **state) {
                 }
             case_destroy(&c);
         }
+}
+
+/* The same problem without the keys that are hidden. The caller destroys it. */
+static attention_case without_hidden(const attention_case *c) {
+    case_spec spec = c->spec;
+    int64_t to = 0;
+    spec.key_bias = PAIRS_NONE;
+    for (int64_t l = 0; l < c->spec.keys; l++)
+        spec.keys -= c->key_bias[l] == -INFINITY;
+    attention_case some = case_create(&spec);
+    memcpy(some.q.data, c->q.data, (size_t)c->q.elements * sizeof(float));
+    memcpy(some.dout.data, c->dout.data, (size_t)c->dout.elements * sizeof(float));
+    for (int64_t l = 0; l < c->spec.keys; l++) {
+        if (c->key_bias[l] == -INFINITY)
+            continue;
+        memcpy(tensor_row(&some.k, 0, 0, to), tensor_row(&c->k, 0, 0, l),
+               (size_t)spec.dim * sizeof(float));
+        memcpy(tensor_row(&some.v, 0, 0, to++), tensor_row(&c->v, 0, 0, l),
+               (size_t)spec.value_dim * sizeof(float));
+    }
+    return some;
+}
+
+static void check_rows(const float *a, const float *b, int64_t count) {
+    for (int64_t d = 0; d < count; d++)
+        assert_true(fabs((double)a[d] - (double)b[d]) < 1e-5);
+}
+
+static const float NOTHING[64] = {0};
+
+/* The rest of the keys have what they would have alone, also where numbers follow from
+   sizes; hidden ones have gradients of 0. */
+static void hidden_keys_are_absent(void **state) {
+    const char *const kinds[] = {"full",
+                                 "clustered-6",
+                                 "i-clustered-6:topk=9",
+                                 "i-clustered-6:topk=9,groups=keys,normaliser=query",
+                                 "shoal-6:topk=9,keyclusters=0",
+                                 "shoal-6:topk=2000,keyclusters=0",
+                                 "shoal-6:topk=9,keyclusters=3,block=8,pool=20",
+                                 "shoal-2000",
+                                 "shoal",
+                                 "auto"};
+    for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+        case_spec spec = {.attention = spelled(kinds[kind]),
+                          .batch = 1,
+                          .heads = 1,
+                          .queries = 700,
+                          .keys = 1450,
+                          .dim = 8,
+                          .value_dim = 7,
+                          .key_bias = PAIRS_WHOLE,
+                          .seed = 31};
+        attention_case all = case_create(&spec);
+        for (int64_t l = 0; l < spec.keys; l++)
+            all.key_bias[l] = l < 400 || l % 7 == 0 ? -INFINITY : 0;
+        attention_case some = without_hidden(&all);
+        case_run_on(NULL, 2, &all);
+        case_run_on(NULL, 2, &some);
+        for (int64_t i = 0; i < spec.queries; i++) {
+            check_rows(tensor_row(&all.out, 0, 0, i), tensor_row(&some.out, 0, 0, i), 7);
+            check_rows(tensor_row(&all.dq, 0, 0, i), tensor_row(&some.dq, 0, 0, i), 8);
+        }
+        for (int64_t l = 0, at = 0; l < spec.keys; l++) {
+            const bool gone = all.key_bias[l] == -INFINITY;
+            check_rows(tensor_row(&all.dk, 0, 0, l),
+                       gone ? NOTHING : tensor_row(&some.dk, 0, 0, at), 8);
+            check_rows(tensor_row(&all.dv, 0, 0, l),
+                       gone ? NOTHING : tensor_row(&some.dv, 0, 0, at), 7);
+            at += !gone;
+        }
+        case_destroy(&all);
+        case_destroy(&some);
+    }
+}
+
+/* auto's look at its error has the bias in what it compares with, and so has the error
+   estimate: here it hides half of the keys and moves the others. */
+static void auto_judges_with_the_bias(void **state) {
+    case_spec spec = {.attention = spelled("auto:tolerance=0.2"),
+                      .batch = 1,
+                      .heads = 2,
+                      .queries = 2048,
+                      .keys = 2048,
+                      .dim = 16,
+                      .value_dim = 16,
+                      .key_bias = PAIRS_SHARED,
+                      .seed = 5};
+    attention_case c = case_create(&spec);
+    for (int64_t l = 0; l < spec.keys; l++)
+        c.key_bias[l] = l < 1000 ? -INFINITY : 3 * c.key_bias[l];
+    shoal_attention picked;
+    shoal_error error;
+    case_run_on(NULL, 2, &c);
+    assert_int_equal(shoal_plan_picked(c.plan, NULL, &picked), SHOAL_OK);
+    assert_int_equal(picked.kind, SHOAL_SHOAL);
+    assert_int_equal(shoal_error_estimate(c.plan, &c.inputs, c.out.data, 200, 1, &error),
+                     SHOAL_OK);
+    assert_true(error.relative_error > 0 && error.relative_error < 0.2);
+    case_destroy(&c);
 }
 
 /* ---- Refusals --------------------------------------------------------------------- */
@@ -363,15 +473,16 @@ int main(void) {
         cmocka_unit_test(dropout_keeps_the_mean),
         cmocka_unit_test(errors_are_estimated),
         cmocka_unit_test(no_key_is_left),
+        cmocka_unit_test(hidden_keys_are_absent),
+        cmocka_unit_test(auto_judges_with_the_bias),
         cmocka_unit_test(other_kinds_refuse),
         cmocka_unit_test(bad_numbers_are_refused),
     };
-    int count = 10; /* the kinds come behind them */
+    int count = 12; /* the kinds come behind them */
     for (int kind = 0; shoal_kind_describe(kind); kind++)
-        if (shoal_kind_describe(kind)->has_key_bias)
-            tests[count++] =
-                (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
-                                    .test_func = check_kind,
-                                    .initial_state = (void *)shoal_kind_describe(kind)};
+        tests[count++] =
+            (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,
+                                .test_func = check_kind,
+                                .initial_state = (void *)shoal_kind_describe(kind)};
     return cmocka_run_group_tests_name("masks", tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ static float *find_projection(const metric_case *c, const kernel_table *table, i
     memset(block, 0xff, place.bytes);
     place = (block_layout){.base = block};
     sh_metric_place(&work, table, c->dim, rank, &place);
-    sh_metric_find(&work, table, c->k, c->stride, c->keys, c->q, c->stride, c->queries);
+    sh_metric_find(&work, table, (metric_rows){c->k, c->stride, c->keys, NULL, 0},
+                   (metric_rows){c->q, c->stride, c->queries, NULL, 0});
     float *projection = test_memory((int64_t)rank * c->dim, sizeof *projection);
     memcpy(projection, work.projection, sizeof(float) * (size_t)(rank * c->dim));
     free(block);
