@@ -111,6 +111,7 @@ def takes_masks(kind: str) -> bool:
     return bool(kind_rows()[parse(kind).kind].has_masks)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def masking_kinds() -> str:
     """ "full, shared-full ...", for messages."""
     return ", ".join(row.name.decode() for row in kind_rows() if row.has_masks)

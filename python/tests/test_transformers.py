@@ -198,6 +198,7 @@ def test_gradients_train_a_model():
 def test_compiles_without_graph_breaks(kind):
     """With padding on either side, and the results of no compiling."""
     torch._dynamo.reset()
+    shoal.transformers.register(kind)
     model = make("bert", kind)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for left in (False, True):
