@@ -24,9 +24,10 @@ typedef struct {
          who "words: a language model, ARPA, ARPA in .gz, or the binary\n"               \
              "trigrams of CMU Sphinx (Debian's pocketsphinx-en-us has both files)",      \
          SETS_TEXT(job, member.lm)},                                                     \
-        {"lm-weight", 0, "X", who "words: of the language model (default: 1)",           \
+        {"lm-weight", 0, "X",                                                            \
+         who "words: of the language model (default: 1, of CTC 0.6)",                    \
          SETS_TEXT(job, member.lm_weight)},                                              \
-        {"insertion", 0, "X", who "words: added for each (default: -1, of CTC 1)",       \
+        {"insertion", 0, "X", who "words: added for each (default: -1, of CTC 0)",       \
          SETS_TEXT(job, member.insertion)},                                              \
         {"unknown", 0, "P",                                                              \
          who "words: probability of those that the language model lacks\n"               \

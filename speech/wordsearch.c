@@ -613,7 +613,7 @@ shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
     const bool ctc = topology == SHOAL_TOPOLOGY_CTC;
     return (shoal_word_settings){.beam = 12,
                                  .tokens = 3000,
-                                 .lm_weight = 1,
+                                 .lm_weight = ctc ? 0.6 : 1,
                                  .insertion = ctc ? 0 : -1,
                                  .nbest = 1};
 }

@@ -336,7 +336,7 @@ static void as_another_reader_has_it(void **state) {
     const char *binary = getenv("SHOAL_LM"), *text = getenv("SHOAL_ARPA");
     const char *path = path_of("phones.arpa");
     char command[1000];
-    shoal_ngram *one, *other;
+    shoal_ngram *one = NULL, *other = NULL;
     if (!binary)
         binary = "/usr/share/pocketsphinx/model/en-us/en-us-phone.lm.bin";
     if (!text) {
