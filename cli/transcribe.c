@@ -45,9 +45,12 @@ typedef struct {
 
     shoal_context *context;
     shoal_speech *speech;
-    const char *path;       /* of the recording at work, */
-    int number, recordings; /* which it is, from 1, of how many, */
-    double begun;           /* and when it began */
+    char **paths;           /* [recordings] */
+    int number, recordings; /* which is handed over, from 0, of how many */
+    const char *path;       /* its */
+    double begun;           /* when hearing began */
+    double heard;           /* seconds of the recordings before it */
+    int code;
     transcript out;
 } transcribe_job;
 
@@ -264,11 +267,12 @@ static int take_segment(void *user, const shoal_segment *segment) {
 static void show_progress(void *user, double done, double all) {
     const transcribe_job *job = user;
     const double heard = done - job->offset, taken = seconds_now() - job->begun;
-    const double left = heard > 0 ? (all - done) * taken / heard : 0;
+    const double speed = taken > 0 ? (job->heard + heard) / taken : 0;
+    const double left = speed > 0 ? (all - done) / speed : 0;
     progress_begin(1);
     progress_say("%d of %d, %.0f of %.0f s, %.1f times real time, %.0f:%02d left: %s",
-                 job->number, job->recordings, done, all, taken > 0 ? heard / taken : 0,
-                 floor(left / 60), (int)fmod(left, 60), job->path);
+                 job->number + 1, job->recordings, done, all, speed, floor(left / 60),
+                 (int)fmod(left, 60), job->path);
 }
 
 static json_t *details(const transcribe_job *job, const shoal_transcription *summary,
@@ -321,45 +325,86 @@ static int finish(transcribe_job *job, const shoal_transcription *summary,
     return EXIT_OK;
 }
 
-static int hear(transcribe_job *job, const char *path) {
-    const shoal_recording recording = {.paths = &path,
-                                       .files = 1,
-                                       .partial = job->partial,
-                                       .offset = job->offset,
-                                       .duration = job->duration};
-    shoal_transcription summary;
-    job->begun = seconds_now();
-    const shoal_status status = shoal_speech_transcribe(job->speech, &recording,
-                                                        &job->options, take_segment, job,
-                                                        &summary);
-    const double seconds = seconds_now() - job->begun;
-    progress_end();
-    return status == SHOAL_OK
-               ? finish(job, &summary, seconds)
-               : complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
-}
-
-static int transcribe_one(transcribe_job *job, const char *path, bool named) {
-    char spooled[PATH_MAX];
-    const int spool = is_standard_input(path)
-                          ? spool_input("transcribe", job->rate, spooled, sizeof spooled)
-                          : -1;
-    if (is_standard_input(path) && spool < 0)
-        return EXIT_BAD_INPUT;
-    job->path = path;
+/* The next recording's text is to come. */
+static bool start(transcribe_job *job) {
+    job->path = job->paths[job->number];
     job->out =
         (transcript){.form = job->form, .words = job->words, .colors = job->colors};
-    if (!transcript_begin(&job->out, job->folder != NULL))
-        return complain(EXIT_RESOURCES, "transcribe", "out of memory");
-    if (named && !job->folder && job->form == FORM_TXT)
-        printf("%s:\n", path);
+    if (!transcript_begin(&job->out, job->folder != NULL)) {
+        job->code = complain(EXIT_RESOURCES, "transcribe", "out of memory");
+        return false;
+    }
+    if (job->recordings > 1 && !job->folder && job->form == FORM_TXT)
+        printf("%s:\n", job->path);
     progress_begin(1);
-    progress_say("%d of %d: %s", job->number, job->recordings, path);
-    const int code = hear(job, spool >= 0 ? spooled : path);
+    progress_say("%d of %d: %s", job->number + 1, job->recordings, job->path);
+    return true;
+}
+
+/* Several recordings share the time, so that each one's is what the model took. */
+static int end_recording(void *user, int index, shoal_status status,
+                         const shoal_transcription *summary) {
+    transcribe_job *job = user;
+    const double seconds = job->recordings == 1
+                               ? seconds_now() - job->begun
+                               : summary->encoder_seconds + summary->decoder_seconds;
+    progress_end();
+    const int code = status == SHOAL_OK ? finish(job, summary, seconds)
+                                        : complain_status(status, EXIT_BAD_INPUT,
+                                                          "transcribe", job->context);
     transcript_drop(&job->out);
+    job->code = job->code == EXIT_OK ? code : job->code;
+    job->heard += summary->seconds;
+    job->number = index + 1;
+    return job->number < job->recordings && !start(job);
+}
+
+static void hear(transcribe_job *job, const shoal_recording *recordings) {
+    job->begun = seconds_now();
+    if (!start(job))
+        return;
+    const shoal_status status =
+        shoal_speech_transcribe_all(job->speech, recordings, job->recordings,
+                                    &job->options, take_segment, end_recording, job);
+    progress_end();
+    if (status != SHOAL_OK) {
+        job->code = complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+        transcript_drop(&job->out);
+    } else if (job->recordings > 1 && !job->quiet) {
+        const double taken = seconds_now() - job->begun;
+        tell("%d recordings: %.1f s of audio in %.2f s, real-time factor %.3f",
+             job->recordings, job->heard, taken, job->heard > 0 ? taken / job->heard : 0);
+    }
+}
+
+/* Standard input becomes a file first. */
+static int hear_all(transcribe_job *job) {
+    char spooled[PATH_MAX] = "";
+    const char *standard = spooled;
+    int spool = -1;
+    shoal_recording *recordings = calloc((size_t)job->recordings, sizeof *recordings);
+    if (!recordings)
+        return complain(EXIT_RESOURCES, "transcribe", "out of memory");
+    for (int i = 0; i < job->recordings && job->code == EXIT_OK; i++) {
+        const bool input = is_standard_input(job->paths[i]);
+        if (input)
+            spool = spool_input("transcribe", job->rate, spooled, sizeof spooled);
+        if (input && spool < 0)
+            job->code = EXIT_BAD_INPUT;
+        recordings[i] =
+            (shoal_recording){.paths = input ? &standard
+                                             : (const char *const *)&job->paths[i],
+                              .files = 1,
+                              .partial = job->partial,
+                              .offset = job->offset,
+                              .duration = job->duration};
+    }
+    if (job->code == EXIT_OK)
+        hear(job, recordings);
     if (spool >= 0)
         close(spool);
-    return code;
+    free(recordings);
+    return job->code;
 }
 
 /* ---- The command ---------------------------------------------------------------- */
@@ -425,13 +470,10 @@ static int run(transcribe_job *job, int count, char **paths) {
         code = check_destinations(job, count, paths);
     if (code == EXIT_OK)
         code = open_model(job);
+    job->paths = paths;
     job->recordings = count;
     if (code == EXIT_OK)
-        for (int i = 0; i < count; i++) {
-            job->number = i + 1;
-            const int one = transcribe_one(job, paths[i], count > 1);
-            code = code == EXIT_OK ? one : code;
-        }
+        code = hear_all(job);
     shoal_speech_close(job->speech);
     shoal_context_destroy(job->context);
     return code;

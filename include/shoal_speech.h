@@ -189,6 +189,21 @@ SHOAL_API shoal_status shoal_speech_transcribe(shoal_speech *speech,
                                                shoal_segment_function *segment,
                                                void *user, shoal_transcription *summary);
 
+/* Called when all that a recording says was handed over, index 0, 1, ... in order; the
+   segments that follow are the next one's. status: where it is not SHOAL_OK, it could not
+   be read or heard to its end, and the context has the message. Not 0: stop here. */
+typedef int shoal_ended_function(void *user, int index, shoal_status status,
+                                 const shoal_transcription *summary);
+
+/* Recordings [count], each with the text that it has alone. Windows of all of them run
+   side by side, so that many short recordings take as long as one that is as long as all
+   together. options, segment and ended may be NULL. One recording that cannot be read
+   does not end the others. */
+SHOAL_API shoal_status shoal_speech_transcribe_all(
+    shoal_speech *speech, const shoal_recording *recordings, int count,
+    const shoal_transcribe_options *options, shoal_segment_function *segment,
+    shoal_ended_function *ended, void *user);
+
 /* ---- The steps one by one --------------------------------------------------------- */
 
 /* Log-mel features of the 30 s from `begin` seconds on, padded with silence; features:

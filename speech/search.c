@@ -670,11 +670,10 @@ shoal_status sh_search_run(search *s, const search_task *task, search_result *re
 
 int32_t sh_search_choice(search *s, int window, int32_t after, const int32_t *among,
                          int count, double *probability) {
-    const int32_t text = s->free_texts[s->free_count - 1];
+    const int32_t row = 0;
     int best = 0;
-    sh_decoder_begin(s->network, text, window);
-    const int32_t row = sh_decoder_queue(s->network, text, after);
-    sh_decoder_run(s->network);
+    /* By itself: other texts may have rows that wait. */
+    sh_decoder_weights(s->network, window, &after, 1, NULL, 0, NULL);
     sh_decoder_logits(s->network, &row, 1, s->logits);
     for (int i = 0; i < count; i++)
         if (s->logits[among[i]] > s->logits[among[best]])

@@ -1,7 +1,7 @@
-/* A whole recording. Where speech is found first, windows are packed with it and run side
-   by side, each by itself, and their texts come out in order. Else window follows upon
-   window, each beginning where the last words of the one before ended, and each told
-   what was said before it. */
+/* Whole recordings. Where speech is found first, windows are packed with it and run side
+   by side, each by itself, those of the next recordings as well, and their texts come out
+   in order. Else window follows upon window, each beginning where the last words of the
+   one before ended, and each told what was said before it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,53 +13,81 @@
 
 /* ---- The recording -------------------------------------------------------------- */
 
-/* W windows on their way at most, P text positions. */
+/* Windows on their way, W at most, P text positions: a ring, the oldest first. */
 typedef struct {
     shoal_speech *speech;
-    const shoal_transcribe_options *options;
-    shoal_segment_function *segment;
-    void *user;
-    recording_stream *stream;
-    window_packer *packer; /* NULL: window upon window */
-    window_rules rules;
-    int past_count;         /* tokens of speech->past that the next window is told */
-    bool stopped;           /* by the caller */
-    bool guessed;           /* the language, in this window */
-    bool exhausted;         /* the packer has no more */
     int slots;              /* W */
-    speech_window *windows; /* [W]: a ring, the oldest first */
+    speech_window *windows; /* [W] */
     int first, count;
     int32_t *sampled; /* [W][P] */
     float *logprobs;  /* [W][P] */
-    int32_t *told;    /* [W][P]: what a window is told that was said in it, */
-    float *samples;   /* [W][AUDIO_WINDOW], both with a packer */
+    int32_t *told;    /* [W][P]: what the rest of a window is told that was said in it */
+    float *samples;   /* [W][AUDIO_WINDOW], where speech is found first */
+    bool pieces;      /* so it is */
+} window_ring;
+
+typedef struct transcription {
+    shoal_speech *speech;
+    const shoal_transcribe_options *options;
+    const shoal_recording *recording;
+    shoal_segment_function *segment;
+    void *user;
+    window_ring *ring;
+    bool pieces; /* speech is found first */
+    recording_stream *stream;
+    window_packer *packer;
+    double begins, lasts; /* seconds of the recording, as far as is known */
+    window_rules rules;
+    int past_count;   /* tokens of speech->past that the next window is told */
+    bool stopped;     /* by the caller */
+    bool guessed;     /* the language, in this window */
     int64_t said;     /* segments */
+    int on_way;       /* windows of the ring that are its */
     align_task words; /* of the window whose segments are handed over, if asked for */
     shoal_transcription summary;
+    shoal_status status;
+    char message[256]; /* of a status that is not SHOAL_OK */
 } transcription;
 
 static void place(void *argument, block_layout *block) {
-    transcription *t = argument;
+    window_ring *ring = argument;
     const int64_t all =
-        sh_mul_checked(t->slots, sizes_of(t->speech->model)->text_positions);
-    t->windows = sh_reserve(block, t->slots, sizeof *t->windows);
-    t->sampled = sh_reserve(block, all, sizeof *t->sampled);
-    t->logprobs = sh_reserve(block, all, sizeof *t->logprobs);
-    t->told = sh_reserve(block, t->packer ? all : 0, sizeof *t->told);
-    t->samples = sh_reserve(block, sh_mul_checked(t->packer ? t->slots : 0, AUDIO_WINDOW),
-                            sizeof *t->samples);
+        sh_mul_checked(ring->slots, sizes_of(ring->speech->model)->text_positions);
+    const int64_t sounds = ring->pieces ? ring->slots : 0;
+    ring->windows = sh_reserve(block, ring->slots, sizeof *ring->windows);
+    ring->sampled = sh_reserve(block, all, sizeof *ring->sampled);
+    ring->logprobs = sh_reserve(block, all, sizeof *ring->logprobs);
+    ring->told = sh_reserve(block, all, sizeof *ring->told);
+    ring->samples =
+        sh_reserve(block, sh_mul_checked(sounds, AUDIO_WINDOW), sizeof *ring->samples);
+}
+
+/* *memory is given back with sh_release. */
+static shoal_status make_ring(shoal_speech *speech, bool pieces, window_ring *ring,
+                              void **memory) {
+    *ring =
+        (window_ring){.speech = speech,
+                      .slots = pieces ? sh_decoder_limits(speech->decoder)->windows : 1,
+                      .pieces = pieces};
+    *memory = sh_allocate_parts(speech->context, place, ring, NULL);
+    return *memory ? SHOAL_OK : SHOAL_NO_MEMORY;
+}
+
+static speech_window *window_at(const window_ring *ring, int index) {
+    return &ring->windows[(ring->first + index) % ring->slots];
 }
 
 /* A new window in a slot, without anything heard. */
 static speech_window *new_window(transcription *t, int slot) {
     const int64_t positions = sizes_of(t->speech->model)->text_positions;
-    speech_window *window = &t->windows[slot];
-    *window = (speech_window){.slot = slot,
+    speech_window *window = &t->ring->windows[slot];
+    *window = (speech_window){.owner = t,
+                              .slot = slot,
                               .past = t->speech->past,
                               .past_count = t->past_count,
                               .search = -1,
-                              .sampled = t->sampled + slot * positions,
-                              .logprobs = t->logprobs + slot * positions};
+                              .sampled = t->ring->sampled + slot * positions,
+                              .logprobs = t->ring->logprobs + slot * positions};
     return window;
 }
 
@@ -135,7 +163,7 @@ static void remember(transcription *t, const int32_t *sampled, int count) {
     const int room = 2 * sizes_of(t->speech->model)->text_positions;
     int32_t *past = t->speech->past;
     const int over = t->past_count + count - room;
-    if (t->packer)
+    if (t->pieces)
         return;
     if (over > 0) {
         memmove(past, past + over, (size_t)(t->past_count - over) * sizeof *past);
@@ -266,7 +294,7 @@ static int64_t use_window(transcription *t, speech_window *window, bool whole) {
     t->summary.tokens += window->count;
     /* A text sampled at a high temperature may be wrong, and would mislead the windows
        after it. */
-    if (!t->packer && (t->options->no_context || window->temperature > 0.5))
+    if (!t->pieces && (t->options->no_context || window->temperature > 0.5))
         begin_past(t);
     return advance;
 }
@@ -276,7 +304,7 @@ static int64_t finish_window(transcription *t, speech_window *window, bool whole
     t->summary.windows++;
     t->summary.fallbacks += window->attempt > 0;
     t->summary.silent += window->silent;
-    if (window->silent && t->guessed && !t->packer)
+    if (window->silent && t->guessed && !t->pieces)
         forget_language(t); /* that of the next ones is not that of its noise */
     return window->silent || window->failed ? window->frames
                                             : use_window(t, window, whole);
@@ -304,7 +332,7 @@ static shoal_status take_encoded(transcription *t, const speech_window *window,
         return status;
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
-    t->guessed = t->packer && t->guessed;
+    t->guessed = t->pieces && t->guessed;
     if (!*t->summary.language)
         detect_language(t, window->slot);
     t->summary.decoder_seconds += sh_seconds() - begun;
@@ -323,26 +351,30 @@ static shoal_status hear(transcription *t, speech_window *window) {
     return status == SHOAL_OK ? take_encoded(t, window, encoded) : status;
 }
 
-/* One step of all windows on their way. */
-static shoal_status step(transcription *t) {
+/* One step of all windows on their way, which share the time that it takes. */
+static shoal_status step(window_ring *ring) {
     const double begun = sh_seconds();
-    for (int i = 0; i < t->count; i++) {
-        speech_window *window = &t->windows[(t->first + i) % t->slots];
+    for (int i = 0; i < ring->count; i++) {
+        speech_window *window = window_at(ring, i);
         if (!window->ready && window->search < 0)
-            sh_window_search(t->speech, &t->rules, window);
+            sh_window_search(ring->speech, &window->owner->rules, window);
     }
-    const shoal_status status = sh_search_step(t->speech->search);
-    for (int i = 0; i < t->count && status == SHOAL_OK; i++)
-        sh_window_collect(t->speech, &t->rules, &t->windows[(t->first + i) % t->slots]);
-    t->summary.decoder_seconds += sh_seconds() - begun;
+    const shoal_status status = sh_search_step(ring->speech->search);
+    const double share = (sh_seconds() - begun) / ring->count;
+    for (int i = 0; i < ring->count && status == SHOAL_OK; i++) {
+        speech_window *window = window_at(ring, i);
+        sh_window_collect(ring->speech, &window->owner->rules, window);
+        window->owner->summary.decoder_seconds += share;
+    }
     return status;
 }
 
 static void report(transcription *t, double done) {
-    const double all = sh_recording_seconds(t->stream);
-    t->summary.seconds = done - (double)sh_recording_first(t->stream) / AUDIO_RATE;
+    t->summary.seconds = done - t->begins;
+    if (t->stream)
+        t->lasts = sh_recording_seconds(t->stream);
     if (t->options->progress)
-        t->options->progress(t->user, done, all > done ? all : done);
+        t->options->progress(t->user, done, t->lasts > done ? t->lasts : done);
 }
 
 /* ---- Window upon window --------------------------------------------------------- */
@@ -354,9 +386,9 @@ static packed_window one_piece(int64_t begin, int64_t count) {
 
 static shoal_status decode(transcription *t, speech_window *window) {
     shoal_status status = SHOAL_OK;
-    t->count = 1;
+    t->ring->count = 1;
     while (status == SHOAL_OK && !window->ready)
-        status = step(t);
+        status = step(t->ring);
     return status;
 }
 
@@ -400,25 +432,32 @@ static shoal_status run_windows(transcription *t) {
 
 /* ---- Windows side by side ------------------------------------------------------- */
 
+static float *own_samples(const window_ring *ring, int slot) {
+    return ring->samples + (int64_t)slot * AUDIO_WINDOW;
+}
+
 /* The next window of speech, if there is one, behind those on their way. */
-static shoal_status add_window(transcription *t) {
+static shoal_status add_window(transcription *t, bool *exhausted) {
+    window_ring *ring = t->ring;
     packed_window sound;
     const float *samples;
     shoal_status status = sh_packer_next(t->packer, &sound, &samples);
-    t->exhausted = sound.count == 0;
-    if (status != SHOAL_OK || t->exhausted)
+    *exhausted = sound.count == 0;
+    if (status != SHOAL_OK || *exhausted)
         return status;
-    const int slot = (t->first + t->count++) % t->slots;
+    const int slot = (ring->first + ring->count) % ring->slots;
     speech_window *window = new_window(t, slot);
-    float *own = t->samples + (int64_t)slot * AUDIO_WINDOW;
-    memcpy(own, samples, (size_t)sound.samples * sizeof *own);
+    memcpy(own_samples(ring, slot), samples, (size_t)sound.samples * sizeof *samples);
     window->sound = sound;
-    window->samples = own;
+    window->samples = own_samples(ring, slot);
     window->frames = sound.samples / MEL_HOP;
-    return hear(t, window);
+    status = hear(t, window);
+    ring->count += status == SHOAL_OK;
+    t->on_way += status == SHOAL_OK;
+    return status;
 }
 
-/* A time that the model wrote may lie in a word: the quietest place near it, in frames. */
+/* A time that the model wrote may lie in a word: the quietest place near, in frames. */
 static int64_t quiet_place(const speech_window *window, int64_t frame) {
     enum { EARLIER = 60, LATER = 30, WIDTH = 10 };
     int64_t best = frame;
@@ -442,7 +481,7 @@ static int64_t quiet_place(const speech_window *window, int64_t frame) {
 static void tell(const transcription *t, const speech_window *before,
                  speech_window *window) {
     const int positions = sizes_of(t->speech->model)->text_positions;
-    int32_t *told = t->told + (int64_t)before->slot * positions;
+    int32_t *told = t->ring->told + (int64_t)before->slot * positions;
     const int said = before->temperature > 0.5 ? 0 : before->said;
     const int kept = (int)min(before->past_count, positions - said);
     memmove(told, before->past + before->past_count - kept, (size_t)kept * sizeof *told);
@@ -453,7 +492,7 @@ static void tell(const transcription *t, const speech_window *before,
 
 /* What is left of a window's sound from a frame on is heard again, in the same slot. */
 static shoal_status hear_rest(transcription *t, speech_window *window, int64_t frame) {
-    float *own = t->samples + (int64_t)window->slot * AUDIO_WINDOW;
+    float *own = own_samples(t->ring, window->slot);
     const speech_window last = *window;
     const packed_window before = last.sound;
     frame = quiet_place(&last, frame);
@@ -475,69 +514,247 @@ static shoal_status hear_rest(transcription *t, speech_window *window, int64_t f
     return hear(t, window);
 }
 
-/* Texts of the oldest windows, as far as they are ready. */
-static shoal_status hand_over_ready(transcription *t) {
-    while (t->count > 0 && !t->stopped && t->windows[t->first].ready) {
-        speech_window *window = &t->windows[t->first];
-        const sound_piece last = window->sound.pieces[window->sound.count - 1];
-        const int64_t advance = finish_window(t, window, true);
-        if (advance < window->frames)
-            return hear_rest(t, window, advance);
-        report(t, (double)last.end / AUDIO_RATE);
-        t->first = (t->first + 1) % t->slots;
-        t->count--;
-    }
+/* What is wrong with a recording is told when its turn comes. */
+static void fail(transcription *t, shoal_status status) {
+    t->status = status;
+    snprintf(t->message, sizeof t->message, "%s",
+             shoal_context_message(t->speech->context));
+}
+
+/* ---- Recordings ----------------------------------------------------------------- */
+
+static void close_recording(transcription *t) {
+    if (t->packer)
+        t->lasts = (double)(sh_packer_passed(t->packer) / MEL_HOP) / FRAMES_PER_SECOND;
+    sh_packer_destroy(t->packer);
+    sh_recording_close(t->stream);
+    t->packer = NULL;
+    t->stream = NULL;
+}
+
+static shoal_status open_recording(transcription *t) {
+    shoal_status status = sh_recording_open(t->speech->context, t->recording, &t->stream);
+    if (status == SHOAL_OK && t->pieces)
+        status = sh_packer_create(t->speech->context, t->stream, &t->packer);
+    if (status != SHOAL_OK)
+        return status;
+    t->begins = (double)sh_recording_first(t->stream) / AUDIO_RATE;
+    t->lasts = sh_recording_seconds(t->stream);
+    begin_past(t);
     return SHOAL_OK;
 }
 
-static shoal_status run_pieces(transcription *t) {
-    shoal_status status = SHOAL_OK;
-    while (status == SHOAL_OK && !t->stopped) {
-        while (status == SHOAL_OK && t->count < t->slots && !t->exhausted)
-            status = add_window(t);
-        if (status != SHOAL_OK || t->count == 0)
-            break;
-        status = step(t);
-        if (status == SHOAL_OK)
-            status = hand_over_ready(t);
-    }
-    if (status == SHOAL_OK && !t->stopped)
-        report(t, (double)(sh_packer_passed(t->packer) / MEL_HOP) / FRAMES_PER_SECOND);
-    return status;
+/* All recordings of a call: those before `ended` are, from `packed` on none has a window
+   yet, and the first of these may be open. */
+typedef struct {
+    shoal_speech *speech;
+    transcription *list; /* [count] */
+    int count, ended, packed;
+    shoal_ended_function *function;
+    void *user;
+    window_ring ring;
+    bool stopped; /* by the caller */
+} recording_queue;
+
+/* All that the next recording said is handed over. */
+static void end_recording(recording_queue *queue) {
+    transcription *t = &queue->list[queue->ended];
+    if (t->stopped)
+        queue->stopped = true;
+    else if (t->status == SHOAL_OK && t->pieces)
+        report(t, t->lasts);
+    if (t->pieces && t->said == 0 && t->guessed)
+        forget_language(t);
+    if (t->status != SHOAL_OK)
+        sh_fail(t->speech->context, t->status, "%s", t->message);
+    if (queue->function &&
+        queue->function(queue->user, queue->ended, t->status, &t->summary) != 0)
+        queue->stopped = true;
+    queue->ended++;
 }
 
-/* ---- The whole ------------------------------------------------------------------ */
+static void close_open(recording_queue *queue) {
+    close_recording(&queue->list[queue->packed++]);
+}
 
-static const shoal_transcribe_options plain = {0};
+/* The next window of the recording that is open, or of the next one. */
+static void add_from(recording_queue *queue) {
+    transcription *t = &queue->list[queue->packed];
+    bool exhausted = false;
+    shoal_status status = t->stream ? SHOAL_OK : open_recording(t);
+    if (status == SHOAL_OK)
+        status = add_window(t, &exhausted);
+    if (status != SHOAL_OK)
+        fail(t, status);
+    if (status == SHOAL_OK && !exhausted)
+        return;
+    close_open(queue);
+}
 
-/* Windows of a recording, or one; *memory is given back with sh_release. */
-static shoal_status allocate(transcription *t, void **memory) {
-    t->slots = t->packer ? sh_decoder_limits(t->speech->decoder)->windows : 1;
-    *memory = sh_allocate_parts(t->speech->context, place, t, NULL);
-    if (!*memory)
-        return SHOAL_NO_MEMORY;
-    return t->options->words && !t->speech->aligner
-               ? sh_aligner_create(t->speech->context, t->speech->decoder,
-                                   &t->speech->aligner)
+/* Texts of the oldest windows, as far as they are ready; recordings before theirs have
+   no more. */
+static void hand_over_ready(recording_queue *queue) {
+    window_ring *ring = &queue->ring;
+    while (ring->count > 0 && window_at(ring, 0)->ready) {
+        speech_window *window = window_at(ring, 0);
+        transcription *t = window->owner;
+        const sound_piece last = window->sound.pieces[window->sound.count - 1];
+        while (&queue->list[queue->ended] != t && !queue->stopped)
+            end_recording(queue);
+        if (queue->stopped)
+            return;
+        const int64_t advance = finish_window(t, window, true);
+        if (t->stopped)
+            return;
+        if (advance < window->frames) {
+            const shoal_status status = hear_rest(t, window, advance);
+            if (status == SHOAL_OK)
+                return;
+            fail(t, status);
+        }
+        report(t, (double)last.end / AUDIO_RATE);
+        ring->first = (ring->first + 1) % ring->slots;
+        ring->count--;
+        t->on_way--;
+    }
+}
+
+/* The decoder's numbers are damaged: nothing of what is on its way can be had. */
+static void fail_ring(recording_queue *queue, shoal_status status) {
+    for (; queue->ring.count > 0; queue->ring.count--) {
+        transcription *t = window_at(&queue->ring, queue->ring.count - 1)->owner;
+        fail(t, status);
+        t->on_way = 0;
+    }
+    sh_search_drop_all(queue->speech->search);
+    if (queue->packed < queue->count && queue->list[queue->packed].status != SHOAL_OK)
+        close_open(queue);
+}
+
+static bool is_over(const recording_queue *queue, int index) {
+    const transcription *t = &queue->list[index];
+    return t->stopped || (index < queue->packed && t->on_way == 0);
+}
+
+static void run_side_by_side(recording_queue *queue) {
+    window_ring *ring = &queue->ring;
+    while (!queue->stopped && queue->ended < queue->count) {
+        while (ring->count < ring->slots && queue->packed < queue->count)
+            add_from(queue);
+        if (ring->count > 0) {
+            const shoal_status status = step(ring);
+            if (status == SHOAL_OK)
+                hand_over_ready(queue);
+            else
+                fail_ring(queue, status);
+        }
+        while (!queue->stopped && queue->ended < queue->count &&
+               is_over(queue, queue->ended))
+            end_recording(queue);
+    }
+}
+
+static void run_one_by_one(recording_queue *queue) {
+    while (!queue->stopped && queue->ended < queue->count) {
+        transcription *t = &queue->list[queue->ended];
+        shoal_status status = open_recording(t);
+        if (status == SHOAL_OK)
+            status = run_windows(t);
+        if (status != SHOAL_OK)
+            fail(t, status);
+        close_recording(t);
+        sh_search_drop_all(queue->speech->search);
+        queue->packed++;
+        end_recording(queue);
+    }
+}
+
+static shoal_status make_aligner(shoal_speech *speech,
+                                 const shoal_transcribe_options *options) {
+    return options->words && !speech->aligner
+               ? sh_aligner_create(speech->context, speech->decoder, &speech->aligner)
                : SHOAL_OK;
 }
 
-static shoal_status run(transcription *t) {
+/* first: a recording that is prepared, of which the others are copies. */
+static shoal_status run_queue(recording_queue *queue, const transcription *first,
+                              const shoal_recording *recordings) {
     void *memory = NULL;
-    shoal_status status = SHOAL_OK;
-    if (!t->options->no_vad && !t->options->published)
-        status = sh_packer_create(t->speech->context, t->stream, &t->packer);
+    shoal_status status = make_ring(queue->speech, first->pieces, &queue->ring, &memory);
+    for (int i = 0; i < queue->count; i++) {
+        queue->list[i] = *first;
+        queue->list[i].recording = &recordings[i];
+        queue->list[i].ring = &queue->ring;
+    }
     if (status == SHOAL_OK)
-        status = allocate(t, &memory);
-    begin_past(t);
-    if (status == SHOAL_OK)
-        status = t->packer ? run_pieces(t) : run_windows(t);
-    sh_search_drop_all(t->speech->search);
-    sh_release(t->speech->context, memory);
-    sh_packer_destroy(t->packer);
-    if (t->packer && t->said == 0 && t->guessed)
-        forget_language(t);
+        status = make_aligner(queue->speech, first->options);
+    if (status == SHOAL_OK && first->pieces)
+        run_side_by_side(queue);
+    else if (status == SHOAL_OK)
+        run_one_by_one(queue);
+    for (int i = 0; i < queue->count; i++)
+        close_recording(&queue->list[i]);
+    sh_search_drop_all(queue->speech->search);
+    sh_release(queue->speech->context, memory);
     return status;
+}
+
+static const shoal_transcribe_options plain = {0};
+
+shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
+                                         const shoal_recording *recordings, int count,
+                                         const shoal_transcribe_options *options,
+                                         shoal_segment_function *segment,
+                                         shoal_ended_function *ended, void *user) {
+    if (!speech || (count > 0 && !recordings) || count < 0)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+    transcription first = {.speech = speech,
+                           .options = options ? options : &plain,
+                           .segment = segment,
+                           .user = user};
+    first.pieces = !first.options->no_vad && !first.options->published;
+    shoal_status status = prepare(&first);
+    if (status != SHOAL_OK || count == 0)
+        return status;
+    recording_queue queue = {.speech = speech,
+                             .count = count,
+                             .function = ended,
+                             .user = user};
+    queue.list = sh_allocate(speech->context, (size_t)count * sizeof *queue.list);
+    if (!queue.list)
+        return SHOAL_NO_MEMORY;
+    status = run_queue(&queue, &first, recordings);
+    sh_release(speech->context, queue.list);
+    return status;
+}
+
+/* One recording, whose end and status go to the caller. */
+typedef struct {
+    shoal_segment_function *segment;
+    void *user;
+    const shoal_transcribe_options *options;
+    shoal_status status;
+    shoal_transcription summary;
+} single_recording;
+
+static int pass_segment(void *user, const shoal_segment *segment) {
+    const single_recording *one = user;
+    return one->segment ? one->segment(one->user, segment) : 0;
+}
+
+static void pass_progress(void *user, double done, double all) {
+    const single_recording *one = user;
+    one->options->progress(one->user, done, all);
+}
+
+static int pass_end(void *user, int index, shoal_status status,
+                    const shoal_transcription *summary) {
+    single_recording *one = user;
+    (void)index;
+    one->status = status;
+    one->summary = *summary;
+    return 0;
 }
 
 shoal_status shoal_speech_transcribe(shoal_speech *speech,
@@ -548,28 +765,29 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe: an argument is NULL");
-    transcription t = {.speech = speech,
-                       .options = options ? options : &plain,
-                       .segment = segment,
-                       .user = user};
-    shoal_status status = prepare(&t);
-    if (status == SHOAL_OK)
-        status = sh_recording_open(speech->context, recording, &t.stream);
-    if (status == SHOAL_OK)
-        status = run(&t);
-    sh_recording_close(t.stream);
+    shoal_transcribe_options own = options ? *options : plain;
+    single_recording one = {.segment = segment, .user = user, .options = options};
+    own.progress = own.progress ? pass_progress : NULL;
+    const shoal_status status = shoal_speech_transcribe_all(speech, recording, 1, &own,
+                                                            pass_segment, pass_end, &one);
     if (summary)
-        *summary = t.summary;
-    return status;
+        *summary = one.summary;
+    return status == SHOAL_OK ? one.status : status;
 }
 
 /* The sound is not there, so that nothing can be heard again. */
 static shoal_status decode_encoded(transcription *t, const float *encoded,
                                    double seconds) {
     void *memory;
-    shoal_status status = allocate(t, &memory);
-    if (status != SHOAL_OK)
+    window_ring ring;
+    shoal_status status = make_ring(t->speech, false, &ring, &memory);
+    if (status == SHOAL_OK)
+        status = make_aligner(t->speech, t->options);
+    if (status != SHOAL_OK) {
+        sh_release(t->speech->context, memory);
         return status;
+    }
+    t->ring = &ring;
     speech_window *window = new_window(t, 0);
     window->frames = (int64_t)ceil(seconds * FRAMES_PER_SECOND);
     window->sound = one_piece(0, window->frames * MEL_HOP);

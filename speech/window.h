@@ -17,7 +17,8 @@ typedef struct {
 } window_rules;
 
 typedef struct {
-    int slot; /* the decoder's window */
+    struct transcription *owner; /* the recording it comes from */
+    int slot;                    /* the decoder's window */
     /* Its sound. */
     packed_window sound;  /* where it comes from */
     const float *samples; /* [sound.samples]; NULL where only the encoder's output came */

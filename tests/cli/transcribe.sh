@@ -230,6 +230,13 @@ printf 'this is no sound\n' >fake.wav
 expect "a bad recording does not stop the others" 3 "fake.wav" shoal transcribe \
     fake.wav talk.wav -m small.bin --no-fallback -o more
 check "only the good one is written" bash -c "[ \"\$(ls more | xargs)\" = talk.txt ]"
+expect "one in the middle neither, and is named in its turn" 3 "fake.wav" shoal \
+    transcribe talk.wav fake.wav other.wav -m small.bin --no-fallback -o between
+check "what it stands between is the same" diff -r between texts
+check "several to standard output" say talk.wav other.wav
+check "in their order" bash -c \
+    "{ echo talk.wav:; cat texts/talk.txt; echo other.wav:; cat texts/other.txt; } |
+    cmp - out"
 expect "a folder that is a file" 4 "text" shoal transcribe talk.wav -m small.bin -o text
 
 # ---- Damaged recordings --------------------------------------------------------------

@@ -339,11 +339,104 @@ static void test_real_speech(void **state) {
     free(sound);
 }
 
+/* ---- Many recordings ------------------------------------------------------------- */
+
+enum { MANY = 6, BROKEN = 2, MANY_SECONDS = 45 };
+
+typedef struct {
+    heard texts[MANY];
+    shoal_status ends[MANY];
+    double seconds[MANY];
+    char message[256];
+    shoal_context *context;
+    int ended, stop_after; /* 0: never */
+} many_heard;
+
+static int listen_many(void *user, const shoal_segment *segment) {
+    many_heard *m = user;
+    return listen(&m->texts[m->ended], segment);
+}
+
+static int end_one(void *user, int index, shoal_status status,
+                   const shoal_transcription *summary) {
+    many_heard *m = user;
+    assert_int_equal(index, m->ended);
+    m->ends[m->ended] = status;
+    m->seconds[m->ended++] = summary->seconds;
+    if (status != SHOAL_OK)
+        snprintf(m->message, sizeof m->message, "%s", shoal_context_message(m->context));
+    return m->ended == m->stop_after;
+}
+
+/* Some of one window, one of two, one of silence, and a file that is not there. */
+static void make_many(const float *speech, const float *silence,
+                      shoal_recording *recordings) {
+    static const char *const missing[] = {"/nowhere/nothing.wav"};
+    static const int seconds[MANY] = {5, MANY_SECONDS, 0, 3, 8, 12};
+    for (int i = 0; i < MANY; i++)
+        recordings[i] =
+            (shoal_recording){.samples = i == 3 ? silence : speech + i * SECOND / 2,
+                              .sample_count = seconds[i] * SECOND};
+    recordings[1].samples = speech;
+    recordings[BROKEN] = (shoal_recording){.paths = missing, .files = 1};
+}
+
+static many_heard hear_many(int batch, bool together, int stop_after) {
+    opened o = {.context = test_context(NULL, 2), .path = write_whisper(&half_model)};
+    const shoal_speech_options wanted = {.batch = batch};
+    const shoal_transcribe_options options = {.seed = 5};
+    float *speech = floats(MANY_SECONDS * SECOND), *silence = floats(3 * SECOND);
+    shoal_recording recordings[MANY];
+    many_heard m = {.context = o.context, .stop_after = stop_after};
+    make_speech(MANY_SECONDS * SECOND, speech);
+    memset(silence, 0, 3 * SECOND * sizeof *silence);
+    make_many(speech, silence, recordings);
+    assert_int_equal(shoal_speech_open(o.context, o.path, &wanted, &o.speech), SHOAL_OK);
+    for (int i = 0; i < MANY && !together; i++) {
+        shoal_transcription summary;
+        m.ends[i] = shoal_speech_transcribe(o.speech, &recordings[i], &options, listen,
+                                            &m.texts[i], &summary);
+        m.seconds[i] = summary.seconds;
+    }
+    if (together)
+        assert_int_equal(shoal_speech_transcribe_all(o.speech, recordings, MANY, &options,
+                                                     listen_many, end_one, &m),
+                         SHOAL_OK);
+    free(speech);
+    free(silence);
+    close_small(&o);
+    return m;
+}
+
+/* Each has the text that it has alone, in order, and what is wrong with one is said in
+   its turn, whatever was opened since. */
+static void test_many_recordings(void **state) {
+    const many_heard alone = hear_many(4, false, 0);
+    const int batches[] = {1, 3, 16};
+    for (int b = 0; b < 3; b++) {
+        const many_heard all = hear_many(batches[b], true, 0);
+        assert_int_equal(all.ended, MANY);
+        assert_non_null(strstr(all.message, "/nowhere/nothing.wav"));
+        for (int i = 0; i < MANY; i++) {
+            assert_int_equal(all.ends[i], alone.ends[i]);
+            assert_int_equal(all.ends[i] == SHOAL_OK, i != BROKEN);
+            assert_int_equal(all.texts[i].segments, alone.texts[i].segments);
+            assert_true(all.texts[i].digest == alone.texts[i].digest);
+            assert_true(all.seconds[i] == alone.seconds[i]);
+        }
+    }
+    assert_true(alone.texts[0].segments > 0 && alone.texts[MANY - 1].segments > 0);
+    assert_true(alone.texts[0].digest != alone.texts[MANY - 1].digest);
+    assert_int_equal(alone.texts[3].segments, 0);
+    assert_int_equal(hear_many(16, true, 2).ended, 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recordings_of_any_length),
         cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_batches_change_nothing),
+        cmocka_unit_test(test_many_recordings),
         cmocka_unit_test(test_the_file_may_shrink),
         cmocka_unit_test(test_the_caller_can_stop),
         cmocka_unit_test(test_memory_does_not_grow),
