@@ -64,9 +64,6 @@ static char *note_paths(const train_config *config) {
 static shoal_status check_paths(trainer *self, text_data *data) {
     const train_config *config = &self->config;
     const bool squad = strcmp(config->task, "squad") == 0;
-    if (config->ranks && config->ranks->ranks > 1)
-        return trainer_refuse(self, SHOAL_INVALID, "%s is trained by one process",
-                              config->task);
     if (!squad)
         data->glue = glue_find(config->text.dataset);
     if (!squad && !data->glue)
@@ -204,33 +201,68 @@ static void plan_epoch(text_data *data, uint64_t seed, int64_t epoch) {
     data->epoch = epoch;
 }
 
+/* This rank's share of the batch that begins at `first` of the epoch's order. */
+static bool fill_share(trainer *self, int64_t first, shoal_model_inputs *inputs) {
+    text_data *data = self->data;
+    const text_set *set = training_set(data);
+    const int64_t left = set->count - first, batch = self->config.batch;
+    int64_t before, own, rows = 0;
+    trainer_share(self, left < batch ? left : batch, &before, &own);
+    for (int64_t i = first; i < first + before; i++)
+        rows += set->offsets[data->order[i] + 1] - set->offsets[data->order[i]];
+    if (!text_batch_fill(set, data->order, first + before, own, &data->batch))
+        return false;
+    *inputs = text_batch_inputs(&data->batch);
+    inputs->training = 1;
+    inputs->step = self->state.step;
+    inputs->first_row = rows;
+    inputs->first_sequence = before;
+    return true;
+}
+
 static shoal_status step_text(trainer *self, train_step *step) {
     text_data *data = self->data;
-    const int64_t in_epoch = self->config.validate_every, batch = self->config.batch;
-    const text_set *set = training_set(data);
+    const int64_t in_epoch = self->config.validate_every;
+    const text_batch *batch = &data->batch;
+    const int64_t outputs = self->config.model.outputs;
     text_loss loss = {0};
+    shoal_model_inputs inputs;
     float *out;
     plan_epoch(data, self->config.seed, self->state.step / in_epoch);
-    if (!text_batch_fill(set, data->order, self->state.step % in_epoch * batch, batch,
-                         &data->batch))
+    if (!fill_share(self, self->state.step % in_epoch * self->config.batch, &inputs))
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory for a batch");
-    shoal_model_inputs inputs = text_batch_inputs(&data->batch);
-    inputs.training = 1;
-    inputs.step = self->state.step;
     shoal_status status = shoal_model_forward(self->model, &inputs, &out);
     if (status == SHOAL_OK)
-        status =
-            text_score(self->context, data->glue, set, &data->batch, out, out, &loss);
-    if (status == SHOAL_OK)
-        status = shoal_model_backward(self->model, &inputs, out, NULL);
-    step->score = (train_score){.loss = loss.mean,
-                                .correct = loss.correct,
-                                .counted = loss.counted,
-                                .accuracy = loss.counted ? (double)loss.correct /
-                                                               (double)loss.counted
-                                                         : 0};
-    step->sequences = data->batch.count;
-    return trainer_keep_message(self, status);
+        status = text_score(self->context, data->glue, training_set(data), batch, out,
+                            out, &loss);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
+    const int64_t rows = data->glue ? batch->count : batch->offsets[batch->count];
+    train_part part = {.loss = loss.mean,
+                       .weight = (double)batch->count,
+                       .divisor = (double)batch->count,
+                       .correct = loss.correct,
+                       .counted = loss.counted,
+                       .sequences = batch->count};
+    status = trainer_backward(self, &inputs, out, rows * outputs, &part);
+    step->score = train_score_of(&part);
+    step->sequences = part.sequences;
+    return status;
+}
+
+/* On the first rank, which tells the others. */
+static shoal_status run_dev(trainer *self, text_result *result) {
+    text_data *data = self->data;
+    shoal_transport *ranks = self->config.ranks;
+    shoal_status status = SHOAL_OK;
+    if (ranks_first(ranks))
+        status = text_dev_run(&data->dev, self->context, self->model, self->config.batch,
+                              "", result);
+    if (status != SHOAL_OK || !ranks)
+        return trainer_keep_message(self, status);
+    status = ranks->broadcast(ranks, 0, sizeof *result, result);
+    return status == SHOAL_OK ? status
+                              : trainer_refuse(self, status, "%s", ranks->message);
 }
 
 static shoal_status validate_text(trainer *self, int64_t number, train_score *score) {
@@ -238,8 +270,7 @@ static shoal_status validate_text(trainer *self, int64_t number, train_score *sc
     text_result result = {0};
     (void)number;
     shoal_optimizer_use_average(self->optimizer, 1);
-    const shoal_status status = text_dev_run(&data->dev, self->context, self->model,
-                                             self->config.batch, "", &result);
+    const shoal_status status = run_dev(self, &result);
     shoal_optimizer_use_average(self->optimizer, 0);
     *score = (train_score){.loss = result.loss,
                            .correct = result.correct,
@@ -249,7 +280,7 @@ static shoal_status validate_text(trainer *self, int64_t number, train_score *sc
                            .second_value = result.second};
     if (text_dev_second(&data->dev) != METRIC_NONE)
         score->second = metric_names[text_dev_second(&data->dev)];
-    return trainer_keep_message(self, status);
+    return status;
 }
 
 /* ---- The folder -------------------------------------------------------------------- */

@@ -58,6 +58,25 @@ def make(folder, count, seed):
                                           *(int(32767 * s) for s in samples)))
             scp.write(f"u{n:03} u{n:03}.wav\n")
             text.write(f"u{n:03} {' '.join(units)}\n")
+def pairs(folder, count):
+    """RTE in GLUE's form, and SQuAD: the answer is what follows once."""
+    draw = random.Random(5)
+    words = "attention in linear time queries huddle into clusters each".split()
+    some = lambda: " ".join(draw.choice(words) for _ in range(draw.randint(2, 9)))
+    os.makedirs(f"{folder}/RTE")
+    for name in ("train", "dev"):
+        with open(f"{folder}/RTE/{name}.tsv", "w") as f:
+            f.write("sentence1\tsentence2\tlabel\tidx\n")
+            for i in range(int(count)):
+                f.write(f"{some()}{' once' * (i % 2)}\t{some()}\t{i % 2}\t{i}\n")
+        paragraphs = []
+        for i in range(int(count)):
+            before = some()
+            paragraphs.append({"context": f"{before} once huddle {some()}", "qas": [
+                {"id": f"q{i}", "question": "once in time", "answers":
+                 [{"text": "huddle", "answer_start": len(before) + 6}]}]})
+        json.dump({"data": [{"title": "t", "paragraphs": paragraphs}]},
+                  open(f"{folder}/{name}.json", "w"))
 PYTHON
 
 small="--length 15 --layers 2 --set heads=2 --set head_dim=16 --set feed_forward=48
@@ -108,6 +127,20 @@ if shoal recognise --help | grep -q beams; then
         "$program" train speech data $speech --out other : -n 1 \
         "$program" train speech data2 $speech --out other
 fi
+
+# ---- Texts -----------------------------------------------------------------------------
+# Seven to a batch, the last of an epoch has two: fewer than three ranks.
+models=$root/tests/models/text
+tool pairs texts 16
+texts="--batch 7 --set max_length=64 --learning-rate 0.001 --steps 12"
+rte="train glue RTE --data texts --model $models/roberta $texts"
+squad="train squad --data texts/train.json --dev texts/dev.json --model $models/bert
+    $texts"
+for task in rte squad; do
+    check "$task" shoal ${!task} --threads 1 --out "$task"
+    check "$task, 3 ranks" ranks 3 ${!task} --out "${task}3"
+    report "its curve" "$(tool near $task/log.jsonl ${task}3/log.jsonl)"
+done
 
 # ---- Another number of ranks -----------------------------------------------------------
 check "two ranks, half way" copies 2 half --steps 25 --set dropout=0.1
