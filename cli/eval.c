@@ -53,6 +53,10 @@ static const option_row rows[] =
       "transcripts are in the file that the training had; glue: the\n"
       "folder, squad: dev.json (default: where the training had them)",
       SETS_TEXT(eval_job, speech.data)},
+     {"labels", 0, "FILE",
+      "speech: the file of transcripts (default: that of the training; of\n"
+      "lf-mmi a file of phones, phones, or the words of text by --lexicon)",
+      SETS_TEXT(eval_job, speech.labels)},
      {"controls", 0, NULL,
       "speech, glue, squad: also with uniform attention, with none, and\n"
       "clustered-1",

@@ -9,7 +9,14 @@
 #include "common.h"
 
 /* Streams of random numbers, apart for each use of the seed. */
-enum { STREAM_JOIN = 100, STREAM_LENGTH, STREAM_ORDER, STREAM_SPEED, STREAM_MASK };
+enum {
+    STREAM_JOIN = 100,
+    STREAM_LENGTH,
+    STREAM_ORDER,
+    STREAM_SPEED,
+    STREAM_MASK,
+    STREAM_PHASE
+};
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
@@ -156,6 +163,7 @@ void speech_close(speech_set *set) {
     free(set->batches);
     free(set->order);
     free(set->keys);
+    free(set->words);
     *set = (speech_set){0};
 }
 
@@ -319,6 +327,10 @@ void speech_batch_free(speech_batch *batch) {
     free(batch->label_offsets);
     free(batch->first);
     free(batch->members);
+    free(batch->phase);
+    free(batch->part_offsets);
+    free(batch->part_rows);
+    free(batch->part_labels);
     free(batch->labels);
     free(batch->features);
     free(batch->frames);
@@ -348,16 +360,46 @@ static bool append_frames(speech_batch *batch, const shoal_utterance *one, int64
     return true;
 }
 
-static bool append_labels(speech_batch *batch, const shoal_utterance *one, int64_t b) {
+static bool append_labels(const speech_set *set, speech_batch *batch,
+                          const shoal_utterance *one, int64_t b) {
     const size_t at = (size_t)batch->label_offsets[b + 1];
     const size_t count = (size_t)one->label_count;
     if (at + count > batch->label_room &&
         !make_room(&batch->labels, &batch->label_room, 2 * (at + count),
                    sizeof *batch->labels))
         return false;
-    memcpy(batch->labels + at, one->labels, count * sizeof *batch->labels);
+    for (size_t i = 0; i < count; i++)
+        batch->labels[at + i] = set->words ? set->words[one->labels[i]] : one->labels[i];
     batch->label_offsets[b + 1] += one->label_count;
     return true;
+}
+
+static bool room_for_parts(speech_batch *batch, size_t wanted) {
+    size_t room = batch->part_room;
+    return wanted <= room ||
+           (make_room(&batch->part_rows, &room, 2 * wanted, sizeof(int64_t)) &&
+            make_room(&batch->part_labels, &batch->part_room, 2 * wanted,
+                      sizeof(int64_t)));
+}
+
+/* An utterance that begins `frames` after its sequence, whose first row is `row`. */
+static bool append_part(const speech_set *set, speech_batch *batch, int64_t row,
+                        int64_t frames, int64_t label) {
+    if (!room_for_parts(batch, (size_t)batch->parts + 2))
+        return false;
+    batch->part_rows[batch->parts] = row + speech_positions(set->config, frames);
+    batch->part_labels[batch->parts++] = label;
+    return true;
+}
+
+/* Positions between outputs begin anywhere in training, another way every epoch. */
+static int64_t draw_phase(const speech_set *set, int64_t item, bool training) {
+    const uint64_t number = (uint64_t)(set->epoch * set->info.utterances + item);
+    const int64_t every = set->config->speech.every;
+    return training && every > 1
+               ? (int64_t)shoal_random_below(set->config->seed, STREAM_PHASE, number,
+                                             (uint64_t)every)
+               : 0;
 }
 
 /* Bands and stretches of time become 0, which is the mean (Park et al. 2019). */
@@ -409,13 +451,17 @@ static bool add_item(const speech_set *set, const speech_item *item, int64_t ind
     batch->label_offsets[b + 1] = batch->label_offsets[b];
     batch->first[b] = item->first;
     batch->members[b] = item->count;
+    batch->phase[b] = draw_phase(set, index, training);
+    batch->part_offsets[b] = batch->parts;
     for (int64_t i = 0; i < item->count; i++) {
         const int32_t member = set->members[item->first + i];
         shoal_utterance one;
         shoal_corpus_utterance(set->corpora[draw_speed(set, member, training)], member,
                                &one);
-        if (!append_frames(batch, &one, config->speech.bands, frames) ||
-            !append_labels(batch, &one, b))
+        if (!append_part(set, batch, batch->offsets[b], frames,
+                         batch->label_offsets[b + 1]) ||
+            !append_frames(batch, &one, config->speech.bands, frames) ||
+            !append_labels(set, batch, &one, b))
             return false;
         frames += one.frames;
     }
@@ -435,9 +481,10 @@ static bool add_item(const speech_set *set, const speech_item *item, int64_t ind
 
 static bool room_for_sequences(speech_batch *batch, size_t count) {
     size_t room = batch->sequence_room;
-    int64_t **const arrays[] = {&batch->offsets, &batch->label_offsets, &batch->first,
-                                &batch->members};
-    for (int i = 0; i < 4; i++) {
+    int64_t **const arrays[] = {&batch->offsets, &batch->label_offsets,
+                                &batch->first,   &batch->members,
+                                &batch->phase,   &batch->part_offsets};
+    for (int i = 0; i < 6; i++) {
         room = batch->sequence_room;
         if (!make_room(arrays[i], &room, count + 1, sizeof(int64_t)))
             return false;
@@ -488,10 +535,10 @@ bool speech_fill_share(const speech_set *set, int64_t number, bool training,
     batch->first_row = batch->first_sequence = 0;
     if (ranks)
         find_share(set, training, ranks, &first, &count, batch);
-    if (!room_for_sequences(batch, (size_t)count))
+    if (!room_for_sequences(batch, (size_t)count) || !room_for_parts(batch, 1))
         return false;
     batch->count = count;
-    batch->longest = batch->most_labels = 0;
+    batch->longest = batch->most_labels = batch->parts = 0;
     batch->offsets[0] = batch->label_offsets[0] = 0;
     for (int64_t b = 0; b < count; b++) {
         if (!add_item(set, &set->items[first + b], first + b, training, b, batch))
@@ -501,10 +548,34 @@ bool speech_fill_share(const speech_set *set, int64_t number, bool training,
         batch->longest = rows > batch->longest ? rows : batch->longest;
         batch->most_labels = labels > batch->most_labels ? labels : batch->most_labels;
     }
+    batch->part_offsets[count] = batch->parts;
+    batch->part_rows[batch->parts] = batch->offsets[count];
+    batch->part_labels[batch->parts] = batch->label_offsets[count];
     return true;
 }
 
 bool speech_fill(const speech_set *set, int64_t number, bool training,
                  speech_batch *batch) {
     return speech_fill_share(set, number, training, NULL, batch);
+}
+
+void speech_thin(const speech_set *set, speech_batch *batch, int64_t classes,
+                 float *out) {
+    const int64_t every = set->config->speech.every;
+    int64_t kept = 0;
+    for (int64_t b = 0, first = 0; b < batch->count && every > 1; b++) {
+        const int64_t end = batch->offsets[b + 1];
+        int64_t row = first + batch->phase[b];
+        for (int64_t p = batch->part_offsets[b]; p < batch->part_offsets[b + 1]; p++) {
+            const int64_t stop =
+                p + 1 < batch->part_offsets[b + 1] ? batch->part_rows[p + 1] : end;
+            batch->part_rows[p] = kept;
+            for (; row < stop; row += every, kept++)
+                memmove(out + kept * classes, out + row * classes,
+                        sizeof *out * (size_t)classes);
+        }
+        first = end;
+        batch->offsets[b + 1] = batch->part_rows[batch->part_offsets[b + 1]] = kept;
+        batch->phase[b] = 0;
+    }
 }

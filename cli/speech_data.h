@@ -32,6 +32,7 @@ typedef struct {
     int32_t *order;   /* [batch_count] */
     uint64_t *keys;   /* for sorting */
     int64_t batch_count;
+    int32_t *words; /* [units + 1]: what labels become; NULL: they stay */
 } speech_set;
 
 /* Why something was refused is said on stderr, bad utterances one by one. units NULL:
@@ -63,10 +64,16 @@ typedef struct {
     int32_t *labels;
     float *features;          /* [rows][features] */
     int64_t *first, *members; /* [count]: their utterances, in speech_set.members */
+    int64_t *phase;           /* [count]: the first position that has an output */
+    /* Each utterance of a sequence, where it begins among rows and labels: */
+    int64_t parts;
+    int64_t *part_offsets; /* [count + 1], of the sequences' parts */
+    int64_t *part_rows;    /* [parts + 1] */
+    int64_t *part_labels;  /* [parts + 1] */
     int64_t longest, most_labels;
     int64_t first_row, first_sequence; /* how many other ranks have before these */
     float *frames;                     /* [T][bands] of one sequence, while it is made */
-    size_t sequence_room, label_room, feature_room, frame_room;
+    size_t sequence_room, part_room, label_room, feature_room, frame_room;
 } speech_batch;
 
 /* Batch `number` of the planned epoch; training: speeds are drawn, and there are masks.
@@ -78,6 +85,9 @@ bool speech_fill(const speech_set *set, int64_t number, bool training,
 bool speech_fill_share(const speech_set *set, int64_t number, bool training,
                        const shoal_transport *ranks, speech_batch *batch);
 void speech_batch_free(speech_batch *batch);
+/* Keeps the rows of out [rows][classes] that have an output (every so many, as the
+   configuration says), one after another; the batch's offsets are those from now on. */
+void speech_thin(const speech_set *set, speech_batch *batch, int64_t classes, float *out);
 
 /* FOLDER/NAME */
 bool speech_path(char path[TRAIN_PATH], const char *folder, const char *name);

@@ -6,11 +6,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bootstrap.h"
 #include "common.h"
 #include "controls.h"
 #include "speech_eval_words.h"
+#include "speech_lfmmi.h"
 #include "speech_model.h"
 #include "speech_score.h"
 
@@ -43,6 +45,8 @@ typedef struct {
     speech_scorer scorer;
     bool has_words;
     eval_words words;
+    shoal_lexicon *lexicon;
+    shoal_lfmmi *lfmmi;
     eval_row rows[MOST_ROWS];
     int count;
 } evaluation;
@@ -90,7 +94,7 @@ static int make_rows(evaluation *e) {
 /* ---- One row ----------------------------------------------------------------------- */
 
 static shoal_status run_row(evaluation *e, shoal_model *view, eval_row *row) {
-    const int64_t classes = e->recogniser.unit_count + 1;
+    const int64_t classes = speech_model_classes(&e->recogniser);
     int64_t done = 0;
     shoal_status status = SHOAL_OK;
     for (int64_t i = 0; i < e->set.batch_count && status == SHOAL_OK; i++) {
@@ -103,6 +107,8 @@ static shoal_status run_row(evaluation *e, shoal_model *view, eval_row *row) {
         const double begun = seconds_now();
         status = shoal_model_forward(view, &inputs, &out);
         row->seconds += seconds_now() - begun;
+        if (status == SHOAL_OK)
+            speech_thin(&e->set, &e->batch, classes, out);
         if (status == SHOAL_OK)
             status = speech_score(&e->scorer, &e->batch, classes, out, NULL, &row->result,
                                   row->units.each + done);
@@ -337,6 +343,42 @@ static int prepare_words(evaluation *e) {
     return code == EXIT_OK ? eval_words_data(&e->words, e->job->data, &e->set) : code;
 }
 
+/* By LF-MMI: a file of phones, which have all but the silence; or that of words, whose
+   phones the lexicon has. */
+static int open_phones(evaluation *e) {
+    char path[TRAIN_PATH];
+    speech_model *model = &e->recogniser;
+    const char *lexicon = e->job->words.lexicon;
+    int code = EXIT_OK;
+    const bool there = speech_path(path, e->job->data, "phones") &&
+                       access(path, F_OK) == 0;
+    if (!e->job->labels && !there && lexicon)
+        code = lfmmi_open_lexicon("eval", e->context, lexicon, model->units,
+                                  model->unit_count, &e->lexicon);
+    else if (!e->job->labels)
+        snprintf(model->config.speech.labels, sizeof model->config.speech.labels,
+                 "phones");
+    if (code == EXIT_OK && e->lexicon)
+        code = lfmmi_open_set("eval", e->context, e->job->data, &model->config, false,
+                              e->lexicon, &e->set);
+    else if (code == EXIT_OK)
+        code = speech_open("eval", e->context, e->job->data, &model->config, false,
+                           model->units, model->unit_count - 1, &e->set);
+    if (code == EXIT_OK)
+        code = speech_model_graphs("eval", e->context, model, e->lexicon, &e->lfmmi);
+    e->scorer.lfmmi = e->lfmmi;
+    e->scorer.lexicon = e->lexicon;
+    e->scorer.every = 1; /* batches are thinned */
+    return code;
+}
+
+static int open_set(evaluation *e) {
+    if (e->recogniser.config.speech.loss == SPEECH_LFMMI)
+        return open_phones(e);
+    return speech_open("eval", e->context, e->job->data, &e->recogniser.config, false,
+                       e->recogniser.units, e->recogniser.unit_count, &e->set);
+}
+
 static int evaluate(evaluation *e) {
     train_config *config = &e->recogniser.config;
     config->skip_bad = e->job->skip_bad;
@@ -345,8 +387,10 @@ static int evaluate(evaluation *e) {
         return EXIT_RESOURCES;
     if (e->job->join >= 0)
         config->speech.join = (float)e->job->join;
-    int code = speech_open("eval", e->context, e->job->data, config, false,
-                           e->recogniser.units, e->recogniser.unit_count, &e->set);
+    if (e->job->labels)
+        snprintf(config->speech.labels, sizeof config->speech.labels, "%s",
+                 e->job->labels);
+    int code = open_set(e);
     if (code != EXIT_OK)
         return code;
     speech_plan(&e->set, 0, false);
@@ -380,12 +424,15 @@ int speech_eval(const speech_eval_job *job, shoal_context *context) {
     if (!job->data)
         return complain(EXIT_USAGE, "eval",
                         "a recogniser needs --data, a data folder such as DATA/test");
-    int code;
-    e.has_words = words_wanted("eval", &job->words, &code);
+    int code = EXIT_OK;
+    const bool phones = job->words.lexicon && !job->words.lm; /* of LF-MMI */
+    e.has_words = !phones && words_wanted("eval", &job->words, &code);
     if (code == EXIT_OK && job->tune && !e.has_words)
         code = complain(EXIT_USAGE, "eval", "--tune is for words: --lexicon and --lm");
     if (code == EXIT_OK)
         code = speech_model_open("eval", context, job->path, &e.recogniser);
+    if (code == EXIT_OK && phones && e.recogniser.config.speech.loss == SPEECH_CTC)
+        words_wanted("eval", &job->words, &code);
     if (code == EXIT_OK)
         code = evaluate(&e);
     for (int i = 0; i < e.count; i++) {
@@ -395,6 +442,8 @@ int speech_eval(const speech_eval_job *job, shoal_context *context) {
     eval_words_close(&e.words);
     speech_batch_free(&e.batch);
     speech_scorer_free(&e.scorer);
+    shoal_lfmmi_destroy(e.lfmmi);
+    shoal_lexicon_close(e.lexicon);
     speech_close(&e.set);
     speech_model_close(&e.recogniser);
     return code;

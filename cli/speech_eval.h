@@ -11,6 +11,7 @@ typedef struct {
     const char *path; /* a run or a file */
     const char *data; /* a data folder */
     const char *cache;
+    const char *labels; /* the file of transcripts; NULL: as in the training */
     bool skip_bad, controls, json;
     int64_t beams; /* 0: greedy */
     words_options words;

@@ -176,6 +176,8 @@ static shoal_status hear_set(eval_words *words, speech_set *set, int64_t classes
                                            .features = batch.features};
         if (status == SHOAL_OK)
             status = shoal_model_forward(view, &inputs, &out);
+        if (status == SHOAL_OK)
+            speech_thin(set, &batch, classes, out);
         if (status == SHOAL_OK && (!find_texts(words, set, &batch, texts) ||
                                    !keep_batch(t, &batch, classes, out)))
             status = SHOAL_NO_MEMORY;

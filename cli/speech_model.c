@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "common.h"
+#include "speech_lfmmi.h"
 
 static bool is_file(const char *path) {
     struct stat information;
@@ -93,9 +94,40 @@ int speech_model_load(const char *command, shoal_context *context, int64_t max_b
         status = take_average(context, made);
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, command, context);
-    if (shoal_model_settings(made->model)->outputs == made->unit_count + 1)
+    if (shoal_model_settings(made->model)->outputs == speech_model_classes(made))
         return EXIT_OK;
     return complain(EXIT_BAD_INPUT, command, "%s: has other units than outputs",
+                    made->path);
+}
+
+int64_t speech_model_classes(const speech_model *made) {
+    if (made->config.speech.loss == SPEECH_CTC)
+        return made->unit_count + 1;
+    switch (SHOAL_TOPOLOGY_CHAIN + made->config.speech.topology) {
+    case SHOAL_TOPOLOGY_ONE: return made->unit_count;
+    case SHOAL_TOPOLOGY_BLANK: return made->unit_count + 1;
+    default: return 2 * made->unit_count;
+    }
+}
+
+/* Beside the model's file. */
+int speech_model_graphs(const char *command, shoal_context *context,
+                        const speech_model *made, const shoal_lexicon *lexicon,
+                        shoal_lfmmi **lfmmi) {
+    char path[TRAIN_PATH];
+    const char *slash = strrchr(made->path, '/');
+    const int folder = slash ? (int)(slash - made->path) : 1;
+    const int length = snprintf(path, sizeof path, "%.*s/%s", folder,
+                                slash ? made->path : ".", TRAIN_GRAPH);
+    if (length < 0 || length >= (int)sizeof path)
+        return complain(EXIT_USAGE, command, "%.80s...: the path is too long",
+                        made->path);
+    const shoal_status status = lfmmi_open(context, &made->config, lexicon, path, lfmmi);
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_BAD_INPUT, command, context);
+    if (shoal_lfmmi_describe(*lfmmi).outputs == speech_model_classes(made))
+        return EXIT_OK;
+    return complain(EXIT_BAD_INPUT, command, "%s: is of another model than %s", path,
                     made->path);
 }
 

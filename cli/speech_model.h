@@ -2,6 +2,8 @@
 #ifndef SHOAL_CLI_SPEECH_MODEL_H
 #define SHOAL_CLI_SPEECH_MODEL_H
 
+#include <shoal_speech.h>
+
 #include "train.h"
 
 typedef struct {
@@ -9,7 +11,8 @@ typedef struct {
     train_config config;
     int64_t step;
     char *text;         /* what the units lie in */
-    const char **units; /* [unit_count]; class 0 is the blank, class i is units[i - 1] */
+    const char **units; /* [unit_count]; of CTC class 0 is the blank, class i is units[i -
+                           1]; of LF-MMI they are the phones, the silence the last */
     int64_t unit_count;
     shoal_model *model; /* NULL until speech_model_load */
 } speech_model;
@@ -24,5 +27,12 @@ int speech_model_open(const char *command, shoal_context *context, const char *p
 int speech_model_load(const char *command, shoal_context *context, int64_t max_batch,
                       int64_t max_rows, speech_model *made);
 void speech_model_close(speech_model *made);
+
+/* Outputs of a position. */
+int64_t speech_model_classes(const speech_model *made);
+/* Of LF-MMI: the run's graphs; lexicon may be NULL. */
+int speech_model_graphs(const char *command, shoal_context *context,
+                        const speech_model *made, const shoal_lexicon *lexicon,
+                        shoal_lfmmi **lfmmi);
 
 #endif

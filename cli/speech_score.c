@@ -2,8 +2,11 @@
 
 #include <stdlib.h>
 
+#include "speech_lfmmi.h"
+
 void speech_scorer_free(speech_scorer *scorer) {
     shoal_ctc_destroy(scorer->ctc);
+    lfmmi_scorer_free(scorer);
     free(scorer->spelled);
     *scorer = (speech_scorer){0};
 }
@@ -60,6 +63,8 @@ shoal_status speech_score(speech_scorer *scorer, const speech_batch *batch,
                                     batch->label_offsets};
     const int64_t count = batch->label_offsets[batch->count];
     shoal_ctc_result loss;
+    if (scorer->lfmmi)
+        return lfmmi_score(scorer, batch, classes, logits, gradient, result, each);
     shoal_status status = make_room(scorer, batch, classes);
     for (int64_t b = 0; b < batch->count && status == SHOAL_OK; b++) {
         shoal_edits edits = {0};
@@ -76,6 +81,7 @@ shoal_status speech_score(speech_scorer *scorer, const speech_batch *batch,
                                 count ? 1 / (double)count : 0, gradient, NULL, &loss);
     if (status != SHOAL_OK)
         return status;
+    result->divisor = (double)count;
     result->loss += loss.sum;
     result->labels += loss.labels;
     result->impossible += loss.impossible;

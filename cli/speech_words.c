@@ -63,7 +63,10 @@ static shoal_status open_parts(shoal_context *context, const words_options *opti
 
 int words_open(const char *command, shoal_context *context, const words_options *options,
                const speech_model *model, words_search *search) {
-    const shoal_topology topology = SHOAL_TOPOLOGY_CTC;
+    const speech_config *trained = &model->config.speech;
+    const shoal_topology topology = trained->loss == SPEECH_CTC
+                                        ? SHOAL_TOPOLOGY_CTC
+                                        : SHOAL_TOPOLOGY_CHAIN + trained->topology;
     double unknown = 0;
     *search = (words_search){0};
     if (!take_settings(command, options, topology, &search->settings, &unknown))
@@ -73,7 +76,7 @@ int words_open(const char *command, shoal_context *context, const words_options 
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_BAD_INPUT, command, context);
     const int64_t outputs = shoal_word_decoder_describe(search->decoder).outputs;
-    if (outputs == model->unit_count + 1)
+    if (outputs == speech_model_classes(model))
         return EXIT_OK;
     return complain(EXIT_BAD_INPUT, command, "%s: has other units than the phones of %s",
                     model->path, options->lexicon);

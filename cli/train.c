@@ -21,7 +21,7 @@ typedef struct {
     train_settings settings;
     int64_t threads, save_seconds;
     shoal_transport *ranks;
-    const char *isa, *cache, *preset, *data, *dev, *model;
+    const char *isa, *cache, *preset, *data, *dev, *model, *lexicon;
     bool json, print_config, skip_bad;
     bool files;     /* the options are gone through for --config alone */
     int files_code; /* what became of its files */
@@ -57,6 +57,11 @@ static const option_row rows[] = {
     {"labels", 0, "FILE",
      "speech: the file of transcripts in the data folders\n(default: text)",
      TAKEN_BY(take_field)},
+    {"loss", 0, "NAME", "speech: ctc or lf-mmi (default: ctc)", TAKEN_BY(take_field)},
+    {"lexicon", 0, "FILE",
+     "speech, lf-mmi: the words' phones, as Kaldi or CMUdict keep them;\n"
+     "several with commas between",
+     SETS_TEXT(train_job, lexicon)},
     {"units", 0, "NAME", "speech: words or characters of that file (default: words)",
      TAKEN_BY(take_field)},
     {"preset", 0, "NAME",
@@ -137,7 +142,9 @@ const command_help train_help =
      "layers, 6 heads of 32, feed-forward 768, sinusoidal positions, R-Adam at 0.0002,\n"
      "gradients clipped at 10, weight decay 0.01, batches of 32, 5000 steps, the rate\n"
      "halved on a plateau of the validation loss.\n\n"
-     "speech: a recogniser by CTC. DATA has the folders train and dev, each as Kaldi\n"
+     "speech: a recogniser by CTC, or by lattice-free MMI, whose outputs are of phones:\n"
+     "then the transcripts have words, and the lexicon their phones. DATA has the "
+     "folders train and dev, each as Kaldi\n"
      "keeps its data: wav.scp, text (or the file of --labels), and where they are there\n"
      "segments and utt2spk. All recordings are read before the first step. The model\n"
      "with the best error on dev is kept as " TRAIN_BEST "; shoal eval and shoal\n"
@@ -185,7 +192,9 @@ static void report(const train_job *job) {
     shoal_attention_print(&run->config.model.attention, kind, sizeof kind);
     printf("%s, %s: %" PRId64 " of %" PRId64 " steps, %s\n", run->config.task, kind,
            run->state.step, run->config.steps, seconds_text(run->state.seconds));
-    if (run->stepped)
+    if (run->stepped && isnan(run->last_step.score.accuracy))
+        printf("last step    loss %.6f\n", run->last_step.score.loss);
+    else if (run->stepped)
         printf("last step    loss %.6f  right %.2f %%\n", run->last_step.score.loss,
                100 * run->last_step.score.accuracy);
     if (run->validated && run->validation.metric) {
@@ -254,6 +263,10 @@ static int interrupted(const train_job *job) {
     if (job->cache) {
         fputs(" --cache", stderr);
         print_word(stderr, job->cache);
+    }
+    if (job->lexicon) {
+        fputs(" --lexicon", stderr);
+        print_word(stderr, job->lexicon);
     }
     if (job->skip_bad)
         fputs(" --skip-bad", stderr);
@@ -348,6 +361,7 @@ static int take_data(train_job *job, int count, char **words) {
                         train_help.usage);
     config->folder = words[1];
     config->skip_bad = job->skip_bad;
+    config->lexicon = job->lexicon;
     config->cache = speech_cache("train", job->cache);
     return config->cache ? EXIT_OK : EXIT_RESOURCES;
 }
@@ -361,6 +375,9 @@ static int with_task(train_job *job, int count, char **words) {
     if (!train_defaults(words[0], &job->run.config, &reason) ||
         (job->preset && !train_preset(job->preset, &job->run.config, &reason)))
         return complain(EXIT_USAGE, "train", "%s", reason.text);
+    const char *loss = settings_find(&job->settings, "loss");
+    if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(words[0], "speech") == 0)
+        train_lfmmi_defaults(job->preset, &job->run.config);
     int code = take_data(job, count, words);
     if (code == EXIT_OK && !job->print_config)
         code = ranks_open("train", &job->ranks);

@@ -24,8 +24,11 @@ typedef struct {
 
 typedef enum { LOSS_MASKED, LOSS_ALL } train_loss;
 
+typedef enum { SPEECH_CTC, SPEECH_LFMMI } speech_loss;
+
 /* What the task speech has beside the rest. */
 typedef struct {
+    int32_t loss;            /* a speech_loss */
     char labels[TRAIN_TEXT]; /* the file of transcripts */
     int32_t units;           /* 0: its words, 1: its letters */
     char data[TRAIN_TEXT];   /* a fingerprint of the data, found when it is opened */
@@ -40,6 +43,12 @@ typedef struct {
     int64_t batch_frames; /* at most in a batch, unless one alone has more */
     int64_t epochs;       /* where steps is 0 */
     int32_t decay;        /* decay_steps becomes the number of steps */
+    /* Of LF-MMI: */
+    int64_t every;        /* positions between outputs */
+    int32_t topology;     /* a shoal_topology, less 1 */
+    int64_t order, extra; /* of the n-gram; extra 0: all histories */
+    int32_t whole;        /* utterances begin and end as transcripts do */
+    float leak, output_l2, output_range;
 } speech_config;
 
 /* What the tasks glue and squad have beside the rest; of speech's, data, epochs and decay
@@ -82,6 +91,8 @@ typedef struct {
     const char *cache;        /* of features */
     const char *dev;          /* squad: the other file */
     const char *model_folder; /* glue and squad: what the training begins with */
+    const char *lexicon;      /* files with commas between; NULL: none */
+    const char *out;          /* of the run; NULL: none */
     bool skip_bad;
     shoal_transport *ranks; /* NULL: this process is alone */
 } train_config;
@@ -91,6 +102,8 @@ bool train_is_text(const train_config *config); /* glue or squad */
 bool train_defaults(const char *task, train_config *config, train_reason *reason);
 /* The paper's for speech, in place of those; false: there is no such preset. */
 bool train_preset(const char *preset, train_config *config, train_reason *reason);
+/* What the loss lf-mmi has other than CTC, for either preset. */
+void train_lfmmi_defaults(const char *preset, train_config *config);
 
 /* Fields by name, as text: for flags, files and checkpoints. index counts from 0, NULL
    past the end. set reads '-' as '_', as flags are written, and gives the reason where it
@@ -117,6 +130,8 @@ typedef struct {
 
 /* Each returns an exit code, after a complaint where it is not EXIT_OK. */
 int settings_add(train_settings *settings, const char *name, const char *text);
+/* What a field was set to last; NULL: it was not. */
+const char *settings_find(const train_settings *settings, const char *name);
 int settings_add_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
 /* A JSON object of fields; keys that are none are refused by name. */
 int settings_add_file(train_settings *settings, const char *path);
@@ -150,13 +165,15 @@ void copy_make(const train_config *config, copy_split split, int64_t number,
 void copy_make_share(const train_config *config, copy_split split, int64_t number,
                      int64_t first, int64_t count, copy_batch *batch);
 
-/* Of speech: loss per label; counted are the labels, correct those without the edits
-   (which may be more, so that it may be negative), accuracy is 1 - error rate. */
+/* Of speech: loss per label, or per step with LF-MMI; counted are the labels, correct
+   those without the edits (which may be more, so that it may be negative), accuracy is 1
+   - error rate, NaN where nothing was decoded. */
 typedef struct {
     double loss;              /* mean over the positions of the loss */
     double accuracy;          /* share of the masked positions that are right */
     int64_t correct, counted; /* masked positions */
-    int64_t impossible;       /* speech: utterances too short for their labels */
+    int64_t impossible;       /* speech: utterances that cannot be aligned */
+    int64_t broken;           /* and those whose loss came out as no number */
     const char *metric;       /* text: what accuracy is instead; NULL: as above */
     const char *second;       /* text: another one, or NULL */
     double second_value;
@@ -167,7 +184,7 @@ typedef struct {
     double loss;    /* mean over `weight` */
     double weight;  /* positions, labels */
     double divisor; /* what the loss was divided by for its gradient */
-    int64_t correct, counted, impossible, sequences;
+    int64_t correct, counted, impossible, broken, sequences;
 } train_part;
 
 typedef struct {
@@ -342,5 +359,6 @@ json_t *train_log_last_validation(const char *path);
 #define TRAIN_CHECKPOINT "checkpoint.safetensors"
 #define TRAIN_BEST "best.safetensors"
 #define TRAIN_LOG "log.jsonl"
+#define TRAIN_GRAPH "phones.graph" /* what LF-MMI decodes phones with */
 
 #endif

@@ -40,6 +40,8 @@ typedef struct {
 } field_row;
 
 static const char *const losses[] = {"masked", "all", NULL};
+static const char *const speech_losses[] = {"ctc", "lf-mmi", NULL};
+static const char *const topologies[] = {"chain", "one", "blank", NULL};
 static const char *const units[] = {"words", "characters", NULL};
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
@@ -62,6 +64,7 @@ static const field_row rows[] = {
     OTHER_ROW(ALL, "task", TASK, task),
     WHOLE_ROW(COPY, "length", length, 1, 1 << 24),
     CHOICE_ROW(COPY, "loss", loss, losses),
+    CHOICE_ROW(SPEECH, "loss", speech.loss, speech_losses),
     OTHER_ROW(SPEECH, "labels", SHORT_TEXT, speech.labels),
     CHOICE_ROW(SPEECH, "units", speech.units, units),
     OTHER_ROW(EPOCHS, "data", SHORT_TEXT, speech.data),
@@ -74,6 +77,14 @@ static const field_row rows[] = {
     CHOICE_ROW(SPEECH, "normalise", speech.normalise, normalisations),
     WHOLE_ROW(SPEECH, "hop", speech.hop, 1, 64),
     WHOLE_ROW(SPEECH, "context", speech.context, 1, 256),
+    WHOLE_ROW(SPEECH, "every", speech.every, 1, 64),
+    CHOICE_ROW(SPEECH, "topology", speech.topology, topologies),
+    WHOLE_ROW(SPEECH, "order", speech.order, 2, 5),
+    WHOLE_ROW(SPEECH, "extra", speech.extra, 0, 1e9),
+    CHOICE_ROW(SPEECH, "whole", speech.whole, truths),
+    REAL_ROW(SPEECH, "leak", speech.leak, 1e-8, 1),
+    REAL_ROW(SPEECH, "output_l2", speech.output_l2, 0, 10),
+    REAL_ROW(SPEECH, "output_range", speech.output_range, 0, 10),
     OTHER_ROW(SPEECH, "speeds", SHORT_TEXT, speech.speeds),
     WHOLE_ROW(SPEECH, "band_masks", speech.band_masks, 0, 100),
     WHOLE_ROW(SPEECH, "band_mask", speech.band_mask, 0, 200),
@@ -142,11 +153,13 @@ static bool same_name(const char *name, const char *written) {
     return !*written;
 }
 
-static const field_row *find_row(const char *written) {
+/* Tasks may have fields of the same name: those of `tasks` come first. */
+static const field_row *find_row(const char *written, int tasks) {
+    const field_row *found = NULL;
     for (int i = 0; i < ROWS; i++)
-        if (same_name(rows[i].name, written))
-            return &rows[i];
-    return NULL;
+        if (same_name(rows[i].name, written) && (!found || (rows[i].tasks & tasks)))
+            found = &rows[i];
+    return found;
 }
 
 static bool refuse(train_reason *reason, const char *format, ...)
@@ -208,7 +221,13 @@ static void speech_defaults(train_config *config) {
                                      .mask_after = 6,
                                      .batch_frames = 4000,
                                      .epochs = 25,
-                                     .decay = 1};
+                                     .decay = 1,
+                                     .every = 1,
+                                     .order = 4,
+                                     .extra = 2000,
+                                     .leak = 0.1f,
+                                     .output_l2 = 5e-5f,
+                                     .output_range = 0.01f};
     config->model.activation = SHOAL_RELU;
     config->model.dropout = 0.1f;
     config->optimizer.kind = SHOAL_ADAM;
@@ -263,6 +282,22 @@ bool train_preset(const char *preset, train_config *config, train_reason *reason
     speech->epochs = 100;
     speech->decay = 0;
     return true;
+}
+
+/* Outputs every third frame: of a full-rate encoder as in the paper, or of stacked
+   frames. */
+void train_lfmmi_defaults(const char *preset, train_config *config) {
+    const bool paper = preset && strcmp(preset, "paper") == 0;
+    config->speech.loss = SPEECH_LFMMI;
+    config->speech.bands = 80;
+    config->speech.hop = paper ? 1 : 3;
+    config->speech.context = paper ? 1 : 9;
+    config->speech.every = paper ? 3 : 1;
+    config->clip = 1;
+    if (paper) {
+        config->model.layers = 12;
+        config->learning_rate = 2e-4f;
+    }
 }
 
 bool train_defaults(const char *task, train_config *config, train_reason *reason) {
@@ -344,7 +379,7 @@ static bool set_text(const field_row *row, void *place, const char *text,
 
 bool train_set(shoal_context *context, train_config *config, const char *name,
                const char *text, train_reason *reason) {
-    const field_row *row = find_row(name);
+    const field_row *row = find_row(name, task_bit(config->task));
     if (!row)
         return refuse(reason, "there is no field \"%s\"", name);
     if (!(row->tasks & task_bit(config->task)))
@@ -435,7 +470,7 @@ static int refuse_field(const train_settings *settings, const char *name) {
 }
 
 int settings_add(train_settings *settings, const char *name, const char *text) {
-    if (!find_row(name))
+    if (!find_row(name, ALL))
         return refuse_field(settings, name);
     if (settings->count == TRAIN_SETTINGS)
         return complain(EXIT_USAGE, settings->command, "more than %d settings",
@@ -448,6 +483,13 @@ int settings_add(train_settings *settings, const char *name, const char *text) {
     snprintf(settings->list[at].text, sizeof settings->list[at].text, "%s", text);
     settings->list[at].file = settings->file;
     return EXIT_OK;
+}
+
+const char *settings_find(const train_settings *settings, const char *name) {
+    for (int i = settings->count - 1; i >= 0; i--)
+        if (same_name(name, settings->list[i].name))
+            return settings->list[i].text;
+    return NULL;
 }
 
 int settings_add_all(train_settings *settings, const train_config *config) {

@@ -279,8 +279,8 @@ static int log_open(train_log *log, const char *command, const char *checkpoint,
     return code;
 }
 
-/* What only some lines have: utterances that were too short for their labels; what the
-   accuracy is of a text. */
+/* What only some lines have: utterances that could not be aligned or came out as no
+   number; what the accuracy is of a text. */
 enum { MORE = 160 };
 
 static const char *more_text(char text[MORE], const train_score *score) {
@@ -288,6 +288,9 @@ static const char *more_text(char text[MORE], const train_score *score) {
     text[0] = 0;
     if (score->impossible)
         snprintf(text, MORE, "\"impossible\": %" PRId64 ", ", score->impossible);
+    if (score->broken)
+        snprintf(text + strlen(text), MORE - strlen(text), "\"broken\": %" PRId64 ", ",
+                 score->broken);
     if (score->metric)
         snprintf(text, MORE, "\"metric\": \"%s\", ", score->metric);
     if (score->second)
@@ -395,6 +398,8 @@ static int begin_training(running *at) {
     run->config.model_folder = there ? run->folder : given.model_folder;
     run->config.skip_bad = given.skip_bad;
     run->config.ranks = given.ranks;
+    run->config.lexicon = given.lexicon;
+    run->config.out = run->folder;
     const int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
@@ -465,11 +470,14 @@ static void show(const running *at) {
                  left < 120    ? left
                  : left < 7200 ? left / 60
                                : left / 3600);
+    char right[32] = "";
+    if (!isnan(run->last_step.score.accuracy))
+        snprintf(right, sizeof right, "  right %.1f %%",
+                 100 * run->last_step.score.accuracy);
     progress_say("%sstep %" PRId64 "/%" PRId64
-                 "  loss %.4f  right %.1f %%  %.0f seq/s  at most %s left",
-                 run->label, step, run->config.steps, run->last_step.score.loss,
-                 100 * run->last_step.score.accuracy, (double)at->sequences / elapsed,
-                 time_left);
+                 "  loss %.4f%s  %.0f seq/s  at most %s left",
+                 run->label, step, run->config.steps, run->last_step.score.loss, right,
+                 (double)at->sequences / elapsed, time_left);
 }
 
 /* One step or one validation, and its line in the log. */

@@ -1,5 +1,5 @@
-/* The task speech: a data folder's train and dev parts, CTC, error rate by the likeliest
-   class of each position. */
+/* The task speech: a data folder's train and dev parts; CTC, with the error rate by the
+   likeliest class of each position, or LF-MMI, with that of the likeliest phones. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -8,6 +8,7 @@
 
 #include "common.h"
 #include "speech_data.h"
+#include "speech_lfmmi.h"
 #include "speech_score.h"
 #include "train.h"
 
@@ -18,19 +19,27 @@ typedef struct {
     speech_set train, dev;
     speech_batch batch;
     speech_scorer scorer;
+    shoal_lexicon *lexicon; /* of LF-MMI */
+    shoal_lfmmi *lfmmi;
     int64_t epoch, epoch_begin; /* of the next step, and the epoch's first step */
     char *units;                /* one per line */
 } speech_data;
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-static char *list_units(const shoal_corpus *corpus) {
+/* What outputs are of: the phones, or the units of the transcripts. */
+static const char *unit_of(const speech_data *data, int64_t index) {
+    return data->lexicon ? shoal_lexicon_phone(data->lexicon, index)
+                         : shoal_corpus_unit(data->train.corpora[0], index + 1);
+}
+
+static char *list_units(const speech_data *data) {
     const char *unit;
     size_t bytes = 1;
-    for (int64_t i = 1; (unit = shoal_corpus_unit(corpus, i)); i++)
+    for (int64_t i = 0; (unit = unit_of(data, i)); i++)
         bytes += strlen(unit) + 1;
     char *text = calloc(bytes, 1), *at = text;
-    for (int64_t i = 1; text && (unit = shoal_corpus_unit(corpus, i)); i++)
+    for (int64_t i = 0; text && (unit = unit_of(data, i)); i++)
         at += sprintf(at, "%s\n", unit);
     return text;
 }
@@ -43,6 +52,30 @@ static int64_t steps_of(speech_set *set, int64_t epochs) {
     return steps;
 }
 
+/* Words of both parts that have no pronunciation are named before either is refused. */
+static int open_words(trainer *self, speech_data *data, const char *path) {
+    char dev[TRAIN_PATH];
+    train_config *config = &self->config;
+    if (!config->lexicon || config->speech.units != 0)
+        return complain(EXIT_USAGE, "train",
+                        "lf-mmi needs transcripts of words, and --lexicon FILE with "
+                        "their phones");
+    int code = lfmmi_open_lexicon("train", self->context, config->lexicon, NULL, 0,
+                                  &data->lexicon);
+    if (code != EXIT_OK)
+        return code;
+    code = lfmmi_open_set("train", self->context, path, config, true, data->lexicon,
+                          &data->train);
+    if (!data->train.words)
+        return code;
+    config->speech.rate = data->train.info.rate;
+    const int dev_code = speech_path(dev, config->folder, "dev")
+                             ? lfmmi_open_set("train", self->context, dev, config, false,
+                                              data->lexicon, &data->dev)
+                             : EXIT_USAGE;
+    return code == EXIT_OK ? dev_code : code;
+}
+
 /* The dev part has the units of the train part. */
 static int open_parts(trainer *self, speech_data *data) {
     char path[TRAIN_PATH];
@@ -51,6 +84,8 @@ static int open_parts(trainer *self, speech_data *data) {
         return complain(EXIT_USAGE, "train",
                         "speech needs a data folder with the parts "
                         "train and dev: shoal train speech DATA");
+    if (config->speech.loss == SPEECH_LFMMI)
+        return open_words(self, data, path);
     int code =
         speech_open("train", self->context, path, config, true, NULL, 0, &data->train);
     const int64_t count = data->train.info.units;
@@ -65,18 +100,41 @@ static int open_parts(trainer *self, speech_data *data) {
     return code;
 }
 
+/* The graphs, which the run keeps for decoding. */
+static shoal_status open_graphs(trainer *self, speech_data *data) {
+    char path[TRAIN_PATH];
+    train_config *config = &self->config;
+    shoal_status status =
+        lfmmi_create(self->context, config, data->lexicon, &data->train, &data->lfmmi);
+    const bool keeps = config->out && (!config->ranks || config->ranks->rank == 0);
+    if (status == SHOAL_OK && keeps && speech_path(path, config->out, TRAIN_GRAPH))
+        status = shoal_lfmmi_save(data->lfmmi, path);
+    data->scorer.lfmmi = data->lfmmi;
+    data->scorer.lexicon = data->lexicon;
+    data->scorer.every = config->speech.every;
+    return trainer_keep_message(self, status);
+}
+
+static uint64_t fingerprint(const speech_data *data) {
+    const uint64_t both = data->train.info.fingerprint ^
+                          (data->dev.info.fingerprint << 1);
+    return data->lexicon ? both ^ (lfmmi_fingerprint(&data->train, data->lexicon) << 2)
+                         : both;
+}
+
 static void set_sizes(trainer *self, speech_data *data) {
     train_config *config = &self->config;
     const int64_t least = speech_positions(config, 100 * LEAST_SECONDS);
     const int64_t longest = speech_longest(&data->train);
     const int64_t dev = speech_longest(&data->dev);
     config->model.features = speech_features(config);
-    config->model.outputs = data->train.info.units + 1;
+    config->model.outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
+                                        : data->train.info.units + 1;
     config->model.max_length = longest > dev ? longest : dev;
     if (config->model.max_length < least)
         config->model.max_length = least;
     snprintf(config->speech.data, sizeof config->speech.data, "%016" PRIx64,
-             data->train.info.fingerprint ^ (data->dev.info.fingerprint << 1));
+             fingerprint(data));
     if (config->steps == 0)
         config->steps = steps_of(&data->train, config->speech.epochs);
     if (config->speech.decay && config->decay_steps == 0)
@@ -89,11 +147,14 @@ static shoal_status open_speech(trainer *self, int64_t *max_batch, int64_t *max_
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory");
     if (open_parts(self, data) != EXIT_OK)
         return trainer_refuse(self, SHOAL_BAD_FILE, "the data cannot be used");
-    data->units = list_units(data->train.corpora[0]);
+    data->units = list_units(data);
+    data->scorer = (speech_scorer){.context = self->context};
     if (!data->units)
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory");
+    const shoal_status status = data->lexicon ? open_graphs(self, data) : SHOAL_OK;
+    if (status != SHOAL_OK)
+        return status;
     set_sizes(self, data);
-    data->scorer = (speech_scorer){.context = self->context};
     const int64_t train = speech_most_rows(&data->train);
     const int64_t dev = speech_most_rows(&data->dev);
     *max_batch = self->config.batch;
@@ -114,6 +175,8 @@ static void close_speech(trainer *self) {
     speech_close(&data->dev);
     speech_batch_free(&data->batch);
     speech_scorer_free(&data->scorer);
+    shoal_lfmmi_destroy(data->lfmmi);
+    shoal_lexicon_close(data->lexicon);
     free(data->units);
     free(data);
 }
@@ -147,7 +210,8 @@ static train_part part_of(const speech_result *result) {
                         .weight = (double)result->labels,
                         .counted = edits->length,
                         .correct = edits->length - wrong,
-                        .impossible = result->impossible};
+                        .impossible = result->impossible,
+                        .broken = result->broken};
 }
 
 static shoal_status step_speech(trainer *self, train_step *step) {
@@ -169,7 +233,7 @@ static shoal_status step_speech(trainer *self, train_step *step) {
     if (status != SHOAL_OK)
         return trainer_keep_message(self, status);
     train_part part = part_of(&result);
-    part.divisor = (double)batch->label_offsets[batch->count];
+    part.divisor = result.divisor;
     part.sequences = batch->count;
     status = trainer_backward(self, &inputs, out, batch->offsets[batch->count] * classes,
                               &part);

@@ -182,7 +182,7 @@ static const struct {
               {"state.validations", offsetof(train_state, validations)},
               {"state.validated_at", offsetof(train_state, validated_at)},
               {"state.perfect", offsetof(train_state, perfect)}};
-enum { COUNTS = sizeof counts / sizeof *counts, NOTES = 72, KEY = 48 };
+enum { COUNTS = sizeof counts / sizeof *counts, NOTES = 80, KEY = 48 };
 static const char seconds_key[] = "state.seconds", attention_field[] = "attention";
 /* Of tasks that keep the best weights. */
 static const char best_key[] = "state.best", best_step_key[] = "state.best_step";
@@ -247,9 +247,11 @@ shoal_status trainer_save(trainer *self, const char *path) {
 
 /* What fields were before there were such fields; NULL: they always were there. */
 static const char *value_before(const char *field) {
-    static const char *const values[][2] = {{"rate", "16000"},
-                                            {"join_after", "0"},
-                                            {"average_every", "0"}};
+    static const char *const values[][2] =
+        {{"rate", "16000"}, {"join_after", "0"},    {"average_every", "0"},
+         {"loss", "ctc"},   {"every", "1"},         {"topology", "chain"},
+         {"order", "4"},    {"extra", "2000"},      {"whole", "false"},
+         {"leak", "0.1"},   {"output_l2", "5e-05"}, {"output_range", "0.01"}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (strcmp(values[i][0], field) == 0)
             return values[i][1];

@@ -2,6 +2,7 @@
    are summed, layer by layer while backward goes on, so that all take the same step; or
    each goes on alone, and from time to time weights and the optimizer's means are
    averaged. Scores are summed in every step: all decide the same. */
+#include <math.h>
 #include <string.h>
 
 #include "common.h"
@@ -53,7 +54,8 @@ shoal_status trainer_sum(trainer *self, train_part *part) {
                     (double)part->counted,
                     (double)part->impossible,
                     (double)part->sequences,
-                    (double)self->wants_stop};
+                    (double)self->wants_stop,
+                    (double)part->broken};
     const shoal_status status =
         ranks->sum(ranks, SHOAL_SUM_DOUBLE, sizeof all / sizeof *all, all);
     *part = (train_part){.loss = all[1] > 0 ? all[0] / all[1] : 0,
@@ -62,7 +64,8 @@ shoal_status trainer_sum(trainer *self, train_part *part) {
                          .correct = (int64_t)all[3],
                          .counted = (int64_t)all[4],
                          .impossible = (int64_t)all[5],
-                         .sequences = (int64_t)all[6]};
+                         .sequences = (int64_t)all[6],
+                         .broken = (int64_t)all[8]};
     self->stopped = all[7] > 0;
     return keep_reason(self, status);
 }
@@ -72,9 +75,10 @@ train_score train_score_of(const train_part *part) {
                          .correct = part->correct,
                          .counted = part->counted,
                          .impossible = part->impossible,
+                         .broken = part->broken,
                          .accuracy = part->counted
                                          ? (double)part->correct / (double)part->counted
-                                         : 0};
+                                         : (double)NAN};
 }
 
 /* ---- Gradients --------------------------------------------------------------------- */

@@ -1,0 +1,142 @@
+#!/bin/bash
+# shoal train speech --loss lf-mmi and eval, on data folders of tones: lexicons, words
+# without a pronunciation, resume to the last bit, outputs at every third position.
+. "$(dirname "$0")/lib/helpers.sh"
+if ! shoal recognise --help | grep -q beams; then
+    echo "ok lfmmi # SKIP the program was built without speech"
+    exit 77
+fi
+
+tools <<'PYTHON'
+import math, os, random, wave, struct
+TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
+WORDS = {"ab": "AB", "c": "C", "dac": "DAC", "bd": "BD"}
+def sound(path, words, seed):
+    """A tone of 0.1 s for each phone, with pauses between words and some noise."""
+    noise, samples = random.Random(int(seed)), []
+    for word in words:
+        for phone in WORDS[word]:
+            for i in range(1600):
+                tone = math.sin(2 * math.pi * TONES[phone] * i / 16000)
+                samples.append(0.3 * tone + noise.uniform(-0.02, 0.02))
+        pause = noise.randrange(400, 1200)
+        samples += [noise.uniform(-0.02, 0.02) for _ in range(pause)]
+    with wave.open(path, "wb") as f:
+        f.setparams((1, 2, 16000, 0, "NONE", ""))
+        f.writeframes(struct.pack(f"<{len(samples)}h",
+                                  *(int(32767 * s) for s in samples)))
+def make(folder, count, seed):
+    os.makedirs(folder)
+    draw = random.Random(int(seed))
+    lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "text", "phones",
+                                                              "utt2spk")}
+    for n in range(int(count)):
+        words = [draw.choice(sorted(WORDS)) for _ in range(draw.randrange(2, 5))]
+        name = f"s{n % 3}-{n:03}"
+        sound(f"{folder}/{name}.wav", words, n + int(seed))
+        lists["wav.scp"].write(f"{name} {name}.wav\n")
+        lists["text"].write(f"{name} {' '.join(words)}\n")
+        phones = " ".join(phone for word in words for phone in WORDS[word])
+        lists["phones"].write(f"{name} {phones}\n")
+        lists["utt2spk"].write(f"{name} s{n % 3}\n")
+def tensors(path):
+    data = open(path, "rb").read()
+    sys.stdout.buffer.write(data[8 + struct.unpack("<Q", data[:8])[0]:])
+PYTHON
+tool make data/train 24 1
+tool make data/dev 6 100
+tool make data/test 6 200
+printf 'AB A B\nC  C\nDAC D A C\nBD B D\nBD(2) B B D\n' >lexicon.txt
+small="--loss lf-mmi --cache cache --set bands=40 --layers 1 --set heads=2
+    --set head_dim=16 --set feed_forward=32 --set batch_frames=300 --set speeds=0.9,1
+    --set validate_every=6 --set warmup=5"
+train() { shoal train speech data $small --lexicon lexicon.txt --out "$@"; }
+same() { cmp <(tool tensors "$1/checkpoint.safetensors") \
+    <(tool tensors "$2/checkpoint.safetensors"); }
+
+# ---- Lexicons --------------------------------------------------------------------------
+expect "no lexicon" 3 "needs transcripts of words, and --lex" shoal train speech data \
+    $small --out x
+expect "letters" 3 "needs transcripts of words" train x --units characters
+expect "no such lexicon" 3 "nowhere" shoal train speech data $small --lexicon nowhere -o x
+grep -v 'AB\|DAC' lexicon.txt >short.txt
+expect "words are missing" 3 "ab dac" shoal train speech data $small \
+    --lexicon short.txt --out x
+expect "of both parts" 3 "data/dev: 2 words have no" shoal train speech data $small \
+    --lexicon short.txt --out x
+grep 'AB\|DAC' lexicon.txt >rest.txt
+expect "two files" 0 "1 of 1 steps" shoal train speech data $small --steps 1 \
+    --lexicon short.txt,rest.txt --out two
+printf 'A B\nc C\nd\n' >bad.txt
+expect "a bad line" 3 "bad.txt: line 3: d has no phones" shoal train speech data $small \
+    --lexicon bad.txt --out x
+report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
+grep -v DAC lexicon.txt >some.txt
+expect "utterances are left out" 0 "2 of 2 steps" shoal train speech data $small \
+    --lexicon some.txt --skip-bad --steps 2 --out some
+
+# ---- Training --------------------------------------------------------------------------
+expect "defaults" 0 '"hop": 3,' shoal train speech --loss lf-mmi --print-config
+expect "defaults of the paper" 0 '"every": 3,' shoal train speech --preset paper \
+    --loss lf-mmi --print-config
+expect "a loss of copy" 2 "loss is" shoal train copy --loss lf-mmi --out x
+expect "trains" 0 "16 of 16 steps" train whole --steps 16 --threads 1
+check "keeps the n-grams" test -f whole/phones.graph
+check "and has them in the cache" test "$(ls cache/phones4-*.ngrams | wc -l)" -ge 1
+train again --steps 16 --threads 3 >/dev/null 2>&1
+report "threads change nothing" "$(same whole again)"
+for steps in 5 9 16; do
+    train parts --resume --steps $steps --set decay_steps=16 >/dev/null 2>err || cat err
+done
+report "resumes to the last bit" "$(same whole parts)"
+sed 's/DAC D A C/DAC D A/' lexicon.txt >other.txt
+expect "another lexicon" 3 "the checkpoint has data = " shoal train speech data $small \
+    --lexicon other.txt --resume --out whole --steps 30
+full="--set hop=1 --set context=1 --set every=3"
+expect "every third frame" 0 "9 of 9 steps" train third --steps 9 $full
+for steps in 4 9; do
+    train thirds --resume --steps $steps --set decay_steps=9 $full >/dev/null 2>err ||
+        cat err
+done
+report "resumes too" "$(same third thirds)"
+expect "joins" 0 "4 of 4 steps" train joined --steps 4 --join 4
+report "joined ones can be aligned" "$(grep impossible joined/log.jsonl | grep loss |
+    grep -v validation)"
+for topology in one blank; do
+    expect "topology $topology" 0 "3 of 3 steps" train $topology --steps 3 \
+        --set topology=$topology --set order=3 --set extra=0 --set whole=true
+done
+
+# ---- Learning and eval -----------------------------------------------------------------
+expect "learns" 0 "of 150 steps" train good --steps 150 --learning-rate 0.01 \
+    --set validate_every=50
+expect "eval" 0 '"error_rate"' shoal eval good --data data/test --cache cache \
+    --labels phones --json
+check "it has learnt" json 'd["kinds"][0]["error_rate"] < 30'
+cp out phones.json
+cp -r data/test data/words && rm data/words/phones
+expect "eval by the lexicon" 0 '"error_rate"' shoal eval good --data data/words \
+    --cache cache --lexicon lexicon.txt --json
+report "the same phones" "$(diff <(grep '"error_rate"' phones.json) \
+    <(grep '"error_rate"' out))"
+expect "other kinds" 0 "uniform attention" shoal eval good --data data/test --controls \
+    --cache cache --labels phones --attention full,clustered-3
+expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --join 4 \
+    --labels phones
+expect "words are no phones" 3 "is no unit" shoal eval good --data data/test \
+    --cache cache --labels text
+expect "neither phones nor words" 3 "data/words/phones" shoal eval good \
+    --data data/words --cache cache
+expect "eval of every third frame" 0 "full" shoal eval third --data data/test \
+    --cache cache --join 2
+for topology in one blank; do
+    expect "eval of $topology" 0 "full" shoal eval $topology --data data/test \
+        --cache cache --labels phones
+done
+mkdir moved && cp good/best.safetensors moved
+expect "the graph is missing" 3 "moved/phones.graph" shoal eval moved/best.safetensors \
+    --data data/test --cache cache --labels phones
+printf x >>good/phones.graph
+expect "a damaged graph" 3 "good/phones.graph" shoal eval good --data data/test \
+    --cache cache --labels phones
+finish
