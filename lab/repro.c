@@ -19,6 +19,8 @@
     "full,clustered-15,clustered-30,clustered-60,clustered-100,i-clustered-15,"          \
     "i-clustered-30,i-clustered-60,i-clustered-100,lsh-1,lsh-4,lsh-8,lsh-16"
 #define DEFAULT_LENGTHS "31,63,127,255"
+#define TEXT_TASKS "CoLA,MRPC,QNLI,QQP,RTE,SST-2,STS-B,WNLI,SQuAD"
+#define TEXT_TESTED "full,clustered-25,i-clustered-25,shoal-25"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_MINUTES = 40 };
 
@@ -69,6 +71,13 @@ static bool take_only(void *shared, const char *name, const char *text) {
     return job->only_count > 0;
 }
 
+static bool take_tasks(void *shared, const char *name, const char *text) {
+    repro_job *job = shared;
+    job->task_count =
+        read_kinds("repro", name, text, job->tasks[0], REPRO_NAME, REPRO_TASKS);
+    return job->task_count > 0;
+}
+
 static bool take_tested(void *shared, const char *name, const char *text) {
     repro_job *job = shared;
     job->tested_count =
@@ -100,9 +109,13 @@ static const option_row rows[] =
       "of speech cells: also KIND@LAYERS, and CELL+KIND, which goes on\n"
       "more slowly (default: " SPEECH_SHOWN_KINDS ")",
       TAKEN_BY(take_kinds)},
+     {"model", 'm', "DIR", "text: Hugging Face folder of a BERT or RoBERTa",
+      SETS_TEXT(repro_job, model)},
+     {"tasks", 0, "LIST", "text: tasks of GLUE, and SQuAD (default: all but MNLI)",
+      TAKEN_BY(take_tasks)},
      {"only", 0, "CELLS", "speech: train these of them now", TAKEN_BY(take_only)},
      {"evaluate", 0, "KINDS",
-      "speech: rows of the matrix (default: the paper's, and shoal)",
+      "speech, text: rows of the matrix (default: the paper's, and shoal)",
       TAKEN_BY(take_tested)},
      {"minutes", 0, "M",
       "speech: every cell is trained for so long, and for all epochs;\n"
@@ -112,11 +125,13 @@ static const option_row rows[] =
       TAKEN_BY(take_field)},
      {"join", 0, "SECONDS", "speech: as in shoal train (default: 60)",
       TAKEN_BY(take_field)},
-     {"epochs", 0, "N", "speech: times through the data (default: 15)",
+     {"epochs", 0, "N",
+      "times through the data (default: 15 for speech; text: as in\n"
+      "shoal train)",
       TAKEN_BY(take_field)},
      {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
       SETS_TEXT(repro_job, cache)},
-     {"skip-bad", 0, NULL, "speech: leave out utterances that cannot be used",
+     {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
       SETS_FLAG(repro_job, skip_bad)},
      {"lengths", 0, "LIST",
       "copy: lengths of w (default: 31,63,127,255: 64 to 512 positions)",
@@ -144,7 +159,7 @@ static const option_row rows[] =
 
 const command_help repro_help =
     {"repro",
-     "repro copy|speech [DATA] --out DIR [options]",
+     "repro copy|speech DATA|text DATA --out DIR [options]",
      "copy, the paper's masked copy experiment: a transformer is trained for every kind "
      "of\n"
      "attention and every length, the shortest sequences first. A cell ends after all\n"
@@ -154,12 +169,16 @@ const command_help repro_help =
      "speech, its speech tables on DATA (folders train, dev and test, as for shoal\n"
      "train): a recogniser for every cell; the best on dev, after the epochs and after\n"
      "the minutes, is evaluated on test with its own kind, with the controls of shoal\n"
-     "eval, and with every other kind that its weights can do with.\n",
+     "eval, and with every other kind that its weights can do with.\n\n"
+     "text, its table of GLUE and SQuAD on DATA (folders glue and squad): the model of\n"
+     "--model is fine-tuned on each task with the kind of --kinds (default: full), and\n"
+     "evaluated on dev with each kind of --evaluate and with the controls.\n",
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"
      "processes may work on one folder: each takes cells that nobody is training.\n"
-     "Pictures are put into DIR, of speech also tables.md and results.json.\n",
-     "copy|speech DIR"};
+     "Pictures are put into DIR, of speech also tables.md and results.json, of text\n"
+     "table.md and results.json.\n",
+     "copy|speech|text DIR"};
 
 /* ---- The command --------------------------------------------------------------- */
 
@@ -193,8 +212,12 @@ static int work_on_copy(repro_job *job) {
     return code == EXIT_OK ? repro_copy(job) : code;
 }
 
-static int work_on_speech(repro_job *job, const char *data) {
-    job->data = data;
+static int work_on_text(repro_job *job) {
+    const int code = spell_kinds(job);
+    return code == EXIT_OK ? repro_text(job) : code;
+}
+
+static int work_on_speech(repro_job *job) {
     job->cache = speech_cache("repro", job->cache);
     return job->cache ? repro_speech(job) : EXIT_RESOURCES;
 }
@@ -219,11 +242,13 @@ static int end(const repro_job *job, int code) {
 
 static int run(repro_job *job, int count, char **words) {
     const bool speech = count > 0 && strcmp(words[0], "speech") == 0;
-    if (count != 1 + speech || (!speech && strcmp(words[0], "copy") != 0))
+    const bool text = count > 0 && strcmp(words[0], "text") == 0, data = speech || text;
+    if (count != 1 + data || (!data && strcmp(words[0], "copy") != 0))
         return complain(EXIT_USAGE, "repro", "%s; usage: shoal %s",
                         count == 0 ? "no experiment was given"
                         : speech   ? "speech needs one data folder"
-                                   : "the experiments are copy and speech",
+                        : text     ? "text needs one data folder"
+                                   : "the experiments are copy, speech and text",
                         repro_help.usage);
     if (!job->folder)
         return complain(EXIT_USAGE, "repro", "no folder was given; usage: shoal %s",
@@ -233,7 +258,10 @@ static int run(repro_job *job, int count, char **words) {
         return code;
     if (!job->show)
         watch_stop();
-    code = end(job, speech ? work_on_speech(job, words[1]) : work_on_copy(job));
+    job->data = data ? words[1] : NULL;
+    code = end(job, text     ? work_on_text(job)
+                    : speech ? work_on_speech(job)
+                             : work_on_copy(job));
     json_decref(job->results);
     shoal_context_destroy(job->context);
     return code;
@@ -247,10 +275,13 @@ int repro_command(int count, char **arguments) {
     if (ended >= 0)
         return ended;
     const bool speech = optind < count && strcmp(arguments[optind], "speech") == 0;
+    const bool text = optind < count && strcmp(arguments[optind], "text") == 0;
     if (job.kind_count == 0)
-        take_kinds(&job, "kinds", speech ? SPEECH_KINDS : DEFAULT_KINDS);
+        take_kinds(&job, "kinds", speech ? SPEECH_KINDS : text ? "full" : DEFAULT_KINDS);
     if (job.tested_count == 0)
-        take_tested(&job, "evaluate", SPEECH_TESTED);
+        take_tested(&job, "evaluate", text ? TEXT_TESTED : SPEECH_TESTED);
+    if (job.task_count == 0)
+        take_tasks(&job, "tasks", TEXT_TASKS);
     if (job.length_count == 0)
         take_lengths(&job, "lengths", DEFAULT_LENGTHS);
     return run(&job, count - optind, arguments + optind);

@@ -1,12 +1,19 @@
 /* shoal repro, in files: the command line (repro.c); the masked copy (repro_copy.c) with
    its heatmaps (repro_copy_plot.c); speech: cells and their training (repro_speech.c),
-   tables and JSON (repro_speech_report.c), pictures (repro_speech_plot.c). */
+   tables and JSON (repro_speech_report.c), pictures (repro_speech_plot.c); text
+   (repro_text.c). */
 #ifndef SHOAL_LAB_REPRO_H
 #define SHOAL_LAB_REPRO_H
 
 #include "train.h"
 
-enum { REPRO_KINDS = 32, REPRO_TESTED = 24, REPRO_LENGTHS = 16, REPRO_NAME = 128 };
+enum {
+    REPRO_KINDS = 32,
+    REPRO_TESTED = 24,
+    REPRO_LENGTHS = 16,
+    REPRO_TASKS = 16,
+    REPRO_NAME = 128
+};
 
 #define REPRO_RESULTS "results.json"
 
@@ -27,6 +34,11 @@ typedef struct {
     char only[REPRO_KINDS][REPRO_NAME], tested[REPRO_TESTED][REPRO_NAME];
     int only_count, tested_count; /* cells to train, kinds to evaluate with */
 
+    /* Of text, with data, skip_bad and tested. */
+    const char *model;
+    char tasks[REPRO_TASKS][REPRO_NAME];
+    int task_count;
+
     /* What is worked on. */
     shoal_context *context;
     json_t *results; /* copy, the file: {"cells": {"KIND/LENGTH": {...}}, ...} */
@@ -37,6 +49,7 @@ typedef struct {
 /* Each trains what is missing, unless it is only to be shown, and reports. */
 int repro_copy(repro_job *job);
 int repro_speech(repro_job *job);
+int repro_text(repro_job *job);
 
 /* A JSON file, whole or not at all; complains. */
 int repro_write_json(const char *path, const json_t *object);

@@ -230,4 +230,25 @@ expect "no run" 3 "nowhere" shoal answer nowhere -q a -c long.txt
 for ((i = 0; i < 80; i++)); do printf 'once '; done >question.txt
 expect "a long question" 3 "leave no room" shoal answer squad -q "$(cat question.txt)" \
     -c long.txt
+
+# ---- The table -------------------------------------------------------------------------
+mkdir -p all/squad
+cp -r glue all/glue
+cp train.json all/squad/train-v1.1.json
+cp dev.json all/squad/dev-v1.1.json
+repro() {
+    shoal repro text all --out table --model "$models/bert" --set max_length=64 \
+        --epochs 1 --evaluate full,clustered-2 "$@"
+}
+expect "no model for the table" 2 "text needs --model" shoal repro text all --out x
+expect "no data for the table" 2 "text needs one data folder" shoal repro text --out x
+expect "no such task for the table" 2 "there is no task FLY" repro --tasks RTE,FLY
+expect "the table" 0 "uniform attention" repro --tasks RTE,SQuAD
+expect "one task more" 0 "STS-B, pearson" repro --tasks RTE,STS-B,SQuAD --markdown
+check "a column for each" grep -q "| RTE, accuracy | STS-B, pearson | SQuAD, f1 |" out
+check "beside the paper" grep -q "| paper: clustered-25 | .498 | .789 | .006 |" out
+expect "what was not run" 0 "not run" repro --tasks RTE,MRPC --show
+expect "data that is missing" 3 "1 cell failed" repro --tasks MNLI,RTE
+expect "the table as JSON" 0 '"experiment": "text"' repro --show --json --tasks RTE
+check "all kinds and controls" json 'len(d["tasks"]["RTE"]["kinds"]) == 5'
 finish
