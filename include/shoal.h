@@ -388,6 +388,67 @@ SHOAL_API shoal_status shoal_attend(shoal_context *context, const char *kind,
                                     const shoal_problem *problem,
                                     const shoal_inputs *inputs, void *out);
 
+/* ---- One sequence over several processes ------------------------------------------- */
+
+/* How processes, numbered ranks, talk; shoal_mpi.h has one on MPI, and another engine may
+   fill the same structure. All ranks call the same functions in the same order with the
+   same sizes; shoal_mpi.h has the rules. Plans use sum, gather, gather_parts and
+   exchange: where one of them fails, the call under way ends with SHOAL_IO, and the plan
+   is of no more use. */
+typedef enum {
+    SHOAL_SUM_FLOAT,
+    SHOAL_SUM_DOUBLE,
+    SHOAL_SUM_INT32,
+    SHOAL_SUM_INT64
+} shoal_sum_type;
+
+typedef struct shoal_transport shoal_transport;
+struct shoal_transport {
+    int32_t rank, ranks;             /* this one counts from 0, and how many there are */
+    int32_t local_rank, local_ranks; /* of those on this machine */
+    int64_t sent;                    /* bytes that this rank sent, all told */
+    char message[256];               /* why the last call that failed did */
+
+    /* values [count] become their sum over the ranks. */
+    shoal_status (*sum)(shoal_transport *self, shoal_sum_type type, int64_t count,
+                        void *values);
+    /* The same in two halves: between them other work is done, other sums are begun, and
+       nobody looks at the values. end waits for all that were begun. */
+    shoal_status (*sum_begin)(shoal_transport *self, shoal_sum_type type, int64_t count,
+                              void *values);
+    shoal_status (*sum_end)(shoal_transport *self);
+    /* own [bytes] of every rank, in their order: all [ranks][bytes]. */
+    shoal_status (*gather)(shoal_transport *self, int64_t bytes, const void *own,
+                           void *all);
+    /* The same where they have sizes[ranks] bytes, one after another. */
+    shoal_status (*gather_parts)(shoal_transport *self, const int64_t *sizes,
+                                 const void *own, void *all);
+    /* bytes of rank `root` to everybody. */
+    shoal_status (*broadcast)(shoal_transport *self, int32_t root, int64_t bytes,
+                              void *values);
+    /* To each rank its own bytes: send has to_sizes[0] bytes for rank 0, then
+       to_sizes[1] for rank 1 ...; receive has from_sizes[0] from rank 0 ... Both sides
+       know the sizes. */
+    shoal_status (*exchange)(shoal_transport *self, const int64_t *to_sizes,
+                             const void *send, const int64_t *from_sizes, void *receive);
+};
+
+/* A plan for sequences of which each rank holds a run of positions, the first rank the
+   first. The problem is this rank's part: queries and keys are its own, and may be 0;
+   everything else is equal on all ranks, or the plan is refused on all. So are lengths
+   and offsets this rank's, and outputs and gradients. Groups and top keys are those of
+   one process, top keys numbered as there. What crosses between ranks has the size of
+   the groups; only full, which is exact, sends all keys and values around. All ranks call
+   shoal_plan_create_over, shoal_forward and shoal_backward together, and the transport
+   outlives the plan.
+   Known are full, clustered-C and i-clustered-C with groups=hash and normaliser=cluster,
+   in float32, without biases, masks, dropout and causal order. */
+SHOAL_API shoal_status shoal_plan_create_over(shoal_transport *transport,
+                                              shoal_context *context,
+                                              const shoal_problem *problem,
+                                              const shoal_attention *attention,
+                                              unsigned flags, shoal_plan **plan);
+
 /* The real error of an output: exact attention, in double precision, for `samples` live
    queries (seeded; all of them if there are no more), compared with the same rows of
    `out`. The exact attention of lsh has its keys: unit-length queries. For kinds with

@@ -1,8 +1,9 @@
 /* Shoal over several processes, on MPI: what its ranks say to each other.
  *
- * A transport is a handful of functions: sum, gather, broadcast, exchange. Work that is
- * divided among ranks (the training of `shoal train`, first of all) takes one and does
- * not know what is behind it. Here is MPI; another engine fills the same structure.
+ * A transport (shoal.h) is a handful of functions: sum, gather, broadcast, exchange. Work
+ * that is divided among ranks (attention over a sequence that several hold, the training
+ * of `shoal train`) takes one and does not know what is behind it. Here is MPI; another
+ * engine fills the same structure.
  *
  *     shoal_transport *ranks;
  *     if (shoal_mpi_open(NULL, &ranks) != SHOAL_OK)
@@ -30,43 +31,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- What ranks say to each other -------------------------------------------------- */
-
-typedef enum {
-    SHOAL_SUM_FLOAT,
-    SHOAL_SUM_DOUBLE,
-    SHOAL_SUM_INT32,
-    SHOAL_SUM_INT64
-} shoal_sum_type;
-
-typedef struct shoal_transport shoal_transport;
-struct shoal_transport {
-    int32_t rank, ranks;             /* this one counts from 0, and how many there are */
-    int32_t local_rank, local_ranks; /* of those on this machine */
-    int64_t sent;                    /* bytes that this rank sent, all told */
-    char message[256];               /* why the last call that failed did */
-
-    /* values [count] become their sum over the ranks. */
-    shoal_status (*sum)(shoal_transport *self, shoal_sum_type type, int64_t count,
-                        void *values);
-    /* The same in two halves: between them other work is done, other sums are begun, and
-       nobody looks at the values. end waits for all that were begun. */
-    shoal_status (*sum_begin)(shoal_transport *self, shoal_sum_type type, int64_t count,
-                              void *values);
-    shoal_status (*sum_end)(shoal_transport *self);
-    /* own [bytes] of every rank, in their order: all [ranks][bytes]. */
-    shoal_status (*gather)(shoal_transport *self, int64_t bytes, const void *own,
-                           void *all);
-    /* bytes of rank `root` to everybody. */
-    shoal_status (*broadcast)(shoal_transport *self, int32_t root, int64_t bytes,
-                              void *values);
-    /* To each rank its own bytes: send has to_sizes[0] bytes for rank 0, then
-       to_sizes[1] for rank 1 ...; receive has from_sizes[0] from rank 0 ... Both sides
-       know the sizes. */
-    shoal_status (*exchange)(shoal_transport *self, const int64_t *to_sizes,
-                             const void *send, const int64_t *from_sizes, void *receive);
-};
 
 /* ---- MPI --------------------------------------------------------------------------- */
 

@@ -202,6 +202,34 @@ static shoal_status gather(shoal_transport *public, int64_t bytes, const void *o
     return status == SHOAL_OK ? wait_for(self, false) : status;
 }
 
+static shoal_status post_parts(mpi_transport *self, const int64_t *sizes, char *own,
+                               char *all) {
+    shoal_status status = SHOAL_OK;
+    for (int rank = 0; rank < self->public.ranks && status == SHOAL_OK; rank++) {
+        const int64_t mine = sizes[self->public.rank];
+        if (rank == self->public.rank && mine > 0)
+            memcpy(all, own, (size_t)mine);
+        if (rank != self->public.rank)
+            status = post(self, (part_message){false, rank, all, sizes[rank]});
+        if (rank != self->public.rank && status == SHOAL_OK)
+            status = post(self, (part_message){true, rank, own, mine});
+        all += sizes[rank];
+    }
+    return status;
+}
+
+static shoal_status gather_parts(shoal_transport *public, const int64_t *sizes,
+                                 const void *own, void *all) {
+    mpi_transport *self = (mpi_transport *)public;
+    for (int rank = 0; rank < public->ranks; rank++)
+        if (sizes[rank] < 0)
+            return sh_mpi_fail(self, "gather_parts: a size is negative");
+    pthread_mutex_lock(&self->lock);
+    const shoal_status status = post_parts(self, sizes, (char *)(uintptr_t)own, all);
+    pthread_mutex_unlock(&self->lock);
+    return status == SHOAL_OK ? wait_for(self, false) : status;
+}
+
 static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t bytes,
                               void *values) {
     mpi_transport *self = (mpi_transport *)public;
@@ -367,6 +395,7 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
     self->public.sum_begin = sum_begin;
     self->public.sum_end = sum_end;
     self->public.gather = gather;
+    self->public.gather_parts = gather_parts;
     self->public.broadcast = broadcast;
     self->public.exchange = exchange;
     shoal_status status = begin_mpi(self);

@@ -81,8 +81,8 @@ def without_nvcc():
 
 
 def run_inside(folder, packages, script, variables=None):
-    """Runs the script again with --inside, by the Python of a virtual environment that has
-    the packages; returns its exit code."""
+    """Runs the script again with --inside, by the Python of a virtual environment that
+    has the packages; returns its exit code."""
     python, mark = folder / "venv" / "bin" / "python", folder / "packages.json"
     if not mark.exists() or json.loads(mark.read_text()) != packages:
         print(f"making the virtual environment in {folder} (once)", file=sys.stderr)

@@ -98,11 +98,20 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     return SHOAL_OK;
 }
 
-/* "full, shared-full ...": the kinds that have masks. */
-static const char *kinds_with_masks(char *text, size_t size) {
+static int knows_masks(const attention_kind *kind) {
+    return kind->info.has_masks;
+}
+
+static int knows_ranks(const attention_kind *kind) {
+    return kind->forward_over != NULL;
+}
+
+/* "full, shared-full ...": the kinds that know something. */
+static const char *kinds_with(int (*knows)(const attention_kind *), char *text,
+                              size_t size) {
     size_t length = 0;
     for (int i = 0; shoal_kind_describe(i); i++)
-        if (shoal_kind_describe(i)->has_masks && length < size)
+        if (knows(sh_attention_kind_at(i)) && length < size)
             length += (size_t)snprintf(text + length, size - length, "%s%s",
                                        length ? ", " : "", shoal_kind_describe(i)->name);
     return text;
@@ -115,7 +124,7 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
     return sh_fail(context, SHOAL_INVALID,
                    "%s cannot honour %s: its queries share the keys that they see; "
                    "kinds that can: %s",
-                   kind->info.name, what, kinds_with_masks(others, sizeof others));
+                   kind->info.name, what, kinds_with(knows_masks, others, sizeof others));
 }
 
 static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
@@ -128,6 +137,28 @@ static shoal_status check_masks(shoal_context *context, const attention_kind *ki
         return refuse_masks(context, kind, "problem.causal");
     if (problem->dropout > 0 && !kind->info.has_masks)
         return refuse_masks(context, kind, "problem.dropout");
+    return SHOAL_OK;
+}
+
+static shoal_status check_over(const shoal_plan *plan) {
+    const shoal_problem *problem = &plan->problem;
+    const shoal_attention *attention = &plan->attention;
+    char others[256];
+    if (!plan->kind->forward_over)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "%s cannot be spread over ranks; kinds that can: %s",
+                       plan->kind->info.name,
+                       kinds_with(knows_ranks, others, sizeof others));
+    if (attention->groups != SHOAL_GROUPS_HASH ||
+        attention->normaliser != SHOAL_NORMALISER_CLUSTER)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "over ranks %s is known with groups=hash and "
+                       "normaliser=cluster alone",
+                       plan->kind->info.name);
+    if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "over ranks problems are float32, without causal order and "
+                       "dropout");
     return SHOAL_OK;
 }
 
@@ -206,14 +237,13 @@ static void place_memory(void *argument, block_layout *block) {
     sh_reserve(block, (int64_t)state.bytes, 1);
 }
 
-shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *problem,
-                               const shoal_attention *attention, unsigned flags,
-                               shoal_plan **plan) {
-    if (plan)
-        *plan = NULL;
+/* Checks everything; *made is the plan without its memory. */
+static shoal_status prepare(shoal_context *context, const shoal_problem *problem,
+                            const shoal_attention *attention, unsigned flags,
+                            shoal_transport *over, shoal_plan *made) {
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
-    if (!context || !problem || !attention || !plan)
+    if (!context || !problem || !attention)
         return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
     if (flags & ~(unsigned)SHOAL_WITH_BACKWARD)
         return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
@@ -222,29 +252,146 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     shoal_status status = sh_attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
-    shoal_plan made = {.context = context,
-                       .kernels = context->kernels,
-                       .problem = *problem,
-                       .attention = checked,
-                       .asked = checked,
-                       .kind = sh_attention_kind_at((int)attention->kind),
-                       .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
-                       .threads = context->threads};
-    status = fill_problem(context, made.kind, &made.problem);
+    *made = (shoal_plan){.context = context,
+                         .kernels = context->kernels,
+                         .problem = *problem,
+                         .attention = checked,
+                         .asked = checked,
+                         .kind = sh_attention_kind_at((int)attention->kind),
+                         .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
+                         .threads = context->threads};
+    status = fill_problem(context, made->kind, &made->problem);
     if (status != SHOAL_OK)
         return status;
-    made.attention = sh_attention_resolve(&checked, &made.problem);
-    shoal_plan *kept = sh_allocate(context, sizeof *kept);
+    made->attention = sh_attention_resolve(&checked, &made->problem);
+    if (!over)
+        return SHOAL_OK;
+    made->over = over;
+    return check_over(made);
+}
+
+static shoal_status finish(const shoal_plan *made, shoal_plan **plan) {
+    shoal_plan *kept = sh_allocate(made->context, sizeof *kept);
     if (!kept)
         return SHOAL_NO_MEMORY;
-    *kept = made;
-    kept->memory = sh_allocate_parts(context, place_memory, kept, NULL);
+    *kept = *made;
+    kept->memory = sh_allocate_parts(made->context, place_memory, kept, NULL);
     if (!kept->memory) {
-        sh_release(context, kept);
+        sh_release(made->context, kept);
         return SHOAL_NO_MEMORY;
     }
     *plan = kept;
     return SHOAL_OK;
+}
+
+shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *problem,
+                               const shoal_attention *attention, unsigned flags,
+                               shoal_plan **plan) {
+    shoal_plan made;
+    if (plan)
+        *plan = NULL;
+    else
+        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
+    shoal_status status = prepare(context, problem, attention, flags, NULL, &made);
+    return status == SHOAL_OK ? finish(&made, plan) : status;
+}
+
+/* ---- Plans over ranks --------------------------------------------------------------- */
+
+/* What must be equal on all ranks, in words that can be compared. */
+enum { AGREED = 24 };
+
+static void fill_agreed(const shoal_plan *made, unsigned flags, int64_t *numbers) {
+    const shoal_problem *problem = &made->problem;
+    const shoal_attention *attention = &made->attention;
+    int32_t scale;
+    memcpy(&scale, &problem->scale, sizeof scale);
+    const int64_t filled[] = {SHOAL_VERSION_MAJOR,
+                              SHOAL_VERSION_MINOR,
+                              SHOAL_VERSION_PATCH,
+                              problem->batch,
+                              problem->heads,
+                              problem->kv_heads,
+                              problem->dim,
+                              problem->value_dim,
+                              problem->packed,
+                              scale,
+                              (int64_t)flags,
+                              (int64_t)attention->kind,
+                              attention->clusters,
+                              attention->topk,
+                              attention->bits,
+                              attention->iterations,
+                              attention->groups,
+                              attention->normaliser,
+                              (int64_t)attention->seed};
+    _Static_assert(sizeof filled / sizeof *filled < AGREED, "room for a status");
+    memcpy(numbers + 1, filled, sizeof filled);
+}
+
+/* Gathers `count` numbers of every rank, and one more; the first is a status, the last may
+   differ. *most is the largest of those. The result is the same on all ranks. */
+static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t *mine,
+                          int64_t count, int64_t *most) {
+    shoal_status status = SHOAL_OK;
+    const int64_t wide = count + 1;
+    int64_t *all = sh_allocate(context, sizeof *all * (size_t)(over->ranks * wide));
+    if (!all)
+        return SHOAL_NO_MEMORY;
+    if (over->gather(over, wide * (int64_t)sizeof *mine, mine, all) != SHOAL_OK)
+        status = sh_fail(context, SHOAL_IO, "rank %d of %d cannot talk to the others: %s",
+                         over->rank, over->ranks, over->message);
+    else if (mine[0] != SHOAL_OK) /* the message says why */
+        status = (shoal_status)mine[0];
+    for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
+        if (all[p * wide] != SHOAL_OK)
+            status = sh_fail(context, SHOAL_INVALID,
+                             "rank %d of %d refused its part; it knows why", p,
+                             over->ranks);
+    for (int p = 1; p < over->ranks && status == SHOAL_OK; p++)
+        if (memcmp(all, all + p * wide, sizeof *all * (size_t)count))
+            status = sh_fail(context, SHOAL_INVALID,
+                             "rank %d has another version, problem or kind of attention "
+                             "than rank 0",
+                             p);
+    for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
+        *most = max(*most, all[p * wide + count]);
+    sh_release(context, all);
+    return status;
+}
+
+shoal_status shoal_plan_create_over(shoal_transport *over, shoal_context *context,
+                                    const shoal_problem *problem,
+                                    const shoal_attention *attention, unsigned flags,
+                                    shoal_plan **plan) {
+    int64_t agreed[AGREED + 1] = {0}, none = 0;
+    shoal_plan made;
+    if (plan)
+        *plan = NULL;
+    if (!context || !plan || !over || !over->sum || !over->gather ||
+        !over->gather_parts || !over->exchange || over->rank < 0 ||
+        over->rank >= over->ranks)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_plan_create_over: an argument or a function of the "
+                       "transport is NULL, or its rank is not below its ranks");
+    shoal_status status = prepare(context, problem, attention, flags, over, &made);
+    agreed[0] = status;
+    if (status == SHOAL_OK) {
+        fill_agreed(&made, flags, agreed);
+        agreed[AGREED] = made.problem.keys;
+    }
+    int64_t most_keys = 0;
+    shoal_status others = agree(context, over, agreed, AGREED, &most_keys);
+    if (others != SHOAL_OK)
+        return others;
+    made.most_keys = most_keys;
+    agreed[0] = status = finish(&made, plan);
+    others = agree(context, over, agreed, 1, &none);
+    if (others != SHOAL_OK) {
+        shoal_plan_destroy(*plan);
+        *plan = NULL;
+    }
+    return others;
 }
 
 void shoal_plan_destroy(shoal_plan *plan) {
@@ -564,42 +711,80 @@ static void clear_dbias_task(void *shared, int64_t head, int thread) {
 
 /* ---- Calls ------------------------------------------------------------------------ */
 
-shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *out) {
-    attention_call now;
-    shoal_status status = sh_call_check(plan, inputs, &now);
-    if (status != SHOAL_OK)
-        return status;
-    now.out = out;
-    if (!out && plan->problem.batch * plan->problem.heads * plan->problem.queries > 0)
-        return sh_fail(plan->context, SHOAL_INVALID, "shoal_forward: out is NULL");
-    plan->kind->forward(&now);
-    plan->state_is_filled |= now.state == plan->state;
+/* Over ranks nobody may leave the others alone: what is wrong with a rank's arguments is
+   told to all. */
+static shoal_status check_over_call(const attention_call *now) {
+    const shoal_inputs *inputs = now->inputs;
+    const shoal_gradients *gradients = now->gradients;
+    if (inputs->key_bias || inputs->bias || inputs->mask ||
+        (gradients && (gradients->dbias || gradients->dkey_bias)))
+        return sh_fail(now->plan->context, SHOAL_INVALID,
+                       "over ranks there are no biases and masks");
     return SHOAL_OK;
+}
+
+static shoal_status check_out(const attention_call *now, const void *out,
+                              const char *name) {
+    const shoal_problem *problem = &now->plan->problem;
+    if (!out && problem->batch * problem->heads * problem->queries > 0)
+        return sh_fail(now->plan->context, SHOAL_INVALID, "%s is NULL", name);
+    return SHOAL_OK;
+}
+
+shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *out) {
+    attention_call now = {.plan = plan};
+    shoal_status status = sh_call_check(plan, inputs, &now);
+    if (status == SHOAL_OK)
+        status = check_out(&now, out, "shoal_forward: out");
+    now.out = out;
+    if (plan && plan->over) {
+        if (status == SHOAL_OK)
+            status = check_over_call(&now);
+        status = plan->kind->forward_over(&now, status);
+    } else if (status == SHOAL_OK) {
+        plan->kind->forward(&now);
+    }
+    if (status == SHOAL_OK)
+        plan->state_is_filled |= now.state == plan->state;
+    return status;
+}
+
+static shoal_status check_gradients(attention_call *now,
+                                    const shoal_gradients *gradients) {
+    const shoal_plan *plan = now->plan;
+    if (!plan->with_backward)
+        return sh_fail(plan->context, SHOAL_INVALID,
+                       "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+    if (now->state == plan->state && !plan->state_is_filled)
+        return sh_fail(
+            plan->context, SHOAL_INVALID,
+            "shoal_backward: there was no shoal_forward into the plan's state");
+    if (!gradients)
+        return sh_fail(plan->context, SHOAL_INVALID, "shoal_backward: gradients is NULL");
+    shoal_status status = check_out(now, gradients->out, "shoal_backward: gradients.out");
+    if (status == SHOAL_OK)
+        status = check_out(now, gradients->dout, "shoal_backward: gradients.dout");
+    if (status == SHOAL_OK)
+        status = check_pairs(plan, "gradients.dbias", gradients->dbias,
+                             &(shoal_pair_strides){0});
+    if (status == SHOAL_OK)
+        status = check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
+                                (shoal_strides){0});
+    now->gradients = gradients;
+    return status;
 }
 
 shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
                             const shoal_gradients *gradients) {
-    attention_call now;
+    attention_call now = {.plan = plan};
     shoal_status status = sh_call_check(plan, inputs, &now);
-    if (status != SHOAL_OK)
-        return status;
-    if (!plan->with_backward)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
-    if (now.state == plan->state && !plan->state_is_filled)
-        return sh_fail(
-            plan->context, SHOAL_INVALID,
-            "shoal_backward: there was no shoal_forward into the plan's state");
-    int empty = plan->problem.batch * plan->problem.heads * plan->problem.queries == 0;
-    if (!gradients || (!empty && (!gradients->out || !gradients->dout)))
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "shoal_backward: the gradients' out or dout is NULL");
-    now.gradients = gradients;
-    status =
-        check_pairs(plan, "gradients.dbias", gradients->dbias, &(shoal_pair_strides){0});
     if (status == SHOAL_OK)
-        status = check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
-                                (shoal_strides){0});
+        status = check_gradients(&now, gradients);
+    if (plan && plan->over) {
+        if (status == SHOAL_OK)
+            status = check_over_call(&now);
+        return plan->kind->backward_over(&now, status);
+    }
     if (status != SHOAL_OK)
         return status;
     if (gradients->dkey_bias)

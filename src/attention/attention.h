@@ -96,6 +96,10 @@ typedef struct attention_kind {
     void (*place)(shoal_plan *plan, block_layout *work, block_layout *state);
     void (*forward)(const attention_call *call);
     void (*backward)(const attention_call *call);
+    /* Of plans over ranks, for kinds that know how. `status` is what this rank's
+       arguments are; what they return is the same on all ranks, or a refusal. */
+    shoal_status (*forward_over)(const attention_call *call, shoal_status status);
+    shoal_status (*backward_over)(const attention_call *call, shoal_status status);
     /* Where groups and top keys lie in a state, for kinds that have them. */
     const int32_t *(*groups)(const shoal_plan *plan, const void *state);
     const int32_t *(*top_keys)(const shoal_plan *plan, const void *state);
@@ -118,8 +122,11 @@ struct shoal_plan {
     int state_is_filled; /* forward has written the plan's own state */
     size_t work_size, state_size;
     struct float_room *rooms; /* of problems in half precision: halves.h */
-    void *work;               /* the kind's structure */
-    void *state;              /* the plan's own */
+    shoal_transport *over;    /* NULL: one process */
+    int64_t most_keys;        /* of a rank */
+    struct spread_work *spread;
+    void *work;  /* the kind's structure */
+    void *state; /* the plan's own */
     void *memory;
 };
 

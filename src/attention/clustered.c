@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/spread.h"
+
 /* ---- Memory ----------------------------------------------------------------------- */
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
@@ -68,22 +70,31 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
     slot->kmeans.tally = own->tallies;
 }
 
+void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
+                              const clustered_work *own, int64_t most,
+                              block_layout *work) {
+    const int64_t groups = sh_mul_checked(most, plan->attention.clusters);
+    parts->largest = sh_reserve(work, groups, sizeof(float));
+    parts->sum = sh_reserve(work, groups, sizeof(float));
+    parts->values = reserve_floats(work, groups, plan->problem.value_dim);
+    if (!own->has_top)
+        return;
+    parts->keys = sh_reserve(work, sh_mul_checked(groups, own->topk), sizeof(uint64_t));
+    parts->counts = sh_reserve(work, groups, sizeof(int32_t));
+}
+
 static void place_slot(clustered_slot *slot, const shoal_plan *plan,
                        const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
     const int64_t C = plan->attention.clusters;
-    const int64_t parts = ceil_divide(S, chunk_length(plan, S)) * C;
     place_groups(slot, plan, own, work);
     slot->sorted.clusters = (int32_t)C;
     slot->sorted.offsets = sh_reserve(work, C + 1, sizeof(int32_t));
     slot->sorted.order = sh_reserve(work, N, sizeof(int32_t));
-    slot->part_largest = sh_reserve(work, parts, sizeof(float));
-    slot->part_sum = sh_reserve(work, parts, sizeof(float));
-    slot->part_values = sh_reserve(work, parts * plan->problem.value_dim, sizeof(float));
-    if (own->has_top) {
-        slot->part_keys = sh_reserve(work, parts * own->topk, sizeof(uint64_t));
-        slot->part_counts = sh_reserve(work, parts, sizeof(int32_t));
-    }
+    slot->members = sh_reserve(work, C, sizeof(int32_t));
+    slot->sums = sh_reserve(work, sh_mul_checked(C, plan->problem.dim), sizeof(double));
+    sh_clustered_place_parts(&slot->parts, plan, own,
+                             max(1, ceil_divide(S, chunk_length(plan, S))), work);
     if (own->per_query)
         slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
     if (!plan->with_backward) {
@@ -164,7 +175,8 @@ void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *stat
     own->has_top = plan->kind->info.has_top_keys;
     own->by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS;
     own->per_query = plan->attention.normaliser == SHOAL_NORMALISER_QUERY;
-    own->topk = (int32_t)min(plan->attention.topk, problem->keys);
+    own->topk = plan->over ? plan->attention.topk
+                           : (int32_t)min(plan->attention.topk, problem->keys);
     place_group_threads(own, plan, work);
     own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     own->dense = sh_reserve(work, plan->threads, sizeof *own->dense);
@@ -175,11 +187,23 @@ void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *stat
         place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
                      work);
     }
-    int slots = sh_unit_slots(plan->threads, problem->batch * problem->heads);
+    /* Over ranks every head has its own, because all go step by step together. */
+    const int64_t units = problem->batch * problem->heads;
+    const int64_t slots = plan->over ? units : sh_unit_slots(plan->threads, units);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
-    for (int s = 0; s < slots; s++)
+    for (int64_t s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
+    if (plan->over)
+        sh_spread_place(plan, own, work);
     state_at(plan, state);
+    if (plan->over)
+        sh_spread_state_at(plan, state);
+}
+
+spread_state sh_clustered_spread_state(const shoal_plan *plan, void *state) {
+    block_layout place = {.base = state};
+    state_at(plan, &place);
+    return sh_spread_state_at(plan, &place);
 }
 
 const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
@@ -201,6 +225,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
+    head.seen = head.view.keys;
     head.chunk_keys = chunk_length(plan, head.view.keys);
     const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
     head.state = head.slot->softmax;
@@ -215,6 +240,9 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
     head.state.groups = all.groups + at * problem->queries;
     if (head.work->has_top)
         head.state.top_keys = all.top_keys + at * C * plan->attention.topk;
+    head.top_places = head.state.top_keys;
+    head.top_k = head.view.k;
+    head.top_v = head.view.v;
     return head;
 }
 
@@ -243,6 +271,17 @@ static void hash_task(void *shared, int64_t task, int thread) {
                         own->dense->panels[0].queries, own->projections);
 }
 
+void sh_clustered_hash(clustered_head *head, team workers) {
+    sh_team_run(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
+}
+
+void sh_clustered_sort(clustered_head *head) {
+    grouping *sorted = &head->slot->sorted;
+    sh_group_sort(sorted, head->state.groups, head->view.queries);
+    for (int64_t j = 0; j < sorted->clusters; j++)
+        head->slot->members[j] = sorted->offsets[j + 1] - sorted->offsets[j];
+}
+
 static void find_groups(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
@@ -263,35 +302,46 @@ static void find_groups(clustered_head *head, team workers) {
                      head->slot->metric.projection, plan->attention.iterations,
                      plan->attention.seed, groups, NULL);
     } else {
-        sh_team_run(workers, ceil_divide(n, HASH_TASK), hash_task, head);
+        sh_clustered_hash(head, workers);
         sh_kmeans_run(&head->slot->kmeans, head->keys.kernels, workers,
                       &head->slot->hashes, n, plan->attention.iterations,
                       plan->attention.seed, groups);
     }
     for (int64_t i = n; i < N; i++)
         groups[i] = -1;
-    sh_group_sort(&head->slot->sorted, groups, n);
+    sh_clustered_sort(head);
 }
 
 /* ---- Centroids and their attention ------------------------------------------------ */
 
 enum { GROUP_TASK = 8 }; /* groups in one task */
 
-static void centroid_task(void *shared, int64_t task, int thread) {
+/* Summed in double precision, so that the centroid is the same however its members are
+   dealt out. */
+static void sum_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     const grouping *sorted = &head->slot->sorted;
     const int dim = head->keys.dim;
     (void)thread;
     for (int64_t j = task * GROUP_TASK; j < min((task + 1) * GROUP_TASK, sorted->used);
-         j++) {
-        int64_t size = sorted->offsets[j + 1] - sorted->offsets[j];
-        float *centroid = head->state.centroids + j * dim;
-        head->keys.kernels->sum_rows(head->view.q.data, head->view.q.stride,
-                                     sorted->order + sorted->offsets[j], NULL, size, dim,
-                                     centroid);
-        for (int d = 0; d < dim && size > 1; d++)
-            centroid[d] /= (float)size;
-    }
+         j++)
+        head->keys.kernels->sum_rows_wide(head->view.q.data, head->view.q.stride,
+                                          sorted->order + sorted->offsets[j],
+                                          sorted->offsets[j + 1] - sorted->offsets[j],
+                                          dim, head->slot->sums + j * dim);
+}
+
+void sh_clustered_sum(clustered_head *head, team workers) {
+    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), sum_task,
+                head);
+}
+
+void sh_clustered_centre(clustered_head *head) {
+    const int64_t used = head->slot->sorted.used, dim = head->keys.dim;
+    for (int64_t j = 0; j < used; j++)
+        for (int64_t d = j * dim; d < (j + 1) * dim; d++)
+            head->state.centroids[d] =
+                (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
 }
 
 static topk_lists lists_of(const clustered_head *head, const clustered_thread *own,
@@ -313,15 +363,16 @@ static void keep_panel(const clustered_head *head, int64_t chunk,
     const clustered_slot *slot = head->slot;
     const int64_t k = head->work->topk, Dv = head->keys.value_dim;
     const int64_t at = chunk * slot->sorted.clusters + panel->first;
-    memcpy(slot->part_largest + at, panel->largest, (size_t)panel->count * sizeof(float));
-    memcpy(slot->part_sum + at, panel->sum, (size_t)panel->count * sizeof(float));
+    const softmax_parts *parts = &slot->parts;
+    memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
+    memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
     head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, (int)Dv, NULL,
-                               NULL, 0, slot->part_values + at * Dv, Dv, NULL);
+                               NULL, 0, parts->values + at * Dv, Dv, NULL);
     for (int i = 0; i < panel->count && head->work->has_top; i++) {
         uint64_t *list = topk_list(lists, i);
         int32_t count = sh_topk_cut(list, lists->counts[i], (int32_t)k);
-        slot->part_counts[at + i] = count;
-        memcpy(slot->part_keys + (at + i) * k, list, (size_t)count * sizeof *list);
+        parts->counts[at + i] = count;
+        memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
     }
 }
 
@@ -368,37 +419,109 @@ static void attend_task(void *shared, int64_t task, int thread) {
         keep_panel(head, chunk, &own->dense->panels[p], &lists[p]);
 }
 
+/* A task reads its keys once for all its panels. Threads share out chunks of keys, and
+   where those are few, panels. */
+void sh_clustered_attend_keys(clustered_head *head, team workers) {
+    const int64_t used = head->slot->sorted.used;
+    const int64_t chunks = ceil_divide(head->view.keys, head->chunk_keys);
+    head->task_panels = PANELS;
+    if (chunks < workers.threads)
+        head->task_panels = used / head->keys.kernels->panel * chunks / workers.threads;
+    head->task_panels = max(1, min(head->task_panels, PANELS));
+    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(head)),
+                attend_task, head);
+    head->slot->parts.count = chunks;
+}
+
 /* ---- Merging the chunks ----------------------------------------------------------- */
 
-/* The best keys of all chunks, best first; their weights are taken out of what the group
-   shares and make its mass. */
-static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
-                       clustered_thread *own) {
-    const clustered_work *work = head->work;
-    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
-    const row_view v = head->view.v;
-    int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    float *shared = head->state.shared + j * Dv;
-    uint64_t *list = own->candidates;
+/* The best keys of all parts, at the front of the thread's list in no order; returns how
+   many. */
+static int32_t merge_top(const clustered_head *head, const softmax_parts *parts,
+                         int64_t j, uint64_t *list) {
+    const int32_t k = head->work->topk;
     int32_t count = 0;
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        int64_t at = chunk * C + j;
-        int32_t more = head->slot->part_counts[at];
-        memcpy(list + count, head->slot->part_keys + at * work->topk,
-               (size_t)more * sizeof *list);
-        count = sh_topk_cut(list, count + more, work->topk);
+    for (int64_t part = 0; part < parts->count; part++) {
+        int64_t at = part * head->slot->sorted.clusters + j;
+        int32_t more = parts->counts[at];
+        memcpy(list + count, parts->keys + at * k, (size_t)more * sizeof *list);
+        count = sh_topk_cut(list, count + more, k);
     }
+    return count;
+}
+
+/* What the parts have together, as the first of `to`, which may be the parts. */
+static void merge_softmax(const clustered_head *head, const softmax_parts *parts,
+                          int64_t j, const softmax_parts *to) {
+    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
+    float *values = to->values + j * Dv;
+    float largest = parts->largest[j];
+    for (int64_t part = 1; part < parts->count; part++)
+        largest = fmaxf(largest, parts->largest[part * C + j]);
+    float sum = 0;
+    for (int64_t part = 0; part < parts->count; part++) {
+        int64_t at = part * C + j;
+        const float keep = expf(parts->largest[at] - largest);
+        sum += keep * parts->sum[at];
+        for (int64_t d = 0; d < Dv; d++)
+            values[d] = (part ? values[d] : 0) + keep * parts->values[at * Dv + d];
+    }
+    to->largest[j] = largest;
+    to->sum[j] = sum;
+}
+
+static void merge_group(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t k = head->work->topk;
+    merge_softmax(head, head->from, j, head->to);
+    if (!head->work->has_top)
+        return;
+    head->to->counts[j] = merge_top(head, head->from, j, own->candidates);
+    memcpy(head->to->keys + j * k, own->candidates,
+           sizeof *own->candidates * (size_t)head->to->counts[j]);
+}
+
+static void merge_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    for (int64_t j = task * GROUP_TASK;
+         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
+        if (head->slot->members[j] > 0)
+            merge_group(head, j, &head->work->threads[thread]);
+}
+
+void sh_clustered_merge(clustered_head *head, const softmax_parts *from,
+                        const softmax_parts *to, team workers) {
+    head->from = from;
+    head->to = to;
+    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), merge_task,
+                head);
+}
+
+/* The top keys, best first. */
+static void name_top(const clustered_head *head, int64_t j) {
+    int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    uint64_t *list = head->to->keys + j * head->work->topk;
+    const int32_t count = head->to->counts[j];
     sh_topk_sort(list, count);
     for (int32_t i = 0; i < count; i++)
         keys[i] = candidate_key(list[i]);
-    prefetch_rows(v.data, v.stride, keys, count, Dv);
+}
+
+/* The top keys' weights are taken out of what the group shares and make its mass. */
+static void take_top(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t Dv = head->keys.value_dim;
+    const row_view v = head->top_v;
+    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
+    const uint64_t *list = head->to->keys + j * head->work->topk;
+    const int32_t count = head->to->counts[j];
+    float *shared = head->state.shared + j * Dv;
+    prefetch_rows(v.data, v.stride, rows, count, Dv);
     double mass = 0;
     for (int32_t i = 0; i < count; i++) {
         own->weights[i] = expf(candidate_score(list[i]) - head->state.largest[j]) *
                           head->state.inverse[j];
         mass += (double)own->weights[i];
     }
-    head->keys.kernels->sum_rows(v.data, v.stride, keys, own->weights, count, (int)Dv,
+    head->keys.kernels->sum_rows(v.data, v.stride, rows, own->weights, count, (int)Dv,
                                  own->top_sum);
     for (int64_t d = 0; d < Dv; d++)
         shared[d] -= own->top_sum[d];
@@ -413,38 +536,50 @@ static void choose_top(const clustered_head *head, int64_t j, int64_t chunks,
     memset(shared, 0, (size_t)Dv * sizeof *shared);
 }
 
-static void merge_group(const clustered_head *head, int64_t j, clustered_thread *own) {
-    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
-    const int64_t chunks = ceil_divide(head->view.keys, head->chunk_keys);
+static void share_group(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t Dv = head->keys.value_dim;
+    const float sum = head->to->sum[j];
+    const float *values = head->to->values + j * Dv;
     float *shared = head->state.shared + j * Dv;
-    float largest = head->slot->part_largest[j];
-    for (int64_t chunk = 1; chunk < chunks; chunk++)
-        largest = fmaxf(largest, head->slot->part_largest[chunk * C + j]);
-    float sum = 0;
-    memset(shared, 0, (size_t)Dv * sizeof *shared);
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        int64_t at = chunk * C + j;
-        float keep = expf(head->slot->part_largest[at] - largest);
-        sum += keep * head->slot->part_sum[at];
-        for (int64_t d = 0; d < Dv; d++)
-            shared[d] += keep * head->slot->part_values[at * Dv + d];
-    }
     const int hidden = head->keys.masks && sum < 0.5f; /* every key is: see dense.c */
     for (int64_t d = 0; d < Dv; d++)
-        shared[d] = hidden ? 0 : shared[d] / sum;
-    head->state.largest[j] = largest;
+        shared[d] = hidden ? 0 : values[d] / sum;
+    head->state.largest[j] = head->to->largest[j];
     head->state.inverse[j] = hidden ? 0 : 1 / sum;
     if (head->work->has_top)
-        choose_top(head, j, chunks, own);
+        take_top(head, j, own);
 }
 
-static void merge_task(void *shared, int64_t task, int thread) {
+static void name_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
-    const grouping *sorted = &head->slot->sorted;
-    for (int64_t j = task * GROUP_TASK; j < min((task + 1) * GROUP_TASK, sorted->used);
-         j++)
-        if (sorted->offsets[j + 1] > sorted->offsets[j])
-            merge_group(head, j, &head->work->threads[thread]);
+    (void)thread;
+    for (int64_t j = task * GROUP_TASK;
+         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
+        if (head->slot->members[j] > 0)
+            name_top(head, j);
+}
+
+static void share_task(void *shared, int64_t task, int thread) {
+    const clustered_head *head = shared;
+    for (int64_t j = task * GROUP_TASK;
+         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
+        if (head->slot->members[j] > 0)
+            share_group(head, j, &head->work->threads[thread]);
+}
+
+void sh_clustered_name_top(clustered_head *head, team workers) {
+    const int64_t all = (int64_t)head->slot->sorted.clusters *
+                        head->call->plan->attention.topk;
+    for (int64_t i = 0; i < all && head->work->has_top; i++)
+        head->state.top_keys[i] = -1;
+    if (head->work->has_top && head->to)
+        sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), name_task,
+                    head);
+}
+
+void sh_clustered_share(clustered_head *head, team workers) {
+    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), share_task,
+                head);
 }
 
 /* ---- The top keys, exactly -------------------------------------------------------- */
@@ -469,13 +604,12 @@ static int gather(row_view from, const int32_t *keys, int k, int dim, float *to)
 
 int sh_clustered_gather_top(const clustered_head *head, int64_t j,
                             clustered_thread *own) {
-    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    gather(head->view.v, keys, head->work->topk, head->keys.value_dim,
+    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
+    gather(head->top_v, rows, head->work->topk, head->keys.value_dim,
            own->top_value_rows);
-    for (int i = 0; head->keys.masks && i < head->work->topk && keys[i] >= 0; i++)
-        own->top_bias[i] = sh_masks_key_bias(head->keys.masks, keys[i]);
-    return gather(head->view.k, keys, head->work->topk, head->keys.dim,
-                  own->top_key_rows);
+    for (int i = 0; head->keys.masks && i < head->work->topk && rows[i] >= 0; i++)
+        own->top_bias[i] = sh_masks_key_bias(head->keys.masks, rows[i]);
+    return gather(head->top_k, rows, head->work->topk, head->keys.dim, own->top_key_rows);
 }
 
 /* Of the centroid's softmax the keys that are not top keys have the part 1 - mass, or all
@@ -552,12 +686,12 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
 
 /* The next group's top keys and values lie anywhere: ask for them in time. */
 static void prefetch_top(const clustered_head *head, int64_t j) {
-    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
     int64_t count = 0;
-    while (count < head->work->topk && keys[count] >= 0)
+    while (count < head->work->topk && rows[count] >= 0)
         count++;
-    prefetch_rows(head->view.k.data, head->view.k.stride, keys, count, head->keys.dim);
-    prefetch_rows(head->view.v.data, head->view.v.stride, keys, count,
+    prefetch_rows(head->top_k.data, head->top_k.stride, rows, count, head->keys.dim);
+    prefetch_rows(head->top_v.data, head->top_v.stride, rows, count,
                   head->keys.value_dim);
 }
 
@@ -646,8 +780,7 @@ static void copy_task(void *shared, int64_t task, int thread) {
         copy_shared(head, i);
 }
 
-/* Writes the members' rows of out. */
-static void write_outputs(clustered_head *head, team workers) {
+void sh_clustered_write(clustered_head *head, team workers) {
     const int64_t used = head->slot->sorted.used;
     for (int64_t j = 0; j < used && head->work->per_query; j++) {
         atomic_init(&head->slot->cancelled[j], 0);
@@ -669,26 +802,17 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     head.out = sh_query_rows(call, call->out, &problem->out, b, h);
     sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
     find_groups(&head, workers);
-    int64_t used = head.slot->sorted.used;
-    if (head.work->has_top)
-        for (int64_t i = 0;
-             i < (int64_t)call->plan->attention.clusters * call->plan->attention.topk;
-             i++)
-            head.state.top_keys[i] = -1;
+    if (n > 0 && S > 0) {
+        sh_clustered_sum(&head, workers);
+        sh_clustered_centre(&head);
+        sh_clustered_attend_keys(&head, workers);
+        sh_clustered_merge(&head, &head.slot->parts, &head.slot->parts, workers);
+    }
+    sh_clustered_name_top(&head, workers);
     if (n == 0 || S == 0)
         return;
-    int64_t chunks = ceil_divide(S, head.chunk_keys);
-    sh_team_run(workers, ceil_divide(used, GROUP_TASK), centroid_task, &head);
-    /* A task reads its keys once for all its panels. Threads share out chunks of keys,
-       and where those are few, panels. */
-    head.task_panels = PANELS;
-    if (chunks < workers.threads)
-        head.task_panels = used / head.keys.kernels->panel * chunks / workers.threads;
-    head.task_panels = max(1, min(head.task_panels, PANELS));
-    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(&head)),
-                attend_task, &head);
-    sh_team_run(workers, ceil_divide(used, GROUP_TASK), merge_task, &head);
-    write_outputs(&head, workers);
+    sh_clustered_share(&head, workers);
+    sh_clustered_write(&head, workers);
 }
 
 void sh_clustered_forward(const attention_call *call) {
@@ -711,6 +835,7 @@ operation_count sh_clustered_operations(const shoal_attention *attention,
 #define CLUSTERED_FUNCTIONS                                                              \
     .operations = sh_clustered_operations, .place = sh_clustered_place,                  \
     .forward = sh_clustered_forward, .backward = sh_clustered_backward,                  \
+    .forward_over = sh_spread_forward, .backward_over = sh_spread_backward,              \
     .groups = sh_clustered_groups, .top_keys = sh_clustered_top_keys
 
 const attention_kind sh_clustered_kind =

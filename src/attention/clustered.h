@@ -31,6 +31,15 @@ typedef struct {
                                  inverse are of a softmax over the other keys alone */
 } clustered_state;
 
+/* The centroids' softmax over parts of the keys, to be merged. */
+typedef struct {
+    int64_t count;
+    float *largest, *sum; /* [parts][C] */
+    float *values;        /* [parts][C][Dv], not divided by the sum */
+    uint64_t *keys;       /* [parts][C][k]: candidates */
+    int32_t *counts;      /* [parts][C] */
+} softmax_parts;
+
 /* Memory for one head at a time. */
 typedef struct {
     hash_array hashes; /* groups=hash */
@@ -38,13 +47,11 @@ typedef struct {
     metric_work metric; /* groups=keys */
     lloyd_work lloyd;
     grouping sorted;
+    int32_t *members;        /* [C]: of each group, wherever they are */
+    double *sums;            /* [C][D]: of the members' queries */
     clustered_state softmax; /* plans without backward: of the head at work, no more */
-    /* The centroids' softmax over each chunk of keys, before they are merged: */
-    float *part_largest, *part_sum; /* [chunks][C] */
-    float *part_values;             /* [chunks][C][Dv] */
-    uint64_t *part_keys;            /* [chunks][C][k] candidates */
-    int32_t *part_counts;           /* [chunks][C] */
-    atomic_int *cancelled;          /* [C], normaliser=query: see find_cancellation */
+    softmax_parts parts;     /* of the chunks of keys; the first, of all together */
+    atomic_int *cancelled;   /* [C], normaliser=query: see find_cancellation */
     /* Backward: */
     float *grad_shared;                   /* [C][Dv]: sum of the members' gradients */
     float *grad_centroids;                /* [C][D] */
@@ -97,12 +104,17 @@ typedef struct {
     head_view view;
     dense_keys keys;
     score_masks masks; /* keys.masks, where keys have a bias */
-    int64_t seen;      /* keys that are not hidden */
+    int64_t seen;      /* keys that are not hidden, wherever they are */
+    /* Where the top keys' rows lie: rows top_places[C][k] of top_k and top_v. Those are
+       the keys themselves unless some are others' (spread.c). */
+    const int32_t *top_places;
+    row_view top_k, top_v;
     row_view out;
     row_view dout, dq; /* backward */
     row_view dk, dv;
-    int64_t chunk_keys;  /* keys of a chunk */
-    int64_t task_panels; /* panels of centroids in one task */
+    const softmax_parts *from, *to; /* of a merge; `to` has what it gave */
+    int64_t chunk_keys;             /* keys of a chunk */
+    int64_t task_panels;            /* panels of centroids in one task */
 } clustered_head;
 
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
@@ -114,8 +126,7 @@ void sh_clustered_set_masks(clustered_head *head);
 /* A group of one member: its centroid is the query, whose softmax over all keys is exact
    already. It has no top keys, whatever the kind. */
 static inline int clustered_is_alone(const clustered_head *head, int64_t j) {
-    const int32_t *offsets = head->slot->sorted.offsets;
-    return offsets[j + 1] - offsets[j] == 1;
+    return head->slot->members[j] == 1;
 }
 
 /* Every key is hidden from it: its members' outputs are 0. */
@@ -148,6 +159,50 @@ static inline int top_walk_has(top_walk *walk, int64_t l) {
     walk->next += *walk->next < (uint64_t)l;
     return *walk->next == (uint64_t)l;
 }
+
+/* ---- Steps of forward, in this order ------------------------------------------------ */
+
+/* The queries' hashes. */
+void sh_clustered_hash(clustered_head *head, team workers);
+
+/* Sorts the members of the groups, and counts them. */
+void sh_clustered_sort(clustered_head *head);
+
+/* slot->sums of the members, and from them the centroids. */
+void sh_clustered_sum(clustered_head *head, team workers);
+void sh_clustered_centre(clustered_head *head);
+
+/* The centroids over the keys: slot->parts. */
+void sh_clustered_attend_keys(clustered_head *head, team workers);
+
+void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
+                              const clustered_work *own, int64_t most,
+                              block_layout *work);
+
+/* The parts together become the first of `to`. */
+void sh_clustered_merge(clustered_head *head, const softmax_parts *from,
+                        const softmax_parts *to, team workers);
+
+/* state.top_keys of what was merged. */
+void sh_clustered_name_top(clustered_head *head, team workers);
+
+/* What the groups share, and the outputs. */
+void sh_clustered_share(clustered_head *head, team workers);
+void sh_clustered_write(clustered_head *head, team workers);
+
+/* ---- Steps of backward, where other ranks have members and keys too ------------------ */
+
+/* G_j in slot->grad_shared and dm_j in slot->delta, of the members that are here; what
+   they give to the top keys' rows is added to head->dk and dv, by their places. */
+void sh_clustered_backward_parts(clustered_head *head, team workers);
+
+/* Once those are everybody's, and head->dk and dv the keys' own: what the dense pass
+   needs, and what it gets wrong on top keys from first_key on that are here. */
+void sh_clustered_backward_correct(clustered_head *head, int64_t first_key);
+void sh_clustered_backward_dense(clustered_head *head, team workers);
+
+/* dq of the members gets its share of slot->grad_centroids. */
+void sh_clustered_backward_members(clustered_head *head, team workers);
 
 /* ---- What a kind's row holds ------------------------------------------------------- */
 

@@ -222,47 +222,80 @@ static void leave_to_dense(const clustered_head *head, int64_t j, int members) {
     head->slot->dense_inverse[j] = seen ? head->state.inverse[j] : 0;
 }
 
+static bool has_top(const clustered_head *head, int64_t j) {
+    return head->work->has_top && head->slot->members[j] > 1 &&
+           !clustered_sees_nothing(head, j);
+}
+
+/* G_j of the members that are here; where each has its own factor, top_gradient adds
+   them up. */
+static void sum_members(const clustered_head *head, int64_t j) {
+    const grouping *sorted = &head->slot->sorted;
+    const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
+    const int Dv = head->keys.value_dim;
+    float *grad_shared = head->slot->grad_shared + j * Dv;
+    memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
+    if (!(has_top(head, j) && head->work->per_query))
+        head->keys.kernels->sum_rows(head->dout.data, head->dout.stride,
+                                     sorted->order + first, NULL, last - first, Dv,
+                                     grad_shared);
+}
+
+/* The members' part of the top keys' gradients, in the thread's rows, and their dq;
+   returns dm_j, or delta_j's part. */
+static double top_gradient(const clustered_head *head, int64_t j, int *k,
+                           clustered_thread *own) {
+    const kernel_table *run = head->keys.kernels;
+    const int32_t *offsets = head->slot->sorted.offsets;
+    double gradient = 0;
+    *k = sh_clustered_gather_top(head, j, own);
+    const size_t rows = sizeof(float) * (size_t)*k;
+    memset(own->grad_top_keys, 0, rows * (size_t)head->keys.dim);
+    memset(own->grad_top_values, 0, rows * (size_t)head->keys.value_dim);
+    memset(own->grad_top_bias, 0, rows);
+    for (int64_t at = offsets[j]; at < offsets[j + 1];
+         at += own->dense->panels[0].count) {
+        sh_dense_cut(own->dense, run, at, min(at + run->panel, offsets[j + 1]));
+        gradient += top_panel(head, j, *k, at, own);
+    }
+    return gradient;
+}
+
+/* The centroid's part of dq is added to nothing. */
+static void clear_members(const clustered_head *head, int64_t j) {
+    const grouping *sorted = &head->slot->sorted;
+    for (int64_t i = sorted->offsets[j]; i < sorted->offsets[j + 1] && head->dq.data; i++)
+        memset(head->dq.data + sorted->order[i] * head->dq.stride, 0,
+               sizeof(float) * (size_t)head->keys.dim);
+}
+
+/* What the dense pass needs of group j, once G_j is there. */
+static void start_dense(const clustered_head *head, int64_t j) {
+    const int Dv = head->keys.value_dim, dim = head->keys.dim;
+    memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
+    head->slot->delta[j] = 0;
+    leave_to_dense(head, j, head->slot->members[j]);
+    if (head->slot->members[j] > 0 && !(has_top(head, j) && head->work->per_query))
+        head->slot->delta[j] = ordered_dot(head->slot->grad_shared + j * Dv,
+                                           head->state.shared + j * Dv, Dv);
+}
+
 /* All that belongs to one group before the dense pass. */
 static void group_task(void *shared, int64_t j, int thread) {
     const clustered_head *head = shared;
     clustered_thread *own = &head->work->threads[thread];
-    const grouping *sorted = &head->slot->sorted;
-    const kernel_table *run = head->keys.kernels;
-    const int dim = head->keys.dim, Dv = head->keys.value_dim;
-    const int64_t first = sorted->offsets[j], last = sorted->offsets[j + 1];
-    const bool has_top = head->work->has_top && last - first > 1 &&
-                         !clustered_sees_nothing(head, j);
-    const bool summed_here = !(has_top && head->work->per_query);
-    float *grad_shared = head->slot->grad_shared + j * Dv;
-    memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
-    if (summed_here)
-        run->sum_rows(head->dout.data, head->dout.stride, sorted->order + first, NULL,
-                      last - first, Dv, grad_shared);
-    memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
-    head->slot->delta[j] = 0;
-    leave_to_dense(head, j, last > first);
-    if (last > first && summed_here)
-        head->slot->delta[j] = ordered_dot(grad_shared, head->state.shared + j * Dv, Dv);
+    int k;
+    sum_members(head, j);
+    start_dense(head, j);
     if (!head->work->has_top)
         return;
-    if (!has_top) {
-        /* The centroid's part is added to nothing. */
-        for (int64_t i = first; i < last && head->dq.data; i++)
-            memset(head->dq.data + sorted->order[i] * head->dq.stride, 0,
-                   sizeof(float) * (size_t)dim);
+    if (!has_top(head, j)) {
+        clear_members(head, j);
         sh_await_turn(head->slot->scatter_turn, (int)j);
         sh_pass_turn(head->slot->scatter_turn, (int)j);
         return;
     }
-    const int k = sh_clustered_gather_top(head, j, own);
-    memset(own->grad_top_keys, 0, sizeof(float) * (size_t)k * (size_t)dim);
-    memset(own->grad_top_values, 0, sizeof(float) * (size_t)k * (size_t)Dv);
-    memset(own->grad_top_bias, 0, sizeof(float) * (size_t)k);
-    double gradient = 0;
-    for (int64_t at = first; at < last; at += own->dense->panels[0].count) {
-        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
-        gradient += top_panel(head, j, k, at, own);
-    }
+    const double gradient = top_gradient(head, j, &k, own);
     head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) *
                             (float)gradient;
     if (!has_others_alone(head, j))
@@ -270,18 +303,86 @@ static void group_task(void *shared, int64_t j, int thread) {
     scatter_top(head, j, k, (float)gradient, own);
 }
 
+/* ---- Groups whose members and keys are on several ranks ----------------------------- */
+
+/* G_j and dm_j of the members that are here; the top keys' gradients go to head->dk and
+   dv by their places. */
+static void part_task(void *shared, int64_t j, int thread) {
+    const clustered_head *head = shared;
+    clustered_thread *own = &head->work->threads[thread];
+    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
+    int k;
+    sum_members(head, j);
+    head->slot->delta[j] = 0;
+    if (!head->work->has_top)
+        return;
+    if (has_top(head, j)) {
+        head->slot->delta[j] = (float)top_gradient(head, j, &k, own);
+        for (int64_t i = 0; i < (int64_t)k * head->keys.value_dim; i++)
+            own->grad_top_values[i] *= head->state.mass[j];
+    } else {
+        clear_members(head, j);
+    }
+    sh_await_turn(head->slot->scatter_turn, (int)j);
+    if (has_top(head, j)) {
+        scatter_rows(head->dk, rows, k, own->grad_top_keys, head->keys.dim);
+        scatter_rows(head->dv, rows, k, own->grad_top_values, head->keys.value_dim);
+    }
+    sh_pass_turn(head->slot->scatter_turn, (int)j);
+}
+
+void sh_clustered_backward_parts(clustered_head *head, team workers) {
+    atomic_init(head->slot->scatter_turn, 0);
+    sh_team_run(workers, head->slot->sorted.used, part_task, head);
+}
+
+/* Corrects, as correct_top does, what the dense pass will add for one of the top keys:
+   adds to its dk and dv and to the centroid's gradient. */
+static void correct_key(const clustered_head *head, int64_t j, int64_t l,
+                        float gradient) {
+    const int dim = head->keys.dim, Dv = head->keys.value_dim;
+    const float *centroid = head->state.centroids + j * dim;
+    const float *grad_shared = head->slot->grad_shared + j * Dv;
+    const float *key = head->view.k.data + l * head->view.k.stride;
+    const float *value = head->view.v.data + l * head->view.v.stride;
+    const float score = head->keys.scale * ordered_dot(centroid, key, dim);
+    const float weight = expf(score - head->state.largest[j]) * head->state.inverse[j];
+    const float wrong = weight * (gradient - ordered_dot(grad_shared, value, Dv)) *
+                        head->keys.scale;
+    add_scaled(head->slot->grad_centroids + j * dim, wrong, key, dim);
+    if (head->dk.data)
+        add_scaled(head->dk.data + l * head->dk.stride, wrong, centroid, dim);
+    if (head->dv.data)
+        add_scaled(head->dv.data + l * head->dv.stride, -weight, grad_shared, Dv);
+}
+
+void sh_clustered_backward_correct(clustered_head *head, int64_t first_key) {
+    const int64_t wide = head->call->plan->attention.topk;
+    for (int64_t j = 0; j < head->slot->sorted.used; j++) {
+        const float gradient = head->slot->delta[j];
+        start_dense(head, j);
+        if (!has_top(head, j))
+            continue;
+        head->slot->delta[j] += head->state.mass[j] * gradient;
+        for (int64_t i = 0; i < wide; i++) {
+            const int64_t l = head->state.top_keys[j * wide + i] - first_key;
+            if (l >= 0 && l < head->view.keys)
+                correct_key(head, j, l, gradient);
+        }
+    }
+}
+
 enum { MEMBER_TASK = 1024 };
 
 /* A centroid's gradient reaches each member divided by the group's size. */
 static void member_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
-    const int32_t *offsets = head->slot->sorted.offsets;
     const int dim = head->keys.dim;
     (void)thread;
     for (int64_t i = task * MEMBER_TASK;
          i < min((task + 1) * MEMBER_TASK, head->view.queries); i++) {
         int32_t j = head->state.groups[i];
-        float share = 1 / (float)(offsets[j + 1] - offsets[j]);
+        float share = 1 / (float)head->slot->members[j];
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
         float *dq = head->dq.data + i * head->dq.stride;
         if (!head->work->has_top)
@@ -290,12 +391,8 @@ static void member_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void backward_head(clustered_head *head, team workers) {
+void sh_clustered_backward_dense(clustered_head *head, team workers) {
     clustered_slot *slot = head->slot;
-    const int64_t n = head->view.queries;
-    sh_group_sort(&slot->sorted, head->state.groups, n);
-    atomic_init(slot->scatter_turn, 0);
-    sh_team_run(workers, slot->sorted.used, group_task, head);
     dense_backward_job job = {.keys = head->keys,
                               .n = slot->sorted.used,
                               .key_count = head->view.keys,
@@ -311,8 +408,20 @@ static void backward_head(clustered_head *head, team workers) {
                               .turns = slot->turns,
                               .threads = head->work->dense};
     sh_dense_backward(&job, workers);
+}
+
+void sh_clustered_backward_members(clustered_head *head, team workers) {
     if (head->dq.data)
-        sh_team_run(workers, ceil_divide(n, MEMBER_TASK), member_task, head);
+        sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK), member_task,
+                    head);
+}
+
+static void backward_head(clustered_head *head, team workers) {
+    sh_clustered_sort(head);
+    atomic_init(head->slot->scatter_turn, 0);
+    sh_team_run(workers, head->slot->sorted.used, group_task, head);
+    sh_clustered_backward_dense(head, workers);
+    sh_clustered_backward_members(head, workers);
 }
 
 /* One key/value head, with the query heads that share it. */

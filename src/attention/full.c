@@ -3,7 +3,7 @@
  * Backward: chunks of keys stay in cache while all queries pass over them (dense.c).
  * State for backward, per query: the largest score and the inverse of the softmax's
  * sum. */
-#include "attention/dense.h"
+#include "attention/ring.h"
 
 /* A slot's memory for backward. */
 typedef struct {
@@ -17,14 +17,10 @@ typedef struct {
     full_slot *slots;
 } full_work;
 
-typedef struct {
-    float *largest, *inverse; /* [batch][heads][queries] */
-} full_state;
-
-static full_state state_at(const shoal_plan *plan, block_layout *place) {
+full_state sh_full_state_at(const shoal_plan *plan, block_layout *place) {
     int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
     full_state state = {0};
-    if (plan->with_backward) {
+    if (plan->with_backward || plan->over) {
         state.largest = sh_reserve(place, count, sizeof(float));
         state.inverse = sh_reserve(place, count, sizeof(float));
     }
@@ -44,13 +40,18 @@ static void place_slot(full_slot *slot, const shoal_plan *plan, block_layout *wo
 }
 
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
+    if (plan->over) {
+        sh_ring_place(plan, work);
+        sh_full_state_at(plan, state);
+        return;
+    }
     full_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
     own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
     for (int t = 0; t < plan->threads; t++)
         sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
-    state_at(plan, state);
+    sh_full_state_at(plan, state);
     if (!plan->with_backward)
         return;
     int slots =
@@ -76,7 +77,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_output(call, out, max(live, first), min(last, view.query_rows));
-    const full_state state = state_at(plan, &(block_layout){.base = call->state});
+    const full_state state = sh_full_state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_keys keys = sh_dense_keys_of(plan, &view);
     keys.masks = sh_masks_exist(call) ? &masks : NULL;
@@ -104,7 +105,7 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const head_view view = sh_view_of(call, b, h);
-    const full_state state = state_at(plan, &(block_layout){.base = call->state});
+    const full_state state = sh_full_state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out,
                                               b, h),
@@ -178,6 +179,8 @@ const attention_kind sh_full_kind = {
     .place = place,
     .forward = forward,
     .backward = backward,
+    .forward_over = sh_ring_forward,
+    .backward_over = sh_ring_backward,
 };
 
 const attention_kind sh_shared_full_kind = {

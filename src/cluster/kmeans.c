@@ -31,23 +31,14 @@ void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
     work->changed_tables = sh_reserve(place, C * 16 * W * 16, 1);
     work->bit_count = sh_reserve(place, C * 64 * W, sizeof(int32_t));
     work->sizes = sh_reserve(place, C, sizeof(int32_t));
+    work->change = sh_reserve(place, C * kmeans_counters((int)W), sizeof(int32_t));
     work->starts = sh_reserve(place, C, sizeof(int32_t));
-    work->start_distances = sh_reserve(place, C, 1);
+    work->farthest = sh_reserve(place, C * kmeans_far_words((int)W), sizeof(uint64_t));
     work->distances =
         sh_reserve(place, (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK, 1);
 }
 
 /* ---- Assigning hashes to centres ------------------------------------------------- */
-
-typedef struct {
-    kmeans_work *work;
-    const kernel_table *table;
-    const hash_array *hashes;
-    int64_t n;
-    int32_t *groups;
-    team workers;
-    int all; /* compare every query with all centres */
-} kmeans_pass;
 
 /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
 static void make_tables(kmeans_work *work) {
@@ -231,26 +222,24 @@ static void assign_task(void *shared, int64_t task, int thread) {
 
 /* ---- Moving the centres ----------------------------------------------------------- */
 
-/* Adds up what the threads counted for one centre. Returns whether anything came or
-   left. */
-static int gather_tallies(kmeans_work *work, team workers, int64_t c) {
+/* Adds up what the threads counted for one centre. */
+static void gather_tallies(kmeans_work *work, team workers, int64_t c) {
     const int64_t counters = 64 * work->words;
-    int touched = 0;
+    int32_t *change = work->change + c * kmeans_counters(work->words);
+    memset(change, 0, sizeof *change * (size_t)kmeans_counters(work->words));
     for (int t = 0; t < workers.threads; t++) {
         kmeans_tally *tally = &work->tally[workers.self + t];
         if (!tally->touched[c])
             continue;
-        touched = 1;
         flush(tally, c, counters);
-        work->sizes[c] += tally->size_change[c];
+        change[counters] += tally->size_change[c];
         tally->size_change[c] = tally->touched[c] = 0;
-        int32_t *change = tally->change + c * counters;
+        int32_t *counted = tally->change + c * counters;
         for (int64_t b = 0; b < counters; b++) {
-            work->bit_count[c * counters + b] += change[b];
-            change[b] = 0;
+            change[b] += counted[b];
+            counted[b] = 0;
         }
     }
-    return touched;
 }
 
 /* Twice the members that have the bit, less all members: above 0 is a majority, and 0 a
@@ -270,75 +259,134 @@ static void majority(kmeans_work *work, int64_t c) {
     }
 }
 
-static void take_hash(kmeans_work *work, const hash_array *hashes, int64_t query,
-                      int64_t c) {
-    for (int w = 0; w < work->words; w++)
-        work->centres[c * work->words + w] = hash_word(hashes, query, w);
+enum { CENTRE_TASK = 32 };
+
+static void gather_task(void *shared, int64_t task, int thread) {
+    const kmeans_pass *pass = shared;
+    (void)thread;
+    for (int64_t c = task * CENTRE_TASK;
+         c < (task + 1) * CENTRE_TASK && c < pass->work->clusters; c++)
+        gather_tallies(pass->work, pass->workers, c);
 }
 
-/* Centres without members move to the farthest hashes. */
-static void reseed_empty(kmeans_work *work, const hash_array *hashes, int64_t n) {
-    int64_t taken = 0;
-    for (int64_t c = 0; c < work->clusters; c++) {
-        if (work->sizes[c] > 0)
+static void move_task(void *shared, int64_t task, int thread) {
+    const kmeans_pass *pass = shared;
+    kmeans_work *work = pass->work;
+    const int64_t counters = 64 * work->words;
+    (void)thread;
+    for (int64_t c = task * CENTRE_TASK;
+         c < (task + 1) * CENTRE_TASK && c < work->clusters; c++) {
+        const int32_t *change = work->change + c * kmeans_counters(work->words);
+        int32_t any = 0;
+        for (int64_t b = 0; b <= counters; b++)
+            any |= change[b];
+        work->changed[c] = 0;
+        if (!any)
             continue;
+        for (int64_t b = 0; b < counters; b++)
+            work->bit_count[c * counters + b] += change[b];
+        work->sizes[c] += change[counters];
+        majority(work, c);
+    }
+}
+
+static int64_t centre_tasks(const kmeans_work *work) {
+    return (work->clusters + CENTRE_TASK - 1) / CENTRE_TASK;
+}
+
+int sh_kmeans_empty(const kmeans_work *work) {
+    int empty = 0;
+    for (int64_t c = 0; c < work->clusters; c++)
+        empty += work->sizes[c] == 0;
+    return empty;
+}
+
+/* Each hash is taken once: it counts as near until all are chosen. */
+int sh_kmeans_find_farthest(kmeans_pass *pass, int64_t origin, int count) {
+    kmeans_work *work = pass->work;
+    int taken = 0;
+    for (; taken < count && taken < pass->n; taken++) {
+        uint64_t *far = work->farthest + taken * kmeans_far_words(work->words);
         int64_t farthest = 0;
-        for (int64_t i = 1; i < n; i++)
+        for (int64_t i = 1; i < pass->n; i++)
             if (work->distances[i] > work->distances[farthest])
                 farthest = i;
         if (work->distances[farthest] == 0)
             break;
-        take_hash(work, hashes, farthest, c);
-        work->changed[c] = 1;
-        /* Each hash is taken once: it counts as near until all are chosen. */
+        far[0] = (uint64_t)work->distances[farthest] << 32 |
+                 (uint64_t)(UINT32_MAX - (uint64_t)(origin + farthest));
+        for (int w = 0; w < work->words; w++)
+            far[1 + w] = hash_word(pass->hashes, farthest, w);
         work->starts[taken] = (int32_t)farthest;
-        work->start_distances[taken++] = work->distances[farthest];
         work->distances[farthest] = 0;
     }
-    for (int64_t i = 0; i < taken; i++)
-        work->distances[work->starts[i]] = work->start_distances[i];
+    for (int i = 0; i < taken; i++)
+        work->distances[work->starts[i]] =
+            (uint8_t)(work->farthest[i * kmeans_far_words(work->words)] >> 32);
+    return taken;
 }
 
-enum { CENTRE_TASK = 32 };
-
-static void centre_task(void *shared, int64_t task, int thread) {
-    const kmeans_pass *pass = shared;
-    kmeans_work *work = pass->work;
-    (void)thread;
-    for (int64_t c = task * CENTRE_TASK;
-         c < (task + 1) * CENTRE_TASK && c < work->clusters; c++) {
-        work->changed[c] = 0;
-        if (gather_tallies(work, pass->workers, c))
-            majority(work, c);
+/* Centres without members move to the farthest hashes, of which the greatest first word
+   has the next. */
+void sh_kmeans_reseed(kmeans_work *work, uint64_t *farthest, int count) {
+    const int64_t size = kmeans_far_words(work->words);
+    for (int64_t c = 0; c < work->clusters; c++) {
+        uint64_t *next = farthest;
+        if (work->sizes[c] > 0)
+            continue;
+        for (int i = 1; i < count; i++)
+            next = farthest[i * size] > *next ? farthest + i * size : next;
+        if (count == 0 || *next == 0)
+            break;
+        *next = 0;
+        memcpy(work->centres + c * work->words, next + 1,
+               sizeof *next * (size_t)work->words);
+        work->changed[c] = 1;
     }
 }
 
-static void move_centres(kmeans_pass *pass) {
+void sh_kmeans_tally(kmeans_pass *pass) {
+    sh_team_run(pass->workers, centre_tasks(pass->work), gather_task, pass);
+}
+
+void sh_kmeans_move(kmeans_pass *pass) {
+    sh_team_run(pass->workers, centre_tasks(pass->work), move_task, pass);
+}
+
+int sh_kmeans_settle(kmeans_pass *pass) {
     kmeans_work *work = pass->work;
-    sh_team_run(pass->workers, (work->clusters + CENTRE_TASK - 1) / CENTRE_TASK,
-                centre_task, pass);
-    reseed_empty(work, pass->hashes, pass->n);
     work->changed_count = 0;
     for (int32_t c = 0; c < work->clusters; c++)
         if (work->changed[c])
             work->changed_list[work->changed_count++] = c;
+    /* When most centres changed, looking at all is quicker than sorting out which. */
+    pass->all = work->changed_count > work->clusters - work->clusters / 8;
+    return work->changed_count > 0;
 }
 
-static void start(kmeans_work *work, team workers, const hash_array *hashes, int64_t n,
-                  uint64_t seed, int32_t *groups) {
+void sh_kmeans_draw(kmeans_pass *pass, uint64_t seed, int64_t all, int64_t origin) {
+    kmeans_work *work = pass->work;
+    sh_random_subset(seed, STREAM_STARTS, all, work->clusters, work->starts);
+    for (int64_t c = 0; c < work->clusters; c++)
+        for (int w = 0; w < work->words; w++) {
+            const int64_t i = work->starts[c] - origin;
+            work->centres[c * work->words + w] =
+                i >= 0 && i < pass->n ? hash_word(pass->hashes, i, w) : 0;
+        }
+}
+
+void sh_kmeans_start(kmeans_pass *pass) {
+    kmeans_work *work = pass->work;
     const size_t C = (size_t)work->clusters, counters = C * 64 * (size_t)work->words;
-    sh_random_subset(seed, STREAM_STARTS, n, work->clusters, work->starts);
-    work->changed_count = work->clusters;
-    for (int32_t c = 0; c < work->clusters; c++) {
-        take_hash(work, hashes, work->starts[c], c);
-        work->changed_list[c] = c;
-    }
     memset(work->bit_count, 0, counters * sizeof(int32_t));
     memset(work->sizes, 0, C * sizeof(int32_t));
-    for (int64_t i = 0; i < n; i++)
-        groups[i] = -1;
-    for (int t = 0; t < workers.threads; t++) {
-        kmeans_tally *tally = &work->tally[workers.self + t];
+    memset(work->changed, 1, C);
+    sh_kmeans_settle(pass);
+    pass->all = 1;
+    for (int64_t i = 0; i < pass->n; i++)
+        pass->groups[i] = -1;
+    for (int t = 0; t < pass->workers.threads; t++) {
+        kmeans_tally *tally = &work->tally[pass->workers.self + t];
         memset(tally->arrived, 0, counters);
         memset(tally->left, 0, counters);
         memset(tally->arrivals, 0, C);
@@ -350,21 +398,27 @@ static void start(kmeans_work *work, team workers, const hash_array *hashes, int
     }
 }
 
+void sh_kmeans_assign(kmeans_pass *pass) {
+    const int64_t task = TASK_BLOCKS * HASH_BLOCK;
+    make_tables(pass->work);
+    sh_team_run(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
+}
+
 void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
                    const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
                    int32_t *groups) {
-    kmeans_pass pass = {work, table, hashes, n, groups, workers, 1};
-    int64_t tasks = (n + TASK_BLOCKS * HASH_BLOCK - 1) / (TASK_BLOCKS * HASH_BLOCK);
-    start(work, workers, hashes, n, seed, groups);
+    kmeans_pass pass = {work, table, hashes, n, groups, workers, 0};
+    sh_kmeans_start(&pass);
+    sh_kmeans_draw(&pass, seed, n, 0);
     for (int l = 0; l < iterations; l++) {
-        make_tables(work);
-        sh_team_run(workers, tasks, assign_task, &pass);
+        sh_kmeans_assign(&pass);
         if (l == iterations - 1)
             break;
-        move_centres(&pass);
-        if (work->changed_count == 0)
+        sh_kmeans_tally(&pass);
+        sh_kmeans_move(&pass);
+        const int found = sh_kmeans_find_farthest(&pass, 0, sh_kmeans_empty(work));
+        sh_kmeans_reseed(work, work->farthest, found);
+        if (!sh_kmeans_settle(&pass))
             break;
-        /* When most centres changed, looking at all is quicker than sorting out which. */
-        pass.all = work->changed_count > work->clusters - work->clusters / 8;
     }
 }

@@ -44,13 +44,23 @@ typedef struct {
     int32_t *changed_list;   /* [changed_count]: which those are, ascending */
     uint8_t *changed_tables; /* [changed_count][16 W][16] */
     int changed_count;
-    int32_t *bit_count;       /* [C][64 W]: members that have the bit */
-    int32_t *sizes;           /* [C] */
-    int32_t *starts;          /* [C]: queries that centres were taken from */
-    uint8_t *start_distances; /* [C] */
-    uint8_t *distances;       /* [n, whole blocks]: of every query from its centre */
-    kmeans_tally *tally;      /* [threads], shared by all that run side by side */
+    int32_t *bit_count;  /* [C][64 W]: members that have the bit */
+    int32_t *sizes;      /* [C] */
+    int32_t *change;     /* [C][kmeans_counters]: of bit_count, and of the size */
+    int32_t *starts;     /* [C]: queries that centres were taken from */
+    uint64_t *farthest;  /* [C][kmeans_far_words]: distance and query, so that the one to
+                             take first is the greatest; and its hash */
+    uint8_t *distances;  /* [n, whole blocks]: of every query from its centre */
+    kmeans_tally *tally; /* [threads], shared by all that run side by side */
 } kmeans_work;
+
+static inline int64_t kmeans_counters(int words) {
+    return 64 * words + 1;
+}
+
+static inline int64_t kmeans_far_words(int words) {
+    return 1 + words;
+}
 
 /* For up to n queries; the tallies are placed apart, one for each thread. */
 void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
@@ -62,5 +72,44 @@ void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
 void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
                    const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
                    int32_t *groups);
+
+/* ---- Step by step ------------------------------------------------------------------ */
+
+/* For queries that are a part of all: others have the rest, and what is counted is added
+   up between the steps (attention/spread.c). sh_kmeans_run is the same for one part. */
+typedef struct {
+    kmeans_work *work;
+    const kernel_table *table;
+    const hash_array *hashes;
+    int64_t n;
+    int32_t *groups;
+    team workers;
+    int all; /* compare every query with all centres */
+} kmeans_pass;
+
+void sh_kmeans_start(kmeans_pass *pass);
+
+/* The first centres, of `all` queries, of which the pass has those from origin on; those
+   of others are 0. */
+void sh_kmeans_draw(kmeans_pass *pass, uint64_t seed, int64_t all, int64_t origin);
+
+/* Every query goes to its nearest centre. */
+void sh_kmeans_assign(kmeans_pass *pass);
+
+/* work->change gets what came and left; sh_kmeans_move adds it and moves the centres. */
+void sh_kmeans_tally(kmeans_pass *pass);
+void sh_kmeans_move(kmeans_pass *pass);
+
+/* Centres without members. */
+int sh_kmeans_empty(const kmeans_work *work);
+
+/* work->farthest gets up to `count` of the pass's queries, numbered from origin on;
+   returns how many. Those of all parts together are sh_kmeans_reseed's, which sets their
+   first words to 0. */
+int sh_kmeans_find_farthest(kmeans_pass *pass, int64_t origin, int count);
+void sh_kmeans_reseed(kmeans_work *work, uint64_t *farthest, int count);
+
+/* Counts the centres that changed; 0: none did, and all is done. */
+int sh_kmeans_settle(kmeans_pass *pass);
 
 #endif

@@ -33,6 +33,27 @@ static void add(int64_t count, const float *x, float *y) {
         y[i] += x[i];
 }
 
+/* Sixteen columns at a time, whose sums stay in registers. */
+static void sum_rows_wide(const float *x, int64_t stride, const int32_t *index,
+                          int64_t count, int dim, double *sums) {
+    enum { COLUMNS = 16 };
+    int d = 0;
+    for (; d + COLUMNS <= dim; d += COLUMNS) {
+        double some[COLUMNS] = {0};
+        for (int64_t i = 0; i < count; i++) {
+            const float *row = x + index[i] * stride + d;
+            for (int e = 0; e < COLUMNS; e++)
+                some[e] += (double)row[e];
+        }
+        memcpy(sums + d, some, sizeof some);
+    }
+    for (; d < dim; d++) {
+        sums[d] = 0;
+        for (int64_t i = 0; i < count; i++)
+            sums[d] += (double)x[index[i] * stride + d];
+    }
+}
+
 static void multiply(int64_t count, const float *x, float *y) {
     for (int64_t i = 0; i < count; i++)
         y[i] *= x[i];

@@ -81,6 +81,9 @@
        set. index NULL: row i; weights NULL: 1. */                                       \
     KERNEL(sum_rows, (const float *x, int64_t stride, const int32_t *index,              \
                       const float *weights, int64_t count, int dim, float *sums))        \
+    /* sums[d] = sum over i < count of x[index[i]][d], in order. */                      \
+    KERNEL(sum_rows_wide, (const float *x, int64_t stride, const int32_t *index,         \
+                           int64_t count, int dim, double *sums))                        \
     /* out[to[i]][d] += weights[i] * x[from[i]][d] for i < count, in order, by fused     \
        multiply-add: the same bits on every instruction set. */                          \
     KERNEL(scatter_rows, (const float *x, int64_t stride, const int32_t *from,           \

@@ -491,6 +491,29 @@ void check_sum_rows(const kernel_table *table) {
                 sum_once(table, counts[i], dim_at(d), salt);
 }
 
+static void sum_wide_once(const kernel_table *table, int count, int dim) {
+    const int stride = dim + dim % 3;
+    const size_t bytes = (size_t)dim * sizeof(double);
+    float *x = random_rows(count + 3, stride, dim);
+    int32_t *index = random_index(count, count + 3);
+    double *expected = guarded_output(bytes), *actual = guarded_output(bytes);
+    for (int d = 0; d < dim; d++) {
+        expected[d] = 0;
+        for (int i = 0; i < count; i++)
+            expected[d] += (double)x[index[i] * stride + d];
+    }
+    table->sum_rows_wide(x, stride, index, count, dim, actual);
+    bytes_compare(expected, actual, bytes, "sum_rows_wide", table->isa);
+    guarded_finish("sum_rows_wide");
+}
+
+void check_sum_rows_wide(const kernel_table *table) {
+    const int counts[] = {0, 1, 2, 13, 64, 65};
+    for (int64_t i = 0; i < COUNT_OF(counts); i++)
+        for (int d = 0; d < ALL_DIMS; d++)
+            sum_wide_once(table, counts[i], dim_at(d));
+}
+
 /* Few places, so that rows meet. */
 static void scatter_once(const kernel_table *table, int count, int dim) {
     enum { PLACES = 5 };

@@ -1,0 +1,605 @@
+#include "attention/spread.h"
+
+#include <string.h>
+
+/* ---- Memory ----------------------------------------------------------------------- */
+
+/* Bytes that a rank gives to the largest gather. */
+static int64_t packet_size(const shoal_plan *plan) {
+    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
+    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
+    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
+    const int64_t top = plan->attention.topk * (int64_t)sizeof(uint64_t);
+    const int64_t sums = D * (int64_t)sizeof(double), far = words * 8;
+    const int64_t part = (Dv + 3) * (int64_t)sizeof(float) + top;
+    const int64_t rows = plan->attention.topk * (D + Dv) * (int64_t)sizeof(float);
+    return sh_mul_checked(groups, max(max(sums, far), max(part, rows)));
+}
+
+spread_work *sh_spread_place_ranges(shoal_plan *plan, block_layout *work) {
+    const int64_t P = plan->over->ranks, B = plan->problem.batch;
+    spread_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
+    plan->spread = own;
+    own = own ? own : &measured;
+    *own = (spread_work){0};
+    own->mine = sh_reserve(work, 2 + 2 * B, sizeof(int64_t));
+    own->all = sh_reserve(work, sh_mul_checked(P, 2 + 2 * B), sizeof(int64_t));
+    own->ranges = sh_reserve(work, B, sizeof *own->ranges);
+    own->sizes = sh_reserve(work, 2 * P, sizeof(int64_t));
+    return plan->spread;
+}
+
+void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
+                     block_layout *work) {
+    const int64_t U = spread_units(plan), P = plan->over->ranks;
+    const int64_t C = plan->attention.clusters;
+    const int64_t packet = packet_size(plan);
+    const int64_t counters = kmeans_counters(hash_words(plan->attention.bits));
+    spread_work measured = {0}, *own = sh_spread_place_ranges(plan, work);
+    own = own ? own : &measured;
+    own->most_rows = sh_mul_checked(sh_mul_checked(U, C), plan->attention.topk);
+    own->heads = sh_reserve(work, U, sizeof *own->heads);
+    own->passes = sh_reserve(work, U, sizeof *own->passes);
+    own->moving = sh_reserve(work, U, 1);
+    own->counts =
+        sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
+    own->packet = sh_reserve(work, packet, 1);
+    own->packets = sh_reserve(work, sh_mul_checked(P, packet), 1);
+    own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
+    own->key_counts = sh_reserve(work, U, sizeof(int64_t));
+    own->sorted = sh_reserve(work, C * plan->attention.topk, sizeof(uint64_t));
+    own->row_starts = sh_reserve(work, sh_mul_checked(P, U) + 1, sizeof(int64_t));
+    sh_clustered_place_parts(&own->parts, plan, clustered, P, work);
+    if (!plan->with_backward)
+        return;
+    own->row_grads = reserve_floats(work, own->most_rows, spread_row_size(plan));
+    own->own_grads =
+        reserve_floats(work, sh_mul_checked(P, own->most_rows), spread_row_size(plan));
+}
+
+spread_state sh_spread_state_at(const shoal_plan *plan, block_layout *place) {
+    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
+    const int64_t rows = sh_mul_checked(groups, plan->attention.topk);
+    return (spread_state){.members = sh_reserve(place, groups, sizeof(int32_t)),
+                          .places = sh_reserve(place, rows, sizeof(int32_t)),
+                          .rows = reserve_floats(place, rows, spread_row_size(plan))};
+}
+
+/* ---- Talking ---------------------------------------------------------------------- */
+
+void sh_spread_gather(spread_run *run, const void *mine, int64_t bytes, void *all) {
+    if (!run->failed && bytes > 0)
+        run->failed = run->over->gather(run->over, bytes, mine, all) != SHOAL_OK;
+}
+
+static void sum(spread_run *run, int32_t *values, int64_t count) {
+    if (!run->failed && count > 0)
+        run->failed = run->over->sum(run->over, SHOAL_SUM_INT32, count, values) !=
+                      SHOAL_OK;
+}
+
+shoal_status sh_spread_failure(const spread_run *run) {
+    return sh_fail(run->call->plan->context, SHOAL_IO,
+                   "rank %d of %d cannot talk to the others: %s", run->over->rank,
+                   run->over->ranks, run->over->message);
+}
+
+/* Where this rank's positions lie among all; [P][2 + 2 batch] numbers are there. */
+static shoal_status find_ranges(spread_run *run) {
+    const spread_work *own = run->own;
+    const int64_t B = run->call->plan->problem.batch, numbers = 2 + 2 * B;
+    for (int64_t b = 0; b < B; b++) {
+        spread_range range = {0};
+        for (int p = 0; p < run->over->ranks; p++) {
+            const int64_t *theirs = own->all + p * numbers + 2 + 2 * b;
+            range.first_query += p < run->over->rank ? theirs[0] : 0;
+            range.first_key += p < run->over->rank ? theirs[1] : 0;
+            range.queries += theirs[0];
+            range.keys += theirs[1];
+        }
+        own->ranges[b] = range;
+        if (range.queries > INT32_MAX || range.keys > INT32_MAX)
+            return sh_fail(run->call->plan->context, SHOAL_INVALID,
+                           "sequence %lld has %lld queries and %lld keys on all ranks: "
+                           "at most %d of each are possible",
+                           (long long)b, (long long)range.queries, (long long)range.keys,
+                           INT32_MAX);
+    }
+    return SHOAL_OK;
+}
+
+shoal_status sh_spread_begin(spread_run *run, shoal_status status) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t B = plan->problem.batch, numbers = 2 + 2 * B;
+    spread_work *own = run->own = plan->spread;
+    memset(own->mine, 0, sizeof *own->mine * (size_t)numbers);
+    own->mine[0] = status != SHOAL_OK;
+    own->mine[1] = status == SHOAL_OK && run->call->inputs->groups;
+    for (int64_t b = 0; b < B && status == SHOAL_OK && plan->problem.heads > 0; b++) {
+        const head_view view = sh_view_of(run->call, b, 0);
+        own->mine[2 + 2 * b] = view.queries;
+        own->mine[3 + 2 * b] = view.keys;
+    }
+    sh_spread_gather(run, own->mine, numbers * (int64_t)sizeof *own->mine, own->all);
+    if (run->failed)
+        return sh_spread_failure(run);
+    for (int p = 0; p < run->over->ranks && status == SHOAL_OK; p++) {
+        if (own->all[p * numbers])
+            return sh_fail(plan->context, SHOAL_INVALID,
+                           "rank %d of %d refused its arguments; it knows why", p,
+                           run->over->ranks);
+        if (own->all[p * numbers + 1] != own->mine[1])
+            return sh_fail(plan->context, SHOAL_INVALID,
+                           "inputs.groups are given on rank %d, but not on rank %d",
+                           own->mine[1] ? run->over->rank : p,
+                           own->mine[1] ? p : run->over->rank);
+    }
+    return status == SHOAL_OK ? find_ranges(run) : status;
+}
+
+void sh_spread_load_heads(spread_run *run) {
+    const shoal_problem *problem = &run->call->plan->problem;
+    for (int64_t u = 0; u < spread_units(run->call->plan); u++) {
+        clustered_head *head = &run->own->heads[u];
+        *head = sh_clustered_head_of(run->call, u / problem->heads, u % problem->heads,
+                                     (int)u);
+        head->seen = run->own->ranges[u / problem->heads].keys;
+    }
+}
+
+static const spread_range *range_of(const spread_run *run, int64_t u) {
+    return &run->own->ranges[u / run->call->plan->problem.heads];
+}
+
+/* A sequence without queries or keys has nothing to find. */
+int sh_spread_is_live(const spread_run *run, int64_t u) {
+    return range_of(run, u)->queries > 0 && range_of(run, u)->keys > 0;
+}
+
+/* ---- Groups ----------------------------------------------------------------------- */
+
+/* The first centres are hashes that one rank has; what the others have there is 0. */
+static void draw_centres(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t halves = 2 * hash_words(plan->attention.bits); /* of words */
+    spread_work *own = run->own;
+    for (int64_t u = 0; u < U; u++) {
+        memset(own->counts + u * C * halves, 0, sizeof(int32_t) * (size_t)(C * halves));
+        if (!own->moving[u])
+            continue;
+        sh_kmeans_draw(&own->passes[u], plan->attention.seed, range_of(run, u)->queries,
+                       range_of(run, u)->first_query);
+        memcpy(own->counts + u * C * halves, own->passes[u].work->centres,
+               sizeof(int32_t) * (size_t)(C * halves));
+    }
+    sum(run, own->counts, U * C * halves);
+    for (int64_t u = 0; u < U; u++)
+        if (own->moving[u])
+            memcpy(own->passes[u].work->centres, own->counts + u * C * halves,
+                   sizeof(int32_t) * (size_t)(C * halves));
+}
+
+/* Centres that have lost their members move to the farthest hashes of all ranks. */
+static void reseed(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    spread_work *own = run->own;
+    const int64_t U = spread_units(plan);
+    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
+    uint64_t *mine = own->packet, *all = own->packets;
+    int64_t wanted = 0;
+    for (int64_t u = 0; u < U; u++) {
+        kmeans_pass *pass = &own->passes[u];
+        const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
+        const int found =
+            empty ? sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty)
+                  : 0;
+        memset(mine + wanted * words, 0, sizeof *mine * (size_t)(empty * words));
+        memcpy(mine + wanted * words, pass->work ? pass->work->farthest : mine,
+               sizeof *mine * (size_t)(found * words));
+        wanted += empty;
+    }
+    sh_spread_gather(run, mine, wanted * words * (int64_t)sizeof *mine, all);
+    int64_t at = 0;
+    for (int64_t u = 0; u < U; u++) {
+        kmeans_work *work = own->passes[u].work;
+        const int64_t empty = own->moving[u] ? sh_kmeans_empty(work) : 0;
+        for (int p = 0; p < run->over->ranks; p++)
+            memcpy(mine + p * empty * words, all + (p * wanted + at) * words,
+                   sizeof *mine * (size_t)(empty * words));
+        if (empty)
+            sh_kmeans_reseed(work, mine, (int)(empty * run->over->ranks));
+        at += empty;
+    }
+}
+
+/* Assigns the queries of every unit that moves; the counts of all ranks together move
+   the centres. Returns whether one moved. */
+static int move_centres(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t size = C * kmeans_counters(hash_words(plan->attention.bits));
+    spread_work *own = run->own;
+    int64_t moving = 0;
+    for (int64_t u = 0; u < U; u++) {
+        if (!own->moving[u])
+            continue;
+        sh_kmeans_assign(&own->passes[u]);
+        sh_kmeans_tally(&own->passes[u]);
+        memcpy(own->counts + moving++ * size, own->passes[u].work->change,
+               sizeof(int32_t) * (size_t)size);
+    }
+    sum(run, own->counts, moving * size);
+    moving = 0;
+    for (int64_t u = 0; u < U; u++) {
+        if (!own->moving[u])
+            continue;
+        memcpy(own->passes[u].work->change, own->counts + moving++ * size,
+               sizeof(int32_t) * (size_t)size);
+        sh_kmeans_move(&own->passes[u]);
+    }
+    reseed(run);
+    int any = 0;
+    for (int64_t u = 0; u < U; u++)
+        any |= own->moving[u] = own->moving[u] && sh_kmeans_settle(&own->passes[u]);
+    return any;
+}
+
+static void run_kmeans(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    spread_work *own = run->own;
+    int any = 0;
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        clustered_head *head = &own->heads[u];
+        own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
+                         !run->call->inputs->groups;
+        own->passes[u] = (kmeans_pass){&head->slot->kmeans,
+                                       plan->kernels,
+                                       &head->slot->hashes,
+                                       head->view.queries,
+                                       head->state.groups,
+                                       run->workers,
+                                       0};
+        any |= own->moving[u];
+        if (!own->moving[u])
+            continue;
+        sh_clustered_hash(head, run->workers);
+        sh_kmeans_start(&own->passes[u]);
+    }
+    if (!any)
+        return;
+    draw_centres(run);
+    for (int l = 1; l < plan->attention.iterations && !run->failed; l++)
+        if (!move_centres(run))
+            return;
+    for (int64_t u = 0; u < spread_units(plan); u++)
+        if (own->moving[u])
+            sh_kmeans_assign(&own->passes[u]);
+}
+
+/* Groups that nobody had to look for: brought along, or one for each query. */
+static void name_groups(spread_run *run, int64_t u) {
+    const shoal_plan *plan = run->call->plan;
+    clustered_head *head = &run->own->heads[u];
+    const int64_t n = head->view.queries, N = plan->problem.queries;
+    const int32_t *brought = run->call->inputs->groups;
+    int32_t *groups = head->state.groups;
+    if (brought)
+        memmove(groups, brought + u * N, (size_t)n * sizeof *groups);
+    else if (range_of(run, u)->queries <= plan->attention.clusters)
+        for (int64_t i = 0; i < n; i++)
+            groups[i] = (int32_t)(range_of(run, u)->first_query + i);
+    for (int64_t i = n; i < N; i++)
+        groups[i] = -1;
+}
+
+/* Sorts every unit's own members; `members` [U][C] are those of all ranks. */
+void sh_spread_use_members(spread_run *run, const int32_t *members) {
+    const int64_t C = run->call->plan->attention.clusters;
+    for (int64_t u = 0; u < spread_units(run->call->plan); u++) {
+        clustered_slot *slot = run->own->heads[u].slot;
+        memcpy(slot->members, members + u * C, sizeof *members * (size_t)C);
+        slot->sorted.used = 0;
+        for (int32_t j = 0; j < C; j++)
+            slot->sorted.used = members[u * C + j] > 0 ? j + 1 : slot->sorted.used;
+    }
+}
+
+static void find_groups(spread_run *run, int32_t *members) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    run_kmeans(run);
+    for (int64_t u = 0; u < U; u++) {
+        name_groups(run, u);
+        sh_clustered_sort(&run->own->heads[u]);
+        memcpy(members + u * C, run->own->heads[u].slot->members,
+               sizeof *members * (size_t)C);
+    }
+    sum(run, members, U * C);
+    sh_spread_use_members(run, members);
+}
+
+/* ---- Centroids -------------------------------------------------------------------- */
+
+/* to[i] = the sum over ranks, in their order, of gathered doubles. */
+static void find_centroids(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), D = plan->problem.dim;
+    const int64_t size = plan->attention.clusters * D;
+    double *mine = run->own->packet, *all = run->own->packets;
+    for (int64_t u = 0; u < U; u++) {
+        clustered_head *head = &run->own->heads[u];
+        memset(head->slot->sums, 0, sizeof(double) * (size_t)size);
+        sh_clustered_sum(head, run->workers);
+        memcpy(mine + u * size, head->slot->sums, sizeof(double) * (size_t)size);
+    }
+    sh_spread_gather(run, mine, U * size * (int64_t)sizeof(double), all);
+    for (int64_t u = 0; u < U; u++) {
+        double *sums = run->own->heads[u].slot->sums;
+        memset(sums, 0, sizeof(double) * (size_t)size);
+        for (int p = 0; p < run->over->ranks; p++)
+            for (int64_t i = 0; i < size; i++)
+                sums[i] += all[(p * U + u) * size + i];
+        sh_clustered_centre(&run->own->heads[u]);
+    }
+}
+
+/* ---- The softmax of the centroids -------------------------------------------------- */
+
+/* Where parts of one rank lie in a packet: candidates first, which are the widest. */
+static softmax_parts parts_in(const spread_run *run, void *packet, int64_t u) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t C = plan->attention.clusters, groups = spread_units(plan) * C;
+    const int64_t k = plan->attention.topk;
+    uint64_t *keys = packet;
+    int32_t *counts = (int32_t *)(keys + groups * k);
+    float *largest = (float *)(counts + groups);
+    float *totals = largest + groups, *values = totals + groups;
+    return (softmax_parts){1,
+                           largest + u * C,
+                           totals + u * C,
+                           values + u * C * plan->problem.value_dim,
+                           keys + u * C * k,
+                           counts + u * C};
+}
+
+static int64_t parts_size(const spread_run *run) {
+    const softmax_parts end =
+        parts_in(run, run->own->packet, spread_units(run->call->plan));
+    return (int64_t)((const char *)end.values - (const char *)run->own->packet);
+}
+
+static void copy_part(const spread_run *run, const softmax_parts *from,
+                      const softmax_parts *to, int64_t part) {
+    const clustered_work *work = run->call->plan->work;
+    const int64_t C = run->call->plan->attention.clusters, at = part * C;
+    const int64_t Dv = run->call->plan->problem.value_dim;
+    memcpy(to->largest + at, from->largest, sizeof(float) * (size_t)C);
+    memcpy(to->sum + at, from->sum, sizeof(float) * (size_t)C);
+    memcpy(to->values + at * Dv, from->values, sizeof(float) * (size_t)(C * Dv));
+    if (!work->has_top)
+        return;
+    memcpy(to->counts + at, from->counts, sizeof(int32_t) * (size_t)C);
+    memcpy(to->keys + at * run->call->plan->attention.topk, from->keys,
+           sizeof(uint64_t) * (size_t)(C * run->call->plan->attention.topk));
+}
+
+/* A part that has seen no key. */
+static void clear_part(const spread_run *run, const softmax_parts *part) {
+    const clustered_work *work = run->call->plan->work;
+    const int64_t C = run->call->plan->attention.clusters;
+    for (int64_t j = 0; j < C; j++) {
+        part->largest[j] = LOWEST_SCORE;
+        part->sum[j] = 0;
+    }
+    memset(part->values, 0,
+           sizeof(float) * (size_t)(C * run->call->plan->problem.value_dim));
+    if (work->has_top)
+        memset(part->counts, 0, sizeof(int32_t) * (size_t)C);
+}
+
+/* Candidates get the numbers that their keys have among all. */
+static void number_candidates(const clustered_head *head, int64_t first_key) {
+    const int64_t k = head->work->topk;
+    const softmax_parts *parts = &head->slot->parts;
+    for (int64_t j = 0; j < head->slot->sorted.used && head->work->has_top; j++)
+        for (int32_t i = 0; i < parts->counts[j]; i++)
+            parts->keys[j * k + i] -= (uint64_t)first_key;
+}
+
+static void attend_keys(spread_run *run) {
+    const int64_t U = spread_units(run->call->plan);
+    spread_work *own = run->own;
+    for (int64_t u = 0; u < U; u++) {
+        clustered_head *head = &own->heads[u];
+        const softmax_parts mine = parts_in(run, own->packet, u);
+        clear_part(run, &mine);
+        if (!sh_spread_is_live(run, u) || head->view.keys == 0)
+            continue;
+        clear_part(run, &head->slot->parts);
+        sh_clustered_attend_keys(head, run->workers);
+        sh_clustered_merge(head, &head->slot->parts, &head->slot->parts, run->workers);
+        number_candidates(head, range_of(run, u)->first_key);
+        copy_part(run, &head->slot->parts, &mine, 0);
+    }
+    const int64_t size = parts_size(run);
+    sh_spread_gather(run, own->packet, size, own->packets);
+    for (int64_t u = 0; u < U && !run->failed; u++) {
+        clustered_head *head = &own->heads[u];
+        own->parts.count = run->over->ranks;
+        for (int p = 0; p < run->over->ranks; p++) {
+            const softmax_parts theirs =
+                parts_in(run, (char *)own->packets + p * size, u);
+            copy_part(run, &theirs, &own->parts, p);
+        }
+        if (sh_spread_is_live(run, u))
+            sh_clustered_merge(head, &own->parts, &head->slot->parts, run->workers);
+        sh_clustered_name_top(head, run->workers);
+    }
+}
+
+/* ---- Rows of the top keys ---------------------------------------------------------- */
+
+/* The different top keys of unit u, ascending. */
+static void collect_keys(spread_run *run, int64_t u) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t C = plan->attention.clusters;
+    const int32_t k = plan->attention.topk;
+    spread_work *own = run->own;
+    int32_t *keys = own->keys + u * C * k, found = 0;
+    const int32_t *top = own->heads[u].state.top_keys;
+    for (int64_t j = 0; j < C; j++)
+        for (int32_t i = 0; i < k && top[j * k + i] >= 0; i++, found++)
+            own->sorted[found] = ~((uint64_t)top[j * k + i] << 32 | (uint32_t)found);
+    sh_topk_sort(own->sorted, found); /* the largest first, and so the smallest key */
+    own->key_counts[u] = 0;
+    for (int32_t i = 0; i < found; i++) {
+        const int32_t key = (int32_t)(~own->sorted[i] >> 32);
+        if (own->key_counts[u] == 0 || keys[own->key_counts[u] - 1] != key)
+            keys[own->key_counts[u]++] = key;
+    }
+}
+
+/* The first key of sequence b that rank p has. */
+static int64_t first_key_of(const spread_run *run, int64_t b, int p) {
+    const int64_t numbers = 2 + 2 * run->call->plan->problem.batch;
+    int64_t first = 0;
+    for (int q = 0; q < p; q++)
+        first += run->own->all[q * numbers + 3 + 2 * b];
+    return first;
+}
+
+/* How many of n ascending keys are below `key`. */
+static int64_t count_below(const int32_t *keys, int64_t n, int64_t key) {
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (keys[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Of unit u's different top keys, how many lie before rank p's. */
+int64_t sh_spread_keys_before(const spread_run *run, int64_t u, int p) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
+    return count_below(run->own->keys + u * most, run->own->key_counts[u],
+                       first_key_of(run, u / plan->problem.heads, p));
+}
+
+void sh_spread_count_rows(spread_run *run) {
+    const int64_t U = spread_units(run->call->plan);
+    spread_work *own = run->own;
+    for (int64_t u = 0; u < U; u++)
+        collect_keys(run, u);
+    own->row_starts[0] = 0;
+    for (int p = 0; p < run->over->ranks; p++)
+        for (int64_t u = 0; u < U; u++)
+            own->row_starts[p * U + u + 1] = own->row_starts[p * U + u] +
+                                             sh_spread_keys_before(run, u, p + 1) -
+                                             sh_spread_keys_before(run, u, p);
+}
+
+/* Which row each top key of unit u is. */
+static void find_places(const spread_run *run, int64_t u, int32_t *places) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t k = plan->attention.topk;
+    const spread_work *own = run->own;
+    const int32_t *top = own->heads[u].state.top_keys;
+    for (int64_t i = 0; i < C * k; i++) {
+        places[i] = -1;
+        if (top[i] < 0)
+            continue;
+        const int64_t at = count_below(own->keys + u * C * k, own->key_counts[u], top[i]);
+        int p = 0;
+        while (sh_spread_keys_before(run, u, p + 1) <= at)
+            p++;
+        places[i] =
+            (int32_t)(own->row_starts[p * U + u] + at - sh_spread_keys_before(run, u, p));
+    }
+}
+
+void sh_spread_use_rows(spread_run *run, const spread_state *state) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t wide = plan->attention.clusters * (int64_t)plan->attention.topk;
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        clustered_head *head = &run->own->heads[u];
+        head->top_places = state->places + u * wide;
+        head->top_k = (row_view){state->rows, spread_row_size(plan)};
+        head->top_v = (row_view){state->rows + plan->problem.dim, spread_row_size(plan)};
+    }
+}
+
+int64_t sh_spread_rows_of(const spread_run *run, int p) {
+    const int64_t U = spread_units(run->call->plan);
+    return run->own->row_starts[(p + 1) * U] - run->own->row_starts[p * U];
+}
+
+static void gather_rows(spread_run *run, const spread_state *state) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), D = plan->problem.dim;
+    const int64_t Dv = plan->problem.value_dim;
+    const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
+    spread_work *own = run->own;
+    float *row = own->packet;
+    sh_spread_count_rows(run);
+    for (int64_t u = 0; u < U; u++) {
+        const head_view *view = &own->heads[u].view;
+        const int64_t last = sh_spread_keys_before(run, u, run->over->rank + 1);
+        for (int64_t i = sh_spread_keys_before(run, u, run->over->rank); i < last; i++) {
+            const int64_t l = own->keys[u * most + i] - range_of(run, u)->first_key;
+            memcpy(row, view->k.data + l * view->k.stride, sizeof *row * (size_t)D);
+            memcpy(row + D, view->v.data + l * view->v.stride, sizeof *row * (size_t)Dv);
+            row += D + Dv;
+        }
+        find_places(run, u,
+                    state->places +
+                        u * plan->attention.clusters * (int64_t)plan->attention.topk);
+    }
+    for (int p = 0; p < run->over->ranks; p++)
+        own->sizes[p] = sh_spread_rows_of(run, p) * (D + Dv) * (int64_t)sizeof(float);
+    if (!run->failed && own->row_starts[run->over->ranks * U] > 0)
+        run->failed = run->over->gather_parts(run->over, own->sizes, own->packet,
+                                              state->rows) != SHOAL_OK;
+    sh_spread_use_rows(run, state);
+}
+
+/* ---- The road --------------------------------------------------------------------- */
+
+shoal_status sh_spread_forward(const attention_call *call, shoal_status status) {
+    const shoal_plan *plan = call->plan;
+    const shoal_problem *problem = &plan->problem;
+    const clustered_work *work = plan->work;
+    spread_run run = {.call = call,
+                      .over = plan->over,
+                      .workers = sh_team_of(plan->context)};
+    status = sh_spread_begin(&run, status);
+    if (status != SHOAL_OK)
+        return status;
+    const spread_state state = sh_clustered_spread_state(plan, call->state);
+    sh_spread_load_heads(&run);
+    find_groups(&run, state.members);
+    find_centroids(&run);
+    attend_keys(&run);
+    if (work->has_top && !run.failed)
+        gather_rows(&run, &state);
+    if (run.failed)
+        return sh_spread_failure(&run);
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        clustered_head *head = &run.own->heads[u];
+        const int live = sh_spread_is_live(&run, u);
+        head->out = sh_query_rows(call, call->out, &problem->out, u / problem->heads,
+                                  u % problem->heads);
+        sh_clear_rows(head->out, live ? head->view.queries : 0, head->view.query_rows,
+                      problem->value_dim);
+        if (!live)
+            continue;
+        sh_clustered_share(head, run.workers);
+        sh_clustered_write(head, run.workers);
+    }
+    return SHOAL_OK;
+}
