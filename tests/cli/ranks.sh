@@ -123,6 +123,11 @@ if shoal recognise --help | grep -q beams; then
             --out "heard$count"
     done
     report "their curves" "$(tool near heard/log.jsonl heard{2,3}/log.jsonl)"
+    printf 'A A\nB B D\nC C\n' >lexicon
+    phones="--loss lf-mmi --lexicon lexicon --set every=3"
+    check "LF-MMI" shoal train speech data $speech $phones --threads 1 --out mmi
+    check "LF-MMI, 3 ranks" ranks 3 train speech data $speech $phones --out mmi3
+    report "its curve" "$(tool near mmi/log.jsonl mmi3/log.jsonl)"
     expect "other data" 3 "rank 1 and rank 0 differ in data" launch 1 \
         "$program" train speech data $speech --out other : -n 1 \
         "$program" train speech data2 $speech --out other
