@@ -23,6 +23,7 @@ typedef struct {
     shoal_context *context;
     speech_model recogniser;
     shoal_model *view;
+    shoal_lfmmi *lfmmi;    /* where phones are wanted of a model by LF-MMI */
     int64_t piece, margin; /* positions of a piece at most, and around it */
     bool wants_words;
     words_search search;
@@ -96,12 +97,23 @@ typedef struct {
     shoal_spoken spoken; /* where words are wanted */
 } heard;
 
+static shoal_status decode_phones(const recognise_job *job, const int64_t *offsets,
+                                  const float *outputs, heard *h) {
+    const shoal_status status = shoal_lfmmi_decode(job->lfmmi, 1, offsets, outputs,
+                                                   h->units, h->positions, &h->count);
+    for (int64_t i = 0; i < h->count && status == SHOAL_OK; i++)
+        h->units[i]++; /* units are counted from 1 */
+    return status;
+}
+
 static shoal_status decode(const recognise_job *job, const float *logits, heard *h) {
-    const int64_t classes = job->recogniser.unit_count + 1;
+    const int64_t classes = speech_model_classes(&job->recogniser);
     const int64_t offsets[] = {0, h->rows};
     if (job->wants_words)
         return shoal_word_decoder_run(job->search.decoder, &job->search.settings, 1,
                                       offsets, logits, &h->spoken);
+    if (job->lfmmi)
+        return decode_phones(job, offsets, logits, h);
     if (job->beams == 0)
         return shoal_ctc_greedy(job->context, h->rows, classes, logits, h->units,
                                 h->positions, &h->count);
@@ -134,7 +146,7 @@ static const float *stack_piece(const train_config *config, const sound_pieces *
 /* The logits of `count` positions; the model hears the margins too. */
 static shoal_status hear_piece(recognise_job *job, sound_pieces *sound, int64_t at,
                                int64_t count) {
-    const size_t classes = (size_t)job->recogniser.unit_count + 1;
+    const size_t classes = (size_t)speech_model_classes(&job->recogniser);
     const int64_t begin = at > job->margin ? at - job->margin : 0;
     const int64_t after = at + count + job->margin;
     const int64_t end = after < sound->rows ? after : sound->rows;
@@ -162,11 +174,20 @@ static shoal_status hear_pieces(recognise_job *job, sound_pieces *sound) {
     return status;
 }
 
+/* Keeps the rows that have an output; returns how many. */
+static int64_t thin(int64_t every, int64_t count, int64_t classes, float *out) {
+    const int64_t kept = (count + every - 1) / every;
+    for (int64_t i = 1; i < kept && every > 1; i++)
+        memcpy(out + i * classes, out + i * every * classes,
+               sizeof *out * (size_t)classes);
+    return kept;
+}
+
 static shoal_status hear_all(recognise_job *job, const float *features, int64_t frames,
                              heard *h) {
     const train_config *config = &job->recogniser.config;
     const int64_t longest = job->piece + 2 * job->margin + 2 * config->speech.context + 2;
-    const int64_t classes = job->recogniser.unit_count + 1;
+    const int64_t classes = speech_model_classes(&job->recogniser);
     const size_t count = (size_t)h->rows;
     sound_pieces sound = {.features = features, .frames = frames, .rows = h->rows};
     sound.stacked = malloc(sizeof(float) * (size_t)(longest * speech_features(config)));
@@ -175,8 +196,10 @@ static shoal_status hear_all(recognise_job *job, const float *features, int64_t 
     h->positions = malloc(sizeof *h->positions * count);
     const bool room = sound.stacked && sound.logits && h->units && h->positions;
     shoal_status status = room ? hear_pieces(job, &sound) : SHOAL_NO_MEMORY;
-    if (status == SHOAL_OK)
+    if (status == SHOAL_OK) {
+        h->rows = thin(config->speech.every, h->rows, classes, sound.logits);
         status = decode(job, sound.logits, h);
+    }
     free(sound.stacked);
     free(sound.logits);
     return status;
@@ -206,6 +229,11 @@ static int hear(recognise_job *job, const char *path, heard *h) {
                : complain_status(status, EXIT_BAD_INPUT, "recognise", job->context);
 }
 
+static double step_seconds(const recognise_job *job) {
+    const speech_config *speech = &job->recogniser.config.speech;
+    return (double)(speech->hop * speech->every) / 100;
+}
+
 /* ---- Output ------------------------------------------------------------------------ */
 
 static void print_units(const recognise_job *job, const char *path, const heard *h) {
@@ -223,7 +251,7 @@ static void print_units(const recognise_job *job, const char *path, const heard 
 }
 
 static void add_units(recognise_job *job, const char *path, const heard *h) {
-    const double second = (double)job->recogniser.config.speech.hop / 100;
+    const double second = step_seconds(job);
     json_t *units = json_array();
     for (int64_t i = 0; i < h->count; i++)
         json_array_append_new(units,
@@ -249,7 +277,7 @@ static void print_words(const char *path, const heard *h) {
 }
 
 static json_t *string_json(const recognise_job *job, const shoal_word_string *string) {
-    const double second = (double)job->recogniser.config.speech.hop / 100;
+    const double second = step_seconds(job);
     json_t *words = json_array();
     for (int64_t i = 0; i < string->count; i++) {
         const shoal_spoken_word *word = &string->words[i];
@@ -264,7 +292,7 @@ static json_t *string_json(const recognise_job *job, const shoal_word_string *st
 }
 
 static void add_words(recognise_job *job, const char *path, const heard *h) {
-    const double second = (double)job->recogniser.config.speech.hop / 100;
+    const double second = step_seconds(job);
     json_t *strings = json_array();
     for (int64_t i = 0; i < h->spoken.count; i++)
         json_array_append_new(strings, string_json(job, &h->spoken.strings[i]));
@@ -344,6 +372,10 @@ static int run(recognise_job *job, int count, char **words) {
     code = open_model(job, words[0]);
     if (code == EXIT_OK)
         code = open_words(job);
+    if (code == EXIT_OK && !job->wants_words &&
+        job->recogniser.config.speech.loss == SPEECH_LFMMI)
+        code = speech_model_graphs("recognise", job->context, &job->recogniser, NULL,
+                                   &job->lfmmi);
     for (int i = 1; i < count && code == EXIT_OK; i++) {
         heard h = {0};
         code = hear(job, words[i], &h);
@@ -359,6 +391,7 @@ static int run(recognise_job *job, int count, char **words) {
     json_decref(job->files);
     words_close(&job->search);
     shoal_model_destroy(job->view);
+    shoal_lfmmi_destroy(job->lfmmi);
     speech_model_close(&job->recogniser);
     shoal_context_destroy(job->context);
     return code;

@@ -133,6 +133,20 @@ for topology in one blank; do
     expect "eval of $topology" 0 "full" shoal eval $topology --data data/test \
         --cache cache --labels phones
 done
+expect "recognise" 0 "s0-000.wav: " shoal recognise good data/test/s0-000.wav
+report "the phones that were said" "$(diff -w <(sed 's/^[^ ]* //' out) \
+    <(sed -n 's/^s0-000 //p' data/test/phones) | head -3)"
+expect "recognise every third frame" 0 '"begin"' shoal recognise third --json \
+    data/test/s0-000.wav data/test/s1-001.wav
+printf '\\data\\\nngram 1=6\n\n\\1-grams:\n-1 </s>\n-99 <s>\n' >words.arpa
+printf -- '-0.7 %s\n' ab bd c dac >>words.arpa
+printf '\n\\end\\\n' >>words.arpa
+expect "recognise words" 0 "s0-000.wav: " shoal recognise good data/test/s0-000.wav \
+    --lexicon lexicon.txt --lm words.arpa
+report "the words that were said" "$(diff -iw <(sed 's/^[^ ]* //' out) \
+    <(sed -n 's/^s0-000 //p' data/test/text) | head -3)"
+expect "eval of words" 0 '"word' shoal eval good --data data/test --cache cache --json \
+    --lexicon lexicon.txt --lm words.arpa
 mkdir moved && cp good/best.safetensors moved
 expect "the graph is missing" 3 "moved/phones.graph" shoal eval moved/best.safetensors \
     --data data/test --cache cache --labels phones
