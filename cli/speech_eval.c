@@ -336,13 +336,6 @@ static json_t *make_object(const evaluation *e) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int prepare_words(evaluation *e) {
-    int code = eval_words_open(e->context, &e->job->words, &e->recogniser, &e->words);
-    if (code == EXIT_OK && e->job->tune) /* of the first row's kind */
-        code = eval_words_tune(&e->words, e->job->tune, &e->recogniser, &e->rows[0].kind);
-    return code == EXIT_OK ? eval_words_data(&e->words, e->job->data, &e->set) : code;
-}
-
 /* By LF-MMI: a file of phones, which have all but the silence; or that of words, whose
    phones the lexicon has. */
 static int open_phones(evaluation *e) {
@@ -358,12 +351,6 @@ static int open_phones(evaluation *e) {
     else if (!e->job->labels)
         snprintf(model->config.speech.labels, sizeof model->config.speech.labels,
                  "phones");
-    if (code == EXIT_OK && e->lexicon)
-        code = lfmmi_open_set("eval", e->context, e->job->data, &model->config, false,
-                              e->lexicon, &e->set);
-    else if (code == EXIT_OK)
-        code = speech_open("eval", e->context, e->job->data, &model->config, false,
-                           model->units, model->unit_count - 1, &e->set);
     if (code == EXIT_OK)
         code = speech_model_graphs("eval", e->context, model, e->lexicon, &e->lfmmi);
     e->scorer.lfmmi = e->lfmmi;
@@ -372,11 +359,36 @@ static int open_phones(evaluation *e) {
     return code;
 }
 
-static int open_set(evaluation *e) {
-    if (e->recogniser.config.speech.loss == SPEECH_LFMMI)
-        return open_phones(e);
-    return speech_open("eval", e->context, e->job->data, &e->recogniser.config, false,
-                       e->recogniser.units, e->recogniser.unit_count, &e->set);
+/* A data folder, in the folder's order. */
+static int open_set(evaluation *e, const char *folder, speech_set *set) {
+    const speech_model *model = &e->recogniser;
+    const bool silence = model->config.speech.loss == SPEECH_LFMMI; /* is a unit */
+    const int code = e->lexicon
+                         ? lfmmi_open_set("eval", e->context, folder, &model->config,
+                                          false, e->lexicon, set)
+                         : speech_open("eval", e->context, folder, &model->config, false,
+                                       model->units, model->unit_count - silence, set);
+    if (code == EXIT_OK && !speech_plan(set, 0, false))
+        return complain(EXIT_RESOURCES, "eval", "out of memory");
+    return code;
+}
+
+/* Of the first row's kind. */
+static int tune_words(evaluation *e) {
+    speech_set set = {0};
+    int code = open_set(e, e->job->tune, &set);
+    if (code == EXIT_OK)
+        code = eval_words_tune(&e->words, e->job->tune, &set, &e->recogniser,
+                               &e->rows[0].kind);
+    speech_close(&set);
+    return code;
+}
+
+static int prepare_words(evaluation *e) {
+    int code = eval_words_open(e->context, &e->job->words, &e->recogniser, &e->words);
+    if (code == EXIT_OK && e->job->tune)
+        code = tune_words(e);
+    return code == EXIT_OK ? eval_words_data(&e->words, e->job->data, &e->set) : code;
 }
 
 static int evaluate(evaluation *e) {
@@ -390,10 +402,11 @@ static int evaluate(evaluation *e) {
     if (e->job->labels)
         snprintf(config->speech.labels, sizeof config->speech.labels, "%s",
                  e->job->labels);
-    int code = open_set(e);
+    int code = config->speech.loss == SPEECH_LFMMI ? open_phones(e) : EXIT_OK;
+    if (code == EXIT_OK)
+        code = open_set(e, e->job->data, &e->set);
     if (code != EXIT_OK)
         return code;
-    speech_plan(&e->set, 0, false);
     code = speech_model_load("eval", e->context, 0, 0, &e->recogniser);
     if (code == EXIT_OK)
         code = make_rows(e);

@@ -257,18 +257,12 @@ static shoal_status tune(eval_words *words, speech_set *set, const speech_model 
     return status == SHOAL_OK ? descend(words, t) : status;
 }
 
-int eval_words_tune(eval_words *words, const char *folder, const speech_model *model,
-                    const shoal_attention *kind) {
-    speech_set set = {0};
+int eval_words_tune(eval_words *words, const char *folder, speech_set *set,
+                    const speech_model *model, const shoal_attention *kind) {
     tuning t = {0};
-    int code = speech_open("eval", words->context, folder, &model->config, false,
-                           model->units, model->unit_count, &set);
-    if (code == EXIT_OK && !speech_plan(&set, 0, false))
-        code = complain(EXIT_RESOURCES, "eval", "out of memory");
-    if (code == EXIT_OK)
-        code = eval_words_data(words, folder, &set);
+    int code = eval_words_data(words, folder, set);
     if (code == EXIT_OK) {
-        const shoal_status status = tune(words, &set, model, kind, &t);
+        const shoal_status status = tune(words, set, model, kind, &t);
         if (status != SHOAL_OK)
             code = complain_status(status, EXIT_BAD_INPUT, "eval", words->context);
     }
@@ -276,6 +270,5 @@ int eval_words_tune(eval_words *words, const char *folder, const speech_model *m
     free(t.offsets);
     free(t.members);
     free(t.each);
-    speech_close(&set);
     return code;
 }

@@ -27,9 +27,9 @@ shoal_status eval_words_count(eval_words *words, const speech_set *set,
                               const speech_batch *batch, const float *outputs,
                               shoal_edits *each);
 
-/* Sets weight and insertion to what makes the fewest errors on the folder, heard by the
-   model with that attention. An exit code. */
-int eval_words_tune(eval_words *words, const char *folder, const speech_model *model,
-                    const shoal_attention *kind);
+/* Sets weight and insertion to what makes the fewest errors on the set of a folder, heard
+   by the model with that attention. An exit code. */
+int eval_words_tune(eval_words *words, const char *folder, speech_set *set,
+                    const speech_model *model, const shoal_attention *kind);
 
 #endif

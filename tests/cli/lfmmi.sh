@@ -147,6 +147,21 @@ report "the words that were said" "$(diff -iw <(sed 's/^[^ ]* //' out) \
     <(sed -n 's/^s0-000 //p' data/test/text) | head -3)"
 expect "eval of words" 0 '"word' shoal eval good --data data/test --cache cache --json \
     --lexicon lexicon.txt --lm words.arpa
+words="--lexicon lexicon.txt --lm words.arpa"
+expect "words of every third frame" 0 '"whole": true' shoal recognise third \
+    data/test/s0-000.wav $words --json
+check "times are within the recording" json '0.3 < d["files"][0]["seconds"] < 3 and
+    all(0 <= w["begin"] < w["end"] <= f["seconds"] and 0 < w["confidence"] <= 1
+        for f in d["files"] for w in f["strings"][0]["words"])'
+expect "tuned" 0 '"tuned_on": "data/dev"' shoal eval good --data data/test --json \
+    --cache cache --labels phones $words --tune data/dev
+check "few words are wrong" json 'd["kinds"][0]["words"]["error_rate"] < 30'
+expect "tuned, by the lexicon" 0 "is not documented" shoal eval good --data data/words \
+    --cache cache $words --tune data/dev
+for topology in one blank; do
+    expect "words of $topology" 0 "words %" shoal eval $topology --data data/test \
+        --cache cache --labels phones $words
+done
 mkdir moved && cp good/best.safetensors moved
 expect "the graph is missing" 3 "moved/phones.graph" shoal eval moved/best.safetensors \
     --data data/test --cache cache --labels phones
