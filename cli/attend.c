@@ -16,59 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "attend.h"
 #include "commands.h"
 #include "common.h"
 #include "options.h"
-#include "shoal_models.h"
-
-/* Shapes: B batch, H heads, G key/value heads, N queries, S keys. */
-typedef enum {
-    INPUT_Q,             /* [B, H, N, D] */
-    INPUT_K,             /* [B, G, S, D] */
-    INPUT_V,             /* [B, G, S, Dv] */
-    INPUT_QUERY_LENGTHS, /* [B] */
-    INPUT_KEY_LENGTHS,   /* [B] */
-    INPUT_GROUPS,        /* [B, H, N] */
-    INPUT_GRAD_OUT,      /* [B, H, N, Dv] */
-    INPUTS
-} attend_input;
-
-typedef enum {
-    OUTPUT_OUT,    /* [B, H, N, Dv] */
-    OUTPUT_GROUPS, /* [B, H, N] */
-    OUTPUT_TOP,    /* [B, H, clusters, topk] */
-    OUTPUT_GRAD_Q, /* as Q, K and V */
-    OUTPUT_GRAD_K,
-    OUTPUT_GRAD_V,
-    OUTPUTS
-} attend_output;
-
-typedef struct {
-    /* What was asked for; a path that is NULL was not. */
-    const char *kind;
-    const char *input_paths[INPUTS], *output_paths[OUTPUTS];
-    const char *isa;
-    int64_t threads, check_samples; /* check_samples 0: no check */
-    float scale;                    /* 0: the library's default */
-    uint64_t seed;
-    size_t largest_whole; /* bytes of inputs and output above which the work is cut */
-    bool has_seed, json;
-
-    /* What is worked on. */
-    shoal_context *context;
-    shoal_attention attention;
-    shoal_problem problem;
-    bool shared; /* the keys are the queries */
-    shoal_array inputs[INPUTS], outputs[OUTPUTS];
-    int64_t *query_lengths, *key_lengths; /* [B], or NULL */
-
-    /* What came out. */
-    int64_t slices;
-    double seconds; /* forward and backward */
-    size_t workspace;
-    shoal_error error;
-    shoal_attention picked; /* what auto picked, for the last slice */
-} attend_job;
 
 enum { DEFAULT_SAMPLES = 256 };
 
@@ -146,6 +97,9 @@ const command_help attend_help = {
     rows,
     "-o may be left out when something else is asked for: --check, a gradient, the\n"
     "groups or the top keys.\n"
+    "\n"
+    "Under mpirun each process works on a run of the positions, and the first writes:\n"
+    "float32, full, clustered-C and i-clustered-C, without --check.\n"
     "\n"
     "environment:\n"
     "  SHOAL_SLICE_ABOVE    when Q, K, V and the output have more bytes than this "
@@ -264,7 +218,7 @@ static int parse_kind(attend_job *job) {
 static const char *const type_names[] =
     {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32", [SHOAL_FLOAT16] = "float16"};
 
-static size_t element_bytes(shoal_dtype dtype) {
+size_t attend_element_bytes(shoal_dtype dtype) {
     return dtype == SHOAL_FLOAT16 ? 2 : 4;
 }
 
@@ -276,7 +230,7 @@ static int64_t array_elements(const shoal_array *array) {
 }
 
 static size_t array_bytes(const shoal_array *array) {
-    return (size_t)array_elements(array) * element_bytes(array->dtype);
+    return (size_t)array_elements(array) * attend_element_bytes(array->dtype);
 }
 
 enum { SHAPE_TEXT = 200 };
@@ -489,7 +443,7 @@ static void give_back_inputs(const attend_job *job, int64_t slice) {
 static int compare_shared_keys(const attend_job *job, const shoal_problem *part,
                                int64_t slice, const shoal_inputs *inputs) {
     const char *keys = input_part(job, INPUT_K, slice), *queries = inputs->q;
-    const size_t element = element_bytes(part->dtype);
+    const size_t element = attend_element_bytes(part->dtype);
     if (!job->shared || !keys)
         return EXIT_OK;
     for (int64_t row = 0; row < part->batch * part->heads; row++) {
@@ -637,7 +591,7 @@ static int check_files(attend_job *job) {
 }
 
 static int reserve_output(attend_job *job, attend_output which, shoal_array shaped) {
-    int64_t bytes = (int64_t)element_bytes(shaped.dtype);
+    int64_t bytes = (int64_t)attend_element_bytes(shaped.dtype);
     bool overflow = false;
     for (int i = 0; i < shaped.rank; i++)
         overflow |= __builtin_mul_overflow(bytes, shaped.shape[i], &bytes);
@@ -772,6 +726,10 @@ static int report_json(const attend_job *job, const char *spelling) {
                             outputs);
     json_object_update(object, run);
     json_decref(run);
+    if (job->ranks) {
+        json_object_set_new(object, "ranks", json_integer(job->ranks->ranks));
+        json_object_set_new(object, "sent_bytes", json_integer(job->sent));
+    }
     if (job->attention.kind == SHOAL_AUTO) {
         char picked[128];
         spell_in_full(&job->picked, picked, sizeof picked);
@@ -806,6 +764,9 @@ static int report_text(const attend_job *job, const char *spelling) {
            seconds_text(job->seconds), bytes_text((double)job->workspace));
     if (job->slices > 1)
         printf(", %" PRId64 " slices", job->slices);
+    if (job->ranks)
+        printf(", %d ranks, %s sent by the first", (int)job->ranks->ranks,
+               bytes_text((double)job->sent));
     putchar('\n');
     if (job->check_samples > 0)
         printf("  relative error %.3g on %" PRId64 " sampled queries (largest difference "
@@ -825,15 +786,40 @@ static int report(const attend_job *job) {
 
 /* ---- The command ------------------------------------------------------------------ */
 
-static int attend(attend_job *job) {
-    static int (*const steps[])(attend_job *) = {parse_kind,    check_files,
-                                                 load_inputs,   reserve_outputs,
-                                                 run_attention, write_outputs};
+typedef int attend_step(attend_job *job);
+
+static int run_steps(attend_job *job, attend_step *const *steps) {
     int code = EXIT_OK;
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && code == EXIT_OK; i++)
-        code = steps[i](job);
+    for (; *steps && code == EXIT_OK; steps++)
+        code = (*steps)(job);
+    return code;
+}
+
+static int attend(attend_job *job) {
+    static attend_step *const steps[] = {parse_kind,    check_files,
+                                         load_inputs,   reserve_outputs,
+                                         run_attention, write_outputs,
+                                         NULL};
+    const int code = run_steps(job, steps);
     progress_end();
     return code == EXIT_OK ? report(job) : code;
+}
+
+/* Under a launcher: what is wrong with the files or the command, the first rank says. */
+static int attend_as_rank(attend_job *job) {
+    static attend_step *const first[] = {parse_kind, check_files, load_inputs,
+                                         reserve_outputs, NULL};
+    static attend_step *const others[] = {parse_kind, load_inputs, NULL};
+    const bool writes = job->ranks->rank == 0;
+    int code = ranks_follow(job->ranks, writes ? run_steps(job, first) : EXIT_OK);
+    if (code == EXIT_OK && !writes)
+        code = run_steps(job, others);
+    if (code == EXIT_OK)
+        code = attend_over_ranks(job);
+    if (writes && code == EXIT_OK)
+        code = write_outputs(job);
+    progress_end();
+    return code == EXIT_OK && writes ? report(job) : code;
 }
 
 int attend_command(int count, char **arguments) {
@@ -847,12 +833,18 @@ int attend_command(int count, char **arguments) {
     if (code == EXIT_OK)
         code = read_environment(&job);
     if (code == EXIT_OK)
+        code = ranks_open("attend", &job.ranks);
+    if (code == EXIT_OK && job.threads == 0)
+        job.threads = ranks_threads(job.ranks);
+    if (code == EXIT_OK)
         code = open_context("attend", (int)job.threads, job.isa, &job.context);
     if (code != EXIT_OK)
         return code;
-    progress_begin(2);
-    code = attend(&job);
+    if (ranks_first(job.ranks))
+        progress_begin(2);
+    code = job.ranks ? attend_as_rank(&job) : attend(&job);
     release_arrays(&job);
     shoal_context_destroy(job.context);
+    ranks_close(job.ranks, code);
     return code;
 }

@@ -296,7 +296,7 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
     return status == SHOAL_OK ? finish(&made, plan) : status;
 }
 
-/* ---- Plans over ranks --------------------------------------------------------------- */
+/* ---- Plans over ranks ------------------------------------------------------------- */
 
 /* What must be equal on all ranks, in words that can be compared. */
 enum { AGREED = 24 };
@@ -329,8 +329,8 @@ static void fill_agreed(const shoal_plan *made, unsigned flags, int64_t *numbers
     memcpy(numbers + 1, filled, sizeof filled);
 }
 
-/* Gathers `count` numbers of every rank, and one more; the first is a status, the last may
-   differ. *most is the largest of those. The result is the same on all ranks. */
+/* Gathers `count` numbers of every rank, and one more; the first is a status, the last
+   may differ. *most is the largest of those. The result is the same on all ranks. */
 static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t *mine,
                           int64_t count, int64_t *most) {
     shoal_status status = SHOAL_OK;

@@ -160,7 +160,7 @@ static inline int top_walk_has(top_walk *walk, int64_t l) {
     return *walk->next == (uint64_t)l;
 }
 
-/* ---- Steps of forward, in this order ------------------------------------------------ */
+/* ---- Steps of forward, in this order ---------------------------------------------- */
 
 /* The queries' hashes. */
 void sh_clustered_hash(clustered_head *head, team workers);
@@ -190,7 +190,7 @@ void sh_clustered_name_top(clustered_head *head, team workers);
 void sh_clustered_share(clustered_head *head, team workers);
 void sh_clustered_write(clustered_head *head, team workers);
 
-/* ---- Steps of backward, where other ranks have members and keys too ------------------ */
+/* ---- Steps of backward, where other ranks have members and keys too --------------- */
 
 /* G_j in slot->grad_shared and dm_j in slot->delta, of the members that are here; what
    they give to the top keys' rows is added to head->dk and dv, by their places. */

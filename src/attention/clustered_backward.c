@@ -303,7 +303,7 @@ static void group_task(void *shared, int64_t j, int thread) {
     scatter_top(head, j, k, (float)gradient, own);
 }
 
-/* ---- Groups whose members and keys are on several ranks ----------------------------- */
+/* ---- Groups whose members and keys are on several ranks --------------------------- */
 
 /* G_j and dm_j of the members that are here; the top keys' gradients go to head->dk and
    dv by their places. */

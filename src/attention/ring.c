@@ -2,9 +2,9 @@
  * queries see them block after block. What crosses grows with the sequence: it is what
  * the clustered kinds are compared with, and for those who need it exact.
  *
- * A block has the live keys of one rank, [sequence][kv_head][key][D + Dv], each beside its
- * value. In step s rank p sees the block of rank p - s. In backward the block's gradients
- * go around with it, and one step farther: home. */
+ * A block has the live keys of one rank, [sequence][kv_head][key][D + Dv], each beside
+ * its value. In step s rank p sees the block of rank p - s. In backward the block's
+ * gradients go around with it, and one step farther: home. */
 #include "attention/ring.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "attention/spread.h"
 
-/* A gather of [C][width] floats of every unit, and their sums over the ranks, in order. */
+/* Gathers [C][width] floats of every unit; their sums over the ranks, in order. */
 typedef float *rows_of_unit(const clustered_head *head);
 
 static float *shared_of(const clustered_head *head) {

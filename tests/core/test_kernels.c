@@ -1,5 +1,5 @@
 /* Every kernel of every table that runs here against the scalar one, over awkward sizes.
-   A kernel that joins src/kernels/list.h needs a check_NAME, here or, if it stands between
+   A kernel that joins src/kernels/list.h needs a check_NAME, here or, if it is between
    the products of a model, in kernels_of_models.c, or this does not build. */
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* One sequence over several ranks is what one process makes of it: the same groups and top
-   keys, outputs and gradients to rounding; and what crosses does not grow with it. */
+/* One sequence over several ranks is what one process makes of it: the same groups and
+   top keys, outputs and gradients to rounding; what crosses does not grow with it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -384,7 +384,7 @@ static void transport_fails(void **state) {
         }
 }
 
-/* ---- Refusals ----------------------------------------------------------------------- */
+/* ---- Refusals --------------------------------------------------------------------- */
 
 typedef struct {
     int what;
