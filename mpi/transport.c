@@ -139,7 +139,7 @@ static shoal_status post_all(mpi_transport *self, const int64_t *to_sizes, char 
     shoal_status status = SHOAL_OK;
     for (int rank = 0; rank < self->public.ranks; rank++) {
         const bool own = rank == self->public.rank;
-        if (own)
+        if (own && to_sizes[rank] > 0)
             memcpy(receive, send, (size_t)to_sizes[rank]);
         if (!own && status == SHOAL_OK)
             status = post(self, (part_message){false, rank, receive, from_sizes[rank]});

@@ -113,6 +113,27 @@ static void check_gather(int64_t bytes) {
     free(all);
 }
 
+/* Ranks have parts of different sizes, some none. */
+static void check_parts(int64_t bytes) {
+    int64_t *sizes = calloc((size_t)ranks->ranks, sizeof *sizes), sum = 0;
+    for (int rank = 0; rank < ranks->ranks; rank++)
+        sum += sizes[rank] = rank % 3 == 1 ? 0 : bytes + rank;
+    char *own = malloc((size_t)sizes[ranks->rank] + 1), *all = malloc((size_t)sum + 1);
+    int good = 1;
+    for (int64_t i = 0; i < sizes[ranks->rank]; i++)
+        own[i] = (char)number(ranks->rank, i);
+    expect(ranks->gather_parts(ranks, sizes, own, all) == SHOAL_OK, "gather_parts",
+           bytes);
+    const char *at = all;
+    for (int rank = 0; rank < ranks->ranks; rank++)
+        for (int64_t i = 0; i < sizes[rank]; i++)
+            good = good && *at++ == (char)number(rank, i);
+    expect(good, "what was gathered in parts", bytes);
+    free(sizes);
+    free(own);
+    free(all);
+}
+
 static void check_broadcast(int root, int64_t bytes) {
     char *values = malloc((size_t)bytes + 1);
     int good = 1;
@@ -167,6 +188,7 @@ int main(void) {
     check_traffic();
     for (int c = 0; c < COUNTS; c++) {
         check_gather(counts[c]);
+        check_parts(counts[c]);
         check_broadcast((int)(counts[c] % ranks->ranks), counts[c]);
         check_exchange(counts[c]);
     }
