@@ -479,8 +479,8 @@ typedef struct {
     int64_t nbest;      /* strings of words that are wanted, 1 to 10000 */
     int32_t confidence; /* nonzero: words have one */
 } shoal_word_settings;
-/* Beam 12, 3000 tokens, the weights that were best on a development set of LibriSpeech,
-   one string, no confidence. */
+/* Beam 12, 3000 tokens, weights that did well on utterances of LibriSpeech (tune your
+   own), one string, no confidence. */
 SHOAL_API shoal_word_settings shoal_word_settings_default(shoal_topology topology);
 
 typedef struct {
