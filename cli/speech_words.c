@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "common.h"
+#include "speech_lfmmi.h"
 
 /* ---- Options ----------------------------------------------------------------------- */
 
@@ -46,19 +47,19 @@ static bool take_settings(const char *command, const words_options *options,
 
 /* ---- The search -------------------------------------------------------------------- */
 
-static shoal_status open_parts(shoal_context *context, const words_options *options,
-                               const speech_model *model, shoal_topology topology,
-                               double unknown, words_search *search) {
-    const shoal_lexicon_options phones = {.phones = model->units,
-                                          .phone_count = model->unit_count};
-    shoal_status status =
-        shoal_lexicon_open(context, &options->lexicon, 1, &phones, &search->lexicon);
-    if (status == SHOAL_OK)
-        status = shoal_ngram_open(context, options->lm, &search->ngram);
+static int open_parts(const char *command, shoal_context *context,
+                      const words_options *options, const speech_model *model,
+                      shoal_topology topology, double unknown, words_search *search) {
+    const int code = lfmmi_open_lexicon(command, context, options->lexicon, model->units,
+                                        model->unit_count, &search->lexicon);
+    if (code != EXIT_OK)
+        return code;
+    shoal_status status = shoal_ngram_open(context, options->lm, &search->ngram);
     if (status == SHOAL_OK)
         status = shoal_word_decoder_create(context, search->lexicon, search->ngram,
                                            topology, unknown, &search->decoder);
-    return status;
+    return status == SHOAL_OK ? EXIT_OK
+                              : complain_status(status, EXIT_BAD_INPUT, command, context);
 }
 
 int words_open(const char *command, shoal_context *context, const words_options *options,
@@ -71,10 +72,10 @@ int words_open(const char *command, shoal_context *context, const words_options 
     *search = (words_search){0};
     if (!take_settings(command, options, topology, &search->settings, &unknown))
         return EXIT_USAGE;
-    const shoal_status status =
-        open_parts(context, options, model, topology, unknown, search);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, command, context);
+    const int code =
+        open_parts(command, context, options, model, topology, unknown, search);
+    if (code != EXIT_OK)
+        return code;
     const int64_t outputs = shoal_word_decoder_describe(search->decoder).outputs;
     if (outputs == speech_model_classes(model))
         return EXIT_OK;

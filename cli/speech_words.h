@@ -18,7 +18,9 @@ typedef struct {
 
 /* Rows of a command whose job has words_options as `member`. */
 #define WORDS_ROWS(job, member, who)                                                     \
-    {"lexicon", 0, "FILE", who "words: their phones, as Kaldi or CMUdict keep them",     \
+    {"lexicon", 0, "FILE",                                                               \
+     who "words: their phones, as Kaldi or CMUdict keep them; several files\n"           \
+         "with commas between",                                                          \
      SETS_TEXT(job, member.lexicon)},                                                    \
         {"lm", 0, "FILE",                                                                \
          who "words: a language model, ARPA, ARPA in .gz, or the binary\n"               \

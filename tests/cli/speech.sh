@@ -165,6 +165,10 @@ expect "phones of another model" 3 "lexicon2" shoal recognise good \
 expect "words" 0 "data/test/s0-000.wav: " shoal recognise good data/test/s0-000.wav \
     --lexicon lexicon --lm lm.arpa --nbest 3
 check "three strings" test "$(sort -u out | wc -l)" = 3
+sed 1,2d lexicon >some && head -n 2 lexicon >others && cp out before
+expect "a lexicon in parts" 0 "data/test/s0-000.wav: " shoal recognise good \
+    data/test/s0-000.wav --lexicon some,others --lm lm.arpa --nbest 3
+check "is the same" cmp before out
 expect "words as JSON" 0 '"confidence"' shoal recognise good data/test/s0-000.wav \
     --lexicon lexicon --lm lm.arpa --json
 check "with times" json 'all(w["begin"] < w["end"] <= d["files"][0]["seconds"] and
