@@ -100,6 +100,8 @@ int squad_windows(const text_reader *reader, const squad_question *question,
                         "question %s: its %" PRId64 " tokens leave no room for the "
                         "context in windows of %" PRId64 "; a larger max_length may help",
                         question->id, whole.before, reader->max_length);
+    if (stride > room) /* nothing is left out between two windows */
+        stride = room;
     for (int64_t first = 0;; first += stride) {
         const int64_t left = whole.inside - first, count = left < room ? left : room;
         if (!add_window(&whole, first, count, answer, number, windows))

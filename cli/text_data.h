@@ -108,7 +108,8 @@ typedef struct {
     text_set windows;
 } squad_set;
 
-/* Windows of max_length tokens, `stride` of the context from one to the next. training:
+/* Windows of max_length tokens, `stride` of the context from one to the next (fewer where
+   a long question leaves less room). training:
    an answer of each question is looked up. */
 int squad_read(const text_reader *reader, const char *path, int64_t stride, bool training,
                squad_set *set);
