@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cases.h"
 #include "speech/wordsearch.h"
@@ -457,6 +458,69 @@ static void refusals(void **state) {
     free_toy(&t);
 }
 
+/* ---- English ----------------------------------------------------------------------- */
+
+#define ENGLISH "/usr/share/pocketsphinx/model/en-us/"
+
+/* Outputs of three steps a phone that favour the words' first pronunciations; returns how
+   many steps. */
+static int64_t speak(const shoal_lexicon *lexicon, const char *const *said, int count,
+                     int64_t outputs, float *values) {
+    int64_t step = 0;
+    for (int i = 0; i < count; i++) {
+        const int32_t *phones;
+        const int64_t word = shoal_lexicon_find(lexicon, said[i]);
+        const int64_t length = shoal_lexicon_pronunciation(lexicon, word, 0, &phones);
+        assert_true(length > 0);
+        for (int64_t k = 0; k < 3 * length; k++, step++) {
+            for (int64_t o = 0; o < outputs; o++)
+                values[step * outputs + o] = (float)(2 * uniform() - 1);
+            values[step * outputs + 2 * phones[k / 3] + (k % 3 > 0)] += 3;
+        }
+    }
+    return step;
+}
+
+/* Words of 72,547, some of which sound like others. */
+static void english_words(void **state) {
+    (void)state;
+    static const char *const said[] = {"she", "asked",  "what", "time", "it",  "was",
+                                       "and", "looked", "out",  "of",   "the", "window"};
+    enum { COUNT = sizeof said / sizeof *said, OUTPUTS = 80 };
+    static float values[OUTPUTS * 400];
+    const char *path = ENGLISH "cmudict-en-us.dict";
+    shoal_lexicon *lexicon = NULL;
+    shoal_ngram *ngram = NULL;
+    shoal_word_decoder *decoder = NULL;
+    shoal_spoken spoken;
+    if (access(path, R_OK) != 0 || access(ENGLISH "en-us.lm.bin", R_OK) != 0) {
+        printf("%s is not there (Debian's pocketsphinx-en-us)\n", ENGLISH);
+        skip();
+    }
+    if (shoal_lexicon_open(context, &path, 1, NULL, &lexicon) != SHOAL_OK ||
+        shoal_ngram_open(context, ENGLISH "en-us.lm.bin", &ngram) != SHOAL_OK ||
+        shoal_word_decoder_create(context, lexicon, ngram, SHOAL_TOPOLOGY_CHAIN, 0,
+                                  &decoder) != SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+    const shoal_word_decoder_info info = shoal_word_decoder_describe(decoder);
+    assert_int_equal(info.outputs, OUTPUTS);
+    assert_true(info.words > 70000 && info.left_out > 50000);
+    drawn = 5;
+    const int64_t offsets[] = {0, speak(lexicon, said, COUNT, OUTPUTS, values)};
+    const shoal_word_settings settings =
+        shoal_word_settings_default(SHOAL_TOPOLOGY_CHAIN);
+    assert_int_equal(shoal_word_decoder_run(decoder, &settings, 1, offsets, values,
+                                            &spoken),
+                     SHOAL_OK);
+    assert_true(spoken.whole);
+    assert_int_equal(spoken.strings[0].count, COUNT);
+    for (int i = 0; i < COUNT; i++)
+        assert_string_equal(spoken.strings[0].words[i].text, said[i]);
+    shoal_word_decoder_destroy(decoder);
+    shoal_ngram_close(ngram);
+    shoal_lexicon_close(lexicon);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_to_exhaustive_search),
@@ -464,6 +528,7 @@ int main(void) {
         cmocka_unit_test(long_sequences),
         cmocka_unit_test(batches_and_limits),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(english_words),
     };
     assert_int_equal(shoal_context_create(NULL, &context), SHOAL_OK);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
