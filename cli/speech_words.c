@@ -65,9 +65,10 @@ static int open_parts(const char *command, shoal_context *context,
 int words_open(const char *command, shoal_context *context, const words_options *options,
                const speech_model *model, words_search *search) {
     const speech_config *trained = &model->config.speech;
-    const shoal_topology topology = trained->loss == SPEECH_CTC
-                                        ? SHOAL_TOPOLOGY_CTC
-                                        : SHOAL_TOPOLOGY_CHAIN + trained->topology;
+    const shoal_topology topology =
+        trained->loss == SPEECH_CTC
+            ? SHOAL_TOPOLOGY_CTC
+            : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + trained->topology);
     double unknown = 0;
     *search = (words_search){0};
     if (!take_settings(command, options, topology, &search->settings, &unknown))
