@@ -99,7 +99,7 @@ const command_help attend_help = {
     "groups or the top keys.\n"
     "\n"
     "Under mpirun each process works on a run of the positions, and the first writes:\n"
-    "float32, full, clustered-C and i-clustered-C, without --check.\n"
+    "float32, full, clustered-C, i-clustered-C and shoal-C:keyclusters=0; no --check.\n"
     "\n"
     "environment:\n"
     "  SHOAL_SLICE_ABOVE    when Q, K, V and the output have more bytes than this "

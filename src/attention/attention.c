@@ -149,12 +149,11 @@ static shoal_status check_over(const shoal_plan *plan) {
                        "%s cannot be spread over ranks; kinds that can: %s",
                        plan->kind->info.name,
                        kinds_with(knows_ranks, others, sizeof others));
-    if (attention->groups != SHOAL_GROUPS_HASH ||
-        attention->normaliser != SHOAL_NORMALISER_CLUSTER)
+    if (attention->keyclusters > 0)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks %s is known with groups=hash and "
-                       "normaliser=cluster alone",
-                       plan->kind->info.name);
+                       "over ranks %s is known in its first form alone: spell it "
+                       "shoal-%d:keyclusters=0",
+                       plan->kind->info.name, (int)attention->clusters);
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
         return sh_fail(plan->context, SHOAL_INVALID,
                        "over ranks problems are float32, without causal order and "

@@ -59,7 +59,8 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
     const int rank = (int)min(plan->attention.rank, dim);
     if (own->by_keys) {
         sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
-        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank, N, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank,
+                       plan->over ? INT32_MAX : N, work);
         slot->lloyd.threads = own->lloyd;
         return;
     }
@@ -724,8 +725,9 @@ top_walk sh_clustered_top_walk(const clustered_head *head, int64_t j,
     const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     uint64_t *ascending = own->top_ascending;
     int32_t count = 0;
-    for (; count < head->work->topk && keys[count] >= 0; count++)
-        ascending[count] = ~(uint64_t)keys[count];
+    for (int32_t i = 0; i < head->work->topk && keys[i] >= 0; i++)
+        if (keys[i] >= head->first_key && keys[i] - head->first_key < head->view.keys)
+            ascending[count++] = ~(uint64_t)(keys[i] - head->first_key);
     sh_topk_sort(ascending, count); /* the largest first, and so the smallest key */
     for (int32_t i = 0; i < count; i++)
         ascending[i] = ~ascending[i];
@@ -742,31 +744,43 @@ static void hide_top(void *context, const query_panel *panel, float *scores, int
             scores[l * panel->width] = -FLT_MAX / 2;
 }
 
-/* The softmax of group j's centroid over its other keys, instead of what the top keys
-   leave of the softmax over all. */
-static void attend_others(const clustered_head *head, int64_t j, clustered_thread *own) {
-    const int Dv = head->keys.value_dim;
+/* Its part of the softmax of group j's centroid over the other keys, the first panel. */
+void sh_clustered_others(const clustered_head *head, int64_t j, clustered_thread *own) {
     query_panel *panel = &own->dense->panels[0];
     top_walk walk = sh_clustered_top_walk(head, j, own);
     sh_dense_cut(own->dense, head->keys.kernels, j, j + 1);
     sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     sh_dense_stream(&head->keys, 0, head->view.keys, panel, own->dense->scores, hide_top,
                     &walk);
-    for (int d = 0; d < Dv; d++)
-        head->state.shared[j * Dv + d] = panel->outputs[d * panel->width] / panel->sum[0];
-    head->state.largest[j] = panel->largest[0];
-    head->state.inverse[j] = 1 / panel->sum[0];
-    head->state.others_alone[j] = 1;
 }
 
+void sh_clustered_share_others(const clustered_head *head, int64_t j, float largest,
+                               float sum, const float *values, clustered_thread *own) {
+    const int32_t *offsets = head->slot->sorted.offsets;
+    const int Dv = head->keys.value_dim;
+    for (int d = 0; d < Dv; d++)
+        head->state.shared[j * Dv + d] = values[d] / sum;
+    head->state.largest[j] = largest;
+    head->state.inverse[j] = 1 / sum;
+    head->state.others_alone[j] = 1;
+    improve_members(head, j, offsets[j], offsets[j + 1], own);
+}
+
+/* The softmax over its other keys alone, instead of what the top keys leave of the
+   softmax over all. */
 static void cancelled_task(void *shared, int64_t j, int thread) {
     const clustered_head *head = shared;
-    const int32_t *offsets = head->slot->sorted.offsets;
     clustered_thread *own = &head->work->threads[thread];
-    if (!atomic_load_explicit(&head->slot->cancelled[j], memory_order_relaxed))
+    const query_panel *panel = &own->dense->panels[0];
+    if (!sh_clustered_is_cancelled(head, j))
         return;
-    attend_others(head, j, own);
-    improve_members(head, j, offsets[j], offsets[j + 1], own);
+    sh_clustered_others(head, j, own);
+    /* improve_members has the panel for others. */
+    const float largest = panel->largest[0], sum = panel->sum[0];
+    const int Dv = head->keys.value_dim;
+    for (int d = 0; d < Dv; d++)
+        own->top_sum[d] = panel->outputs[d * panel->width];
+    sh_clustered_share_others(head, j, largest, sum, own->top_sum, own);
 }
 
 /* ---- Outputs ---------------------------------------------------------------------- */
@@ -788,7 +802,7 @@ void sh_clustered_write(clustered_head *head, team workers) {
     }
     sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
                 head->work->has_top ? improve_task : copy_task, head);
-    if (head->work->per_query)
+    if (head->work->per_query && !head->call->plan->over)
         sh_team_run(workers, used, cancelled_task, head);
 }
 

@@ -105,6 +105,7 @@ typedef struct {
     dense_keys keys;
     score_masks masks; /* keys.masks, where keys have a bias */
     int64_t seen;      /* keys that are not hidden, wherever they are */
+    int64_t first_key; /* number of the first that is here: 0 unless others have some */
     /* Where the top keys' rows lie: rows top_places[C][k] of top_k and top_v. Those are
        the keys themselves unless some are others' (spread.c). */
     const int32_t *top_places;
@@ -190,6 +191,16 @@ void sh_clustered_name_top(clustered_head *head, team workers);
 void sh_clustered_share(clustered_head *head, team workers);
 void sh_clustered_write(clustered_head *head, team workers);
 
+/* normaliser=query: a group whose other keys are to be summed directly, after
+   sh_clustered_write. Its part of their softmax, which is left in the thread's first
+   panel; and, merged, what becomes of it: the members' outputs are written again. */
+static inline int sh_clustered_is_cancelled(const clustered_head *head, int64_t j) {
+    return atomic_load_explicit(&head->slot->cancelled[j], memory_order_relaxed);
+}
+void sh_clustered_others(const clustered_head *head, int64_t j, clustered_thread *own);
+void sh_clustered_share_others(const clustered_head *head, int64_t j, float largest,
+                               float sum, const float *values, clustered_thread *own);
+
 /* ---- Steps of backward, where other ranks have members and keys too --------------- */
 
 /* G_j in slot->grad_shared and dm_j in slot->delta, of the members that are here; what
@@ -197,8 +208,8 @@ void sh_clustered_write(clustered_head *head, team workers);
 void sh_clustered_backward_parts(clustered_head *head, team workers);
 
 /* Once those are everybody's, and head->dk and dv the keys' own: what the dense pass
-   needs, and what it gets wrong on top keys from first_key on that are here. */
-void sh_clustered_backward_correct(clustered_head *head, int64_t first_key);
+   needs, and what it gets wrong on top keys that are here. */
+void sh_clustered_backward_correct(clustered_head *head);
 void sh_clustered_backward_dense(clustered_head *head, team workers);
 
 /* dq of the members gets its share of slot->grad_centroids. */

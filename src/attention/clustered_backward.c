@@ -319,7 +319,7 @@ static void part_task(void *shared, int64_t j, int thread) {
     if (has_top(head, j)) {
         head->slot->delta[j] = (float)top_gradient(head, j, &k, own);
         for (int64_t i = 0; i < (int64_t)k * head->keys.value_dim; i++)
-            own->grad_top_values[i] *= head->state.mass[j];
+            own->grad_top_values[i] *= head->work->per_query ? 1 : head->state.mass[j];
     } else {
         clear_members(head, j);
     }
@@ -356,16 +356,19 @@ static void correct_key(const clustered_head *head, int64_t j, int64_t l,
         add_scaled(head->dv.data + l * head->dv.stride, -weight, grad_shared, Dv);
 }
 
-void sh_clustered_backward_correct(clustered_head *head, int64_t first_key) {
+void sh_clustered_backward_correct(clustered_head *head) {
     const int64_t wide = head->call->plan->attention.topk;
     for (int64_t j = 0; j < head->slot->sorted.used; j++) {
         const float gradient = head->slot->delta[j];
         start_dense(head, j);
         if (!has_top(head, j))
             continue;
-        head->slot->delta[j] += head->state.mass[j] * gradient;
-        for (int64_t i = 0; i < wide; i++) {
-            const int64_t l = head->state.top_keys[j * wide + i] - first_key;
+        head->slot->delta[j] += (head->work->per_query ? 1 : head->state.mass[j]) *
+                                gradient;
+        if (has_others_alone(head, j))
+            others_backward(head, j, gradient, head->work->threads);
+        for (int64_t i = 0; i < wide && !has_others_alone(head, j); i++) {
+            const int64_t l = head->state.top_keys[j * wide + i] - head->first_key;
             if (l >= 0 && l < head->view.keys)
                 correct_key(head, j, l, gradient);
         }

@@ -16,6 +16,14 @@ static int64_t packet_size(const shoal_plan *plan) {
     return sh_mul_checked(groups, max(max(sums, far), max(part, rows)));
 }
 
+/* Floats that are shared of a unit to find its groups by the keys: rows of keys and of
+   queries, then projected queries. */
+static int64_t sample_size(const shoal_plan *plan) {
+    const int64_t D = plan->problem.dim, rank = min(plan->attention.rank, D);
+    return max(2 * METRIC_SAMPLE * D,
+               sh_lloyd_sample(plan->attention.clusters, INT32_MAX) * rank);
+}
+
 spread_work *sh_spread_place_ranges(shoal_plan *plan, block_layout *work) {
     const int64_t P = plan->over->ranks, B = plan->problem.batch;
     spread_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
@@ -47,6 +55,8 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
     own->packets = sh_reserve(work, sh_mul_checked(P, packet), 1);
     own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
     own->key_counts = sh_reserve(work, U, sizeof(int64_t));
+    if (clustered->by_keys)
+        own->samples = reserve_floats(work, U, sample_size(plan));
     own->sorted = sh_reserve(work, C * plan->attention.topk, sizeof(uint64_t));
     own->row_starts = sh_reserve(work, sh_mul_checked(P, U) + 1, sizeof(int64_t));
     sh_clustered_place_parts(&own->parts, plan, clustered, P, work);
@@ -144,6 +154,7 @@ void sh_spread_load_heads(spread_run *run) {
         *head = sh_clustered_head_of(run->call, u / problem->heads, u % problem->heads,
                                      (int)u);
         head->seen = run->own->ranges[u / problem->heads].keys;
+        head->first_key = run->own->ranges[u / problem->heads].first_key;
     }
 }
 
@@ -277,6 +288,100 @@ static void run_kmeans(spread_run *run) {
             sh_kmeans_assign(&own->passes[u]);
 }
 
+/* An even sample of all rows, of which this rank has some from `first` on: the others'
+   are 0, until they are summed. Returns how many. */
+static int64_t sample_rows(row_view rows, int64_t count, int64_t first, int64_t all,
+                           int64_t dim, float *to) {
+    const int64_t taken = min(all, METRIC_SAMPLE);
+    for (int64_t i = 0; i < taken; i++) {
+        const int64_t here = i * all / taken - first;
+        memset(to + i * dim, 0, sizeof *to * (size_t)dim);
+        if (here >= 0 && here < count)
+            memcpy(to + i * dim, rows.data + here * rows.stride,
+                   sizeof *to * (size_t)dim);
+    }
+    return taken;
+}
+
+static void sum_samples(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    sum(run, (int32_t *)run->own->samples, spread_units(plan) * sample_size(plan));
+}
+
+/* The keys' metric, from a sample of all ranks. */
+static void find_metrics(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t D = plan->problem.dim;
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        const head_view *view = &run->own->heads[u].view;
+        const spread_range *range = range_of(run, u);
+        float *mine = run->own->samples + u * sample_size(plan);
+        if (!run->own->moving[u])
+            continue;
+        mine += D *
+                sample_rows(view->k, view->keys, range->first_key, range->keys, D, mine);
+        sample_rows(view->q, view->queries, range->first_query, range->queries, D, mine);
+    }
+    sum_samples(run);
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        const float *all = run->own->samples + u * sample_size(plan);
+        const int64_t keys = min(range_of(run, u)->keys, METRIC_SAMPLE);
+        const int64_t queries = min(range_of(run, u)->queries, METRIC_SAMPLE);
+        if (run->own->moving[u])
+            sh_metric_find(&run->own->heads[u].slot->metric, plan->kernels,
+                           (metric_rows){all, D, keys, NULL, 0},
+                           (metric_rows){all + keys * D, D, queries, NULL, 0});
+    }
+}
+
+/* The points of unit u that this rank has, projected; 0 where another has them. */
+static void project_points(const spread_run *run, int64_t u) {
+    const shoal_plan *plan = run->call->plan;
+    clustered_head *head = &run->own->heads[u];
+    lloyd_work *work = &head->slot->lloyd;
+    const spread_range *range = range_of(run, u);
+    const int64_t sample = sh_lloyd_sample(work->clusters, range->queries);
+    float *points = run->own->samples + u * sample_size(plan);
+    for (int64_t i = 0; i < sample; i++) {
+        const int64_t here = sh_lloyd_query(sample, range->queries, i) -
+                             range->first_query;
+        memset(points + i * work->rank, 0, sizeof *points * (size_t)work->rank);
+        if (here >= 0 && here < head->view.queries)
+            sh_lloyd_project(work, plan->kernels, run->workers.self,
+                             head->view.q.data + here * head->view.q.stride,
+                             head->slot->metric.projection, points + i * work->rank);
+    }
+}
+
+static void run_lloyd(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const spread_work *own = run->own;
+    int any = 0;
+    for (int64_t u = 0; u < spread_units(plan); u++)
+        any |= own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
+                                !run->call->inputs->groups;
+    if (!any)
+        return;
+    memset(own->samples, 0,
+           sizeof(float) * (size_t)(spread_units(plan) * sample_size(plan)));
+    find_metrics(run);
+    for (int64_t u = 0; u < spread_units(plan); u++)
+        if (own->moving[u])
+            project_points(run, u);
+    sum_samples(run);
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        clustered_head *head = &own->heads[u];
+        if (!own->moving[u])
+            continue;
+        sh_lloyd_learn(&head->slot->lloyd, plan->kernels, run->workers,
+                       own->samples + u * sample_size(plan), range_of(run, u)->queries,
+                       plan->attention.iterations, plan->attention.seed);
+        sh_lloyd_assign(&head->slot->lloyd, plan->kernels, run->workers,
+                        head->view.q.data, head->view.q.stride, head->view.queries,
+                        head->slot->metric.projection, head->state.groups);
+    }
+}
+
 /* Groups that nobody had to look for: brought along, or one for each query. */
 static void name_groups(spread_run *run, int64_t u) {
     const shoal_plan *plan = run->call->plan;
@@ -308,7 +413,10 @@ void sh_spread_use_members(spread_run *run, const int32_t *members) {
 static void find_groups(spread_run *run, int32_t *members) {
     const shoal_plan *plan = run->call->plan;
     const int64_t U = spread_units(plan), C = plan->attention.clusters;
-    run_kmeans(run);
+    if (((const clustered_work *)plan->work)->by_keys)
+        run_lloyd(run);
+    else
+        run_kmeans(run);
     for (int64_t u = 0; u < U; u++) {
         name_groups(run, u);
         sh_clustered_sort(&run->own->heads[u]);
@@ -568,6 +676,75 @@ static void gather_rows(spread_run *run, const spread_state *state) {
     sh_spread_use_rows(run, state);
 }
 
+/* ---- Groups whose other keys are summed directly ------------------------------------- */
+
+/* Which groups these are, on any rank: own->counts [U][C]. */
+static int find_cancelled(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    int32_t *cancelled = run->own->counts;
+    int any = 0;
+    memset(cancelled, 0, sizeof *cancelled * (size_t)(U * C));
+    for (int64_t u = 0; u < U; u++) {
+        const clustered_head *head = &run->own->heads[u];
+        for (int64_t j = 0; j < head->slot->sorted.used && sh_spread_is_live(run, u); j++)
+            cancelled[u * C + j] = sh_clustered_is_cancelled(head, j);
+    }
+    sum(run, cancelled, U * C);
+    for (int64_t i = 0; i < U * C; i++)
+        any |= cancelled[i] != 0;
+    return any && !run->failed;
+}
+
+/* This rank's part of the softmax of every such centroid over the other keys. */
+static void attend_others(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
+    clustered_thread *own = ((const clustered_work *)plan->work)->threads;
+    const query_panel *panel = &own->dense->panels[0];
+    for (int64_t u = 0; u < spread_units(plan); u++) {
+        const clustered_head *head = &run->own->heads[u];
+        const softmax_parts mine = parts_in(run, run->own->packet, u);
+        clear_part(run, &mine);
+        for (int64_t j = 0; j < C && head->view.keys > 0; j++) {
+            if (!run->own->counts[u * C + j])
+                continue;
+            sh_clustered_others(head, j, own);
+            mine.largest[j] = panel->largest[0];
+            mine.sum[j] = panel->sum[0];
+            for (int64_t d = 0; d < Dv; d++)
+                mine.values[j * Dv + d] = panel->outputs[d * panel->width];
+        }
+    }
+}
+
+static void improve_cancelled(spread_run *run) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
+    const int64_t size = parts_size(run);
+    clustered_thread *own = ((const clustered_work *)plan->work)->threads;
+    if (!find_cancelled(run))
+        return;
+    attend_others(run);
+    sh_spread_gather(run, run->own->packet, size, run->own->packets);
+    for (int64_t u = 0; u < spread_units(plan) && !run->failed; u++) {
+        clustered_head *head = &run->own->heads[u];
+        const softmax_parts *merged = &head->slot->parts;
+        run->own->parts.count = run->over->ranks;
+        for (int p = 0; p < run->over->ranks; p++) {
+            const softmax_parts theirs =
+                parts_in(run, (char *)run->own->packets + p * size, u);
+            copy_part(run, &theirs, &run->own->parts, p);
+        }
+        if (sh_spread_is_live(run, u))
+            sh_clustered_merge(head, &run->own->parts, merged, run->workers);
+        for (int64_t j = 0; j < C; j++)
+            if (run->own->counts[u * C + j])
+                sh_clustered_share_others(head, j, merged->largest[j], merged->sum[j],
+                                          merged->values + j * Dv, own);
+    }
+}
+
 /* ---- The road --------------------------------------------------------------------- */
 
 shoal_status sh_spread_forward(const attention_call *call, shoal_status status) {
@@ -601,5 +778,7 @@ shoal_status sh_spread_forward(const attention_call *call, shoal_status status) 
         sh_clustered_share(head, run.workers);
         sh_clustered_write(head, run.workers);
     }
-    return SHOAL_OK;
+    if (work->per_query)
+        improve_cancelled(&run);
+    return run.failed ? sh_spread_failure(&run) : SHOAL_OK;
 }

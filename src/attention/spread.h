@@ -37,6 +37,7 @@ typedef struct spread_work {
     softmax_parts parts;    /* of the ranks, one unit at a time */
     int32_t *keys;          /* [U][C k]: the different top keys of a unit, ascending */
     int64_t *key_counts;    /* [U] */
+    float *samples;         /* [U][sample_size], groups=keys */
     uint64_t *sorted;       /* [C k] */
     int64_t *row_starts;    /* [P U + 1]: where the rows of top keys that are rank p's and
                               unit u's begin, p U + u */

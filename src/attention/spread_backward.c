@@ -85,7 +85,7 @@ static void backward_keys(spread_run *run) {
             head->dv = keys.dv;
             if (!sh_spread_is_live(run, u))
                 continue;
-            sh_clustered_backward_correct(head, run->own->ranges[keys.b].first_key);
+            sh_clustered_backward_correct(head);
             if (head->view.keys > 0)
                 sh_clustered_backward_dense(head, run->workers);
         }

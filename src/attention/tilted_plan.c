@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attention/clustered.h"
+#include "attention/spread.h"
 
 /* ---- Sizes ------------------------------------------------------------------------ */
 
@@ -524,6 +525,8 @@ const attention_kind sh_shoal_kind = {
     .operations = operations,
     .place = place,
     .forward = forward,
+    .forward_over = sh_spread_forward, /* without key clusters */
+    .backward_over = sh_spread_backward,
     .backward = backward,
     .groups = groups,
     .top_keys = top_keys,

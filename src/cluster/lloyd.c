@@ -14,14 +14,14 @@ enum {
     WEIGHT_BLOCK = 64 /* points whose weights have a sum of their own */
 };
 
-static int64_t sample_size(int64_t clusters, int64_t n) {
+int64_t sh_lloyd_sample(int64_t clusters, int64_t n) {
     int64_t wanted = clusters * SAMPLE_PER_CENTRE;
     return min(n, max(wanted, LEAST_SAMPLE));
 }
 
 void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
                     int rank, int64_t n, block_layout *place) {
-    const int64_t C = clusters, sample = sample_size(C, n);
+    const int64_t C = clusters, sample = sh_lloyd_sample(C, n);
     work->clusters = clusters;
     work->rank = rank;
     work->dim = dim;
@@ -72,10 +72,14 @@ static void project(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
 
 /* The sample is `sample` queries at equal distances. Those with even numbers come first,
    so that both halves of it reach over the whole sequence. */
-static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
-    const int64_t evens = (pass->work->sample + 1) / 2;
+int64_t sh_lloyd_query(int64_t sample, int64_t n, int64_t point) {
+    const int64_t evens = (sample + 1) / 2;
     int64_t which = point < evens ? 2 * point : 2 * (point - evens) + 1;
-    return (int32_t)(which * pass->n / pass->work->sample);
+    return which * n / sample;
+}
+
+static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
+    return (int32_t)sh_lloyd_query(pass->work->sample, pass->n, point);
 }
 
 static void sample_task(void *shared, int64_t task, int thread) {
@@ -304,6 +308,30 @@ static void look_at(lloyd_work *work, int iteration, int iterations) {
     work->end = last || work->begin ? work->sample : work->half;
 }
 
+static void begin(lloyd_work *work, int64_t n) {
+    work->sample = sh_lloyd_sample(work->clusters, n);
+    /* Whole panels of every width. */
+    work->half = (work->sample / 2 + 47) / 48 * 48;
+    if (work->sample < LEAST_HALVED || work->half < work->clusters)
+        work->half = work->sample; /* a half must have as many points as centres */
+}
+
+/* The points become centres, and unless `all` is 0 those of the last look have their
+   nearest. */
+static void learn(lloyd_pass *pass, team workers, int iterations, uint64_t seed,
+                  int all) {
+    lloyd_work *work = pass->work;
+    /* The start leaves its points with their nearest centre: the first assignment. */
+    look_at(work, 0, iterations);
+    start(pass, workers, seed);
+    for (int l = 1; l < iterations; l++) {
+        move_centres(pass, workers);
+        look_at(work, l, iterations);
+        if (l < iterations - 1 || all)
+            compare(pass, workers, 0, work->clusters);
+    }
+}
+
 void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
                   int iterations, uint64_t seed, int32_t *groups, float *projected) {
@@ -315,22 +343,10 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                        .n = n,
                        .groups = groups,
                        .projected = projected};
-    work->sample = sample_size(work->clusters, n);
-    /* Whole panels of every width. */
-    work->half = (work->sample / 2 + 47) / 48 * 48;
-    if (work->sample < LEAST_HALVED || work->half < work->clusters)
-        work->half = work->sample; /* a half must have as many points as centres */
+    begin(work, n);
     sh_team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task,
                 &pass);
-    /* The start leaves its points with their nearest centre: the first assignment. */
-    look_at(work, 0, iterations);
-    start(&pass, workers, seed);
-    for (int l = 1; l < iterations; l++) {
-        move_centres(&pass, workers);
-        look_at(work, l, iterations);
-        if (l < iterations - 1 || work->sample == n)
-            compare(&pass, workers, 0, work->clusters);
-    }
+    learn(&pass, workers, iterations, seed, work->sample == n);
     if (work->sample == n)
         for (int64_t i = 0; i < n; i++) {
             const int64_t query = sample_query(&pass, i);
@@ -341,4 +357,49 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
         }
     else
         sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
+}
+
+/* ---- Queries of which others have some ---------------------------------------------- */
+
+void sh_lloyd_project(lloyd_work *work, const kernel_table *table, int thread,
+                      const float *row, const float *projection, float *projected) {
+    const lloyd_pass pass = {.work = work,
+                             .table = table,
+                             .q = row,
+                             .projection = projection,
+                             .stride = work->dim};
+    lloyd_thread *own = &work->threads[thread];
+    const int width = panel_width(table, 1);
+    project(&pass, own, 0, NULL, 1, width, own->projected);
+    table->unpack(own->projected, 1, width, work->rank, NULL, NULL, 0, projected,
+                  work->rank, NULL);
+}
+
+void sh_lloyd_learn(lloyd_work *work, const kernel_table *table, team workers,
+                    const float *points, int64_t n, int iterations, uint64_t seed) {
+    lloyd_pass pass = {.work = work, .table = table, .n = n};
+    begin(work, n);
+    memcpy(work->points, points, sizeof *points * (size_t)(work->sample * work->rank));
+    for (int64_t first = 0; first < work->sample;) {
+        const int64_t last = min((first / POINT_TASK + 1) * POINT_TASK, work->sample);
+        const int width = panel_width(table, last - first);
+        const int count = (int)min(width, last - first);
+        table->pack(work->points + first * work->rank, work->rank, NULL, count, width,
+                    work->rank, 1, panel_at(work, first));
+        first += table->panel < last - first ? table->panel : last - first;
+    }
+    learn(&pass, workers, iterations, seed, 0);
+}
+
+void sh_lloyd_assign(lloyd_work *work, const kernel_table *table, team workers,
+                     const float *q, int64_t stride, int64_t n, const float *projection,
+                     int32_t *groups) {
+    lloyd_pass pass = {.work = work,
+                       .table = table,
+                       .q = q,
+                       .projection = projection,
+                       .stride = stride,
+                       .n = n,
+                       .groups = groups};
+    sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
 }

@@ -49,4 +49,20 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
                   int iterations, uint64_t seed, int32_t *groups, float *projected);
 
+/* ---- Queries of which others have some ---------------------------------------------- */
+
+/* The same in parts: points of the sample, of all n queries, are projected by whoever has
+   them; everybody learns the same centres from all points [sample][rank]; and assigns its
+   own queries. */
+int64_t sh_lloyd_sample(int64_t clusters, int64_t n);
+/* Which query a point is. */
+int64_t sh_lloyd_query(int64_t sample, int64_t n, int64_t point);
+void sh_lloyd_project(lloyd_work *work, const kernel_table *table, int thread,
+                      const float *row, const float *projection, float *projected);
+void sh_lloyd_learn(lloyd_work *work, const kernel_table *table, team workers,
+                    const float *points, int64_t n, int iterations, uint64_t seed);
+void sh_lloyd_assign(lloyd_work *work, const kernel_table *table, team workers,
+                     const float *q, int64_t stride, int64_t n, const float *projection,
+                     int32_t *groups);
+
 #endif

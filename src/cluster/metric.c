@@ -4,8 +4,7 @@
 #include <string.h>
 
 enum {
-    METRIC_SAMPLE = 256, /* rows that a covariance is taken from */
-    POWER_STEPS = 3      /* of the subspace iteration; thirty gave the same errors */
+    POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */
 };
 
 void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,

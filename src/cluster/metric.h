@@ -17,6 +17,8 @@
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
+enum { METRIC_SAMPLE = 256 }; /* rows that a covariance is taken from, evenly */
+
 typedef struct {
     int dim, rank;
     float *mean;             /* [dim] */

@@ -37,12 +37,12 @@ gradients() { # NAME
 attended() { # NAME KIND: the same command for one process and for several
     local save=
     case $2 in
-        i-*) save="--save-groups $1.groups.npy --save-top $1.top.npy" ;;
+        i-* | shoal-*) save="--save-groups $1.groups.npy --save-top $1.top.npy" ;;
         clustered-*) save="--save-groups $1.groups.npy" ;;
     esac
     echo "attend $2 q.npy k.npy v.npy -o $1.out.npy $lengths $(gradients "$1") $save"
 }
-for kind in full clustered-6 i-clustered-6:topk=4; do
+for kind in full clustered-6 i-clustered-6:topk=4 shoal-6:keyclusters=0; do
     check "$kind" shoal $(attended one $kind)
     for count in 2 3 5; do
         check "$kind, $count ranks" ranks $count $(attended many $kind)

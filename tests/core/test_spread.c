@@ -223,7 +223,7 @@ static void check_case(const spread_case *c, const char *name) {
     if (c->attention.kind != SHOAL_FULL)
         assert_memory_equal(c->groups_of_ranks, c->groups,
                             sizeof(int32_t) * (size_t)cells(c, p->queries, 1));
-    for (int r = 0; r < c->ranks && c->attention.kind == SHOAL_I_CLUSTERED; r++)
+    for (int r = 0; r < c->ranks && c->attention.topk > 0; r++)
         assert_memory_equal(c->tops + r * tops_size(c), c->top,
                             sizeof(int32_t) * (size_t)tops_size(c));
     check_near(name, "out", c->outs, c->out, cells(c, p->queries, p->value_dim), 1e-5);
@@ -314,9 +314,15 @@ static spread_case fixed_case(const char *kind, int64_t n, int ranks, uint64_t s
 }
 
 static void every_kind(void **state) {
-    const char *kinds[] = {"clustered-5",           "i-clustered-5:topk=3",
-                           "i-clustered-9:topk=40", "i-clustered-7:topk=4,bits=70",
-                           "clustered-100",         "full"};
+    const char *kinds[] = {"clustered-5",
+                           "i-clustered-5:topk=3",
+                           "i-clustered-9:topk=40",
+                           "i-clustered-7:topk=4,bits=70",
+                           "clustered-100",
+                           "shoal-6:keyclusters=0",
+                           "i-clustered-8:groups=keys,rank=4",
+                           "i-clustered-5:topk=2,normaliser=query",
+                           "full"};
     (void)state;
     for (int64_t k = 0; k < COUNT_OF(kinds); k++)
         for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
@@ -345,12 +351,29 @@ static void alike(void **state) {
         }
 }
 
+/* Scores so sharp that what the top keys leave is lost by subtraction: the other keys are
+   summed directly, on all ranks. */
+static void sharp(void **state) {
+    (void)state;
+    for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            spread_case c =
+                fixed_case("shoal-8:keyclusters=0,topk=5", 300, ranks_tried[r], seed);
+            for (int64_t i = 0; i < 300 * c.problem.dim; i++)
+                ((float *)c.inputs.q)[i] *= 20;
+            run_and_check(&c, "sharp");
+        }
+}
+
 /* More than a chunk of keys on a rank, the paper's numbers. */
 static void long_sequence(void **state) {
     (void)state;
-    spread_case c = fixed_case("i-clustered-100", 20000, 2, 1);
-    c.query_cuts[1] = c.key_cuts[1] = 18001;
-    run_and_check(&c, "long");
+    const char *kinds[] = {"i-clustered-100", "shoal-100:keyclusters=0"};
+    for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
+        spread_case c = fixed_case(kinds[i], 20000, 2, 1);
+        c.query_cuts[1] = c.key_cuts[1] = 18001;
+        run_and_check(&c, kinds[i]);
+    }
 }
 
 /* What rank 0 sends does not depend on the positions. */
@@ -397,7 +420,7 @@ enum {
     OTHER_DIM,
     ONE_SPELLS_WRONG,
     NO_SUCH_KIND,
-    BY_KEYS,
+    SECOND_FORM,
     CAUSAL,
     BAD_LENGTH,
     GROUPS_ON_ONE,
@@ -423,8 +446,8 @@ static void refused_rank(void *shared, shoal_transport *transport) {
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)
         kind = "lsh-1";
-    if (r->what == BY_KEYS)
-        kind = "i-clustered-3:groups=keys";
+    if (r->what == SECOND_FORM)
+        kind = "shoal-3";
     if (r->what == CAUSAL) {
         kind = "full";
         problem.causal = 1;
@@ -449,15 +472,16 @@ static void refused_rank(void *shared, shoal_transport *transport) {
 
 /* What one rank cannot do is refused on all, and nobody waits for the others. */
 static void refusals(void **state) {
-    const char *said[REFUSALS] = {[OTHER_KIND] = "rank 1 has another version",
-                                  [OTHER_DIM] = "rank 1 has another version",
-                                  [ONE_SPELLS_WRONG] = "rank 1 of 3 refused",
-                                  [NO_SUCH_KIND] = "kinds that can: full, clustered-C",
-                                  [BY_KEYS] = "groups=hash",
-                                  [CAUSAL] = "without causal order",
-                                  [BAD_LENGTH] = "rank 1 of 3 refused",
-                                  [GROUPS_ON_ONE] = "groups are given on rank 1",
-                                  [BIAS] = "no biases"};
+    const char *said[REFUSALS] =
+        {[OTHER_KIND] = "rank 1 has another version",
+         [OTHER_DIM] = "rank 1 has another version",
+         [ONE_SPELLS_WRONG] = "rank 1 of 3 refused",
+         [NO_SUCH_KIND] = "kinds that can: full, clustered-C, i-clustered-C, shoal-C",
+         [SECOND_FORM] = "shoal-3:keyclusters=0",
+         [CAUSAL] = "without causal order",
+         [BAD_LENGTH] = "rank 1 of 3 refused",
+         [GROUPS_ON_ONE] = "groups are given on rank 1",
+         [BIAS] = "no biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};
@@ -472,6 +496,7 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_kind),
                                        cmocka_unit_test(alike),
+                                       cmocka_unit_test(sharp),
                                        cmocka_unit_test(long_sequence),
                                        cmocka_unit_test(bytes_do_not_grow),
                                        cmocka_unit_test(transport_fails),
