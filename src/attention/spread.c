@@ -676,7 +676,7 @@ static void gather_rows(spread_run *run, const spread_state *state) {
     sh_spread_use_rows(run, state);
 }
 
-/* ---- Groups whose other keys are summed directly ------------------------------------- */
+/* ---- Groups whose other keys are summed directly ---------------------------------- */
 
 /* Which groups these are, on any rank: own->counts [U][C]. */
 static int find_cancelled(spread_run *run) {

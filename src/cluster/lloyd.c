@@ -359,7 +359,7 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
         sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
 }
 
-/* ---- Queries of which others have some ---------------------------------------------- */
+/* ---- Queries of which others have some -------------------------------------------- */
 
 void sh_lloyd_project(lloyd_work *work, const kernel_table *table, int thread,
                       const float *row, const float *projection, float *projected) {

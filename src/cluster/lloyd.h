@@ -49,7 +49,7 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
                   int iterations, uint64_t seed, int32_t *groups, float *projected);
 
-/* ---- Queries of which others have some ---------------------------------------------- */
+/* ---- Queries of which others have some -------------------------------------------- */
 
 /* The same in parts: points of the sample, of all n queries, are projected by whoever has
    them; everybody learns the same centres from all points [sample][rank]; and assigns its
