@@ -327,7 +327,8 @@ repro() {
 }
 expect "nothing yet" 3 "grid" repro --show
 expect "no experiment" 2 "no experiment" shoal repro --out grid
-expect "another experiment" 2 "experiments are copy, speech and text" shoal repro fly --out grid
+expect "another experiment" 2 "experiments are copy, speech and text" \
+    shoal repro fly --out grid
 expect "part of the grid" 0 '"finished": true' shoal repro copy --out grid --steps 8 \
     --set layers=1 --set heads=2 --set head_dim=8 --set feed_forward=16 --set batch=4 \
     --set validate_every=5 --set validate_batches=1 --kinds full --lengths 3,5 --json
