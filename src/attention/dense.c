@@ -100,6 +100,26 @@ static int64_t end_of(const dense_keys *keys, const query_panel *panel, int64_t 
                        : last;
 }
 
+/* Products of a panel with the block's rows, while parts first_part .. of `parts` of its
+   masks' rows are asked for. */
+enum { SCORE_PARTS = 4, SCORE_ROWS = KEY_BLOCK / SCORE_PARTS };
+
+static void score_rows(const dense_keys *keys, const score_block *now, const float *panel,
+                       int dim, const float *rows, int64_t stride, int first_part,
+                       int parts, float *scores) {
+    const kernel_table *run = keys->kernels;
+    if (!keys->masks || !sh_masks_have_rows(keys->masks)) {
+        run->score(panel, now->width, dim, rows, stride, now->count, scores);
+        return;
+    }
+    for (int p = 0; p < SCORE_PARTS; p++) {
+        const int at = (int)min(p * SCORE_ROWS, now->count);
+        sh_masks_prefetch(keys->masks, now, first_part + p, parts);
+        run->score(panel, now->width, dim, rows + at * stride, stride,
+                   (int)min(SCORE_ROWS, now->count - at), scores + at * now->width);
+    }
+}
+
 void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                      query_panel *panel, float *scores, scores_callback *on_scores,
                      void *context) {
@@ -108,11 +128,10 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)min(KEY_BLOCK, last - block);
         const score_block now = block_of(keys, panel, block, count);
-        if (keys->masks)
-            sh_masks_prefetch(keys->masks, &now);
         const int64_t row = block - keys->origin;
-        run->score(panel->queries, panel->width, keys->dim,
-                   keys->k.data + row * keys->k.stride, keys->k.stride, count, scores);
+        score_rows(keys, &now, panel->queries, keys->dim,
+                   keys->k.data + row * keys->k.stride, keys->k.stride, 0, SCORE_PARTS,
+                   scores);
         if (keys->masks)
             sh_masks_apply(keys->masks, &now, scores);
         if (on_scores)
@@ -250,10 +269,10 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     const float *v = keys->v.data + first * keys->v.stride;
     const int width = panel->width;
     const score_block now = block_of(keys, panel, first, count);
-    if (keys->masks)
-        sh_masks_prefetch(keys->masks, &now);
-    run->score(panel->queries, width, keys->dim, k, keys->k.stride, count, scores);
-    run->score(panel->grad_out, width, keys->value_dim, v, keys->v.stride, count, slopes);
+    score_rows(keys, &now, panel->queries, keys->dim, k, keys->k.stride, 0,
+               2 * SCORE_PARTS, scores);
+    score_rows(keys, &now, panel->grad_out, keys->value_dim, v, keys->v.stride,
+               SCORE_PARTS, 2 * SCORE_PARTS, slopes);
     if (keys->masks) {
         sh_masks_apply(keys->masks, &now, scores);
         sh_masks_drop(keys->masks, &now, slopes);

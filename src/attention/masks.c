@@ -181,10 +181,15 @@ typedef struct {
     _Alignas(CACHE_LINE) float of[MAX_PANEL * KEY_BLOCK];
 } block_rows;
 
+/* Each query has a row of its own. */
+static int has_rows(pair_steps steps) {
+    return steps.key == 1 && steps.query != 0;
+}
+
 static void add_bias(const score_masks *masks, const score_block *block, float *scores) {
     const pair_steps steps = masks->bias_steps;
     const float *bias = masks->bias + at(steps, block->query, block->key);
-    if (steps.key == 1 && steps.query != 0) {
+    if (has_rows(steps)) {
         block->kernels->add_across(bias, steps.query, block->lanes, block->width,
                                    block->count, scores);
         return;
@@ -224,13 +229,25 @@ static void hide_future(const score_masks *masks, const score_block *block,
             scores[r * block->width + i] = -INFINITY;
 }
 
-void sh_masks_prefetch(const score_masks *masks, const score_block *block) {
+int sh_masks_have_rows(const score_masks *masks) {
+    return (masks->bias && has_rows(masks->bias_steps)) ||
+           (masks->mask && has_rows(masks->mask_steps));
+}
+
+/* Into the second cache: in the first, rows that are a power of 2 apart drive each other
+   out. */
+void sh_masks_prefetch(const score_masks *masks, const score_block *block, int part,
+                       int parts) {
     const pair_steps bias = masks->bias_steps, mask = masks->mask_steps;
-    if (masks->bias && bias.key == 1 && bias.query)
-        prefetch_rows(masks->bias + at(bias, block->query, block->key), bias.query, NULL,
-                      block->lanes, block->count);
-    for (int i = 0; masks->mask && mask.key == 1 && mask.query && i < block->lanes; i++)
-        __builtin_prefetch(masks->mask + at(mask, block->query + i, block->key));
+    const int first = block->lanes * part / parts,
+              last = block->lanes * (part + 1) / parts;
+    for (int i = first; i < last; i++) {
+        const int64_t query = block->query + i;
+        for (int r = 0; masks->bias && has_rows(bias) && r < block->count; r += 16)
+            __builtin_prefetch(masks->bias + at(bias, query, block->key + r), 0, 2);
+        if (masks->mask && has_rows(mask))
+            __builtin_prefetch(masks->mask + at(mask, query, block->key), 0, 2);
+    }
 }
 
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores) {

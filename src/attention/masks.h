@@ -60,9 +60,12 @@ typedef struct {
     int lanes, width, count;
 } score_block;
 
-/* Asks for the block's bias and mask, whose rows lie far apart, while its scores are
-   computed. */
-void sh_masks_prefetch(const score_masks *masks, const score_block *block);
+/* Whether bias or mask have rows of their own for each query, which lie far apart; and
+   asks for those of one part of the block's queries. All at once would fill the queue of
+   what memory is asked for, and wait. */
+int sh_masks_have_rows(const score_masks *masks);
+void sh_masks_prefetch(const score_masks *masks, const score_block *block, int part,
+                       int parts);
 /* Biases and hides. */
 void sh_masks_apply(const score_masks *masks, const score_block *block, float *scores);
 /* Multiplies by the factors of dropout. */
