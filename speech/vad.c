@@ -40,6 +40,7 @@ static const int edges[BANDS + 1] = {3, 11, 19, 29, 41, 59, 85, 131, 231};
 #define STILL_BELOW 0.02f  /* one minus the cosine of a spectrum with one 50 ms later */
 #define NEAR_LOUDEST 16.0f /* dB: frames that show a run's nature */
 #define MOST_STILL 0.35    /* share of such frames: a tone, a chord, hum */
+#define MOST_HELD 0.85     /* the same of means over 150 ms: low notes that beat */
 #define STEADY_BELOW 4.0f  /* dB between the quiet and the loud tenth: an engine */
 
 enum {
@@ -65,7 +66,7 @@ typedef struct {
 
 /* What the latest sound was like, frames of it. */
 typedef struct {
-    double still, heard;
+    double still, held, heard;
 } sound_memory;
 
 /* Frames begin .. end - 1, active but for short pauses. */
@@ -86,7 +87,8 @@ struct speech_detector {
     int count, whole;       /* frames; those that saw all their samples */
     float (*smooth)[BANDS]; /* [FRAMES], dB, of 5 frames */
     float *level;           /* [FRAMES], dB, of 5 frames and all bands */
-    bool *still, *active;   /* [FRAMES] */
+    bool *still, *held;     /* [FRAMES] */
+    bool *active;           /* [FRAMES] */
     float *rise;            /* [FRAMES], dB above the noise */
     float *sorted;          /* [FRAMES] */
     sound_run *runs;        /* [MOST_RUNS] */
@@ -109,6 +111,7 @@ static void place(void *argument, block_layout *block) {
     d->smooth = sh_reserve(block, FRAMES, sizeof *d->smooth);
     d->level = sh_reserve(block, FRAMES, sizeof *d->level);
     d->still = sh_reserve(block, FRAMES, sizeof *d->still);
+    d->held = sh_reserve(block, FRAMES, sizeof *d->held);
     d->active = sh_reserve(block, FRAMES, sizeof *d->active);
     d->rise = sh_reserve(block, FRAMES, sizeof *d->rise);
     d->sorted = sh_reserve(block, FRAMES, sizeof *d->sorted);
@@ -254,7 +257,14 @@ static bool average(const speech_detector *d, int frame, int around, float *powe
     return sound;
 }
 
-enum { FAST = 2, SLOW = 5, WIDE = 10, LAG = 5 }; /* frames on each side, or apart */
+enum {
+    FAST = 2,
+    SLOW = 5,
+    WIDE = 10,
+    LAG = 5,
+    HELD = 15
+}; /* frames on each side, or
+                                                              apart */
 
 static void find_noise(speech_detector *d) {
     const int blocks = (d->count + BLOCK - 1) / BLOCK;
@@ -357,6 +367,45 @@ static void find_still(speech_detector *d) {
     }
 }
 
+/* Sums of the HELD frames before one and of those from it on. */
+typedef struct {
+    double before[SHAPE], after[SHAPE];
+} shape_sums;
+
+static void move_sums(const speech_detector *d, int frame, shape_sums *sums) {
+    for (int i = 0; i < SHAPE; i++) {
+        const double middle = (double)d->frames[frame - 1].shape[i];
+        sums->before[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
+        sums->after[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
+    }
+}
+
+static bool sums_alike(const shape_sums *sums) {
+    double both = 0, before = 0, after = 0;
+    for (int i = 0; i < SHAPE; i++) {
+        both += sums->before[i] * sums->after[i];
+        before += sums->before[i] * sums->before[i];
+        after += sums->after[i] * sums->after[i];
+    }
+    return both > (1 - (double)STILL_BELOW) * sqrt(before * after);
+}
+
+/* Stretches of twice HELD frames whose halves have the same shape. */
+static void find_held(speech_detector *d) {
+    shape_sums sums = {{0}, {0}};
+    memset(d->held, 0, (size_t)d->count * sizeof *d->held);
+    for (int frame = 0; frame < 2 * HELD && 2 * HELD <= d->count; frame++)
+        for (int i = 0; i < SHAPE; i++)
+            (frame < HELD ? sums.before : sums.after)[i] +=
+                (double)d->frames[frame].shape[i];
+    for (int frame = HELD; frame + HELD <= d->count; frame++) {
+        if (frame > HELD)
+            move_sums(d, frame, &sums);
+        if (d->level[frame] >= NOTHING_BELOW && sums_alike(&sums))
+            memset(d->held + frame - HELD, true, 2 * HELD * sizeof *d->held);
+    }
+}
+
 /* ---- Runs ----------------------------------------------------------------------- */
 
 /* A click is loud in few frames, and makes those around it lively. */
@@ -411,6 +460,7 @@ static sound_memory listen(const speech_detector *d, const sound_run *run) {
     for (int frame = run->begin; frame < run->end; frame++)
         if (d->level[frame] > loudest - NEAR_LOUDEST) {
             now.still += d->still[frame];
+            now.held += d->held[frame] || d->still[frame];
             now.heard++;
         }
     return now;
@@ -423,10 +473,12 @@ static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
     if (now.heard < JUDGED && before.heard > 0) {
         const double part = fmin(before.heard, JUDGED - now.heard);
         now.still += before.still * part / before.heard;
+        now.held += before.held * part / before.heard;
         now.heard += part;
     }
     run->after = now;
-    return now.still <= MOST_STILL * now.heard && !is_steady(d, *run);
+    return now.still <= MOST_STILL * now.heard && now.held <= MOST_HELD * now.heard &&
+           !is_steady(d, *run);
 }
 
 /* Runs are judged by the stretch, the last of which is up to twice as long. */
@@ -537,6 +589,7 @@ static void analyse(speech_detector *d, int64_t from, const float *samples,
     find_noise(d);
     find_active(d);
     find_still(d);
+    find_held(d);
     find_runs(d);
     keep_speech(d);
 }

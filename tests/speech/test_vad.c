@@ -116,6 +116,23 @@ static void noise_is_no_speech(void **state) {
     expect_nothing("noise that begins", s);
 }
 
+/* Low notes beat against each other, so that the spectrum does not stand still. */
+static void low_chords_are_no_speech(void **state) {
+    static const double roots[] = {82.4, 110, 98, 87.3, 130.8};
+    static const double intervals[] = {1, 1.1892, 1.2599};
+    for (int fading = 0; fading < 3; fading++) {
+        sound s = silence(40);
+        for (int i = 0; i < 20; i++)
+            for (int k = 0; k < 3; k++)
+                for (int h = 1; h < 6; h++)
+                    add_tone(s, 2 * i, 2 * i + 2, h * roots[i % 5] * intervals[k],
+                             0.1 / h);
+        for (int64_t i = 0; i < s.count; i++)
+            s.samples[i] *= (float)exp(-4 * fading * (double)(i % (2 * SECOND)) / SECOND);
+        expect_nothing("low chords", s);
+    }
+}
+
 static void tones_are_no_speech(void **state) {
     const double chord[] = {220, 277.2, 329.6, 440, 554.4};
     sound hum = silence(40), tone = silence(40), beeps = silence(40),
@@ -324,6 +341,7 @@ int main(void) {
         cmocka_unit_test(silence_is_no_speech),
         cmocka_unit_test(noise_is_no_speech),
         cmocka_unit_test(tones_are_no_speech),
+        cmocka_unit_test(low_chords_are_no_speech),
         cmocka_unit_test(voices_are_cut_in_their_pauses),
         cmocka_unit_test(pieces_are_never_too_long),
         cmocka_unit_test(windows_hold_the_pieces),
