@@ -254,18 +254,24 @@ static json_t *arrangement_object(const wer_job *job, int at) {
 
 static json_t *window_object(const wer_job *job, int at) {
     const wer_window *window = &job->windows[at];
-    json_t *files = json_array(), *references = json_array(), *texts = json_object();
+    json_t *files = json_array(), *references = json_array(), *texts = json_object(),
+           *lost = json_object();
     for (int i = 0; i < window->count; i++) {
         const wer_utterance *one = &job->utterances[window->members[i]];
         json_array_append_new(files, json_text(one->path));
         json_array_append_new(references, json_text(one->text));
     }
-    for (int kind = 0; kind < job->kind_count; kind++)
+    for (int kind = 0; kind < job->kind_count; kind++) {
+        json_int_t left_out = 0;
+        for (int i = 0; i < window->count; i++)
+            left_out += window->errors[kind][i].deletions;
         json_object_set_new(texts, job->kinds[kind].spelling,
                             json_text(window->texts[kind]));
-    return json_pack("{s:i, s:o, s:f, s:o, s:o}", "arrangement", window->arrangement,
+        json_object_set_new(lost, job->kinds[kind].spelling, json_integer(left_out));
+    }
+    return json_pack("{s:i, s:o, s:f, s:o, s:o, s:o}", "arrangement", window->arrangement,
                      "files", files, "seconds", window->seconds, "references", references,
-                     "texts", texts);
+                     "texts", texts, "words_left_out", lost);
 }
 
 int wer_print_json(const wer_job *job) {

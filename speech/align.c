@@ -325,7 +325,8 @@ static void place(void *argument, block_layout *block) {
     a->text = sh_reserve(block, TEXT, sizeof *a->text);
 }
 
-shoal_status sh_aligner_create(shoal_context *context, decoder *network, aligner **made) {
+shoal_status sh_aligner_create(shoal_context *context, decoder *network,
+                               const whisper_file *file, aligner **made) {
     const whisper_sizes *sizes = sh_decoder_sizes(network);
     aligner sized = {.context = context,
                      .network = network,
@@ -336,7 +337,11 @@ shoal_status sh_aligner_create(shoal_context *context, decoder *network, aligner
     if (!a)
         return SHOAL_NO_MEMORY;
     *a = sized;
-    a->head_count = sh_alignment_heads(sizes, a->heads);
+    a->head_count = file->alignment_count;
+    if (a->head_count > 0)
+        memcpy(a->heads, file->alignment, (size_t)a->head_count * sizeof *a->heads);
+    else
+        a->head_count = sh_alignment_heads(sizes, a->heads);
     return SHOAL_OK;
 }
 

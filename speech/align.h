@@ -36,15 +36,16 @@ int sh_words_merge(const tokens *t, const int32_t *ids, aligned_word *words, int
 void sh_warp(const float *scores, int64_t rows, int64_t columns, unsigned char *steps,
              double *sums, int32_t *first);
 
-/* The heads of this model's decoder that follow the speech: those published for Whisper's
-   sizes; else all heads of the upper half of its layers. heads: room for text layers *
-   text heads. */
+/* The heads of a decoder that follow the speech, where its model's file does not name
+   them: those published for Whisper's sizes; else all heads of the upper half of its
+   layers. heads: room for text layers * text heads. */
 int sh_alignment_heads(const whisper_sizes *sizes, decoder_head *heads);
 
 typedef struct aligner aligner;
 
-/* The decoder must outlive it. */
-shoal_status sh_aligner_create(shoal_context *context, decoder *network, aligner **made);
+/* The decoder must outlive it; file: its model's. */
+shoal_status sh_aligner_create(shoal_context *context, decoder *network,
+                               const whisper_file *file, aligner **made);
 void sh_aligner_destroy(aligner *a); /* NULL is legal */
 size_t sh_aligner_memory(const aligner *a);
 

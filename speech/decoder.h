@@ -61,11 +61,6 @@ void sh_decoder_reorder(decoder *d, const int32_t *texts, const int32_t *parents
    */
 void sh_decoder_logits(decoder *d, const int32_t *rows, int count, float *logits);
 
-/* One head of the decoder's attention over the audio. */
-typedef struct {
-    int32_t layer, head;
-} decoder_head;
-
 /* What those heads look at in the window's audio while they read a text, its prompt
    included: ids [count], all at once. weights [head_count][count][audio positions], each
    row a softmax. 1 <= count <= text positions. Texts and rows that are queued stay as

@@ -416,6 +416,51 @@ static shoal_status read_if_there(folder *f, const char *name, list_reader *read
     return status;
 }
 
+static bool read_head(const json_t *pair, const whisper_sizes *sizes,
+                      decoder_head *head) {
+    const json_t *layer = json_array_get(pair, 0), *which = json_array_get(pair, 1);
+    const json_int_t l = json_integer_value(layer), h = json_integer_value(which);
+    if (json_array_size(pair) != 2 || !json_is_integer(layer) ||
+        !json_is_integer(which) || l < 0 || l >= sizes->text_layers || h < 0 ||
+        h >= sizes->text_heads)
+        return false;
+    *head = (decoder_head){(int32_t)l, (int32_t)h};
+    return true;
+}
+
+/* Pairs [layer, head]: as many as the decoder has heads at most. */
+static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file) {
+    const whisper_sizes *sizes = &file->sizes;
+    const json_t *list = json_object_get(root, "alignment_heads");
+    const size_t count = json_array_size(list);
+    const int64_t all = (int64_t)sizes->text_layers * sizes->text_heads;
+    if (!list || json_is_null(list))
+        return SHOAL_OK;
+    bool good = json_is_array(list) && count <= FILE_HEADS_MOST && (int64_t)count <= all;
+    for (size_t i = 0; i < count && good; i++)
+        good = read_head(json_array_get(list, i), sizes, &file->alignment[i]);
+    if (!good)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: 'alignment_heads' should be a short list of [layer, head] of "
+                       "the decoder",
+                       f->name);
+    file->alignment_count = (int)count;
+    return SHOAL_OK;
+}
+
+static shoal_status read_heads(folder *f, whisper_file *file) {
+    json_t *root;
+    if (!there(f, "generation_config.json"))
+        return SHOAL_OK;
+    shoal_status status =
+        sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = take_heads(f, root, file);
+    json_decref(root);
+    return status;
+}
+
 static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file *file) {
     struct whisper_source *source = file->source;
     shoal_status status =
@@ -430,6 +475,8 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file
     if (status == SHOAL_OK)
         status = read_if_there(f, "generation_config.json", sh_hf_read_suppressed,
                                &file->tokens);
+    if (status == SHOAL_OK)
+        status = read_heads(f, file);
     return status;
 }
 

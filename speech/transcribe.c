@@ -672,7 +672,8 @@ static void run_one_by_one(recording_queue *queue) {
 static shoal_status make_aligner(shoal_speech *speech,
                                  const shoal_transcribe_options *options) {
     return options->words && !speech->aligner
-               ? sh_aligner_create(speech->context, speech->decoder, &speech->aligner)
+               ? sh_aligner_create(speech->context, speech->decoder, speech->model->file,
+                                   &speech->aligner)
                : SHOAL_OK;
 }
 

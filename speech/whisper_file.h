@@ -44,10 +44,19 @@ typedef struct {
     int32_t mels;                                /* 80 or 128 */
 } whisper_sizes;
 
+/* One head of the decoder's attention over the audio. */
+typedef struct {
+    int32_t layer, head;
+} decoder_head;
+
+enum { FILE_HEADS_MOST = 64 };
+
 typedef struct {
     whisper_sizes sizes;
-    const float *mel_filters; /* [mels][MEL_BINS], for mel.h; aligned */
-    tokens tokens;            /* tokens.h */
+    const float *mel_filters;                /* [mels][MEL_BINS], for mel.h; aligned */
+    tokens tokens;                           /* tokens.h */
+    decoder_head alignment[FILE_HEADS_MOST]; /* heads that follow the speech, */
+    int alignment_count;                     /* where the file names them */
     int64_t tensor_count;
     const file_tensor *tensors;    /* sorted by name */
     struct whisper_source *source; /* the reader's own: mappings and memory */

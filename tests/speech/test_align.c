@@ -118,7 +118,9 @@ static void words_of_a_window_are_in_order(void **state) {
         aligner *a;
         make_samples(3, 1500 * SMALL_WIDTH, encoded);
         sh_decoder_hear(o.speech->decoder, 0, encoded);
-        assert_int_equal(sh_aligner_create(o.context, o.speech->decoder, &a), SHOAL_OK);
+        assert_int_equal(sh_aligner_create(o.context, o.speech->decoder,
+                                           o.speech->model->file, &a),
+                         SHOAL_OK);
         const int count = sh_align(a, &task, &words);
         assert_int_equal(count, 4);
         for (int i = 0; i < count; i++) {

@@ -64,6 +64,33 @@ static shoal_status open_with(const char *where, const char *name, const char *t
     return sh_whisper_file_open(context, where, file);
 }
 
+static void alignment_heads_are_read(void **state) {
+    static const char *const wrong[] = {"[[0, 99]]", "[[99, 0]]", "[[-1, 0]]", "[[0]]",
+                                        "[0, 0]",    "7",         "[[0, 1.5]]"};
+    whisper_file *model = parse_good(&made), *file;
+    const char *where = make_folder();
+    make_hf_folder(context, model, where, false);
+    assert_int_equal(open_with(where, "generation_config.json",
+                               "{\"alignment_heads\": [[0, 1], [0, 0]]}", &file),
+                     SHOAL_OK);
+    assert_int_equal(file->alignment_count, 2);
+    assert_true(file->alignment[0].layer == 0 && file->alignment[0].head == 1);
+    sh_whisper_file_close(file);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[100];
+        snprintf(text, sizeof text, "{\"alignment_heads\": %s}", wrong[i]);
+        assert_int_equal(open_with(where, "generation_config.json", text, &file),
+                         SHOAL_BAD_FILE);
+    }
+    assert_int_equal(open_with(where, "generation_config.json",
+                               "{\"alignment_heads\": null}", &file),
+                     SHOAL_OK);
+    assert_int_equal(file->alignment_count, 0);
+    sh_whisper_file_close(file);
+    remove_folder(where);
+    sh_whisper_file_close(model);
+}
+
 static void lists_of_tokens_are_read(void **state) {
     whisper_file *model = parse_good(&made), *file;
     const char *where = make_folder();
@@ -219,6 +246,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_give_the_same_model),
         cmocka_unit_test(lists_of_tokens_are_read),
+        cmocka_unit_test(alignment_heads_are_read),
         cmocka_unit_test(configurations_are_checked),
         cmocka_unit_test(names_are_mapped),
         cmocka_unit_test(failed_allocations_are_reported),
