@@ -2,12 +2,10 @@
 #include "ranks.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
