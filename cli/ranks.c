@@ -61,8 +61,25 @@ static double patience(void) {
     return text ? strtod(text, NULL) : 0;
 }
 
+/* The library beside libshoal: who stands between the program and dlopen, as sanitizers
+   do, hides from it where the program looks for libraries. */
+static void *load_beside(void) {
+    char path[4096];
+    Dl_info own;
+    if (!dladdr((const void *)(uintptr_t)shoal_version, &own))
+        return NULL;
+    const char *name = strrchr(own.dli_fname, '/');
+    const int folder = name ? (int)(name - own.dli_fname) : 0;
+    const int length =
+        snprintf(path, sizeof path, "%.*s/%s", folder, own.dli_fname, LIBRARY);
+    return folder > 0 && length < (int)sizeof path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL)
+                                                   : NULL;
+}
+
 static int load(const char *command, const char *variable, void **library) {
     *library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (!*library)
+        *library = load_beside();
     if (*library)
         return EXIT_OK;
     return complain(EXIT_RESOURCES, command,

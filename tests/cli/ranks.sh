@@ -181,7 +181,8 @@ expect "a folder that is taken" 2 "add --resume" copies 2 of2 $dropout
 report "is said once" "$([ "$(grep -c "add --resume" err)" = 1 ] || cat err)"
 expect "a launcher of another MPI" 2 "built with another MPI" \
     env PMI_SIZE=3 "$program" train copy $small --out other
-mkdir broken && echo >"broken/$(basename "$library")"
+mkdir broken && cp "$(dirname "$library")/libshoal.so".?.? broken
+echo >"broken/$(basename "$library")"
 expect "a library that cannot be loaded" 4 "build Shoal where an MPI is installed" \
     env PMI_SIZE=3 LD_LIBRARY_PATH="$work/broken" "$program" train copy $small --out other
 
