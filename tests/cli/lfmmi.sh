@@ -47,7 +47,7 @@ tool make data/train 24 1
 tool make data/dev 6 100
 tool make data/test 6 200
 printf 'AB A B\nC  C\nDAC D A C\nBD B D\nBD(2) B B D\n' >lexicon.txt
-small="--loss lf-mmi --cache cache --set bands=40 --layers 1 --set heads=2
+small="--loss lf-mmi --cache cache --set hop=3 --set context=9 --layers 1 --set heads=2
     --set head_dim=16 --set feed_forward=32 --set batch_frames=300 --set speeds=0.9,1
     --set validate_every=6 --set warmup=5"
 train() { shoal train speech data $small --lexicon lexicon.txt --out "$@"; }
@@ -76,7 +76,7 @@ expect "utterances are left out" 0 "2 of 2 steps" shoal train speech data $small
     --lexicon some.txt --skip-bad --steps 2 --out some
 
 # ---- Training --------------------------------------------------------------------------
-expect "defaults" 0 '"hop": 3,' shoal train speech --loss lf-mmi --print-config
+expect "defaults" 0 '"clip": 1,' shoal train speech --loss lf-mmi --print-config
 expect "defaults of the paper" 0 '"every": 3,' shoal train speech --preset paper \
     --loss lf-mmi --print-config
 expect "a loss of copy" 2 "loss is" shoal train copy --loss lf-mmi --out x
