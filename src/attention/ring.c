@@ -155,6 +155,13 @@ static dense_keys block_keys(const ring_step *step, int64_t b, int64_t h) {
     return keys;
 }
 
+static ring_step first_step(spread_run *run) {
+    block_layout state = {.base = run->call->state};
+    return (ring_step){.run = run,
+                       .own = run->own->ring,
+                       .state = sh_full_state_at(run->call->plan, &state)};
+}
+
 /* ---- Forward ---------------------------------------------------------------------- */
 
 /* Rows of two softmaxes become one: out, largest and inverse so far get those of `more`
@@ -227,17 +234,12 @@ static void clear_outputs(const attention_call *call, full_state state) {
 shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run = {.call = call,
-                      .over = plan->over,
-                      .workers = sh_team_of(plan->context)};
-    status = sh_spread_begin(&run, status);
+    spread_run run;
+    status = sh_spread_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
-    ring_step step = {.run = &run,
-                      .own = own,
-                      .state =
-                          sh_full_state_at(plan, &(block_layout){.base = call->state})};
+    ring_step step = first_step(&run);
     const int64_t blocks =
         ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
     clear_outputs(call, step.state);
@@ -298,17 +300,12 @@ static void clear_gradients(const attention_call *call) {
 shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run = {.call = call,
-                      .over = plan->over,
-                      .workers = sh_team_of(plan->context)};
-    status = sh_spread_begin(&run, status);
+    spread_run run;
+    status = sh_spread_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
-    ring_step step = {.run = &run,
-                      .own = own,
-                      .state =
-                          sh_full_state_at(plan, &(block_layout){.base = call->state})};
+    ring_step step = first_step(&run);
     clear_gradients(call);
     copy_block(&run, own->keys.here, 0, input_rows);
     memset(own->grads.here, 0, (size_t)block_bytes(&run, plan->over->rank));

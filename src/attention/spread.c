@@ -118,8 +118,12 @@ static shoal_status find_ranges(spread_run *run) {
     return SHOAL_OK;
 }
 
-shoal_status sh_spread_begin(spread_run *run, shoal_status status) {
-    const shoal_plan *plan = run->call->plan;
+shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
+                             shoal_status status) {
+    const shoal_plan *plan = call->plan;
+    *run = (spread_run){.call = call,
+                        .over = plan->over,
+                        .workers = sh_team_of(plan->context)};
     const int64_t B = plan->problem.batch, numbers = 2 + 2 * B;
     spread_work *own = run->own = plan->spread;
     memset(own->mine, 0, sizeof *own->mine * (size_t)numbers);
@@ -751,10 +755,8 @@ shoal_status sh_spread_forward(const attention_call *call, shoal_status status) 
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const clustered_work *work = plan->work;
-    spread_run run = {.call = call,
-                      .over = plan->over,
-                      .workers = sh_team_of(plan->context)};
-    status = sh_spread_begin(&run, status);
+    spread_run run;
+    status = sh_spread_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     const spread_state state = sh_clustered_spread_state(plan, call->state);

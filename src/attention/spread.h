@@ -68,7 +68,8 @@ spread_state sh_clustered_spread_state(const shoal_plan *plan, void *state);
 
 /* Tells the ranks where everybody's positions are, and whether this one's arguments are
    good; SHOAL_OK only where all are. */
-shoal_status sh_spread_begin(spread_run *run, shoal_status status);
+shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
+                             shoal_status status);
 
 void sh_spread_load_heads(spread_run *run);
 int sh_spread_is_live(const spread_run *run, int64_t u);

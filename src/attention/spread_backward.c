@@ -137,10 +137,8 @@ static void add_rows(spread_run *run) {
 shoal_status sh_spread_backward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const clustered_work *work = plan->work;
-    spread_run run = {.call = call,
-                      .over = plan->over,
-                      .workers = sh_team_of(plan->context)};
-    status = sh_spread_begin(&run, status);
+    spread_run run;
+    status = sh_spread_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     const spread_state state = sh_clustered_spread_state(plan, call->state);
