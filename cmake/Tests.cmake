@@ -130,6 +130,8 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     shoal_test(tree_links COMMAND bash ${tree}/links.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_format COMMAND bash ${tree}/format.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
+    shoal_test(tree_sdist COMMAND bash ${tree}/sdist.sh ${CMAKE_COMMAND}
+        ${CMAKE_CURRENT_SOURCE_DIR})
     if(SHOAL_VERSION_SCRIPTS)
         shoal_test(tree_symbols COMMAND bash ${tree}/symbols.sh ${places})
     endif()
