@@ -4,7 +4,7 @@
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-/* Bytes that a rank gives to the largest gather. */
+/* Bytes that a rank gives to the largest gather of as many from each. */
 static int64_t packet_size(const shoal_plan *plan) {
     const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
     const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
@@ -12,8 +12,21 @@ static int64_t packet_size(const shoal_plan *plan) {
     const int64_t top = plan->attention.topk * (int64_t)sizeof(uint64_t);
     const int64_t sums = D * (int64_t)sizeof(double), far = words * 8;
     const int64_t part = (Dv + 3) * (int64_t)sizeof(float) + top;
-    const int64_t rows = plan->attention.topk * (D + Dv) * (int64_t)sizeof(float);
-    return sh_mul_checked(groups, max(max(sums, far), max(part, rows)));
+    return sh_mul_checked(groups, max(max(sums, far), part));
+}
+
+/* And of rows of top keys, which may all be one rank's. */
+static int64_t rows_size(const shoal_plan *plan) {
+    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
+    return sh_mul_checked(groups, plan->attention.topk * spread_row_size(plan) *
+                                      (int64_t)sizeof(float));
+}
+
+/* The farthest hashes that all ranks found for one unit. */
+static int64_t farthest_size(const shoal_plan *plan) {
+    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
+    return sh_mul_checked(plan->over->ranks,
+                          plan->attention.clusters * words * (int64_t)sizeof(uint64_t));
 }
 
 /* Floats that are shared of a unit to find its groups by the keys: rows of keys and of
@@ -51,7 +64,8 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
     own->moving = sh_reserve(work, U, 1);
     own->counts =
         sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
-    own->packet = sh_reserve(work, packet, 1);
+    own->packet =
+        sh_reserve(work, max(packet, max(rows_size(plan), farthest_size(plan))), 1);
     own->packets = sh_reserve(work, sh_mul_checked(P, packet), 1);
     own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
     own->key_counts = sh_reserve(work, U, sizeof(int64_t));
