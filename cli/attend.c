@@ -833,7 +833,8 @@ int attend_command(int count, char **arguments) {
     if (code == EXIT_OK)
         code = read_environment(&job);
     if (code == EXIT_OK)
-        code = ranks_open("attend", &job.ranks);
+        code =
+            ranks_open("attend", "Nothing was written: start the job again", &job.ranks);
     if (code == EXIT_OK && job.threads == 0)
         job.threads = ranks_threads(job.ranks);
     if (code == EXIT_OK)

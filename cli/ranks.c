@@ -16,7 +16,7 @@
     "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR) "." AS_TEXT(SHOAL_VERSION_MINOR)
 
 static struct {
-    const char *command;
+    const char *command, *advice;
     volatile bool ending; /* this rank ends: what happens to others is no news */
     bool agreed;          /* all ranks know that they end */
     void (*close)(shoal_transport *);
@@ -48,10 +48,8 @@ static void lose(void *unused, const char *message) {
     (void)unused;
     if (job.ending)
         return;
-    complain(EXIT_RESOURCES, job.command,
-             "%s; this rank ends too. Nothing is lost but the time since the last "
-             "checkpoint: start the job again with --resume",
-             message);
+    complain(EXIT_RESOURCES, job.command, "%s; this rank ends too. %s", message,
+             job.advice);
     writing_wait();
     _exit(EXIT_RESOURCES);
 }
@@ -103,7 +101,7 @@ static int open_library(const char *command, void *library, shoal_transport **ra
                     *ranks ? (*ranks)->message : "out of memory");
 }
 
-int ranks_open(const char *command, shoal_transport **ranks) {
+int ranks_open(const char *command, const char *advice, shoal_transport **ranks) {
     long size = 0;
     void *library;
     const char *variable = find_launcher(&size);
@@ -111,6 +109,7 @@ int ranks_open(const char *command, shoal_transport **ranks) {
     if (!variable || size == 1)
         return EXIT_OK;
     job.command = command;
+    job.advice = advice;
     int code = load(command, variable, &library);
     if (code == EXIT_OK)
         code = open_library(command, library, ranks);

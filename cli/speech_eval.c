@@ -16,8 +16,6 @@
 #include "speech_model.h"
 #include "speech_score.h"
 
-enum { MOST_ROWS = EVAL_MOST_KINDS + 3 };
-
 typedef struct {
     shoal_edits *each; /* [sequences] */
     shoal_edits sum;
@@ -26,10 +24,7 @@ typedef struct {
 } error_rate;
 
 typedef struct {
-    char name[EVAL_NAME];
-    shoal_attention kind;
-    row_weights weights;
-    bool control;
+    eval_kind as;
     speech_result result;
     double seconds;
     error_rate units, words;
@@ -47,48 +42,29 @@ typedef struct {
     eval_words words;
     shoal_lexicon *lexicon;
     shoal_lfmmi *lfmmi;
-    eval_row rows[MOST_ROWS];
+    eval_row rows[EVAL_MOST_ROWS];
     int count;
 } evaluation;
 
 /* ---- Rows -------------------------------------------------------------------------- */
 
-static int add_row(evaluation *e, const char *spelling, const char *name,
-                   row_weights weights, bool control) {
-    eval_row *row = &e->rows[e->count++];
-    const shoal_status status = shoal_attention_parse(e->context, spelling, &row->kind);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, "eval", e->context);
-    row->weights = weights;
-    row->control = control;
-    if (name)
-        snprintf(row->name, sizeof row->name, "%s", name);
-    else
-        shoal_attention_print(&row->kind, row->name, sizeof row->name);
-    const size_t size = (size_t)e->set.info.utterances + 1;
-    row->units.each = calloc(size, sizeof *row->units.each);
-    row->words.each = calloc(size, sizeof *row->words.each);
-    return row->units.each && row->words.each
-               ? EXIT_OK
-               : complain(EXIT_RESOURCES, "eval", "out of memory");
-}
-
 static int make_rows(evaluation *e) {
-    char trained[EVAL_NAME];
-    int code = EXIT_OK;
-    shoal_attention_print(&e->recogniser.config.model.attention, trained, sizeof trained);
-    if (e->job->kinds == 0)
-        code = add_row(e, trained, NULL, AS_TRAINED, false);
-    for (int i = 0; i < e->job->kinds && code == EXIT_OK; i++)
-        code = add_row(e, e->job->names[i], NULL, AS_TRAINED, false);
-    if (!e->job->controls || code != EXIT_OK)
-        return code;
-    code = add_row(e, "full", "uniform attention", UNIFORM, true);
-    if (code == EXIT_OK)
-        code = add_row(e, "full", "no attention", NO_ATTENTION, true);
-    if (code == EXIT_OK)
-        code = add_row(e, "clustered-1", NULL, AS_TRAINED, true);
-    return code;
+    eval_kind kinds[EVAL_MOST_ROWS];
+    const eval_choice choice = {e->job->kinds, e->job->names, e->job->controls,
+                                &e->recogniser.config.model.attention};
+    const int count = eval_kinds(e->context, &choice, kinds);
+    const size_t size = (size_t)e->set.info.utterances + 1;
+    for (; e->count < count; e->count++) {
+        eval_row *row = &e->rows[e->count];
+        row->as = kinds[e->count];
+        row->units.each = calloc(size, sizeof *row->units.each);
+        row->words.each = calloc(size, sizeof *row->words.each);
+        if (!row->units.each || !row->words.each) {
+            e->count++; /* what there is of it is given back with the others */
+            return complain(EXIT_RESOURCES, "eval", "out of memory");
+        }
+    }
+    return count < 0 ? EXIT_USAGE : EXIT_OK;
 }
 
 /* ---- One row ----------------------------------------------------------------------- */
@@ -118,31 +94,24 @@ static shoal_status run_row(evaluation *e, shoal_model *view, eval_row *row) {
                                       row->words.each + done);
         row->word_seconds += seconds_now() - heard;
         done += e->batch.count;
-        progress_say("%s, %" PRId64 " of %" PRId64, row->name, done, e->set.item_count);
+        progress_say("%s, %" PRId64 " of %" PRId64, row->as.name, done,
+                     e->set.item_count);
     }
     return status;
 }
 
 static int evaluate_row(evaluation *e, eval_row *row) {
     shoal_model *view = NULL;
-    float *values, *kept = NULL;
-    const int64_t size = shoal_model_vectors(e->recogniser.model, &values, NULL);
-    if (row->weights != AS_TRAINED) {
-        kept = malloc(sizeof *kept * (size_t)size);
-        if (!kept)
-            return complain(EXIT_RESOURCES, "eval", "out of memory");
-        memcpy(kept, values, sizeof *kept * (size_t)size);
-        control_clear(e->recogniser.model, row->weights);
-    }
-    shoal_status status = shoal_model_view(e->recogniser.model, &row->kind,
+    control_state control;
+    if (!control_begin(e->recogniser.model, row->as.weights, &control))
+        return complain(EXIT_RESOURCES, "eval", "out of memory");
+    shoal_status status = shoal_model_view(e->recogniser.model, &row->as.kind,
                                            e->recogniser.config.batch,
                                            speech_most_rows(&e->set), &view);
     if (status == SHOAL_OK)
         status = run_row(e, view, row);
     shoal_model_destroy(view);
-    if (kept)
-        memcpy(values, kept, sizeof *kept * (size_t)size);
-    free(kept);
+    control_end(&control);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_BAD_INPUT, "eval", e->context);
@@ -202,7 +171,7 @@ static void print_rate(const error_rate *rate, double seconds, bool first) {
 static void print_rows(const evaluation *e, const char *trained, bool words) {
     int width = 4;
     for (int i = 0; i < e->count; i++) {
-        const int length = (int)strlen(e->rows[i].name);
+        const int length = (int)strlen(e->rows[i].as.name);
         width = length > width ? length : width;
     }
     printf("  %-*s %8s %17s %7s %6s %6s %6s  %s\n", width, "kind",
@@ -210,8 +179,8 @@ static void print_rows(const evaluation *e, const char *trained, bool words) {
            "beyond the first, 95 %");
     for (int i = 0; i < e->count; i++) {
         const eval_row *row = &e->rows[i];
-        const bool same = strcmp(row->name, trained) == 0;
-        printf("%c %-*s", row->control ? '-' : same ? '*' : ' ', width, row->name);
+        const bool same = strcmp(row->as.name, trained) == 0;
+        printf("%c %-*s", row->as.control ? '-' : same ? '*' : ' ', width, row->as.name);
         print_rate(words ? &row->words : &row->units,
                    words ? row->word_seconds : row->seconds, i == 0);
     }
@@ -285,8 +254,8 @@ static json_t *rate_json(const evaluation *e, const error_rate *rate) {
 static json_t *row_json(const evaluation *e, const eval_row *row) {
     json_t *object = rate_json(e, &row->units);
     const double labels = (double)row->result.labels;
-    json_object_set_new(object, "kind", json_string(row->name));
-    json_object_set_new(object, "control", json_boolean(row->control));
+    json_object_set_new(object, "kind", json_string(row->as.name));
+    json_object_set_new(object, "control", json_boolean(row->as.control));
     json_object_set_new(object, "labels", json_integer(row->units.sum.length));
     json_object_set_new(object, "loss",
                         json_number(labels > 0 ? row->result.loss / labels : 0));
@@ -379,7 +348,7 @@ static int tune_words(evaluation *e) {
     int code = open_set(e, e->job->tune, &set);
     if (code == EXIT_OK)
         code = eval_words_tune(&e->words, e->job->tune, &set, &e->recogniser,
-                               &e->rows[0].kind);
+                               &e->rows[0].as.kind);
     speech_close(&set);
     return code;
 }

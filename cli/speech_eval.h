@@ -2,10 +2,9 @@
 #ifndef SHOAL_CLI_SPEECH_EVAL_H
 #define SHOAL_CLI_SPEECH_EVAL_H
 
+#include "controls.h"
 #include "speech_words.h"
 #include "train.h"
-
-enum { EVAL_MOST_KINDS = 32, EVAL_NAME = 128 };
 
 typedef struct {
     const char *path; /* a run or a file */

@@ -13,13 +13,8 @@
 #include "text_run.h"
 #include "text_score.h"
 
-enum { MOST_ROWS = EVAL_MOST_KINDS + 3 };
-
 typedef struct {
-    char name[EVAL_NAME];
-    shoal_attention kind;
-    row_weights weights;
-    bool control;
+    eval_kind as;
     text_result result;
 } eval_row;
 
@@ -28,53 +23,30 @@ typedef struct {
     shoal_context *context;
     text_run run;
     text_dev dev;
-    eval_row rows[MOST_ROWS];
+    eval_row rows[EVAL_MOST_ROWS];
     int count;
 } evaluation;
 
 /* ---- Rows -------------------------------------------------------------------------- */
-
-static int add_row(evaluation *e, const char *spelling, const char *name,
-                   row_weights weights, bool control) {
-    eval_row *row = &e->rows[e->count++];
-    const shoal_status status = shoal_attention_parse(e->context, spelling, &row->kind);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, "eval", e->context);
-    row->weights = weights;
-    row->control = control;
-    if (name)
-        snprintf(row->name, sizeof row->name, "%s", name);
-    else
-        shoal_attention_print(&row->kind, row->name, sizeof row->name);
-    return EXIT_OK;
-}
 
 static void trained_kind(const evaluation *e, char name[EVAL_NAME]) {
     shoal_attention_print(&e->run.config.model.attention, name, EVAL_NAME);
 }
 
 static int make_rows(evaluation *e) {
-    char trained[EVAL_NAME];
-    int code = EXIT_OK;
-    trained_kind(e, trained);
-    if (e->job->kinds == 0)
-        code = add_row(e, trained, NULL, AS_TRAINED, false);
-    for (int i = 0; i < e->job->kinds && code == EXIT_OK; i++)
-        code = add_row(e, e->job->names[i], NULL, AS_TRAINED, false);
-    if (!e->job->controls || code != EXIT_OK)
-        return code;
-    code = add_row(e, "full", "uniform attention", UNIFORM, true);
-    if (code == EXIT_OK)
-        code = add_row(e, "full", "no attention", NO_ATTENTION, true);
-    if (code == EXIT_OK)
-        code = add_row(e, "clustered-1", NULL, AS_TRAINED, true);
-    return code;
+    eval_kind kinds[EVAL_MOST_ROWS];
+    const eval_choice choice = {e->job->kinds, e->job->names, e->job->controls,
+                                &e->run.config.model.attention};
+    const int count = eval_kinds(e->context, &choice, kinds);
+    for (; e->count < count; e->count++)
+        e->rows[e->count].as = kinds[e->count];
+    return count < 0 ? EXIT_USAGE : EXIT_OK;
 }
 
 static int open_view(evaluation *e, const eval_row *row, shoal_model **view) {
     const int64_t batch = e->run.config.batch;
     const shoal_status status =
-        shoal_model_view(e->run.model, &row->kind, batch,
+        shoal_model_view(e->run.model, &row->as.kind, batch,
                          text_set_most_rows(text_dev_set(&e->dev), batch), view);
     return status == SHOAL_OK
                ? EXIT_OK
@@ -83,27 +55,19 @@ static int open_view(evaluation *e, const eval_row *row, shoal_model **view) {
 
 static int evaluate_row(evaluation *e, eval_row *row) {
     shoal_model *view;
-    float *values, *kept = NULL;
-    const int64_t size = shoal_model_vectors(e->run.model, &values, NULL);
+    control_state control;
     int code = open_view(e, row, &view);
     if (code != EXIT_OK)
         return code;
-    if (row->weights != AS_TRAINED) {
-        kept = malloc(sizeof *kept * (size_t)size);
-        if (!kept) {
-            shoal_model_destroy(view);
-            return complain(EXIT_RESOURCES, "eval", "out of memory");
-        }
-        memcpy(kept, values, sizeof *kept * (size_t)size);
-        control_clear(e->run.model, row->weights);
+    if (!control_begin(e->run.model, row->as.weights, &control)) {
+        shoal_model_destroy(view);
+        return complain(EXIT_RESOURCES, "eval", "out of memory");
     }
     const shoal_status status = text_dev_run(&e->dev, e->context, view,
-                                             e->run.config.batch, row->name,
+                                             e->run.config.batch, row->as.name,
                                              &row->result);
     shoal_model_destroy(view);
-    if (kept)
-        memcpy(values, kept, sizeof *kept * (size_t)size);
-    free(kept);
+    control_end(&control);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_BAD_INPUT, "eval", e->context);
@@ -158,10 +122,10 @@ static void print_row(const evaluation *e, const eval_row *row, int width) {
     char trained[EVAL_NAME];
     trained_kind(e, trained);
     printf("%c %-*s %12.4f",
-           row->control                      ? '-'
-           : strcmp(row->name, trained) == 0 ? '*'
-                                             : ' ',
-           width, row->name, row->result.first);
+           row->as.control                      ? '-'
+           : strcmp(row->as.name, trained) == 0 ? '*'
+                                                : ' ',
+           width, row->as.name, row->result.first);
     if (text_dev_second(&e->dev) != METRIC_NONE)
         printf(" %12.4f", row->result.second);
     printf(" %9.2f\n", row->result.seconds);
@@ -172,7 +136,7 @@ static void print_table(const evaluation *e) {
     int width = 4;
     trained_kind(e, trained);
     for (int i = 0; i < e->count; i++) {
-        const int length = (int)strlen(e->rows[i].name);
+        const int length = (int)strlen(e->rows[i].as.name);
         width = length > width ? length : width;
     }
     printf("%s, %s, trained with %s, step %" PRId64 "; dev: %" PRId64
@@ -192,11 +156,11 @@ static void print_table(const evaluation *e) {
 }
 
 static json_t *row_json(const evaluation *e, const eval_row *row) {
-    json_t *object = json_pack("{s:s, s:b, s:o, s:o, s:o}", "kind", row->name, "control",
-                               row->control, metric_names[text_dev_first(&e->dev)],
-                               json_number(row->result.first), "loss",
-                               json_number(row->result.loss), "seconds",
-                               json_number(row->result.seconds));
+    json_t *object =
+        json_pack("{s:s, s:b, s:o, s:o, s:o}", "kind", row->as.name, "control",
+                  row->as.control, metric_names[text_dev_first(&e->dev)],
+                  json_number(row->result.first), "loss", json_number(row->result.loss),
+                  "seconds", json_number(row->result.seconds));
     if (text_dev_second(&e->dev) != METRIC_NONE)
         json_object_set_new(object, metric_names[text_dev_second(&e->dev)],
                             json_number(row->result.second));

@@ -2,7 +2,8 @@
 #ifndef SHOAL_CLI_TEXT_EVAL_H
 #define SHOAL_CLI_TEXT_EVAL_H
 
-#include "speech_eval.h"
+#include "controls.h"
+#include "train.h"
 
 typedef struct {
     const char *path;        /* a run or a file */

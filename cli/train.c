@@ -380,7 +380,10 @@ static int with_task(train_job *job, int count, char **words) {
         train_lfmmi_defaults(job->preset, &job->run.config);
     int code = take_data(job, count, words);
     if (code == EXIT_OK && !job->print_config)
-        code = ranks_open("train", &job->ranks);
+        code = ranks_open("train",
+                          "Nothing is lost but the time since the last checkpoint: "
+                          "start the job again with --resume",
+                          &job->ranks);
     if (code != EXIT_OK)
         return code;
     job->run.config.ranks = job->ranks;

@@ -22,7 +22,7 @@ struct ring_work {
     dense_scratch *threads;
     float *out;               /* [threads][queries of a block][Dv]: what one block gave */
     float *largest, *inverse; /* [threads][queries of a block]: the same */
-    float *delta;             /* [queries] */
+    float *delta;             /* [heads][queries] */
     atomic_int *turns;        /* [blocks of queries] */
 };
 
@@ -60,7 +60,7 @@ void sh_ring_place(shoal_plan *plan, block_layout *work) {
     if (!plan->with_backward)
         return;
     place_pair(&own->grads, plan, work);
-    own->delta = reserve_floats(work, plan->problem.queries, 1);
+    own->delta = reserve_floats(work, spread_units(plan), plan->problem.queries);
     own->turns =
         sh_reserve(work, ceil_divide(plan->problem.queries, block), sizeof(atomic_int));
 }
@@ -262,17 +262,15 @@ static void backward_head(const ring_step *step, int64_t b, int64_t h) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t at = (b * problem->heads + h) * problem->queries;
     const head_view view = sh_view_of(call, b, h);
-    dense_delta_job products = {sh_query_rows(call, gradients->dout, &problem->out, b, h),
-                                sh_query_rows(call, gradients->out, &problem->out, b, h),
-                                view.queries, problem->value_dim, step->own->delta};
     dense_backward_job job = {.keys = block_keys(step, b, h),
                               .n = view.queries,
                               .key_count = keys_of(step->run, step->from, b),
                               .x = view.q,
-                              .dout = products.dout,
+                              .dout = sh_query_rows(call, gradients->dout, &problem->out,
+                                                    b, h),
                               .largest = {step->state.largest + at, 1},
                               .inverse = {step->state.inverse + at, 1},
-                              .delta = {step->own->delta, 1},
+                              .delta = {step->own->delta + at, 1},
                               .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
                               .onto = 1,
                               .turns = step->own->turns,
@@ -280,18 +278,27 @@ static void backward_head(const ring_step *step, int64_t b, int64_t h) {
     const int64_t row = job.keys.k.data - step->own->keys.here;
     job.dk = (row_view){step->own->grads.here + row, job.keys.k.stride};
     job.dv = (row_view){job.dk.data + problem->dim, job.keys.k.stride};
-    if (job.key_count == 0 || job.n == 0)
-        return;
-    sh_dense_delta(&products, step->run->workers);
-    sh_dense_backward(&job, step->run->workers);
+    if (job.key_count > 0 && job.n > 0)
+        sh_dense_backward(&job, step->run->workers);
 }
 
-static void clear_gradients(const attention_call *call) {
+/* Gradients that are added to are 0, and every query has its delta. */
+static void start_gradients(const spread_run *run) {
+    const attention_call *call = run->call;
+    const shoal_gradients *gradients = call->gradients;
     const shoal_problem *problem = &call->plan->problem;
-    for (int64_t u = 0; u < problem->batch * problem->heads; u++) {
+    for (int64_t u = 0; u < spread_units(call->plan); u++) {
         const int64_t b = u / problem->heads, h = u % problem->heads;
-        sh_clear_rows(sh_query_rows(call, call->gradients->dq, &problem->q, b, h), 0,
-                      sh_view_of(call, b, h).query_rows, problem->dim);
+        const head_view view = sh_view_of(call, b, h);
+        dense_delta_job products = {sh_query_rows(call, gradients->dout, &problem->out, b,
+                                                  h),
+                                    sh_query_rows(call, gradients->out, &problem->out, b,
+                                                  h),
+                                    view.queries, problem->value_dim,
+                                    run->own->ring->delta + u * problem->queries};
+        sh_dense_delta(&products, run->workers);
+        sh_clear_rows(sh_query_rows(call, gradients->dq, &problem->q, b, h), 0,
+                      view.query_rows, problem->dim);
     }
     for (int64_t unit = 0; unit < problem->batch * problem->kv_heads; unit++)
         sh_start_kv_head(call, unit);
@@ -306,7 +313,7 @@ shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
         return status;
     struct ring_work *own = run.own->ring;
     ring_step step = first_step(&run);
-    clear_gradients(call);
+    start_gradients(&run);
     copy_block(&run, own->keys.here, 0, input_rows);
     memset(own->grads.here, 0, (size_t)block_bytes(&run, plan->over->rank));
     for (int s = 0; s < ranks && !run.failed; s++) {

@@ -45,6 +45,7 @@ spread_work *sh_spread_place_ranges(shoal_plan *plan, block_layout *work) {
     *own = (spread_work){0};
     own->mine = sh_reserve(work, 2 + 2 * B, sizeof(int64_t));
     own->all = sh_reserve(work, sh_mul_checked(P, 2 + 2 * B), sizeof(int64_t));
+    own->first_keys = sh_reserve(work, sh_mul_checked(P + 1, B), sizeof(int64_t));
     own->ranges = sh_reserve(work, B, sizeof *own->ranges);
     own->sizes = sh_reserve(work, 2 * P, sizeof(int64_t));
     return plan->spread;
@@ -116,11 +117,13 @@ static shoal_status find_ranges(spread_run *run) {
         spread_range range = {0};
         for (int p = 0; p < run->over->ranks; p++) {
             const int64_t *theirs = own->all + p * numbers + 2 + 2 * b;
+            own->first_keys[p * B + b] = range.keys;
             range.first_query += p < run->over->rank ? theirs[0] : 0;
-            range.first_key += p < run->over->rank ? theirs[1] : 0;
             range.queries += theirs[0];
             range.keys += theirs[1];
         }
+        own->first_keys[run->over->ranks * B + b] = range.keys;
+        range.first_key = own->first_keys[run->over->rank * B + b];
         own->ranges[b] = range;
         if (range.queries > INT32_MAX || range.keys > INT32_MAX)
             return sh_fail(run->call->plan->context, SHOAL_INVALID,
@@ -220,11 +223,12 @@ static void reseed(spread_run *run) {
     for (int64_t u = 0; u < U; u++) {
         kmeans_pass *pass = &own->passes[u];
         const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
+        if (empty == 0)
+            continue;
         const int found =
-            empty ? sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty)
-                  : 0;
+            sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty);
         memset(mine + wanted * words, 0, sizeof *mine * (size_t)(empty * words));
-        memcpy(mine + wanted * words, pass->work ? pass->work->farthest : mine,
+        memcpy(mine + wanted * words, pass->work->farthest,
                sizeof *mine * (size_t)(found * words));
         wanted += empty;
     }
@@ -586,15 +590,6 @@ static void collect_keys(spread_run *run, int64_t u) {
     }
 }
 
-/* The first key of sequence b that rank p has. */
-static int64_t first_key_of(const spread_run *run, int64_t b, int p) {
-    const int64_t numbers = 2 + 2 * run->call->plan->problem.batch;
-    int64_t first = 0;
-    for (int q = 0; q < p; q++)
-        first += run->own->all[q * numbers + 3 + 2 * b];
-    return first;
-}
-
 /* How many of n ascending keys are below `key`. */
 static int64_t count_below(const int32_t *keys, int64_t n, int64_t key) {
     int64_t low = 0, high = n;
@@ -612,8 +607,9 @@ static int64_t count_below(const int32_t *keys, int64_t n, int64_t key) {
 int64_t sh_spread_keys_before(const spread_run *run, int64_t u, int p) {
     const shoal_plan *plan = run->call->plan;
     const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
-    return count_below(run->own->keys + u * most, run->own->key_counts[u],
-                       first_key_of(run, u / plan->problem.heads, p));
+    return count_below(
+        run->own->keys + u * most, run->own->key_counts[u],
+        run->own->first_keys[p * plan->problem.batch + u / plan->problem.heads]);
 }
 
 void sh_spread_count_rows(spread_run *run) {
@@ -632,21 +628,20 @@ void sh_spread_count_rows(spread_run *run) {
 /* Which row each top key of unit u is. */
 static void find_places(const spread_run *run, int64_t u, int32_t *places) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), C = plan->attention.clusters;
-    const int64_t k = plan->attention.topk;
+    const int64_t U = spread_units(plan),
+                  all = plan->attention.clusters * (int64_t)plan->attention.topk;
     const spread_work *own = run->own;
     const int32_t *top = own->heads[u].state.top_keys;
-    for (int64_t i = 0; i < C * k; i++) {
-        places[i] = -1;
-        if (top[i] < 0)
-            continue;
-        const int64_t at = count_below(own->keys + u * C * k, own->key_counts[u], top[i]);
-        int p = 0;
-        while (sh_spread_keys_before(run, u, p + 1) <= at)
-            p++;
-        places[i] =
-            (int32_t)(own->row_starts[p * U + u] + at - sh_spread_keys_before(run, u, p));
-    }
+    uint64_t *rows = own->sorted; /* of the different keys, ascending */
+    for (int p = 0; p < run->over->ranks; p++)
+        for (int64_t row = own->row_starts[p * U + u];
+             row < own->row_starts[p * U + u + 1]; row++)
+            *rows++ = (uint64_t)row;
+    for (int64_t i = 0; i < all; i++)
+        places[i] = top[i] < 0
+                        ? -1
+                        : (int32_t)own->sorted[count_below(own->keys + u * all,
+                                                           own->key_counts[u], top[i])];
 }
 
 void sh_spread_use_rows(spread_run *run, const spread_state *state) {

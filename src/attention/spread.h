@@ -26,6 +26,7 @@ typedef struct spread_work {
        many queries and keys it has. */
     int64_t *mine;          /* [2 + 2 batch] */
     int64_t *all;           /* [P][2 + 2 batch] */
+    int64_t *first_keys;    /* [P + 1][batch]: where the keys of rank p begin */
     spread_range *ranges;   /* [batch] */
     int64_t *sizes;         /* [2 P]: bytes, for the transport */
     clustered_head *heads;  /* [U] */

@@ -156,27 +156,8 @@ expect "other data" 3 "the checkpoint has data = " shoal train glue RTE --data c
 
 # ---- Killed at any moment --------------------------------------------------------------
 train straight "${small[@]}" --epochs 3 >/dev/null
-kills=0
-mkdir killed && touch killed/log.jsonl
-for ((i = 0; i < 60; i++)); do
-    before=$(wc -l <killed/log.jsonl)
-    "$program" train glue RTE --data glue --model "$models/roberta" --batch 8 \
-        --out killed --learning-rate 0.003 "${small[@]}" --epochs 3 --resume \
-        --save-seconds 0 >out 2>&1 &
-    pid=$!
-    for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
-        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] || break
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.005
-    done
-    sleep "0.0$((RANDOM % 20 + 10))"
-    if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
-    wait $pid 2>/dev/null
-    code=$?
-    [ $code = 137 ] || break
-done
-report "killed and resumed to the end ($kills times)" \
-    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
+killed_to_the_end 60 "$program" train glue RTE --data glue --model "$models/roberta" \
+    --batch 8 --learning-rate 0.003 "${small[@]}" --epochs 3
 report "the curve of the killed one" \
     "$(diff <(curve straight) <(curve killed) | head -5)"
 report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"

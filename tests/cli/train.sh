@@ -104,27 +104,8 @@ report "makes none of them" "$([ -e new ] && echo "new is there")"
 
 # ---- Killed at any moment --------------------------------------------------------------
 train straight --steps 60 --attention clustered-3 >/dev/null
-kills=0
-mkdir killed && touch killed/log.jsonl
-for ((i = 0; i < 100; i++)); do
-    before=$(wc -l <killed/log.jsonl)
-    "$program" train copy "${small[@]}" --out killed --steps 60 --attention clustered-3 \
-        --resume --save-seconds 0 >out 2>&1 &
-    pid=$!
-    # Until it has written something new, or earlier, and a moment more.
-    for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
-        [ "$(wc -l <killed/log.jsonl)" -le "$before" ] || break
-        kill -0 $pid 2>/dev/null || break
-        sleep 0.005
-    done
-    sleep "0.0$((RANDOM % 40 + 10))"
-    if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
-    wait $pid 2>/dev/null
-    code=$?
-    [ $code = 137 ] || break
-done
-report "killed and resumed to the end ($kills times)" \
-    "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
+killed_to_the_end 100 "$program" train copy "${small[@]}" --steps 60 \
+    --attention clustered-3
 same_curve "the curve of the killed one" straight killed
 touch killed/.shoal-999999999-0.tmp
 shoal train copy --resume --out killed >/dev/null

@@ -53,6 +53,32 @@ expect() {
     report "$name" "${problem:+$(echo "$problem"; head -n 9 err out)}"
 }
 
+# killed_to_the_end MOST COMMAND...: a training in the folder `killed`, which goes on by
+# --resume, killed at some moment again and again until it comes to its end.
+killed_to_the_end() {
+    local most=$1 kills=0 code=1 before pid
+    shift
+    mkdir killed && touch killed/log.jsonl
+    for ((i = 0; i < most; i++)); do
+        before=$(wc -l <killed/log.jsonl)
+        "$@" --out killed --resume --save-seconds 0 >out 2>&1 &
+        pid=$!
+        # Until it has written something new, or earlier, and a moment more.
+        for ((j = 0; j < 1000 && RANDOM % 50; j++)); do
+            [ "$(wc -l <killed/log.jsonl)" -le "$before" ] || break
+            kill -0 $pid 2>/dev/null || break
+            sleep 0.005
+        done
+        sleep "0.0$((RANDOM % 30 + 10))"
+        if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
+        wait $pid 2>/dev/null
+        code=$?
+        [ $code = 137 ] || break
+    done
+    report "killed and resumed to the end ($kills times)" \
+        "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
+}
+
 # tools <<'PYTHON': functions of the script's own beside those of tools.py, for
 # tool FUNCTION ARGUMENT...
 tools() {
