@@ -34,7 +34,8 @@ const command_help plot_help =
      "plot LOG... -o FILE | plot DIR",
      "Draws logs of shoal train (the files, or the folders that hold them; up to 7):\n"
      "loss and accuracy against steps. Lines are training, in means over neighbouring\n"
-     "steps; markers are validation. DIR, the folder of a shoal repro speech, gets its\n"
+     "steps; markers are validation. DIR, the folder of a shoal repro speech or lf-mmi, "
+     "gets its\n"
      "pictures: errors and losses against hours, and the matrix of kinds.\n",
      rows,
      NULL,

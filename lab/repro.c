@@ -106,30 +106,31 @@ static const option_row rows[] =
      {"kinds", 0, "KINDS",
       "kinds of attention (default: full, clustered and i-clustered at\n"
       "15, 30, 60 and 100 clusters, lsh at 1, 4, 8 and 16 rounds);\n"
-      "of speech cells: also KIND@LAYERS, and CELL+KIND, which goes on\n"
-      "more slowly (default: " SPEECH_SHOWN_KINDS ")",
+      "of speech and lf-mmi cells: also KIND@LAYERS, and CELL+KIND,\n"
+      "which goes on more slowly (default: " SPEECH_SHOWN_KINDS ")",
       TAKEN_BY(take_kinds)},
      {"model", 'm', "DIR", "text: Hugging Face folder of a BERT or RoBERTa",
       SETS_TEXT(repro_job, model)},
      {"tasks", 0, "LIST", "text: tasks of GLUE, and SQuAD (default: all but MNLI)",
       TAKEN_BY(take_tasks)},
-     {"only", 0, "CELLS", "speech: train these of them now", TAKEN_BY(take_only)},
+     {"only", 0, "CELLS", "speech, lf-mmi: train these of them now", TAKEN_BY(take_only)},
      {"evaluate", 0, "KINDS",
-      "speech, text: rows of the matrix (default: the paper's, and shoal)",
+      "speech, lf-mmi, text: rows of the matrix (default: the paper's, and\nshoal)",
       TAKEN_BY(take_tested)},
      {"minutes", 0, "M",
-      "speech: every cell is trained for so long, and for all epochs;\n"
-      "0: for the epochs alone (default: 40)",
+      "speech, lf-mmi: every cell is trained for so long, and for all\n"
+      "epochs; 0: for the epochs alone (default: 40)",
       TAKEN_BY(take_minutes)},
+     WORDS_ROWS(repro_job, words, ""),
      {"labels", 0, "FILE", "speech: the file of transcripts (default: text)",
       TAKEN_BY(take_field)},
-     {"join", 0, "SECONDS", "speech: as in shoal train (default: 60)",
+     {"join", 0, "SECONDS", "speech, lf-mmi: as in shoal train (default: 60)",
       TAKEN_BY(take_field)},
      {"epochs", 0, "N",
-      "times through the data (default: 15 for speech; text: as in\n"
-      "shoal train)",
+      "times through the data (default: 15 for speech and lf-mmi; text: as\n"
+      "in shoal train)",
       TAKEN_BY(take_field)},
-     {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
+     {"cache", 0, "DIR", "speech, lf-mmi: folder for features, as in shoal train",
       SETS_TEXT(repro_job, cache)},
      {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
       SETS_FLAG(repro_job, skip_bad)},
@@ -159,7 +160,7 @@ static const option_row rows[] =
 
 const command_help repro_help =
     {"repro",
-     "repro copy|speech DATA|text DATA --out DIR [options]",
+     "repro copy|speech DATA|lf-mmi DATA|text DATA --out DIR [options]",
      "copy, the paper's masked copy experiment: a transformer is trained for every kind "
      "of\n"
      "attention and every length, the shortest sequences first. A cell ends after all\n"
@@ -170,15 +171,19 @@ const command_help repro_help =
      "train): a recogniser for every cell; the best on dev, after the epochs and after\n"
      "the minutes, is evaluated on test with its own kind, with the controls of shoal\n"
      "eval, and with every other kind that its weights can do with.\n\n"
+     "lf-mmi, its other speech table: the same by lattice-free MMI, from words and the\n"
+     "--lexicon that has their phones, and evaluated by words too, with the language\n"
+     "model of --lm, whose weight and insertion are tuned on dev for each cell, unless\n"
+     "both are given.\n\n"
      "text, its table of GLUE and SQuAD on DATA (folders glue and squad): the model of\n"
      "--model is fine-tuned on each task with the kind of --kinds (default: full), and\n"
      "evaluated on dev with each kind of --evaluate and with the controls.\n",
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"
      "processes may work on one folder: each takes cells that nobody is training.\n"
-     "Pictures are put into DIR, of speech also tables.md and results.json, of text\n"
-     "table.md and results.json.\n",
-     "copy|speech|text DIR"};
+     "Pictures are put into DIR, of speech and lf-mmi also tables.md and\n"
+     "results.json, of text table.md and results.json.\n",
+     "copy|speech|lf-mmi|text DIR"};
 
 /* ---- The command --------------------------------------------------------------- */
 
@@ -240,28 +245,36 @@ static int end(const repro_job *job, int code) {
     return 128 + stop_signal();
 }
 
-static int run(repro_job *job, int count, char **words) {
-    const bool speech = count > 0 && strcmp(words[0], "speech") == 0;
-    const bool text = count > 0 && strcmp(words[0], "text") == 0, data = speech || text;
-    if (count != 1 + data || (!data && strcmp(words[0], "copy") != 0))
-        return complain(EXIT_USAGE, "repro", "%s; usage: shoal %s",
-                        count == 0 ? "no experiment was given"
-                        : speech   ? "speech needs one data folder"
-                        : text     ? "text needs one data folder"
-                                   : "the experiments are copy, speech and text",
-                        repro_help.usage);
+static const struct {
+    const char *name, *kinds, *tested; /* by default */
+    bool data;                         /* a folder follows */
+    int (*work)(repro_job *job);
+} experiments[] = {{"copy", DEFAULT_KINDS, "full", false, work_on_copy},
+                   {"speech", SPEECH_KINDS, SPEECH_TESTED, true, work_on_speech},
+                   {"lf-mmi", LFMMI_KINDS, LFMMI_TESTED, true, work_on_speech},
+                   {"text", "full", TEXT_TESTED, true, work_on_text}};
+enum { EXPERIMENTS = sizeof experiments / sizeof *experiments };
+
+static int run(repro_job *job, int which, const char *data) {
     if (!job->folder)
         return complain(EXIT_USAGE, "repro", "no folder was given; usage: shoal %s",
                         repro_help.usage);
+    job->experiment = experiments[which].name;
+    job->data = data;
+    if (job->kind_count == 0)
+        take_kinds(job, "kinds", experiments[which].kinds);
+    if (job->tested_count == 0)
+        take_tested(job, "evaluate", experiments[which].tested);
+    if (job->task_count == 0)
+        take_tasks(job, "tasks", TEXT_TASKS);
+    if (job->length_count == 0)
+        take_lengths(job, "lengths", DEFAULT_LENGTHS);
     int code = open_context("repro", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)
         return code;
     if (!job->show)
         watch_stop();
-    job->data = data ? words[1] : NULL;
-    code = end(job, text     ? work_on_text(job)
-                    : speech ? work_on_speech(job)
-                             : work_on_copy(job));
+    code = end(job, experiments[which].work(job));
     json_decref(job->results);
     shoal_context_destroy(job->context);
     return code;
@@ -274,15 +287,21 @@ int repro_command(int count, char **arguments) {
     const int ended = take_options(&repro_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    const bool speech = optind < count && strcmp(arguments[optind], "speech") == 0;
-    const bool text = optind < count && strcmp(arguments[optind], "text") == 0;
-    if (job.kind_count == 0)
-        take_kinds(&job, "kinds", speech ? SPEECH_KINDS : text ? "full" : DEFAULT_KINDS);
-    if (job.tested_count == 0)
-        take_tested(&job, "evaluate", text ? TEXT_TESTED : SPEECH_TESTED);
-    if (job.task_count == 0)
-        take_tasks(&job, "tasks", TEXT_TASKS);
-    if (job.length_count == 0)
-        take_lengths(&job, "lengths", DEFAULT_LENGTHS);
-    return run(&job, count - optind, arguments + optind);
+    const int words = count - optind;
+    if (words == 0)
+        return complain(EXIT_USAGE, "repro", "no experiment was given; usage: shoal %s",
+                        repro_help.usage);
+    for (int i = 0; i < EXPERIMENTS; i++) {
+        if (strcmp(experiments[i].name, arguments[optind]) != 0)
+            continue;
+        if (words == 1 + experiments[i].data)
+            return run(&job, i, experiments[i].data ? arguments[optind + 1] : NULL);
+        return complain(EXIT_USAGE, "repro", "%s needs %s; usage: shoal %s",
+                        experiments[i].name,
+                        experiments[i].data ? "one data folder" : "no other word",
+                        repro_help.usage);
+    }
+    return complain(EXIT_USAGE, "repro",
+                    "the experiments are copy, speech, lf-mmi and text; usage: shoal %s",
+                    repro_help.usage);
 }

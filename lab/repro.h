@@ -1,10 +1,11 @@
 /* shoal repro, in files: the command line (repro.c); the masked copy (repro_copy.c) with
-   its heatmaps (repro_copy_plot.c); speech: cells and their training (repro_speech.c),
-   tables and JSON (repro_speech_report.c), pictures (repro_speech_plot.c); text
-   (repro_text.c). */
+   its heatmaps (repro_copy_plot.c); speech and lf-mmi: cells and their training
+   (repro_speech.c), the paper's figures (repro_speech_paper.c), tables
+   (repro_speech_report.c), pictures (repro_speech_plot.c); text (repro_text.c). */
 #ifndef SHOAL_LAB_REPRO_H
 #define SHOAL_LAB_REPRO_H
 
+#include "speech_words.h"
 #include "train.h"
 
 enum {
@@ -19,6 +20,7 @@ enum {
 
 typedef struct {
     /* What was asked for. */
+    const char *experiment;
     char kinds[REPRO_KINDS][REPRO_NAME]; /* speech: of cells, see repro_speech.h */
     int kind_count;
     int64_t lengths[REPRO_LENGTHS]; /* growing */
@@ -27,8 +29,9 @@ typedef struct {
     int64_t threads, save_seconds;
     train_settings settings; /* of every cell */
     bool show, json, markdown;
-    /* Of speech. */
+    /* Of speech and lf-mmi. */
     const char *data, *cache;
+    words_options words;
     bool skip_bad;
     double minutes; /* of a cell's training */
     char only[REPRO_KINDS][REPRO_NAME], tested[REPRO_TESTED][REPRO_NAME];

@@ -1,4 +1,5 @@
-/* The cells of shoal repro speech: what they are, their training, their results. */
+/* The cells of shoal repro speech and lf-mmi: what they are, their training, their
+   results. */
 #define _GNU_SOURCE
 #include "repro_speech.h"
 
@@ -125,10 +126,13 @@ static void go_on_slowly(train_config *config) {
 }
 
 /* All fields are given, so that a checkpoint of other settings is refused. */
-static int cell_config(const repro_job *job, const speech_cell *cell, bool endless,
-                       train_settings *settings, train_config *config) {
+static int cell_config(const repro_job *job, const speech_grid *grid,
+                       const speech_cell *cell, bool endless, train_settings *settings,
+                       train_config *config) {
     char layers[24];
     train_defaults("speech", config, NULL);
+    if (grid->experiment->loss == SPEECH_LFMMI)
+        train_lfmmi_defaults(NULL, config);
     *settings = (train_settings){.command = "repro"};
     int code = EXIT_OK;
     for (size_t i = 0; i < sizeof grid_fields / sizeof *grid_fields; i++)
@@ -152,6 +156,7 @@ static int cell_config(const repro_job *job, const speech_cell *cell, bool endle
     config->folder = job->data;
     config->cache = job->cache;
     config->skip_bad = job->skip_bad;
+    config->lexicon = job->words.lexicon;
     return code;
 }
 
@@ -162,21 +167,25 @@ static bool takes_queries_as_keys(const char *kind) {
 }
 
 /* The best model with its own kind first; after all epochs also with the others that its
-   weights can do with. */
+   weights can do with. The weights of words are tuned on dev unless both are given. */
 static int evaluate_cell(const repro_job *job, const speech_grid *grid,
                          const speech_cell *cell, bool others, json_t **object) {
     static char names[EVAL_MOST_KINDS][EVAL_NAME];
-    char test[TRAIN_PATH], folder[TRAIN_PATH];
+    char test[TRAIN_PATH], dev[TRAIN_PATH], folder[TRAIN_PATH];
+    const bool tunes = job->words.lm && !(job->words.lm_weight && job->words.insertion);
     speech_eval_job eval = {.path = folder,
                             .data = test,
                             .cache = job->cache,
                             .skip_bad = job->skip_bad,
                             .controls = true,
+                            .words = job->words,
+                            .tune = tunes ? dev : NULL,
                             .join = -1,
                             .names = names,
                             .object = object};
     const bool shares = takes_queries_as_keys(cell->kind);
     if (!train_path("repro", test, job->data, "test") ||
+        !train_path("repro", dev, job->data, "dev") ||
         !cell_path(job->folder, cell->name, "", folder))
         return EXIT_USAGE;
     snprintf(names[eval.kinds++], EVAL_NAME, "%s", cell->kind);
@@ -241,8 +250,9 @@ static int note_result(const repro_job *job, const speech_grid *grid, speech_cel
 static int check_result(const speech_cell *cell, const train_config *config) {
     json_t *wanted = train_config_json(config);
     const json_t *had = json_object_get(cell->result, "config");
-    static const char *const compared[] = {"epochs", "join", "layers", "learning_rate",
-                                           "seed",   "hop",  "labels", "heads"};
+    static const char *const compared[] = {"loss",   "epochs", "join",
+                                           "layers", "hop",    "seed",
+                                           "labels", "heads",  "learning_rate"};
     int code = EXIT_OK;
     for (size_t i = 0; i < sizeof compared / sizeof *compared && code == EXIT_OK; i++) {
         const json_t *a = json_object_get(wanted, compared[i]);
@@ -281,7 +291,7 @@ static int train_on(repro_job *job, const speech_grid *grid, speech_cell *cell,
     char folder[TRAIN_PATH], label[64];
     train_config config;
     const bool endless = has(cell, "epochs");
-    int code = cell_config(job, cell, endless, &settings, &config);
+    int code = cell_config(job, grid, cell, endless, &settings, &config);
     if (code == EXIT_OK && cell->result)
         code = check_result(cell, &config);
     const bool minutes = lacks_minutes(job, cell, &config);
@@ -353,10 +363,10 @@ static int write_results(const repro_job *job, const speech_grid *grid) {
                                         grid->cells[i].result));
     for (int i = 0; i < grid->tested_count; i++)
         json_array_append_new(tested, json_string(grid->tested[i]));
-    json_t *object = json_pack("{s:s, s:s, s:o, s:o, s:o}", "experiment", "speech",
-                               "shoal", shoal_version(), "minutes",
-                               json_number(job->minutes), "evaluate", tested, "cells",
-                               cells);
+    json_t *object = json_pack("{s:s, s:s, s:o, s:o, s:o}", "experiment",
+                               grid->experiment->name, "shoal", shoal_version(),
+                               "minutes", json_number(job->minutes), "evaluate", tested,
+                               "cells", cells);
     const int code = train_path("repro", path, job->folder, REPRO_RESULTS)
                          ? repro_write_json(path, object)
                          : EXIT_USAGE;
@@ -394,8 +404,32 @@ static int work(repro_job *job, speech_grid *grid) {
     return code == EXIT_OK ? report(job) : code;
 }
 
+/* Before the first training. */
+static int check_words(const repro_job *job, const speech_experiment *experiment) {
+    const words_options *words = &job->words;
+    const bool lfmmi = experiment->loss == SPEECH_LFMMI;
+    const char *loss = settings_find(&job->settings, "loss");
+    if (loss && (strcmp(loss, "lf-mmi") == 0) != lfmmi)
+        return complain(EXIT_USAGE, "repro",
+                        "the loss of %s is not %s; use shoal repro %s", experiment->name,
+                        loss, lfmmi ? "speech" : "lf-mmi");
+    if (job->show || (words->lexicon && words->lm))
+        return EXIT_OK;
+    const bool some = words->lexicon || words->lm || words->beam || words->lm_weight ||
+                      words->insertion || words->unknown || words->tokens > 0;
+    return some || lfmmi ? complain(EXIT_USAGE, "repro",
+                                    "words need both --lexicon and --lm; Debian's "
+                                    "package pocketsphinx-en-us has English ones")
+                         : EXIT_OK;
+}
+
 int repro_speech(repro_job *job) {
-    speech_grid grid = {.cells = calloc(REPRO_KINDS, sizeof *grid.cells)};
+    const speech_experiment *experiment = speech_experiment_find(job->experiment);
+    const int wrong = check_words(job, experiment);
+    if (wrong != EXIT_OK)
+        return wrong;
+    speech_grid grid = {.experiment = experiment,
+                        .cells = calloc(REPRO_KINDS, sizeof *grid.cells)};
     if (!grid.cells)
         return complain(EXIT_RESOURCES, "repro", "out of memory");
     const int code = work(job, &grid);
@@ -441,8 +475,10 @@ int speech_grid_read(const char *command, const char *folder, speech_grid *grid)
     size_t i;
     int code = object ? EXIT_OK : EXIT_BAD_INPUT;
     const char *what = json_string_value(json_object_get(object, "experiment"));
-    if (code == EXIT_OK && (!what || strcmp(what, "speech") != 0))
-        code = complain(EXIT_BAD_INPUT, command, "%s: is not of repro speech", path);
+    grid->experiment = speech_experiment_find(what ? what : "");
+    if (code == EXIT_OK && !grid->experiment)
+        code = complain(EXIT_BAD_INPUT, command, "%s: is not of repro speech or lf-mmi",
+                        path);
     json_array_foreach(json_object_get(object, "evaluate"), i, one) {
         const char *kind = json_string_value(one);
         if (kind && grid->tested_count < REPRO_TESTED)
@@ -473,16 +509,26 @@ double speech_number(const speech_cell *cell, const char *when, const char *fiel
 }
 
 double speech_tested(const speech_cell *cell, const char *when, const char *kind,
-                     const char *field) {
+                     speech_measure measure, const char *field) {
     const json_t *test = json_object_get(json_object_get(cell->result, when), "test");
     const json_t *rows = json_object_get(test, "kinds");
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const char *name = json_string_value(json_object_get(row, "kind"));
         if (!kind || (name && strcmp(name, kind) == 0))
-            return number_at(row, field);
+            return number_at(measure == OF_WORDS ? json_object_get(row, "words") : row,
+                             field);
     }
     return NAN;
+}
+
+bool speech_has_words(const speech_grid *grid) {
+    for (int i = 0; i < grid->count; i++)
+        for (int k = 0; k < 2; k++)
+            if (isfinite(speech_tested(&grid->cells[i], k ? "minutes" : "epochs", NULL,
+                                       OF_WORDS, "error_rate")))
+                return true;
+    return false;
 }
 
 double speech_hours(const speech_grid *grid, const speech_cell *cell, const char *when) {

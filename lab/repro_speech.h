@@ -1,4 +1,5 @@
-/* shoal repro speech: a grid of recognisers. A cell is a kind of attention, at a depth of
+/* shoal repro speech, by CTC, and lf-mmi, by that loss and with words: a grid of
+   recognisers. A cell is a kind of attention, at a depth of
    its own where "@LAYERS" follows; "CELL+KIND" goes on with the weights of another cell,
    with a fresh optimizer at a lower rate.
 
@@ -19,14 +20,57 @@
 #include "repro.h"
 
 #define SPEECH_SHOWN_KINDS                                                               \
-    "the paper's, shared-full, shoal; full and\n"                                        \
-    "i-clustered-100 @2; two of 100 clusters go on with 200"
+    "the paper's, shoal;\n"                                                              \
+    "of speech also shared-full; full and i-clustered-100 of fewer\n"                    \
+    "layers; two of 100 clusters go on with 200"
 #define SPEECH_KINDS                                                                     \
     "full,shared-full,clustered-100,i-clustered-100,shoal,lsh-1,lsh-4,full@2,"           \
     "i-clustered-100@2,clustered-100+clustered-200,i-clustered-100+i-clustered-200"
 #define SPEECH_TESTED                                                                    \
     "full,shared-full,lsh-1,lsh-4,clustered-100,clustered-200,i-clustered-100,"          \
     "i-clustered-200,oracle-top-32,shoal"
+
+#define LFMMI_KINDS                                                                      \
+    "full,clustered-100,i-clustered-100,shoal-100,full@1,i-clustered-100@1,"             \
+    "clustered-100+clustered-200,i-clustered-100+i-clustered-200"
+#define LFMMI_TESTED                                                                     \
+    "full,clustered-100,clustered-200,i-clustered-100,i-clustered-200,oracle-top-32,"    \
+    "shoal-100"
+
+/* ---- What the paper has (repro_speech_paper.c) ------------------------------------- */
+
+/* Errors of units, the labels or phones; or of words. */
+typedef enum { OF_UNITS, OF_WORDS } speech_measure;
+
+typedef struct {
+    const char *kind;             /* NULL: the end */
+    double error, seconds, hours; /* %, per epoch, until it converged */
+} paper_row;
+
+enum { PAPER_TRAINED = 6 };
+
+typedef struct {
+    const char *kind;             /* evaluated with; NULL: the end */
+    double errors[PAPER_TRAINED]; /* 0: none */
+} paper_tested;
+
+typedef struct {
+    const char *name; /* on the command line and in results.json */
+    speech_loss loss;
+    speech_measure measure; /* what the paper counts */
+    const char *loss_label;
+    const paper_row *paper;
+    const char *const *trained; /* [PAPER_TRAINED] columns of its matrix; NULL: none */
+    const paper_tested *tested; /* rows */
+} speech_experiment;
+
+const speech_experiment *speech_experiment_find(const char *name); /* or NULL */
+const paper_row *paper_find(const speech_experiment *experiment, const char *kind);
+/* 0: there is none. */
+double paper_error(const speech_experiment *experiment, const char *evaluated,
+                   const char *trained);
+
+/* ---- The grid ---------------------------------------------------------------------- */
 
 typedef struct {
     char name[REPRO_NAME]; /* as it is spelled, the kind in its shortest spelling */
@@ -37,6 +81,7 @@ typedef struct {
 } speech_cell;
 
 typedef struct {
+    const speech_experiment *experiment;
     char folder[TRAIN_PATH];
     speech_cell *cells; /* [REPRO_KINDS] */
     int count;
@@ -52,7 +97,9 @@ void speech_grid_free(speech_grid *grid);
 double speech_number(const speech_cell *cell, const char *when, const char *field);
 /* The same of its evaluation with a kind; kind NULL: its own. */
 double speech_tested(const speech_cell *cell, const char *when, const char *kind,
-                     const char *field);
+                     speech_measure measure, const char *field);
+/* Whether a cell was evaluated by words. */
+bool speech_has_words(const speech_grid *grid);
 /* Hours of training at that time, those of the cell it began with included. */
 double speech_hours(const speech_grid *grid, const speech_cell *cell, const char *when);
 

@@ -1,5 +1,5 @@
-/* The pictures of shoal repro speech: errors and losses against hours, and the matrix of
-   kinds to train and to evaluate with. */
+/* The pictures of shoal repro speech and lf-mmi: errors and losses against hours, and the
+   matrix of kinds to train and to evaluate with. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,28 +55,36 @@ static int write_figure(const char *command, const speech_grid *grid, const char
 
 /* ---- Errors ------------------------------------------------------------------------ */
 
+typedef struct {
+    double hours[MOST_POINTS], errors[MOST_POINTS];
+    plot_series series[MOST_POINTS];
+    int count;
+} point_list;
+
 /* Test's error of every cell against its hours: after the epochs filled, after the
    minutes hollow. */
-static int add_points(const speech_grid *grid, plot_series *series) {
+static void add_points(const speech_grid *grid, speech_measure measure,
+                       point_list *list) {
     static const char *const times[] = {"epochs", "minutes"};
     static const bool hollow[] = {false, true};
-    static double hours[MOST_POINTS], errors[MOST_POINTS];
-    int count = 0;
+    list->count = 0;
     for (int i = 0; i < grid->count; i++)
         for (int k = 0; k < 2; k++) {
-            hours[count] = speech_hours(grid, &grid->cells[i], times[k]);
-            errors[count] = speech_tested(&grid->cells[i], times[k], NULL, "error_rate");
-            if (!isfinite(hours[count]) || !isfinite(errors[count]))
+            const speech_cell *cell = &grid->cells[i];
+            double *hours = &list->hours[list->count];
+            double *error = &list->errors[list->count];
+            *hours = speech_hours(grid, cell, times[k]);
+            *error = speech_tested(cell, times[k], NULL, measure, "error_rate");
+            if (!isfinite(*hours) || !isfinite(*error))
                 continue;
-            series[count] = (plot_series){.x = &hours[count],
-                                          .y = &errors[count],
-                                          .count = 1,
-                                          .colour = i % PLOT_COLOURS,
-                                          .marker = (plot_marker)(i / PLOT_COLOURS),
-                                          .hollow = &hollow[k]};
-            count++;
+            list->series[list->count++] =
+                (plot_series){.x = hours,
+                              .y = error,
+                              .count = 1,
+                              .colour = i % PLOT_COLOURS,
+                              .marker = (plot_marker)(i / PLOT_COLOURS),
+                              .hollow = &hollow[k]};
         }
-    return count;
 }
 
 /* The curves show what is right; twice gives them back. */
@@ -88,17 +96,24 @@ static void turn_to_errors(const speech_grid *grid) {
     }
 }
 
+/* dev, test, and where words were found those of test. */
 static int draw_errors(const char *command, const speech_grid *grid) {
-    plot_series curves[REPRO_KINDS], points[MOST_POINTS];
+    static point_list units, words;
+    plot_series curves[REPRO_KINDS];
     turn_to_errors(grid);
     const int count = add_curves(grid, CURVE_VALIDATION_ACCURACY, true, curves);
-    const int finished = add_points(grid, points);
+    add_points(grid, OF_UNITS, &units);
+    add_points(grid, OF_WORDS, &words);
     const plot_axis hours = {.label = "hours of training"};
     const plot_axis error = {.label = "error rate, %"};
+    const plot_axis wrong = {.label = "words wrong, %"};
     const plot_chart charts[] = {{"dev", hours, error, curves, count, NULL, 0},
-                                 {"test", hours, error, points, finished, NULL, 0}};
+                                 {"test", hours, error, units.series, units.count, NULL,
+                                  0},
+                                 {"test, words", hours, wrong, words.series, words.count,
+                                  NULL, 0}};
     const plot_figure figure = {.charts = charts,
-                                .count = finished ? 2 : 1,
+                                .count = 1 + (units.count > 0) + (words.count > 0),
                                 .caption = "test: filled after all epochs, hollow after "
                                            "the same minutes"};
     const int code = count ? write_figure(command, grid, "errors", &figure, NULL)
@@ -114,7 +129,7 @@ static int draw_losses(const char *command, const speech_grid *grid) {
     const int first = add_curves(grid, CURVE_LOSS, true, train);
     const int second = add_curves(grid, CURVE_VALIDATION_LOSS, false, dev);
     const plot_axis hours = {.label = "hours of training"};
-    const plot_axis loss = {.label = "CTC loss per label, nats"};
+    const plot_axis loss = {.label = grid->experiment->loss_label};
     const plot_chart charts[] = {{"training", hours, loss, train, first, NULL, 0},
                                  {"validation", hours, loss, dev, second, NULL, 0}};
     const plot_figure figure = {.charts = charts, .count = second ? 2 : 1};
@@ -128,7 +143,9 @@ static int draw_matrix(const char *command, const speech_grid *grid) {
                                            "clustered-1"};
     const char *columns[REPRO_KINDS], *rows[REPRO_TESTED + 3];
     static double values[(REPRO_TESTED + 3) * REPRO_KINDS];
-    heatmap_table table = {.title = "error rate on test, %",
+    const speech_measure measure = grid->experiment->measure;
+    heatmap_table table = {.title = measure == OF_WORDS ? "words wrong on test, %"
+                                                        : "error rate on test, %",
                            .across = "trained with",
                            .down = "evaluated with",
                            .caption = "-: not done, or not possible with these weights",
@@ -137,7 +154,8 @@ static int draw_matrix(const char *command, const speech_grid *grid) {
                            .values = values};
     const speech_cell *shown[REPRO_KINDS];
     for (int i = 0; i < grid->count; i++)
-        if (isfinite(speech_tested(&grid->cells[i], "epochs", NULL, "error_rate"))) {
+        if (isfinite(
+                speech_tested(&grid->cells[i], "epochs", NULL, measure, "error_rate"))) {
             shown[table.columns] = &grid->cells[i];
             columns[table.columns++] = grid->cells[i].name;
         }
@@ -148,7 +166,7 @@ static int draw_matrix(const char *command, const speech_grid *grid) {
     for (int i = 0; i < table.rows; i++)
         for (int k = 0; k < table.columns; k++)
             values[i * table.columns + k] =
-                speech_tested(shown[k], "epochs", rows[i], "error_rate");
+                speech_tested(shown[k], "epochs", rows[i], measure, "error_rate");
     return table.columns ? write_figure(command, grid, "matrix", NULL, &table) : EXIT_OK;
 }
 

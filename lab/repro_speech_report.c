@@ -1,4 +1,5 @@
-/* The tables of shoal repro speech, with the figures of the method's paper beside. */
+/* The tables of shoal repro speech and lf-mmi, with the figures of the method's paper
+   beside. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,45 +10,6 @@
 #include "repro_speech.h"
 #include "table.h"
 
-/* ---- The paper --------------------------------------------------------------------- */
-
-/* WSJ, 9 layers: error on test in %, seconds per epoch, hours to converge. */
-static const struct {
-    const char *kind;
-    double error, seconds, hours;
-} paper[] = {{"full", 5.03, 2514, 87.99},
-             {"lsh-1", 9.43, 1004, 189.64},
-             {"lsh-4", 8.59, 2320, 210.09},
-             {"clustered-100", 7.50, 803, 102.15},
-             {"i-clustered-100", 5.61, 1325, 72.14}};
-enum { PAPER = sizeof paper / sizeof *paper };
-
-/* Its matrix, on the validation set; 0: not there. */
-static const char *const paper_trained[] = {"full",  "shared-full",   "lsh-1",
-                                            "lsh-4", "clustered-100", "i-clustered-100"};
-enum { TRAINED = sizeof paper_trained / sizeof *paper_trained };
-static const struct {
-    const char *kind;
-    double errors[TRAINED];
-} paper_matrix[] = {{"full", {5.14, 0, 0, 0, 7.10, 5.56}},
-                    {"shared-full", {0, 6.57, 25.16, 41.61, 0, 0}},
-                    {"lsh-1", {0, 71.40, 10.43, 13.76, 0, 0}},
-                    {"lsh-4", {0, 64.29, 9.35, 9.33, 0, 0}},
-                    {"clustered-100", {44.88, 40.86, 68.06, 66.43, 7.06, 18.83}},
-                    {"clustered-200", {21.76, 25.86, 57.75, 57.24, 6.34, 8.95}},
-                    {"i-clustered-100", {9.29, 13.22, 41.65, 48.20, 8.80, 5.95}},
-                    {"i-clustered-200", {6.38, 8.43, 30.09, 42.43, 7.71, 5.60}},
-                    {"oracle-top-32", {17.16, 77.18, 43.35, 59.38, 24.32, 6.96}}};
-
-static double paper_cell(const char *evaluated, const char *trained) {
-    for (size_t i = 0; i < sizeof paper_matrix / sizeof *paper_matrix; i++)
-        for (int k = 0; k < TRAINED; k++)
-            if (strcmp(paper_matrix[i].kind, evaluated) == 0 &&
-                strcmp(paper_trained[k], trained) == 0)
-                return paper_matrix[i].errors[k];
-    return 0;
-}
-
 /* ---- Figures ----------------------------------------------------------------------- */
 
 static const speech_cell *full_of(const speech_grid *grid) {
@@ -57,28 +19,39 @@ static const speech_cell *full_of(const speech_grid *grid) {
     return NULL;
 }
 
-/* Of a cell's own kind. */
 static const json_t *test_of(const speech_cell *cell, const char *when) {
     return json_object_get(json_object_get(cell->result, when), "test");
 }
 
-static const json_t *wrong_of(const speech_cell *cell, const char *when) {
-    return json_object_get(json_array_get(json_object_get(test_of(cell, when), "kinds"),
-                                          0),
+/* What each sequence has, and what is wrong of it with the cell's own kind. */
+static const json_t *lengths_of(const speech_cell *cell, const char *when,
+                                speech_measure measure) {
+    const json_t *test = test_of(cell, when);
+    return measure == OF_WORDS
+               ? json_object_get(json_object_get(test, "words"), "lengths")
+               : json_object_get(test, "labels");
+}
+
+static const json_t *wrong_of(const speech_cell *cell, const char *when,
+                              speech_measure measure) {
+    const json_t *row = json_array_get(json_object_get(test_of(cell, when), "kinds"), 0);
+    return json_object_get(measure == OF_WORDS ? json_object_get(row, "words") : row,
                            "wrong");
 }
 
 /* How much more than full's the error is, on the same draws of sequences. */
 static bool beyond_full(const speech_cell *cell, const speech_cell *full,
-                        const char *when, bootstrap_interval *interval) {
-    const json_t *labels = json_object_get(test_of(cell, when), "labels");
-    const json_t *mine = wrong_of(cell, when), *others = wrong_of(full, when);
-    const size_t count = json_array_size(labels);
+                        const char *when, speech_measure measure,
+                        bootstrap_interval *interval) {
+    const json_t *lengths = lengths_of(cell, when, measure);
+    const json_t *mine = wrong_of(cell, when, measure);
+    const json_t *others = wrong_of(full, when, measure);
+    const size_t count = json_array_size(lengths);
     utterance_errors *drawn = calloc(count + 1, sizeof *drawn);
     const bool possible = drawn && count > 0 && json_array_size(mine) == count &&
                           json_array_size(others) == count;
     for (size_t i = 0; possible && i < count; i++)
-        drawn[i] = (utterance_errors){json_number_value(json_array_get(labels, i)),
+        drawn[i] = (utterance_errors){json_number_value(json_array_get(lengths, i)),
                                       json_number_value(json_array_get(mine, i)),
                                       json_number_value(json_array_get(others, i))};
     if (possible)
@@ -97,79 +70,131 @@ static double hours_to_full(const speech_cell *cell, const speech_cell *full) {
     return NAN;
 }
 
+/* The training's loss over the epoch that ends at that hour; NAN: none does. */
+static double loss_at(const speech_cell *cell, double hour) {
+    const log_curve *line = &cell->log.curves[CURVE_LOSS];
+    const double epoch = speech_number(cell, "epochs", "seconds_per_epoch") / 3600;
+    double sum = 0;
+    int count = 0;
+    for (int i = 0; i < line->count && hour >= epoch; i++)
+        if (line->x[i] > hour - epoch && line->x[i] <= hour) {
+            sum += line->y[i];
+            count++;
+        }
+    return count ? sum / count : (double)NAN;
+}
+
+/* Hours until the training's loss is as low as full's after all epochs. */
+static double hours_to_loss(const speech_cell *cell, const speech_cell *full) {
+    const log_curve *line = &cell->log.curves[CURVE_LOSS];
+    const double end = full ? speech_number(full, "epochs", "seconds") / 3600 : NAN;
+    const double wanted = isfinite(end) ? loss_at(full, end) : NAN;
+    for (int i = 0; i < line->count; i++)
+        if (loss_at(cell, line->x[i]) <= wanted)
+            return line->x[i];
+    return NAN;
+}
+
+static const char *const controls[] = {"uniform attention", "no attention",
+                                       "clustered-1"};
+enum { CONTROLS = sizeof controls / sizeof *controls };
+
+static double own_error(const speech_grid *grid, const speech_cell *cell) {
+    return speech_tested(cell, "epochs", NULL, grid->experiment->measure, "error_rate");
+}
+
 /* The smallest of the controls' errors. */
-static double least_control(const speech_cell *cell, const char *when) {
-    const double uniform = speech_tested(cell, when, "uniform attention", "error_rate");
-    const double none = speech_tested(cell, when, "no attention", "error_rate");
-    const double one = speech_tested(cell, when, "clustered-1", "error_rate");
-    return fmin(uniform, fmin(none, one));
+static double least_control(const speech_grid *grid, const speech_cell *cell) {
+    double least = NAN;
+    for (int i = 0; i < CONTROLS; i++)
+        least = fmin(least, speech_tested(cell, "epochs", controls[i],
+                                          grid->experiment->measure, "error_rate"));
+    return least;
 }
 
 /* ---- Tables ------------------------------------------------------------------------ */
 
+/* What there is to show, the paper's first. */
+static int measures_of(const speech_grid *grid, speech_measure measures[2]) {
+    measures[0] = grid->experiment->measure;
+    measures[1] = measures[0] == OF_WORDS ? OF_UNITS : OF_WORDS;
+    return speech_has_words(grid) ? 2 : 1;
+}
+
+static void add_heads(const speech_grid *grid, text_table *table, const char *second,
+                      const char *const *rest, int count) {
+    speech_measure measures[2];
+    const int shown = measures_of(grid, measures);
+    table_row(table, "cell");
+    table_add(table, "%s", second);
+    for (int i = 0; i < shown; i++) {
+        table_add(table, "%s",
+                  measures[i] == OF_WORDS                ? "test words %"
+                  : grid->experiment->loss == SPEECH_CTC ? "test %"
+                                                         : "test phones %");
+        table_add(table, "95 %%");
+        table_add(table, "beyond full, 95 %%");
+    }
+    for (int i = 0; i < count; i++)
+        table_add(table, "%s", rest[i]);
+}
+
 static void add_error(text_table *table, const speech_cell *cell, const speech_cell *full,
-                      const char *when) {
-    const double error = speech_tested(cell, when, NULL, "error_rate");
+                      const char *when, speech_measure measure) {
+    const double error = speech_tested(cell, when, NULL, measure, "error_rate");
     bootstrap_interval interval;
     table_number(table, error);
     if (isfinite(error))
-        table_add(table, "%.2f to %.2f", speech_tested(cell, when, NULL, "low"),
-                  speech_tested(cell, when, NULL, "high"));
+        table_add(table, "%.2f to %.2f", speech_tested(cell, when, NULL, measure, "low"),
+                  speech_tested(cell, when, NULL, measure, "high"));
     else
         table_add(table, "-");
-    if (full && cell != full && beyond_full(cell, full, when, &interval))
+    if (full && cell != full && beyond_full(cell, full, when, measure, &interval))
         table_add(table, "%+.2f to %+.2f", interval.difference_low,
                   interval.difference_high);
     else
         table_add(table, "-");
 }
 
-static void add_controls(text_table *table, const speech_cell *cell, const char *when) {
-    table_number(table, speech_tested(cell, when, "uniform attention", "error_rate"));
-    table_number(table, speech_tested(cell, when, "no attention", "error_rate"));
-    table_number(table, speech_tested(cell, when, "clustered-1", "error_rate"));
+/* Errors of each measure, and of the paper's with the controls. */
+static void add_errors(const speech_grid *grid, text_table *table,
+                       const speech_cell *cell, const char *when) {
+    speech_measure measures[2];
+    const int shown = measures_of(grid, measures);
+    for (int i = 0; i < shown; i++)
+        add_error(table, cell, full_of(grid), when, measures[i]);
+    for (int i = 0; i < CONTROLS; i++)
+        table_number(table,
+                     speech_tested(cell, when, controls[i], measures[0], "error_rate"));
 }
 
 static void make_epochs(const speech_grid *grid, text_table *table) {
-    static const char *const heads[] = {"layers",      "test %",
-                                        "95 %",        "beyond full, 95 %",
-                                        "uniform",     "none",
-                                        "clustered-1", "s / epoch",
-                                        "hours",       "hours to full",
-                                        "paper %",     "paper s / epoch",
+    static const char *const heads[] = {"uniform",        "none",    "clustered-1",
+                                        "s / epoch",      "hours",   "hours to full",
+                                        "to full's loss", "paper %", "paper s / epoch",
                                         "paper hours"};
     const speech_cell *full = full_of(grid);
-    table_row(table, "cell");
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        table_add(table, "%s", heads[i]);
+    add_heads(grid, table, "layers", heads, sizeof heads / sizeof *heads);
     for (int i = 0; i < grid->count; i++) {
         const speech_cell *cell = &grid->cells[i];
-        int known = 0;
+        const paper_row *known = paper_find(grid->experiment, cell->name);
         table_row(table, cell->name);
         const json_t *layers = json_object_get(cell->result, "layers");
         table_add(table, "%d", (int)json_integer_value(layers));
-        add_error(table, cell, full, "epochs");
-        add_controls(table, cell, "epochs");
+        add_errors(grid, table, cell, "epochs");
         table_number(table, speech_number(cell, "epochs", "seconds_per_epoch"));
         table_number(table, speech_hours(grid, cell, "epochs"));
         table_number(table, hours_to_full(cell, full));
-        while (known < PAPER && strcmp(paper[known].kind, cell->name) != 0)
-            known++;
-        table_number(table, known < PAPER ? paper[known].error : (double)NAN);
-        table_number(table, known < PAPER ? paper[known].seconds : (double)NAN);
-        table_number(table, known < PAPER ? paper[known].hours : (double)NAN);
+        table_number(table, hours_to_loss(cell, full));
+        table_number(table, known ? known->error : (double)NAN);
+        table_number(table, known ? known->seconds : (double)NAN);
+        table_number(table, known ? known->hours : (double)NAN);
     }
 }
 
 static void make_minutes(const speech_grid *grid, text_table *table) {
-    static const char *const heads[] = {"epochs",     "test %",
-                                        "95 %",       "beyond full, 95 %",
-                                        "uniform",    "none",
-                                        "clustered-1"};
-    const speech_cell *full = full_of(grid);
-    table_row(table, "cell");
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        table_add(table, "%s", heads[i]);
+    static const char *const heads[] = {"uniform", "none", "clustered-1"};
+    add_heads(grid, table, "epochs", heads, CONTROLS);
     for (int i = 0; i < grid->count; i++) {
         const speech_cell *cell = &grid->cells[i];
         const json_t *all = json_object_get(cell->result, "all_epochs");
@@ -179,26 +204,27 @@ static void make_minutes(const speech_grid *grid, text_table *table) {
         table_number(table, speech_number(cell, "minutes", "steps") /
                                 speech_number(cell, "epochs", "steps") *
                                 json_number_value(all));
-        add_error(table, cell, full, "minutes");
-        add_controls(table, cell, "minutes");
+        add_errors(grid, table, cell, "minutes");
     }
 }
 
 /* The paper's figure in parentheses. */
-static void make_matrix(const speech_grid *grid, text_table *table) {
-    static const char *const controls[] = {"uniform attention", "no attention",
-                                           "clustered-1"};
+static void make_matrix(const speech_grid *grid, speech_measure measure,
+                        text_table *table) {
     table_row(table, "evaluated \\ trained");
     for (int k = 0; k < grid->count; k++)
         table_add(table, "%s", grid->cells[k].name);
-    for (int i = 0; i < grid->tested_count + 3; i++) {
+    for (int i = 0; i < grid->tested_count + CONTROLS; i++) {
         const char *kind = i < grid->tested_count ? grid->tested[i]
                                                   : controls[i - grid->tested_count];
         table_row(table, kind);
         for (int k = 0; k < grid->count; k++) {
             const double error =
-                speech_tested(&grid->cells[k], "epochs", kind, "error_rate");
-            const double theirs = paper_cell(kind, grid->cells[k].name);
+                speech_tested(&grid->cells[k], "epochs", kind, measure, "error_rate");
+            const double theirs =
+                measure == grid->experiment->measure
+                    ? paper_error(grid->experiment, kind, grid->cells[k].name)
+                    : 0;
             if (isfinite(error) && theirs > 0)
                 table_add(table, "%.2f (%.2f)", error, theirs);
             else
@@ -211,18 +237,16 @@ static void make_matrix(const speech_grid *grid, text_table *table) {
 
 typedef enum { ERROR, SECONDS, HOURS } paper_column;
 
-static double theirs_of(int kind, paper_column column) {
-    return column == ERROR     ? paper[kind].error
-           : column == SECONDS ? paper[kind].seconds
-                               : paper[kind].hours;
+static double theirs_of(const paper_row *row, paper_column column) {
+    return column == ERROR ? row->error : column == SECONDS ? row->seconds : row->hours;
 }
 
 /* NAN: not done; infinite: it never was as good as full. */
-static double ours_of(const speech_grid *grid, int kind, paper_column column) {
+static double ours_of(const speech_grid *grid, const char *kind, paper_column column) {
     for (int i = 0; i < grid->count; i++) {
         const speech_cell *cell = &grid->cells[i];
-        const double error = speech_tested(cell, "epochs", NULL, "error_rate");
-        if (strcmp(cell->name, paper[kind].kind) != 0 || isnan(error))
+        const double error = own_error(grid, cell);
+        if (strcmp(cell->name, kind) != 0 || isnan(error))
             continue;
         if (column == ERROR)
             return error;
@@ -237,13 +261,14 @@ static double ours_of(const speech_grid *grid, int kind, paper_column column) {
 static void say_order(const speech_grid *grid, const char *what, paper_column column,
                       FILE *file) {
     int pairs = 0, agreed = 0;
-    for (int i = 0; i < PAPER; i++)
-        for (int k = 0; k < i; k++) {
-            const double a = ours_of(grid, i, column), b = ours_of(grid, k, column);
+    for (const paper_row *one = grid->experiment->paper; one->kind; one++)
+        for (const paper_row *other = grid->experiment->paper; other < one; other++) {
+            const double a = ours_of(grid, one->kind, column);
+            const double b = ours_of(grid, other->kind, column);
             if (isnan(a) || isnan(b) || (isinf(a) && isinf(b)))
                 continue;
             pairs++;
-            agreed += (theirs_of(i, column) < theirs_of(k, column)) == (a < b);
+            agreed += (theirs_of(one, column) < theirs_of(other, column)) == (a < b);
         }
     if (pairs > 0)
         fprintf(file, "%s: %d of %d pairs of kinds are in the paper's order%s.\n", what,
@@ -254,13 +279,31 @@ enum { FAR_WORSE = 3 }; /* points */
 
 static void say_controls(const speech_grid *grid, FILE *file) {
     for (int i = 0; i < grid->count; i++) {
-        const double error = speech_tested(&grid->cells[i], "epochs", NULL, "error_rate");
-        const double control = least_control(&grid->cells[i], "epochs");
+        const double error = own_error(grid, &grid->cells[i]);
+        const double control = least_control(grid, &grid->cells[i]);
         if (control < error + FAR_WORSE)
             fprintf(file,
                     "%s hardly uses its attention: a control has %.2f %% where it has "
                     "%.2f %%; its comparisons do not count.\n",
                     grid->cells[i].name, control, error);
+    }
+}
+
+/* What words were found by, of the first cell that has some. */
+static void say_words(const speech_grid *grid, FILE *file) {
+    for (int i = 0; i < grid->count; i++) {
+        const json_t *words =
+            json_object_get(test_of(&grid->cells[i], "epochs"), "words");
+        const char *lexicon = json_string_value(json_object_get(words, "lexicon"));
+        const char *lm = json_string_value(json_object_get(words, "lm"));
+        if (!lexicon || !lm)
+            continue;
+        fprintf(file,
+                "\nWords by %s and %s.\nThe text that a language model was made from "
+                "may have some of these words: that of\npocketsphinx-en-us is not "
+                "documented. Errors of units do not depend on it.\n",
+                lexicon, lm);
+        return;
     }
 }
 
@@ -273,12 +316,29 @@ static bool has_minutes(const speech_grid *grid) {
     return false;
 }
 
+static void print_matrices(const speech_grid *grid, bool markdown, FILE *file) {
+    static text_table table;
+    speech_measure measures[2];
+    const int shown = measures_of(grid, measures);
+    for (int i = 0; i < shown; i++) {
+        memset(&table, 0, sizeof table);
+        make_matrix(grid, measures[i], &table);
+        fprintf(file,
+                "\n%s on test with another kind than was trained, after the same "
+                "epochs%s:\n\n",
+                measures[i] == OF_WORDS ? "Words wrong" : "Error",
+                i == 0 && grid->experiment->tested
+                    ? "; in parentheses\nthe paper's, on its validation set"
+                    : "");
+        table_print(&table, markdown, file);
+    }
+}
+
 static void print_all(const speech_grid *grid, bool markdown, FILE *file) {
-    static text_table tables[3];
+    static text_table tables[2];
     memset(tables, 0, sizeof tables);
     make_epochs(grid, &tables[0]);
     make_minutes(grid, &tables[1]);
-    make_matrix(grid, &tables[2]);
     fprintf(file, "After the same epochs, the best model on dev:\n\n");
     table_print(&tables[0], markdown, file);
     fprintf(file, "\n");
@@ -290,9 +350,8 @@ static void print_all(const speech_grid *grid, bool markdown, FILE *file) {
         fprintf(file, "\nAfter the same minutes, the best model on dev:\n\n");
         table_print(&tables[1], markdown, file);
     }
-    fprintf(file, "\nError on test with another kind than was trained, after the same "
-                  "epochs; in parentheses\nthe paper's, on its validation set:\n\n");
-    table_print(&tables[2], markdown, file);
+    print_matrices(grid, markdown, file);
+    say_words(grid, file);
 }
 
 int speech_report(const speech_grid *grid, bool markdown) {

@@ -162,6 +162,45 @@ for topology in one blank; do
     expect "words of $topology" 0 "words %" shoal eval $topology --data data/test \
         --cache cache --labels phones $words
 done
+
+# ---- The paper's table -----------------------------------------------------------------
+grid() {
+    shoal repro lf-mmi data --out grid \
+        --kinds full,i-clustered-100,full@2,full+clustered-3 \
+        --evaluate full,clustered-3,shoal-3 --cache cache --epochs 2 --join 2 \
+        ${small#--loss lf-mmi --cache cache --set hop=3 --set context=9 --layers 1} \
+        --set hop=3 --set context=9 --set layers=1 --set speeds=1 --set average=0.9 \
+        --minutes 0.002 "$@"
+}
+expect "repro needs words" 2 "need both --lexicon and --lm" grid
+expect "both of them" 2 "need both --lexicon and --lm" grid --lexicon lexicon.txt
+expect "nor half of them with CTC" 2 "need both" shoal repro speech data --out x --lm y
+expect "another loss" 2 "use shoal repro lf-mmi" shoal repro speech data --out x \
+    --set loss=lf-mmi
+expect "one cell" 0 "test words %" grid $words --only i-clustered-100
+check "no other was trained" test "$(ls grid/cells)" = i-clustered-100
+expect "all cells" 0 "Words wrong on test with another kind" grid $words
+check "the paper's order" says "of 1 pairs of kinds are in the paper's order"
+check "the language model is named" says "Words by lexicon.txt and words.arpa"
+check "each has a result" test "$(ls grid/cells/*/result.json | wc -l)" = 4
+cp grid/cells/full/checkpoint.safetensors before
+expect "nothing is done again" 0 "After the same minutes" grid $words
+check "no step more" cmp before grid/cells/full/checkpoint.safetensors
+expect "show needs no words" 0 '"experiment": "lf-mmi"' grid --show --json
+check "phones and words of every kind" json \
+    'all(len(k["wrong"]) == len(c["result"][when]["test"]["labels"]) and
+         len(k["words"]["wrong"]) == len(c["result"][when]["test"]["words"]["lengths"])
+         for c in d["cells"] for when in ("epochs", "minutes") if when in c["result"]
+         for k in c["result"][when]["test"]["kinds"])'
+check "tuned on dev" json 'all(c["result"]["epochs"]["test"]["words"]["tuned_on"] ==
+    "data/dev" and c["result"]["config"]["loss"] == "lf-mmi" for c in d["cells"])'
+expect "not in the folder of another loss" 3 "another loss" shoal repro speech data \
+    --out grid --kinds full --labels phones --cache cache
+if [ -e grid/matrix.svg ]; then
+    grid --show >/dev/null && rm grid/*.svg grid/*.png
+    check "pictures of the grid" shoal plot grid
+    check "all of them" test "$(ls grid/*.svg grid/*.png | wc -l)" = 6
+fi
 mkdir moved && cp good/best.safetensors moved
 expect "the graph is missing" 3 "moved/phones.graph" shoal eval moved/best.safetensors \
     --data data/test --cache cache --labels phones

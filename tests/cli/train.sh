@@ -308,7 +308,7 @@ repro() {
 }
 expect "nothing yet" 3 "grid" repro --show
 expect "no experiment" 2 "no experiment" shoal repro --out grid
-expect "another experiment" 2 "experiments are copy, speech and text" \
+expect "another experiment" 2 "experiments are copy, speech, lf-mmi and text" \
     shoal repro fly --out grid
 expect "part of the grid" 0 '"finished": true' shoal repro copy --out grid --steps 8 \
     --set layers=1 --set heads=2 --set head_dim=8 --set feed_forward=16 --set batch=4 \
