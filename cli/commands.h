@@ -30,12 +30,13 @@ int transcribe_command(int count, char **arguments);
 int recognise_command(int count, char **arguments);
 int embed_command(int count, char **arguments);
 int answer_command(int count, char **arguments);
+int maps_command(int count, char **arguments);
 int similar_command(int count, char **arguments);
 int wer_command(int count, char **arguments);
 int manual_command(int count, char **arguments); /* for the build: in no list */
 
 extern const command_help attend_help, kinds_help, info_help, demo_help, bench_help,
     quality_help, train_help, eval_help, plot_help, repro_help, transcribe_help, wer_help,
-    recognise_help, embed_help, similar_help, answer_help;
+    recognise_help, embed_help, similar_help, answer_help, maps_help;
 
 #endif

@@ -33,6 +33,8 @@ const command_row commands[] =
       "error of each kind beside its time, on real q, k, v", true},
      {"wer", wer_command, &wer_help, "word error rate of each kind in a Whisper model",
       true},
+     {"maps", maps_command, &maps_help,
+      "what tokens of a question weigh of a text, as pictures", true},
      {"repro", repro_command, &repro_help,
       "an experiment of the paper, whole and resumable", true},
      {"plot", plot_command, &plot_help, "loss and accuracy of trainings as a picture",

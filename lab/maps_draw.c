@@ -1,0 +1,104 @@
+/* Maps as a picture: for each kind a row of boxes per token of the question, the words of
+   the text above them, and at the right the tokens above the threshold. */
+#define _GNU_SOURCE
+#include "maps.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "heatmap.h"
+#include "plot.h"
+
+#if !defined(SHOAL_HAVE_CAIRO)
+
+bool maps_draw(const char *path, const attention_maps *maps, char *reason, size_t size) {
+    (void)maps;
+    return plot_possible(path, reason, size);
+}
+
+#else
+#include <cairo.h>
+
+enum { BOX = 10, LINE = 13, LEFT = 90, TITLE = 22, WORDS = 74, LIST = 330, BELOW = 26 };
+
+static double panel_height(const attention_maps *maps) {
+    return TITLE + WORDS + LINE * (double)maps->rows + 12;
+}
+
+static double right_edge(const attention_maps *maps) {
+    return LEFT + BOX * (double)maps->tokens;
+}
+
+static void draw_words(cairo_t *cr, const attention_maps *maps, double top) {
+    for (int64_t i = 0; i < maps->tokens; i++) {
+        cairo_save(cr);
+        cairo_translate(cr, LEFT + BOX * ((double)i + 0.8), top + TITLE + WORDS - 4);
+        cairo_rotate(cr, -M_PI / 2);
+        heatmap_draw_text(cr, 0, 0, 0, maps->words[i]);
+        cairo_restore(cr);
+    }
+}
+
+/* A thin line before the context's first token. */
+static void draw_border(cairo_t *cr, const attention_maps *maps, double top) {
+    const double x = LEFT + BOX * (double)maps->context - 0.5;
+    cairo_set_source_rgb(cr, 0.8, 0.2, 0.2);
+    cairo_set_line_width(cr, 1);
+    cairo_move_to(cr, x, top + TITLE + 10);
+    cairo_line_to(cr, x, top + TITLE + WORDS + LINE * (double)maps->rows);
+    cairo_stroke(cr);
+}
+
+/* The colour of a weight is that of its square root: small ones are seen too. */
+static void draw_row(cairo_t *cr, const attention_maps *maps, const maps_kind *kind,
+                     int64_t row, double y) {
+    char list[256];
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    heatmap_draw_text(cr, LEFT - 6, y + LINE - 3.5, 1, maps->words[maps->first + row]);
+    maps_list(maps, kind, row, list, sizeof list);
+    heatmap_draw_text(cr, right_edge(maps) + 8, y + LINE - 3.5, 0, list);
+    for (int64_t i = 0; i < maps->tokens; i++) {
+        const double weight = (double)kind->weights[row * maps->tokens + i];
+        const heatmap_box box = {LEFT + BOX * (double)i, y, BOX, LINE};
+        heatmap_draw_box(cr, box, sqrt(fmax(weight, 0)), "");
+    }
+}
+
+static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double top) {
+    const maps_kind *kind = &maps->kinds[which];
+    char title[160];
+    snprintf(title, sizeof title,
+             which ? "%s: %.1f %% of the weight lies elsewhere than with %s" : "%s",
+             kind->name, 100 * kind->away, maps->kinds[0].name);
+    cairo_set_font_size(cr, 10);
+    cairo_set_source_rgb(cr, 0, 0, 0);
+    heatmap_set_bold(cr, true);
+    heatmap_draw_text(cr, 8, top + 14, 0, title);
+    heatmap_set_bold(cr, false);
+    cairo_set_font_size(cr, 8.5);
+    draw_words(cr, maps, top);
+    for (int64_t row = 0; row < maps->rows; row++)
+        draw_row(cr, maps, kind, row, top + TITLE + WORDS + LINE * (double)row);
+    draw_border(cr, maps, top);
+}
+
+static void paint_maps(cairo_t *cr, const void *what) {
+    const attention_maps *maps = what;
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    for (int i = 0; i < maps->kind_count; i++)
+        draw_kind(cr, maps, i, panel_height(maps) * i);
+    cairo_set_font_size(cr, 8.5);
+    cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
+    heatmap_draw_text(cr, 8, panel_height(maps) * maps->kind_count + 12, 0,
+                      maps->caption);
+}
+
+bool maps_draw(const char *path, const attention_maps *maps, char *reason, size_t size) {
+    return plot_paint(path, right_edge(maps) + LIST,
+                      panel_height(maps) * maps->kind_count + BELOW, paint_maps, maps,
+                      reason, size);
+}
+
+#endif
