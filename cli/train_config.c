@@ -97,6 +97,7 @@ static const field_row rows[] = {
     WHOLE_ROW(EPOCHS, "epochs", speech.epochs, 1, 1e6),
     OTHER_ROW(ALL, "attention", ATTENTION, model.attention),
     CHOICE_ROW(OWN_MODEL, "shared_qk", model.shared_qk, truths),
+    WHOLE_ROW(SPEECH, "convolutions", model.convolutions, 0, 1024),
     WHOLE_ROW(OWN_MODEL, "layers", model.layers, 1, 1024),
     WHOLE_ROW(OWN_MODEL, "heads", model.heads, 1, 1024),
     WHOLE_ROW(OWN_MODEL, "head_dim", model.head_dim, 1, 4096),

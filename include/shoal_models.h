@@ -112,7 +112,10 @@ typedef struct {
                              blocks' outputs and inside the feed-forward */
     int32_t form;    /* a shoal_form */
     int64_t types;   /* BERT's and RoBERTa's: types are 0 .. types - 1; 0: none */
-    float epsilon;   /* of the layer norms; 0: 1e-5 */
+    int64_t convolutions; /* of features, in front of the positions, so many times: x +=
+                             dropout(f(conv(norm(x)))) over 3 rows of a sequence, f the
+                             activation; 0: none */
+    float epsilon;        /* of the layer norms; 0: 1e-5 */
 } shoal_model_config;
 
 typedef struct shoal_model shoal_model;

@@ -121,6 +121,8 @@ static char *print_config(const shoal_model_config *config) {
         json_object_set_new(object, "form", json_string(forms[config->form]));
         json_object_set_new(object, "types", json_integer(config->types));
     }
+    if (config->convolutions > 0)
+        json_object_set_new(object, "convolutions", json_integer(config->convolutions));
     if (config->epsilon > 0)
         json_object_set_new(object, "epsilon", json_real((double)config->epsilon));
     char *text = json_dumps(object, JSON_COMPACT);
@@ -148,21 +150,21 @@ static shoal_status parse_attention(shoal_context *context, const char *text,
 
 static shoal_status unpack_config(shoal_context *context, json_t *object,
                                   shoal_model_config *config) {
-    json_int_t sizes[8], types = 0;
+    json_int_t sizes[8], types = 0, convolutions = 0;
     const char *attention, *norm, *function, *positions, *pooling, *form = forms[0];
     int shared;
     double dropout, epsilon = 0;
     json_error_t error;
     if (json_unpack_ex(object, &error, 0,
                        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, "
-                       "s:s, s:s, s:F, s?s, s?I, s?F !}",
+                       "s:s, s:s, s:F, s?s, s?I, s?F, s?I !}",
                        "vocabulary", &sizes[0], "features", &sizes[1], "outputs",
                        &sizes[2], "max_length", &sizes[3], "layers", &sizes[4], "heads",
                        &sizes[5], "head_dim", &sizes[6], "feed_forward", &sizes[7],
                        "attention", &attention, "shared_qk", &shared, "norm", &norm,
                        "activation", &function, "positions", &positions, "pooling",
                        &pooling, "dropout", &dropout, "form", &form, "types", &types,
-                       "epsilon", &epsilon) != 0)
+                       "epsilon", &epsilon, "convolutions", &convolutions) != 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
     *config = (shoal_model_config){.vocabulary = sizes[0],
                                    .features = sizes[1],
@@ -175,7 +177,8 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                                    .shared_qk = shared,
                                    .dropout = (float)dropout,
                                    .types = types,
-                                   .epsilon = (float)epsilon};
+                                   .epsilon = (float)epsilon,
+                                   .convolutions = convolutions};
     if (!find_choice(norms, norm, &config->norm) ||
         !find_choice(activations, function, &config->activation) ||
         !find_choice(position_kinds, positions, &config->positions) ||

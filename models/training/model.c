@@ -1,5 +1,6 @@
-/* Models: in front of the encoder an embedding of tokens or a product of features, and
-   positions; behind it a pooling of rows and a product that gives logits.
+/* Models: in front of the encoder an embedding of tokens or a product of features (with
+   convolutions behind it: stem.c), and positions; behind it a pooling of rows and a
+   product that gives logits.
 
    R: rows of a batch, M: features of a row inside the model. */
 #include "models/training/model.h"
@@ -39,6 +40,7 @@ static shoal_status check_sizes(shoal_context *context,
         {"features", config->features, 0, INT32_MAX / 4},
         {"max_length", config->max_length, is_bare(config) ? 0 : 1, INT32_MAX / 2},
         {"outputs", config->outputs, 0, INT32_MAX / 4},
+        {"convolutions", config->convolutions, 0, config->features ? 1024 : 0},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max)
@@ -123,6 +125,7 @@ static void describe(parameters *into, const void *shared) {
     } else if (config->features) {
         add_matrix(into, width, config->features, START_XAVIER, 0, "input.weight");
         add_bias(into, width, "input.bias");
+        sh_stem_describe(into, config);
     }
     if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
         add_matrix(into, config->max_length, width, START_NORMAL, SMALL,
@@ -158,6 +161,7 @@ static void bind(shoal_model *model) {
                              sh_parameters_tensor(arena, "output.weight"),
                              sh_parameters_tensor(arena, "output.bias")};
     sh_frame_bind(model);
+    sh_stem_bind(model);
 }
 
 /* ---- Creation -------------------------------------------------------------------- */
@@ -189,6 +193,7 @@ static void place(void *argument, block_layout *block) {
     if (limits->training)
         model->gradient = sh_reserve(block, rows, sizeof(float));
     sh_frame_place(model, block);
+    sh_stem_place(model, block);
 }
 
 /* The parts, once the structure is there; destroy takes back what was made. */
@@ -555,6 +560,7 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
         sh_linear_forward(model->context, &model->input, rows,
                           (const_matrix){inputs->features, model->config.features},
                           (matrix){x, width}, NULL);
+    sh_stem_forward(model, inputs, x);
     if (model->config.positions != SHOAL_NO_POSITIONS)
         sh_positions_forward(model->context, &sequences, width,
                              model->sinusoids ? model->sinusoids : model->learned.data,
@@ -649,6 +655,7 @@ static void input_backward(shoal_model *model, const shoal_model_inputs *inputs)
     if (model->learned.gradient)
         sh_positions_backward(model->context, &sequences, width, model->limits.length,
                               gradient, model->learned.gradient);
+    sh_stem_backward(model, inputs, gradient);
     if (model->config.vocabulary)
         sh_embedding_backward(model->context, rows, width, inputs->tokens, gradient,
                               embedding_scale(model), model->embedding.gradient);

@@ -22,6 +22,25 @@ typedef struct {
     float *head_gradient; /* [batch][M] */
 } text_frame;
 
+/* A convolution with its norm in front, and what its backward needs of a forward (stem.c;
+   P: rows with gaps). */
+typedef struct {
+    layer_norm norm;   /* "stem.0.norm.scale", "stem.0.norm.shift" [M] */
+    conv1d conv;       /* "stem.0.weight" [CONV_TAPS][M][M], "stem.0.bias" [M] */
+    float *x;          /* [P][M], what it is given */
+    float *statistics; /* [P][2], training only */
+    float *normed;     /* [P][M] */
+    float *sums;       /* [P][M], before the activation; training only */
+} stem_block;
+
+typedef struct {
+    stem_block *blocks; /* [convolutions] */
+    float *made;        /* [P][M], what a block adds to x */
+    float *gradient;    /* [P][M] at x, and inside a block; training only */
+    float *inner;
+    float *norm_parts;
+} conv_stem;
+
 /* A configuration, its parameters and what runs them. R: rows of a batch, M: features of
    a row inside the model. Of layers alone everything around the encoder is absent. */
 struct shoal_model {
@@ -39,6 +58,7 @@ struct shoal_model {
     linear output;       /* "output.weight" [outputs][M], "output.bias" [outputs] */
     float *sinusoids;    /* [max_length][M] */
     text_frame frame;
+    conv_stem stem;
     float *x;                        /* [R][M], what the encoder is given */
     float *pooled, *pooled_gradient; /* [batch][M] */
     float *logits;                   /* [R or batch][outputs] */
@@ -72,6 +92,15 @@ const float *sh_frame_head(shoal_model *model, const shoal_model_inputs *inputs,
                            const float *rows);
 void sh_frame_head_back(shoal_model *model, const shoal_model_inputs *inputs,
                         float *gradient);
+
+void sh_stem_describe(parameters *into, const shoal_model_config *config);
+void sh_stem_bind(shoal_model *model);
+void sh_stem_place(shoal_model *model, block_layout *block);
+/* Rows [R][M], and the gradient back, in place. Without convolutions they stay as they
+   are. */
+void sh_stem_forward(shoal_model *model, const shoal_model_inputs *inputs, float *x);
+void sh_stem_backward(shoal_model *model, const shoal_model_inputs *inputs,
+                      float *gradient);
 
 /* The parameters that a model with this configuration has: names and shapes, no values.
    The caller destroys the list. */

@@ -29,6 +29,7 @@ shoal_model_config config_of(const model_case *c) {
                                  .pooling = (int32_t)c->pooling,
                                  .dropout = c->dropout,
                                  .form = (int32_t)c->form,
+                                 .convolutions = c->convolutions,
                                  .types = c->form ? TEST_TYPES : 0,
                                  .epsilon = c->form ? 1e-3f : 0};
     for (int i = 0; i < COUNT_OF(c->lengths) && c->lengths[i] >= 0; i++)
@@ -254,7 +255,59 @@ static void run_layer(const model_setup *setup, const double *values, int64_t in
     exact_layer_destroy(layer);
 }
 
-/* x [M] = row r of what goes into the first layer. */
+/* x [M] = row r of features through the input's product. */
+static void take_features(const model_setup *setup, const double *values, int64_t r,
+                          int64_t size, double *x) {
+    exact_part product = part_of(setup, values, "input.weight", "input.bias");
+    double features[TEST_FEATURES];
+    product.inputs = TEST_FEATURES;
+    product.outputs = size;
+    for (int64_t f = 0; f < TEST_FEATURES; f++)
+        features[f] = (double)setup->features[r * TEST_FEATURES + f];
+    exact_linear(&product, 1, features, x);
+}
+
+/* One row of a convolution, of sequence b, from normed rows. */
+static double convolve(const exact_part *conv, const model_setup *setup, int64_t b,
+                       int64_t r, int64_t size, int64_t o, const double *normed) {
+    double sum = conv->bias[o];
+    for (int64_t tap = 0; tap < 3; tap++) {
+        const int64_t from = r + tap - 1;
+        if (from < setup->offsets[b] || from >= setup->offsets[b + 1])
+            continue;
+        for (int64_t i = 0; i < size; i++)
+            sum += conv->weight[(tap * size + o) * size + i] * normed[from * size + i];
+    }
+    return exact_activation((shoal_activation)setup->config.activation, sum);
+}
+
+/* Convolution `index` behind the product: x [rows][M] in place. Dropout counts a row
+   more behind each sequence. */
+static void run_convolution(const model_setup *setup, const double *values, int64_t index,
+                            int64_t size, double *x) {
+    char names[4][PARAMETER_NAME];
+    static const char *const ends[] = {"norm.scale", "norm.shift", "weight", "bias"};
+    for (int i = 0; i < 4; i++)
+        snprintf(names[i], sizeof names[i], "stem.%lld.%s", (long long)index, ends[i]);
+    exact_part norm = part_of(setup, values, names[0], names[1]);
+    const exact_part conv = part_of(setup, values, names[2], names[3]);
+    double *normed = test_memory(setup->rows * size + 1, sizeof *normed);
+    float *factors = test_memory(size, sizeof *factors);
+    norm.outputs = size;
+    exact_norm(&norm, 1e-5, setup->rows, x, normed);
+    for (int64_t b = 0; b < setup->inputs.batch; b++)
+        for (int64_t r = setup->offsets[b]; r < setup->offsets[b + 1]; r++) {
+            const float *keep = dropped(setup, 3 + 3 * setup->config.layers + index,
+                                        r + b, size, factors);
+            for (int64_t o = 0; o < size; o++)
+                x[r * size + o] += convolve(&conv, setup, b, r, size, o, normed) *
+                                   (keep ? (double)keep[o] : 1);
+        }
+    free(factors);
+    free(normed);
+}
+
+/* x [M] = row r of what goes into the first layer; of features it has their product. */
 static void take_input(const model_setup *setup, const double *values, int64_t r,
                        int64_t position, int64_t size, double *x) {
     const shoal_model_config *config = &setup->config;
@@ -262,14 +315,6 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
     const double *learned = part_of(setup, values, "positions.weight", "").weight;
     const double *types = part_of(setup, values, "types.weight", "").weight;
     const double scale = config->form ? 1 : sqrt((double)size);
-    exact_part product = part_of(setup, values, "input.weight", "input.bias");
-    product.inputs = TEST_FEATURES;
-    product.outputs = size;
-    double features[TEST_FEATURES];
-    for (int64_t f = 0; f < TEST_FEATURES; f++)
-        features[f] = (double)setup->features[r * TEST_FEATURES + f];
-    if (!table)
-        exact_linear(&product, 1, features, x);
     float *factors = test_memory(size, sizeof *factors);
     const float *keep = dropped(setup, 0, r, size, factors);
     for (int64_t i = 0; i < size; i++) {
@@ -331,6 +376,10 @@ double setup_exact_loss(const model_setup *setup, const double *values, double *
     const int64_t size = config->heads * config->head_dim, *offsets = setup->offsets;
     const int64_t batch = setup->inputs.batch;
     double *x = test_memory((setup->rows + batch) * size, sizeof *x), *read = x;
+    for (int64_t r = 0; config->features && r < setup->rows; r++)
+        take_features(setup, values, r, size, x + r * size);
+    for (int64_t i = 0; i < config->convolutions; i++)
+        run_convolution(setup, values, i, size, x);
     for (int64_t r = 0, b = 0; r < setup->rows; r++) {
         while (offsets[b + 1] <= r)
             b++;

@@ -10,6 +10,7 @@ typedef struct {
     const char *attention;
     bool shared_qk, post_norm, relu, learned, no_positions, features;
     float dropout;
+    int64_t convolutions; /* only with features */
     shoal_pooling pooling;
     shoal_form form; /* not plain: with TEST_TYPES types, post-norm, learned positions */
     int64_t layers, heads, head_dim, feed_forward;

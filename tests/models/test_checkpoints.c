@@ -256,6 +256,27 @@ static void notes_are_kept(void **state) {
                      SHOAL_INVALID);
 }
 
+static void convolutions_are_kept(void **state) {
+    workplace *place = *state;
+    shoal_model_config config = small_config();
+    shoal_model *model, *loaded;
+    float *values, *others;
+    config.vocabulary = 0;
+    config.features = 3;
+    config.convolutions = 2;
+    assert_int_equal(shoal_model_create(place->context, &config, 3, 1, 1, 0, &model),
+                     SHOAL_OK);
+    assert_int_equal(shoal_model_save(model, place->other), SHOAL_OK);
+    assert_int_equal(shoal_model_load(place->context, place->other, 1, 1, 0, &loaded),
+                     SHOAL_OK);
+    assert_int_equal(shoal_model_settings(loaded)->convolutions, 2);
+    const int64_t size = shoal_model_vectors(model, &values, NULL);
+    assert_int_equal(shoal_model_vectors(loaded, &others, NULL), size);
+    assert_memory_equal(values, others, sizeof(float) * (size_t)size);
+    shoal_model_destroy(model);
+    shoal_model_destroy(loaded);
+}
+
 /* A program that chose a decimal comma writes and reads the same files. Where there is no
    such locale, one is made. */
 static void commas_change_nothing(void **state) {
@@ -691,6 +712,7 @@ int main(void) {
         cmocka_unit_test(trainings_go_on_to_the_last_bit),
         cmocka_unit_test(models_come_back_by_themselves),
         cmocka_unit_test(notes_are_kept),
+        cmocka_unit_test(convolutions_are_kept),
         cmocka_unit_test(commas_change_nothing),
         cmocka_unit_test(wrong_contents_are_named),
         cmocka_unit_test(other_models_are_refused),

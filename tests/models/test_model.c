@@ -13,8 +13,12 @@
 
 static const char *KINDS[TEST_KINDS + 1];
 
+/* Full attention stands behind features and convolutions, the others behind tokens. */
 static model_case big_case(const char *kind) {
+    const bool features = strcmp(kind, "full") == 0;
     return (model_case){.name = kind,
+                        .features = features,
+                        .convolutions = features ? 2 : 0,
                         .attention = kind,
                         .layers = 2,
                         .heads = 3,
@@ -82,7 +86,9 @@ static void run_alone(const model_setup *setup, int64_t b, float *logits) {
     const int64_t first = setup->offsets[b], length = setup->offsets[b + 1] - first;
     const shoal_model_inputs inputs = {.batch = 1,
                                        .offsets = (int64_t[]){0, length},
-                                       .tokens = setup->tokens + first};
+                                       .tokens = setup->tokens + first,
+                                       .features = setup->features +
+                                                   first * TEST_FEATURES};
     shoal_model *view;
     float *out;
     assert_int_equal(shoal_model_view(setup->model, NULL, 1, length, &view), SHOAL_OK);

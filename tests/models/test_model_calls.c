@@ -342,7 +342,7 @@ static void wrong_inputs_are_refused(void **state) {
 static void wrong_configurations_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model;
-    for (int field = 0; field < 13; field++) {
+    for (int field = 0; field < 15; field++) {
         shoal_model_config config = config_of("full", field == 11);
         switch (field) {
         case 0: config.layers = 0; break;
@@ -358,6 +358,8 @@ static void wrong_configurations_are_refused(void **state) {
         case 10: config.pooling = 3; break;
         case 11: config.pooling = SHOAL_MEAN_ROW; break; /* of layers alone */
         case 12: config.activation = -1; break;
+        case 13: config.convolutions = 1; break; /* of tokens */
+        case 14: config.convolutions = -1; break;
         }
         if (shoal_model_create(context, &config, 1, 1, 8, 0, &model) != SHOAL_INVALID)
             fail_msg("field %d was taken", field);
