@@ -174,11 +174,12 @@ static json_t *score_json(const train_score *score) {
 static int report_json(const train_job *job) {
     const train_run *run = &job->run;
     json_t *object =
-        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o}", "config",
+        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "config",
                   train_config_json(&run->config), "folder", json_text(run->folder),
                   "steps", (json_int_t)run->state.step, "finished", run->finished,
                   "seconds", json_number(run->state.seconds), "sequences_per_second",
-                  json_number(run->sequences_per_second));
+                  json_number(run->sequences_per_second), "loss_share",
+                  json_number(run->loss_share));
     if (run->validated)
         json_object_set_new(object, "validation", score_json(&run->validation));
     if (run->tested)
@@ -197,6 +198,8 @@ static void report(const train_job *job) {
     else if (run->stepped)
         printf("last step    loss %.6f  right %.2f %%\n", run->last_step.score.loss,
                100 * run->last_step.score.accuracy);
+    if (isfinite(run->loss_share))
+        printf("the loss     %.1f %% of the steps' time\n", 100 * run->loss_share);
     if (run->validated && run->validation.metric) {
         printf("validation   loss %.6f  %s %.4f", run->validation.loss,
                run->validation.metric, run->validation.accuracy);

@@ -192,6 +192,8 @@ typedef struct {
     double gradient_norm; /* before clipping */
     double learning_rate;
     int64_t sequences;
+    double seconds;      /* of it all */
+    double loss_seconds; /* speech: of these, for the loss and its gradient; else 0 */
 } train_step;
 
 typedef struct {
@@ -336,6 +338,7 @@ typedef struct {
     bool busy;    /* somebody else is training in this folder: nothing was done */
     int64_t test_batches;
     double sequences_per_second; /* of this run; NAN: too short to say */
+    double loss_share; /* of its steps' seconds, for the loss; NAN: not measured */
 } train_run;
 
 /* Trains until finished or interrupted; the last thing is a checkpoint. EXIT_OK also when

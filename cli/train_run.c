@@ -300,15 +300,18 @@ static const char *more_text(char text[MORE], const train_score *score) {
 }
 
 static bool log_step(train_log *log, const train_state *state, const train_step *step) {
-    char loss[32], accuracy[32], norm[32], rate[32], more[MORE];
-    return fprintf(log->file,
-                   "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
-                   "\"gradient_norm\": %s, \"learning_rate\": %s, %s\"seconds\": %.3f}\n",
-                   state->step, real_text(loss, step->score.loss, false),
-                   real_text(accuracy, step->score.accuracy, false),
-                   real_text(norm, step->gradient_norm, false),
-                   real_text(rate, step->learning_rate, true),
-                   more_text(more, &step->score), state->seconds) > 0 &&
+    char loss[32], accuracy[32], norm[32], rate[32], more[MORE], share[48] = "";
+    if (step->loss_seconds > 0)
+        snprintf(share, sizeof share, "\"loss_seconds\": %.4f, ", step->loss_seconds);
+    return fprintf(
+               log->file,
+               "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
+               "\"gradient_norm\": %s, \"learning_rate\": %s, %s%s\"seconds\": %.3f}\n",
+               state->step, real_text(loss, step->score.loss, false),
+               real_text(accuracy, step->score.accuracy, false),
+               real_text(norm, step->gradient_norm, false),
+               real_text(rate, step->learning_rate, true), more_text(more, &step->score),
+               share, state->seconds) > 0 &&
            fflush(log->file) == 0;
 }
 
@@ -358,7 +361,8 @@ typedef struct {
     train_log log;
     char checkpoint[TRAIN_PATH], best[TRAIN_PATH];
     double begun, saved_at;
-    int64_t first_step, sequences; /* of this run */
+    int64_t first_step, sequences;     /* of this run */
+    double step_seconds, loss_seconds; /* of its steps */
 } running;
 
 /* Files and lines are the first rank's. */
@@ -495,7 +499,11 @@ static int advance(running *at) {
                                   : log_step(&at->log, state, &run->last_step));
     run->validated = run->validated || validate;
     run->stepped = run->stepped || !validate;
-    at->sequences += validate ? 0 : run->last_step.sequences;
+    if (!validate) {
+        at->sequences += run->last_step.sequences;
+        at->step_seconds += run->last_step.seconds;
+        at->loss_seconds += run->last_step.loss_seconds;
+    }
     show(at);
     if (!logged)
         return cannot_write(run->command, at->log.path);
@@ -540,6 +548,7 @@ static int loop(running *at) {
     const int64_t done = run->state.step - at->first_step;
     run->sequences_per_second =
         done > 0 ? (double)at->sequences / (seconds_now() - at->begun) : NAN;
+    run->loss_share = at->loss_seconds > 0 ? at->loss_seconds / at->step_seconds : NAN;
     if (code == EXIT_OK && !saved)
         code = save(at);
     progress_end();

@@ -228,8 +228,10 @@ static shoal_status step_speech(trainer *self, train_step *step) {
     float *out;
     speech_result result = {0};
     shoal_status status = shoal_model_forward(self->model, &inputs, &out);
+    const double heard = seconds_now();
     if (status == SHOAL_OK)
         status = speech_score(&data->scorer, batch, classes, out, out, &result, NULL);
+    step->loss_seconds = seconds_now() - heard;
     if (status != SHOAL_OK)
         return trainer_keep_message(self, status);
     train_part part = part_of(&result);

@@ -123,7 +123,8 @@ static shoal_status run_step(trainer *self, train_step *step) {
 shoal_status trainer_step(trainer *self, train_step *step) {
     const double begun = seconds_now();
     const shoal_status status = run_step(self, step);
-    self->state.seconds += seconds_now() - begun;
+    step->seconds = seconds_now() - begun;
+    self->state.seconds += step->seconds;
     return status;
 }
 

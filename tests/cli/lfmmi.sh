@@ -8,7 +8,7 @@ if ! shoal recognise --help | grep -q beams; then
 fi
 
 tools <<'PYTHON'
-import math, os, random, wave, struct
+import json, math, os, random, wave, struct
 TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
 WORDS = {"ab": "AB", "c": "C", "dac": "DAC", "bd": "BD"}
 def sound(path, words, seed):
@@ -39,6 +39,12 @@ def make(folder, count, seed):
         phones = " ".join(phone for word in words for phone in WORDS[word])
         lists["phones"].write(f"{name} {phones}\n")
         lists["utt2spk"].write(f"{name} s{n % 3}\n")
+def epochs(path, wanted):
+    """How many different losses there are."""
+    losses = [line["loss"] for line in map(json.loads, open(path)) if "loss" in line]
+    found = len({round(loss, 5) for loss in losses})
+    if found != int(wanted):
+        sys.exit(f"{found} of {losses}")
 def tensors(path):
     data = open(path, "rb").read()
     sys.stdout.buffer.write(data[8 + struct.unpack("<Q", data[:8])[0]:])
@@ -81,6 +87,7 @@ expect "defaults of the paper" 0 '"every": 3,' shoal train speech --preset paper
     --loss lf-mmi --print-config
 expect "a loss of copy" 2 "loss is" shoal train copy --loss lf-mmi --out x
 expect "trains" 0 "16 of 16 steps" train whole --steps 16 --threads 1
+check "and says how long the loss took" says "% of the steps' time"
 check "keeps the n-grams" test -f whole/phones.graph
 check "and has them in the cache" test "$(ls cache/phones3-*.ngrams | wc -l)" -ge 1
 train again --steps 16 --threads 3 >/dev/null 2>&1
@@ -99,6 +106,13 @@ for steps in 4 9; do
         cat err
 done
 report "resumes too" "$(same third thirds)"
+# The same utterances in every step, and no learning: losses of epochs differ where the
+# first position with an output is drawn anew.
+still="--steps 4 --set batch_frames=100000 --set speeds=1 --learning-rate 1e-12"
+train drawn $still $full >/dev/null 2>&1 && train fixed $still >/dev/null 2>&1
+check "outputs begin elsewhere in every epoch" tool epochs drawn/log.jsonl 4
+check "those of all positions do not" tool epochs fixed/log.jsonl 1
+check "how long the loss took" grep -q '"loss_seconds": 0\.' fixed/log.jsonl
 expect "joins" 0 "4 of 4 steps" train joined --steps 4 --join 4
 report "joined ones can be aligned" "$(grep impossible joined/log.jsonl | grep loss |
     grep -v validation)"

@@ -30,7 +30,7 @@ def near(path, *others):
                     return
 def losses(path):
     for line in lines(path):
-        line.pop("seconds")
+        line.pop("seconds"), line.pop("loss_seconds", None)
         print(sorted(line.items()))
 def learns(path):
     values = [line["loss"] for line in lines(path) if "loss" in line]
@@ -128,6 +128,11 @@ if shoal recognise --help | grep -q beams; then
     check "LF-MMI" shoal train speech data $speech $phones --threads 1 --out mmi
     check "LF-MMI, 3 ranks" ranks 3 train speech data $speech $phones --out mmi3
     report "its curve" "$(tool near mmi/log.jsonl mmi3/log.jsonl)"
+    averaged() { ranks 2 train speech data $speech $phones --threads 1 --out "$@"; }
+    check "LF-MMI, averaged" averaged mmi2 --average-every 5
+    check "half way" averaged half2 --average-every 5 --steps 10 --set decay_steps=20
+    check "and on" averaged half2 --resume
+    same "changes nothing" mmi2 half2
     expect "other data" 3 "rank 1 and rank 0 differ in data" launch 1 \
         "$program" train speech data $speech --out other : -n 1 \
         "$program" train speech data2 $speech --out other

@@ -40,7 +40,7 @@ def losses(path):
     for line in open(path):
         line = json.loads(line)
         if "step" in line:
-            line.pop("seconds")
+            line.pop("seconds"), line.pop("loss_seconds", None)
             print(sorted(line.items()))
 def same_as_best(log):
     """Whether the evaluation on dev in `out` is the log's best validation."""
