@@ -87,8 +87,8 @@ enum { ROWS_MOST = 1 << 22 };
         {"whole", 0, NULL, "a file is one text, and not a text per line",                \
          SETS_FLAG(job, source.whole)},                                                  \
         {"rows", 0, "R",                                                                 \
-         "tokens that are worked on at once (default: 0, which is 4096 or\n"             \
-         "one window); a stretched text has no more",                                    \
+         "tokens that are worked on at once (default: 0, which is 2048,\n"               \
+         "4096 for stretch, or one window); a stretched text has no more",               \
          SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
         {"threads", 0, "T", "threads (default: 0, one per processor)",                   \
          SETS_INTEGER(job, model.threads, 0, 4096)},                                     \

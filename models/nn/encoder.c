@@ -105,7 +105,7 @@ static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
         return !a.data && !b.data;
     const bool small = a.half || a.brains;
     size_t bytes = (size_t)count * (small ? sizeof(uint16_t) : sizeof(float));
-    return a.half == b.half && a.brains == b.brains &&
+    return a.half == b.half && a.brains == b.brains && a.packed == b.packed &&
            (const char *)a.data + bytes == (const char *)b.data &&
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
@@ -254,6 +254,12 @@ static void place(void *argument, block_layout *block) {
     if (stack->limits.half_weights)
         stack->scratch =
             reserve_floats(block, stack->model, max(shape->feed_forward, stack->width));
+    if (stack->limits.packed_weights)
+        stack->scratch =
+            reserve_floats(block,
+                           sh_panel_scratch(stack->context,
+                                            max(shape->feed_forward, stack->model)),
+                           1);
     if (stack->limits.brain_weights)
         stack->scratch = reserve_floats(block, stack->limits.rows / 2 + PACKED_ROWS,
                                         max(shape->feed_forward, stack->model));
@@ -289,8 +295,10 @@ static shoal_status check_shape(shoal_context *context, const encoder_shape *sha
                        (double)shape->dropout);
     if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
         return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
-    if (limits->training && (limits->half_weights || limits->brain_weights))
-        return sh_fail(context, SHOAL_INVALID, "encoder: half weights cannot be trained");
+    if (limits->training &&
+        (limits->half_weights || limits->brain_weights || limits->packed_weights))
+        return sh_fail(context, SHOAL_INVALID,
+                       "encoder: half and packed weights cannot be trained");
     return SHOAL_OK;
 }
 

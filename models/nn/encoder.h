@@ -63,6 +63,7 @@ typedef struct {
     bool training;               /* backward will be asked for */
     bool half_weights;           /* some weights are halves (inference only) */
     bool brain_weights;          /* all are bfloat16 pairs (inference only) */
+    bool packed_weights;         /* all matrices are packed (inference only) */
 } encoder_limits;
 
 typedef struct encoder encoder;

@@ -25,6 +25,9 @@ typedef struct {
     bool half;
     bool brains; /* bfloat16 pairs, packed: sh_brains_put; a multiple of 32 outputs, and
                     inputs are even. What is multiplied with it is rounded so too */
+    bool
+        packed; /* floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs;
+                    inference only */
 } nn_tensor;
 
 /* One batch of sequences: sequence b has rows offsets[b] .. offsets[b + 1] - 1, and
@@ -99,8 +102,9 @@ SHOAL_PRIVATE void sh_brains_put(int64_t inputs, int64_t output, const float *ro
                                  uint32_t *pairs);
 
 /* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, the
-   input beside bfloat16, or 0. */
+   input beside bfloat16, or 0; and what a packed weight with so many inputs needs. */
 int64_t sh_linear_scratch(const linear *layer, int64_t rows);
+int64_t sh_panel_scratch(const shoal_context *context, int64_t inputs);
 
 /* y [rows][outputs]; scratch [linear_scratch] (NULL where that is 0). Up to FEW_ROWS rows
    read a half weight directly. */

@@ -1,8 +1,10 @@
 /* Products on OpenBLAS, and the linear layer. */
 #include <cblas.h>
 
+#include "base/memory.h"
 #include "kernels/half.h"
 #include "models/nn/layers.h"
+#include "models/nn/packed.h"
 
 void sh_blas_use_one_thread(void) {
     openblas_set_num_threads(1);
@@ -261,6 +263,58 @@ static void brain_forward(const shoal_context *context, const linear *layer, int
                 &p);
 }
 
+/* ---- Products with packed weights -------------------------------------------------- */
+
+/* Many rows: where BLAS packs both factors in every call, the weight lies packed from the
+   beginning, and a task packs its rows once for all outputs. */
+typedef struct {
+    const shoal_context *context;
+    const linear *layer;
+    int64_t rows, row_block;
+    const_matrix x;
+    matrix y;
+    epilogue then;
+    float *panels; /* [threads][TASK_ROWS][inputs] */
+} panel_product;
+
+enum { TASK_ROWS = 8 * PACKED_ROWS };
+
+int64_t sh_panel_scratch(const shoal_context *context, int64_t inputs) {
+    return sh_mul_checked(sh_team_of(context).threads * (int64_t)TASK_ROWS, inputs);
+}
+
+static void panel_task(void *shared, int64_t task, int thread) {
+    const panel_product *p = shared;
+    const int64_t inputs = p->layer->inputs, outputs = p->layer->outputs;
+    const int64_t first = task * p->row_block, end = min(first + p->row_block, p->rows);
+    const float *w = p->layer->weight.data;
+    float *panels = p->panels + thread * TASK_ROWS * inputs;
+    for (int64_t row = first; row < end; row += PACKED_ROWS) {
+        const int rows = (int)min(PACKED_ROWS, end - row);
+        sh_packed_panel(inputs, rows, sh_packed_width(rows),
+                        p->x.data + row * p->x.stride, p->x.stride, 1,
+                        panels + (row - first) * inputs);
+    }
+    for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
+        for (int64_t row = first; row < end; row += PACKED_ROWS) {
+            const int rows = (int)min(PACKED_ROWS, end - row);
+            p->context->kernels->packed(inputs, w + left * inputs, PACKED_FLOATS,
+                                        panels + (row - first) * inputs,
+                                        sh_packed_width(rows), rows,
+                                        p->y.data + row * p->y.stride + left,
+                                        p->y.stride);
+        }
+    if (p->then.run)
+        p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
+}
+
+static void panel_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                          const_matrix x, matrix y, epilogue then, float *scratch) {
+    const int64_t block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
+    panel_product p = {context, layer, rows, block, x, y, then, scratch};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, block), panel_task, &p);
+}
+
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
@@ -275,6 +329,10 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
     const nn_tensor *weight = &layer->weight;
     if (weight->brains) {
         brain_forward(context, layer, rows, x, y, then, scratch);
+        return;
+    }
+    if (weight->packed) {
+        panel_forward(context, layer, rows, x, y, then, scratch);
         return;
     }
     if (rows <= FEW_ROWS) {

@@ -27,6 +27,7 @@ struct modern_stack {
     float *projected; /* [R][3 M] */
     float *wide;      /* [FORWARD_ROWS][2 F] */
     float *turns[2];  /* [R][head_dim / 2][2]: cosine and sine of each rotation */
+    float *scratch;   /* of products with packed weights; NULL: they are not */
 };
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -48,6 +49,12 @@ static void place(void *argument, block_layout *block) {
     stack->projected = reserve_floats(block, rows, 3 * size);
     stack->wide =
         reserve_floats(block, min(rows, FORWARD_ROWS), 2 * stack->config->feed_forward);
+    if (stack->limits.packed_weights)
+        stack->scratch =
+            reserve_floats(block,
+                           sh_panel_scratch(stack->context,
+                                            max(size, stack->config->feed_forward)),
+                           1);
     for (int local = 0; local < 2; local++)
         stack->turns[local] =
             has_layer(stack->config, local)
@@ -218,7 +225,7 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
         const int64_t count = min(FORWARD_ROWS, rows - first);
         float *in = stack->normed + first * size;
         sh_linear_forward(stack->context, &widen, count, (const_matrix){in, size},
-                          (matrix){stack->wide, 2 * wide}, NULL);
+                          (matrix){stack->wide, 2 * wide}, stack->scratch);
         gating g = {config->activation, wide, stack->wide};
         const void *shared[] = {&g, stack->context};
         sh_team_run(sh_team_of(stack->context), count, gate_task, shared);
@@ -230,7 +237,7 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
                                (epilogue){.run = end_branch,
                                           .shared = &part,
                                           .whole_rows = true},
-                               NULL);
+                               stack->scratch);
     }
 }
 
@@ -240,7 +247,7 @@ static shoal_status attend(modern_stack *stack, const modern_layer *layer,
     const linear projections = {size, 3 * size, layer->projections, {0}};
     sh_linear_forward(stack->context, &projections, r->rows,
                       (const_matrix){stack->normed, size},
-                      (matrix){stack->projected, 3 * size}, NULL);
+                      (matrix){stack->projected, 3 * size}, stack->scratch);
     by_rows(r, rotate_task);
     const shoal_inputs inputs = {.q = stack->projected,
                                  .k = stack->projected + size,
@@ -268,7 +275,7 @@ static shoal_status run_layer(modern_stack *stack, const text_weights *weights, 
                            (epilogue){.run = end_branch,
                                       .shared = &end,
                                       .whole_rows = true},
-                           NULL);
+                           stack->scratch);
     end.scale = last ? weights->final_scale.data
                      : weights->modern[l + 1].attention_scale.data;
     feed_forward(stack, layer, r->rows, end);

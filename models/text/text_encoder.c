@@ -11,7 +11,8 @@
 #include "models/text/tokenizer.h"
 
 enum {
-    USUAL_ROWS = 4096,
+    USUAL_ROWS = 2048,
+    STRETCHED_ROWS = 4096,
     SEQUENCES_MOST = 512, /* of one call */
     ROW_BLOCK = 64,
     LARGEST_CONFIG = 1 << 22
@@ -108,8 +109,8 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
                        (long long)o->stride, (long long)window);
     const bool stretch = o->long_texts == SHOAL_LONG_STRETCH;
     e->info.window = window;
-    e->info.rows = o->rows && stretch ? o->rows
-                                      : max(o->rows ? o->rows : USUAL_ROWS, window);
+    const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
+    e->info.rows = o->rows && stretch ? o->rows : max(o->rows ? o->rows : usual, window);
     e->info.pooling = o->pooling ? o->pooling : e->config.pooling;
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
@@ -135,6 +136,7 @@ static shoal_status parse_attention(shoal_text_encoder *e, const char *text,
 
 static shoal_status make_stack(shoal_text_encoder *e, const shoal_attention *attention) {
     const text_config *config = &e->config;
+    e->limits.packed_weights = e->weights.packed;
     if (config->family == FAMILY_MODERN)
         return sh_modern_create(e->context, config, attention, &e->limits, &e->modern);
     const encoder_shape shape = {.layers = config->layers,
@@ -147,7 +149,8 @@ static shoal_status make_stack(shoal_text_encoder *e, const shoal_attention *att
                                  .epsilon = config->epsilon};
     const encoder_limits limits = {.batch = e->limits.batch,
                                    .rows = e->limits.rows,
-                                   .length = e->limits.length};
+                                   .length = e->limits.length,
+                                   .packed_weights = e->weights.packed};
     return sh_encoder_create(e->context, &shape, &limits, &e->stack);
 }
 

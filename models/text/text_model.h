@@ -69,6 +69,7 @@ typedef struct {
     modern_layer *modern;   /* [layers], ModernBERT */
     nn_tensor final_scale;  /* [M], ModernBERT */
     float *zeros;           /* [M]: shifts that are not there */
+    bool packed;            /* the layers' matrices are */
     float *arena;           /* all numbers but the words */
     void *block;
 } text_weights;
@@ -77,7 +78,7 @@ typedef struct {
 shoal_status sh_text_file_open(shoal_context *context, const char *folder,
                                safetensors **file);
 /* Opens model.safetensors, or its shards, of a folder and converts all but the table of
-   words to float. */
+   words to float; the layers' matrices are packed where the sizes and kernels allow. */
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
                                   const text_config *config, text_weights *weights);
 void sh_text_weights_close(shoal_context *context, text_weights *weights);
@@ -88,6 +89,7 @@ typedef struct modern_stack modern_stack;
 
 typedef struct {
     int64_t batch, rows, length;
+    bool packed_weights;
 } text_limits;
 
 shoal_status sh_modern_create(shoal_context *context, const text_config *config,

@@ -5,9 +5,11 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "models/nn/packed.h"
 #include "models/text/text_model.h"
 
 /* A pass over all tensors: without an arena it checks and adds up, with one it fills. */
@@ -18,6 +20,7 @@ typedef struct {
     text_weights *to;
     const char *prefix; /* of every name: "", "bert.", ... */
     int64_t floats;     /* so far */
+    float *rows;        /* [PACKED_OUTPUTS][M or F]: some of a matrix that is packed */
 } loading;
 
 enum { NAME_MOST = 160 };
@@ -39,6 +42,15 @@ static shoal_status find(const loading *l, const char *name, int64_t rows,
                    l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
 }
 
+/* What was copied need not stay in memory as a part of the mapped file. */
+static void leave_pages(const file_tensor *tensor) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 /* columns 0: a vector. */
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
@@ -51,7 +63,19 @@ static shoal_status take(loading *l, const char *name, int64_t rows, int64_t col
     if (!place)
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
-    return sh_file_tensor_to_f32(l->context, tensor, place);
+    status = sh_file_tensor_to_f32(l->context, tensor, place);
+    leave_pages(tensor);
+    return status;
+}
+
+/* A matrix of a layer is packed where it lies: a block takes the room of its rows. */
+static void pack(const loading *l, int64_t outputs, int64_t inputs, float *at) {
+    for (int64_t first = 0; first < outputs; first += PACKED_OUTPUTS) {
+        float *block = at + first * inputs;
+        memcpy(l->rows, block, (size_t)(PACKED_OUTPUTS * inputs) * sizeof *block);
+        for (int64_t row = 0; row < PACKED_OUTPUTS; row++)
+            sh_packed_put(PACKED_FLOATS, inputs, row, l->rows + row * inputs, block);
+    }
 }
 
 /* ---- BERT and RoBERTa ------------------------------------------------------------- */
@@ -111,9 +135,15 @@ static shoal_status take_layer(loading *l, const char *folder, int64_t layer,
     for (size_t i = 0; i < count && status == SHOAL_OK; i++) {
         char name[NAME_MOST];
         snprintf(name, sizeof name, "%s.%lld.%s", folder, (long long)layer, rows[i].name);
-        status = take(l, name, extent_of(l->config, rows[i].rows),
-                      extent_of(l->config, rows[i].columns),
-                      (nn_tensor *)(void *)((char *)to + rows[i].field));
+        const int64_t outputs = extent_of(l->config, rows[i].rows);
+        const int64_t inputs = extent_of(l->config, rows[i].columns);
+        nn_tensor *one = (nn_tensor *)(void *)((char *)to + rows[i].field);
+        float *at = l->to->arena ? l->to->arena + l->floats : NULL;
+        status = take(l, name, outputs, inputs, one);
+        if (status == SHOAL_OK && at && inputs && l->to->packed) {
+            pack(l, outputs, inputs, at);
+            one->packed = true;
+        }
     }
     return status;
 }
@@ -228,12 +258,22 @@ static shoal_status load(loading *l) {
         else
             l->to->layers[i] = (encoder_layer){0};
     l->floats = 0;
-    return take_all(l);
+    l->rows =
+        sh_allocate(l->context, (size_t)(PACKED_OUTPUTS *
+                                         max(l->config->size, l->config->feed_forward)) *
+                                    sizeof(float));
+    if (!l->rows)
+        return SHOAL_NO_MEMORY;
+    status = take_all(l);
+    sh_release(l->context, l->rows);
+    return status;
 }
 
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
                                   const text_config *config, text_weights *weights) {
-    *weights = (text_weights){0};
+    const bool whole = config->size % PACKED_OUTPUTS == 0 &&
+                       config->feed_forward % PACKED_OUTPUTS == 0;
+    *weights = (text_weights){.packed = whole && context->kernels->lanes > 1};
     loading l = {.context = context, .folder = folder, .config = config, .to = weights};
     shoal_status status = sh_text_file_open(context, folder, &weights->file);
     if (status == SHOAL_OK)

@@ -7,6 +7,7 @@
 #include "cases.h"
 #include "kernels/half.h"
 #include "models/nn/layers.h"
+#include "models/nn/packed.h"
 
 #include "nn_support.h"
 #include "support.h"
@@ -157,6 +158,40 @@ static void check_products(shoal_context *context) {
     for (int64_t i = 0; i < COUNT_OF(sizes); i++)
         for (int half = 0; half < 2; half++)
             check_linear(context, sizes[i][0], sizes[i][1], sizes[i][2], half != 0);
+}
+
+/* A packed weight: every number of rows that a panel can have, and more than a task's;
+   the same bits whatever rows stand beside. */
+static void check_packed_linear(shoal_context *context) {
+    const int64_t counts[] = {0, 1, 2, 3, 5, 8, 9, 12, 13, 95, 96, 97, 240, 401};
+    enum { INPUTS = 37, OUTPUTS = 96, MOST = 401 };
+    float *x = random_floats(MOST * INPUTS, 1), *w = random_floats(OUTPUTS * INPUTS, 2);
+    float *b = random_floats(OUTPUTS, 3), *blocks = calloc(OUTPUTS * INPUTS, sizeof *w);
+    float *scratch = malloc((size_t)sh_panel_scratch(context, INPUTS) * sizeof *scratch);
+    double *from = doubles(x, MOST * INPUTS), *weight = doubles(w, OUTPUTS * INPUTS);
+    double *bias = doubles(b, OUTPUTS), *wanted = calloc(MOST * OUTPUTS, sizeof *wanted);
+    for (int64_t row = 0; row < OUTPUTS; row++)
+        sh_packed_put(PACKED_FLOATS, INPUTS, row, w + row * INPUTS, blocks);
+    const linear layer = {INPUTS, OUTPUTS, {.data = blocks, .packed = true}, {.data = b}};
+    exact_linear(&(exact_part){INPUTS, OUTPUTS, weight, bias, NULL, NULL}, MOST, from,
+                 wanted);
+    float *all = random_floats(MOST * OUTPUTS, 4);
+    sh_linear_forward(context, &layer, MOST, (const_matrix){x, INPUTS},
+                      (matrix){all, OUTPUTS}, scratch);
+    for (int64_t i = 0; i < COUNT_OF(counts); i++) {
+        float *y = random_floats(MOST * OUTPUTS, 5);
+        sh_linear_forward(context, &layer, counts[i], (const_matrix){x, INPUTS},
+                          (matrix){y, OUTPUTS}, scratch);
+        all_close_to(y, wanted, counts[i] * OUTPUTS, 2e-6 * (INPUTS + 4), "y");
+        assert_memory_equal(y, all, (size_t)(counts[i] * OUTPUTS) * sizeof *y);
+        free(y);
+    }
+    free(x), free(w), free(b), free(blocks), free(scratch), free(all);
+    free(from), free(weight), free(bias), free(wanted);
+}
+
+static void packed_products_are_right(void **state) {
+    with_both(check_packed_linear);
 }
 
 static void products_are_right_for_floats_and_halves(void **state) {
@@ -459,6 +494,7 @@ int main(void) {
         cmocka_unit_test(halves_convert_exactly),
         cmocka_unit_test(halves_widen_exactly),
         cmocka_unit_test(products_are_right_for_floats_and_halves),
+        cmocka_unit_test(packed_products_are_right),
         cmocka_unit_test(gradients_of_products_are_added),
         cmocka_unit_test(norms_are_right),
         cmocka_unit_test(dropout_keeps_the_share_it_should),
