@@ -41,6 +41,7 @@ typedef struct {
     char name[512]; /* of the file, for messages */
 } list_file;
 
+enum { CORPUS_LINE = 1 << 20 };
 enum { WAV_SCP, SEGMENTS, LABELS, SPEAKERS, LISTS };
 
 typedef struct {
@@ -78,11 +79,30 @@ static int64_t cut_rows(char *text, list_row *rows) {
     return count;
 }
 
+/* The first line of a text that is too long to be one, from 1; 0: none is. */
+static int64_t long_line(const char *at, size_t size) {
+    const char *end = at + size;
+    for (int64_t line = 1; at < end; line++) {
+        const size_t left = (size_t)(end - at);
+        const char *next = memchr(at, '\n', left < CORPUS_LINE ? left : CORPUS_LINE);
+        if (!next)
+            return left < CORPUS_LINE ? 0 : line;
+        at = next + 1;
+    }
+    return 0;
+}
+
 static shoal_status read_text(shoal_context *context, const char *path, char **text) {
     file_map map = {0};
     const shoal_status status = sh_file_map_open(context, path, &map);
     if (status != SHOAL_OK)
         return status;
+    const int64_t line = long_line((const char *)map.bytes, map.size);
+    if (line > 0) {
+        sh_file_map_close(&map);
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld is longer than %d bytes",
+                       path, (long long)line, CORPUS_LINE);
+    }
     *text = malloc(map.size + 1);
     if (*text) {
         if (map.size)

@@ -51,5 +51,11 @@ shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint6
                                const char *path);
 shoal_status sh_phone_lm_read(shoal_context *context, const char *path, uint64_t key,
                               phone_lm *lm);
+/* The same of a file's bytes, and the sum that such bytes must have at SUM_PLACE. */
+enum { PHONE_LM_SUM_PLACE = 16 };
+shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
+                               const void *bytes, size_t size, uint64_t key,
+                               phone_lm *lm);
+uint64_t sh_phone_lm_sum(const void *bytes, size_t size);
 
 #endif

@@ -5,7 +5,7 @@
        weight [arcs], end [states]: double */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +20,7 @@ typedef struct {
     int32_t phones, order, states, arcs;
 } file_head;
 
+_Static_assert(offsetof(file_head, checksum) == PHONE_LM_SUM_PLACE, "as the header says");
 static const char magic[8] = "shoalpl1";
 enum { PARTS = 6, VERSION = 1 };
 
@@ -129,10 +130,10 @@ static bool is_sound(const phone_lm *lm) {
     return true;
 }
 
-static bool take_head(const file_map *map, uint64_t key, file_head *head) {
-    if (map->size < sizeof *head)
+static bool take_head(const void *bytes, size_t given, uint64_t key, file_head *head) {
+    if (given < sizeof *head)
         return false;
-    memcpy(head, map->bytes, sizeof *head);
+    memcpy(head, bytes, sizeof *head);
     const size_t size = sizeof *head + 4 * (2 * (size_t)head->states + 1) +
                         8 * (size_t)head->arcs + 8 * (size_t)head->arcs +
                         8 * (size_t)head->states;
@@ -140,51 +141,53 @@ static bool take_head(const file_map *map, uint64_t key, file_head *head) {
            (key == 0 || head->key == key) && head->states > 0 && head->arcs >= 0 &&
            head->phones > 0 && head->phones <= PHONE_LM_PHONES &&
            head->order >= PHONE_LM_LEAST_ORDER && head->order <= PHONE_LM_MOST_ORDER &&
-           map->size == size;
+           given == size;
 }
 
-static shoal_status take_parts(shoal_context *context, const file_map *map,
-                               const char *path, phone_lm *lm) {
-    part parts[PARTS];
+uint64_t sh_phone_lm_sum(const void *bytes, size_t size) {
     file_head head;
-    size_t at = sizeof head;
-    memcpy(&head, map->bytes, sizeof head);
-    const uint64_t wanted = head.checksum;
+    memcpy(&head, bytes, sizeof head);
     head.checksum = 0;
-    uint64_t sum = mix_bytes(0, &head, sizeof head);
+    return mix_bytes(mix_bytes(0, &head, sizeof head), (const char *)bytes + sizeof head,
+                     size - sizeof head);
+}
+
+static void take_parts(const char *bytes, const phone_lm *lm) {
+    part parts[PARTS];
     list_parts(lm, parts);
-    for (int i = 0; i < PARTS; at += parts[i].size, i++) {
+    for (int i = 0; i < PARTS; bytes += parts[i].size, i++)
         if (parts[i].size)
-            memcpy(parts[i].bytes, map->bytes + at, parts[i].size);
-        sum = mix_bytes(sum, parts[i].bytes, parts[i].size);
-    }
-    return sum == wanted && is_sound(lm)
-               ? SHOAL_OK
-               : sh_fail(context, SHOAL_BAD_FILE, "%s: is damaged", path);
+            memcpy(parts[i].bytes, bytes, parts[i].size);
+}
+
+shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
+                               const void *bytes, size_t size, uint64_t key,
+                               phone_lm *lm) {
+    file_head head;
+    *lm = (phone_lm){0};
+    if (!take_head(bytes, size, key, &head))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is no phone language model, damaged, or another one", name);
+    *lm = (phone_lm){.phones = head.phones,
+                     .order = head.order,
+                     .states = head.states,
+                     .arcs = head.arcs};
+    if (!sh_phone_lm_allocate(lm))
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for %s", name);
+    take_parts((const char *)bytes + sizeof head, lm);
+    if (head.checksum == sh_phone_lm_sum(bytes, size) && is_sound(lm))
+        return SHOAL_OK;
+    sh_phone_lm_free(lm);
+    return sh_fail(context, SHOAL_BAD_FILE, "%s: is damaged", name);
 }
 
 shoal_status sh_phone_lm_read(shoal_context *context, const char *path, uint64_t key,
                               phone_lm *lm) {
     file_map map = {0};
-    file_head head;
     *lm = (phone_lm){0};
     shoal_status status = sh_file_map_open(context, path, &map);
-    if (status != SHOAL_OK)
-        return status;
-    if (!take_head(&map, key, &head)) {
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: is no phone language model, damaged, or another one", path);
-    } else {
-        *lm = (phone_lm){.phones = head.phones,
-                         .order = head.order,
-                         .states = head.states,
-                         .arcs = head.arcs};
-        status = sh_phone_lm_allocate(lm)
-                     ? take_parts(context, &map, path, lm)
-                     : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for %s", path);
-    }
+    if (status == SHOAL_OK)
+        status = sh_phone_lm_parse(context, path, map.bytes, map.size, key, lm);
     sh_file_map_close(&map);
-    if (status != SHOAL_OK)
-        sh_phone_lm_free(lm);
     return status;
 }

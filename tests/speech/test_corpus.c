@@ -347,6 +347,15 @@ static void bad_ones_are_named_and_skipped(void **state) {
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
     open_bad(&options, "line 2: a is there twice");
+    char *line = test_memory(1, (1 << 20) + 32);
+    memset(line, 'a', 1 << 20);
+    memcpy(line, "a a.wav\nb ", 10);
+    write_text("wav.scp", line);
+    shoal_corpus_close(open_good(&options)); /* one byte less than too many */
+    memset(line + (1 << 20), 'a', 10);
+    write_text("wav.scp", line);
+    open_bad(&options, "line 2 is longer than 1048576 bytes");
+    free(line);
     write_text("wav.scp", "");
     open_bad(&options, "has no utterances");
     options.labels = "nothing";

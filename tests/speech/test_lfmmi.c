@@ -750,6 +750,131 @@ static void a_saved_model_is_the_same(void **state) {
                          SHOAL_OK);
 }
 
+/* Every file of the corpus whose name begins with "ok-" is a graph, no other is. */
+static void graphs_are_checked(void **state) {
+    static const char corpus[] = SHOAL_SOURCE_DIR "/tests/corpus/graph";
+    DIR *list = opendir(corpus);
+    const struct dirent *entry;
+    int good = 0, bad = 0;
+    assert_non_null(list);
+    while ((entry = readdir(list))) {
+        char path[512];
+        unsigned char bytes[4096];
+        phone_lm lm;
+        snprintf(path, sizeof path, "%s/%.200s", corpus, entry->d_name);
+        FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "rb");
+        if (!file)
+            continue;
+        const size_t size = fread(bytes, 1, sizeof bytes, file) - 1;
+        fclose(file);
+        const uint64_t sum = sh_phone_lm_sum(bytes + 1, size);
+        memcpy(bytes + 1 + PHONE_LM_SUM_PLACE, &sum, sizeof sum);
+        const bool wanted = strncmp(entry->d_name, "ok-", 3) == 0;
+        if ((sh_phone_lm_parse(context, "it", bytes + 1, size, 0, &lm) == SHOAL_OK) !=
+            wanted)
+            fail_msg("%s is %s", entry->d_name, wanted ? "refused" : "taken");
+        sh_phone_lm_free(&lm);
+        good += wanted;
+        bad += !wanted;
+    }
+    closedir(list);
+    assert_true(good >= 6 && bad >= 12);
+}
+
+/* The model with two more states: nothing leads to the first, which leads to state 1, and
+   nothing to or from the second. */
+static phone_lm with_unreached(const phone_lm *lm) {
+    phone_lm more = {.phones = lm->phones,
+                     .order = lm->order,
+                     .states = lm->states + 2,
+                     .arcs = lm->arcs + 1};
+    assert_true(sh_phone_lm_allocate(&more));
+    const size_t states = (size_t)lm->states, arcs = (size_t)lm->arcs;
+    memcpy(more.last, lm->last, states * sizeof *lm->last);
+    memcpy(more.first, lm->first, (states + 1) * sizeof *lm->first);
+    memcpy(more.phone, lm->phone, arcs * sizeof *lm->phone);
+    memcpy(more.next, lm->next, arcs * sizeof *lm->next);
+    memcpy(more.weight, lm->weight, arcs * sizeof *lm->weight);
+    memcpy(more.end, lm->end, states * sizeof *lm->end);
+    more.last[states] = more.last[states + 1] = 0;
+    more.first[states + 1] = more.first[states + 2] = more.arcs;
+    more.phone[arcs] = lm->last[1];
+    more.next[arcs] = 1;
+    more.weight[arcs] = 1;
+    more.end[states] = more.end[states + 1] = 0;
+    return more;
+}
+
+static shoal_lfmmi *open_model(const phone_lm *lm, int32_t whole) {
+    char path[512];
+    shoal_lfmmi *made;
+    snprintf(path, sizeof path, "%s/hand.graph", folder);
+    assert_int_equal(sh_phone_lm_write(context, lm, 0, path), SHOAL_OK);
+    assert_int_equal(shoal_lfmmi_open(context, &(shoal_lfmmi_options){.whole = whole},
+                                      lexicon, path, &made),
+                     SHOAL_OK);
+    return made;
+}
+
+static void unreached_states_change_nothing(void **state) {
+    enum { STEPS = 9, ALL = STEPS * MOST_OUTPUTS };
+    static const int texts[] = {3}, steps[] = {STEPS};
+    static const int64_t sequence[] = {0, STEPS};
+    for (int32_t whole = 0; whole < 2; whole++) {
+        float y[ALL], gradients[2][ALL];
+        int32_t phones[2][STEPS], begins[2][STEPS];
+        int64_t counts[2];
+        shoal_lfmmi_result results[2];
+        small_batch b;
+        phone_lm lm = make_model(4, 3), more = with_unreached(&lm);
+        fill_batch(&b, 1, texts, steps);
+        fill_random(y, ALL, 1, 5);
+        for (int i = 0; i < 2; i++) {
+            shoal_lfmmi *lfmmi = open_model(i ? &more : &lm, whole);
+            shoal_lfmmi_loss(lfmmi, &b.batch, y, 1, gradients[i], NULL, &results[i]);
+            shoal_lfmmi_decode(lfmmi, 1, sequence, y, phones[i], begins[i], &counts[i]);
+            shoal_lfmmi_destroy(lfmmi);
+        }
+        assert_true(results[0].broken == 0 && results[0].impossible == 0);
+        assert_true(results[0].sum == results[1].sum && results[0].sum > 0);
+        assert_memory_equal(gradients[0], gradients[1], sizeof gradients[0]);
+        assert_true(counts[0] > 0 && counts[0] == counts[1]);
+        assert_memory_equal(phones[0], phones[1], (size_t)counts[0] * sizeof **phones);
+        sh_phone_lm_free(&more);
+        sh_phone_lm_free(&lm);
+    }
+}
+
+/* A start that leads nowhere: nothing can be said, and that is counted. */
+static void a_graph_without_paths_is_borne(void **state) {
+    enum { STEPS = 6, ALL = STEPS * MOST_OUTPUTS };
+    static const int texts[] = {3}, steps[] = {STEPS};
+    static const int64_t sequence[] = {0, STEPS};
+    float y[ALL], gradient[ALL];
+    int32_t phones[STEPS], begins[STEPS];
+    int64_t count;
+    shoal_lfmmi_result result;
+    small_batch b;
+    phone_lm lm = {.phones = PHONES, .order = 2, .states = 1};
+    assert_true(sh_phone_lm_allocate(&lm));
+    lm.last[0] = -1;
+    lm.first[0] = lm.first[1] = 0;
+    lm.end[0] = 1;
+    shoal_lfmmi *lfmmi = open_model(&lm, 1);
+    fill_batch(&b, 1, texts, steps);
+    fill_random(y, ALL, 1, 5);
+    assert_int_equal(shoal_lfmmi_loss(lfmmi, &b.batch, y, 1, gradient, NULL, &result),
+                     SHOAL_OK);
+    assert_int_equal(result.impossible, 1);
+    for (int i = 0; i < ALL; i++)
+        assert_true(gradient[i] == 0);
+    assert_int_equal(shoal_lfmmi_decode(lfmmi, 1, sequence, y, phones, begins, &count),
+                     SHOAL_OK);
+    assert_int_equal(count, 0);
+    shoal_lfmmi_destroy(lfmmi);
+    sh_phone_lm_free(&lm);
+}
+
 static void nonsense_is_refused(void **state) {
     static const int64_t falling[] = {0, 2, 1};
     static const int32_t beyond[] = {0, 4};
@@ -813,6 +938,9 @@ int main(void) {
         cmocka_unit_test(the_best_path_is_found),
         cmocka_unit_test(ngrams_are_kept_and_mended),
         cmocka_unit_test(a_saved_model_is_the_same),
+        cmocka_unit_test(graphs_are_checked),
+        cmocka_unit_test(unreached_states_change_nothing),
+        cmocka_unit_test(a_graph_without_paths_is_borne),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
