@@ -39,7 +39,7 @@ def texts_of(data, part):
     return [one["context"] for article in articles for one in article["paragraphs"]][:200]
 
 
-# ---- What the peers read -----------------------------------------------------------------
+# ---- What the peers read ---------------------------------------------------------------
 
 def prepare(folder, work):
     """model.onnx, int8.onnx and a CTranslate2 folder."""
@@ -76,7 +76,7 @@ def prepare(folder, work):
         converter.convert(str(work / "ctranslate2"), force=True)
 
 
-# ---- Engines: each a function from texts to vectors --------------------------------------
+# ---- Engines: each a function from texts to vectors ------------------------------------
 
 def ours(given):
     from text_library import TextEncoder, TextLibrary
@@ -189,7 +189,7 @@ def work_off(given):
                           "peak": peak_megabytes()}), flush=True)
 
 
-# ---- Turns -------------------------------------------------------------------------------
+# ---- Turns -----------------------------------------------------------------------------
 
 class Worker:
     def __init__(self, engine):
@@ -237,9 +237,9 @@ def compare(part, workers):
         same = engine == "int8" or found.min() > 0.9999
         good &= bool(same)
         rates[engine] = one["texts"] / one["seconds"]
-        print(f"{part}: {engine}: {rates[engine]:.1f} texts/s, peak {one['peak']:.0f} MB, "
-              f"cosine with ours {found.mean():.5f}, least {found.min():.5f}"
-              f"{'' if same else ' DIFFERENT'}", flush=True)
+        print(f"{part}: {engine}: {rates[engine]:.1f} texts/s, "
+              f"peak {one['peak']:.0f} MB, cosine with ours {found.mean():.5f}, "
+              f"least {found.min():.5f}{'' if same else ' DIFFERENT'}", flush=True)
     peers = [rates[engine] for engine in rates if engine not in ("shoal", "int8")]
     if "shoal" not in rates or not peers:
         return good
