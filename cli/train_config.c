@@ -230,10 +230,11 @@ static void speech_defaults(train_config *config) {
                                      .output_l2 = 5e-5f,
                                      .output_range = 0.01f};
     config->model.activation = SHOAL_RELU;
+    config->model.convolutions = 4;
     config->model.dropout = 0.1f;
     config->optimizer.kind = SHOAL_ADAM;
     config->optimizer.beta2 = 0.98f;
-    config->learning_rate = 1e-3f;
+    config->learning_rate = 1.5e-3f;
     config->warmup = 150;
     config->plateau_patience = 0;
     config->batch = 64;
@@ -269,6 +270,7 @@ bool train_preset(const char *preset, train_config *config, train_reason *reason
                       "paper",
                       preset, config->task);
     config->model.layers = 9;
+    config->model.convolutions = 0;
     config->model.activation = SHOAL_GELU;
     config->model.dropout = 0;
     config->optimizer = shoal_optimizer_defaults();
@@ -285,8 +287,8 @@ bool train_preset(const char *preset, train_config *config, train_reason *reason
     return true;
 }
 
-/* What was seen to learn from a flat start (docs/notebook/SPEECH.md), with the frames of
-   CTC; or as in the paper, outputs at every third frame of a full-rate encoder. */
+/* What was seen to learn from a flat start (docs/notebook/SPEECH.md): an output every 30
+   ms; or as in the paper, at every third frame of a full-rate encoder. */
 void train_lfmmi_defaults(const char *preset, train_config *config) {
     config->speech.loss = SPEECH_LFMMI;
     config->clip = 1;
@@ -299,9 +301,9 @@ void train_lfmmi_defaults(const char *preset, train_config *config) {
     }
     config->speech.order = 3;
     config->speech.extra = 0;
-    config->model.layers = 2;
-    config->model.dropout = 0;
-    snprintf(config->speech.speeds, sizeof config->speech.speeds, "1");
+    config->speech.hop = 3;
+    config->speech.context = 9;
+    config->learning_rate = 1e-3f;
 }
 
 bool train_defaults(const char *task, train_config *config, train_reason *reason) {
