@@ -441,8 +441,9 @@ struct shoal_transport {
    the groups; only full, which is exact, sends all keys and values around. All ranks call
    shoal_plan_create_over, shoal_forward and shoal_backward together, and the transport
    outlives the plan.
-   Known are full, clustered-C, i-clustered-C and shoal-C:keyclusters=0, in float32,
-   without biases, masks, dropout and causal order. */
+   Known are full, clustered-C, i-clustered-C and shoal-C, in float32, without biases,
+   masks, dropout and causal order. shoal-C is its first form there, keyclusters=0, also
+   where that is not spelled: blocks of alike queries may be anywhere. */
 SHOAL_API shoal_status shoal_plan_create_over(shoal_transport *transport,
                                               shoal_context *context,
                                               const shoal_problem *problem,

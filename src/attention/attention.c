@@ -151,9 +151,9 @@ static shoal_status check_over(const shoal_plan *plan) {
                        kinds_with(knows_ranks, others, sizeof others));
     if (attention->keyclusters > 0)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks %s is known in its first form alone: spell it "
-                       "shoal-%d:keyclusters=0",
-                       plan->kind->info.name, (int)attention->clusters);
+                       "over ranks %s is known in its first form alone, without key "
+                       "clusters: leave them out, or spell keyclusters=0",
+                       plan->kind->info.name);
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
         return sh_fail(plan->context, SHOAL_INVALID,
                        "over ranks problems are float32, without causal order and "
@@ -248,6 +248,8 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
         return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
                        flags);
     shoal_attention checked = *attention;
+    if (over && checked.keyclusters == SHOAL_BY_SIZE)
+        checked.keyclusters = 0; /* over ranks shoal-C is its first form */
     shoal_status status = sh_attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
@@ -305,25 +307,16 @@ static void fill_agreed(const shoal_plan *made, unsigned flags, int64_t *numbers
     const shoal_attention *attention = &made->attention;
     int32_t scale;
     memcpy(&scale, &problem->scale, sizeof scale);
-    const int64_t filled[] = {SHOAL_VERSION_MAJOR,
-                              SHOAL_VERSION_MINOR,
-                              SHOAL_VERSION_PATCH,
-                              problem->batch,
-                              problem->heads,
-                              problem->kv_heads,
-                              problem->dim,
-                              problem->value_dim,
-                              problem->packed,
-                              scale,
-                              (int64_t)flags,
-                              (int64_t)attention->kind,
-                              attention->clusters,
-                              attention->topk,
-                              attention->bits,
-                              attention->iterations,
-                              attention->groups,
-                              attention->normaliser,
-                              (int64_t)attention->seed};
+    const int64_t filled[] = {SHOAL_VERSION_MAJOR,   SHOAL_VERSION_MINOR,
+                              SHOAL_VERSION_PATCH,   problem->batch,
+                              problem->heads,        problem->kv_heads,
+                              problem->dim,          problem->value_dim,
+                              problem->packed,       scale,
+                              (int64_t)flags,        (int64_t)attention->kind,
+                              attention->clusters,   attention->topk,
+                              attention->rank,       attention->bits,
+                              attention->iterations, attention->groups,
+                              attention->normaliser, (int64_t)attention->seed};
     _Static_assert(sizeof filled / sizeof *filled < AGREED, "room for a status");
     memcpy(numbers + 1, filled, sizeof filled);
 }

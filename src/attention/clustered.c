@@ -72,16 +72,17 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
 }
 
 void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
-                              const clustered_work *own, int64_t most,
+                              const clustered_work *own, int64_t groups, int64_t most,
                               block_layout *work) {
-    const int64_t groups = sh_mul_checked(most, plan->attention.clusters);
-    parts->largest = sh_reserve(work, groups, sizeof(float));
-    parts->sum = sh_reserve(work, groups, sizeof(float));
-    parts->values = reserve_floats(work, groups, plan->problem.value_dim);
+    const int64_t all = sh_mul_checked(most, groups);
+    parts->groups = groups;
+    parts->largest = sh_reserve(work, all, sizeof(float));
+    parts->sum = sh_reserve(work, all, sizeof(float));
+    parts->values = reserve_floats(work, all, plan->problem.value_dim);
     if (!own->has_top)
         return;
-    parts->keys = sh_reserve(work, sh_mul_checked(groups, own->topk), sizeof(uint64_t));
-    parts->counts = sh_reserve(work, groups, sizeof(int32_t));
+    parts->keys = sh_reserve(work, sh_mul_checked(all, own->topk), sizeof(uint64_t));
+    parts->counts = sh_reserve(work, all, sizeof(int32_t));
 }
 
 static void place_slot(clustered_slot *slot, const shoal_plan *plan,
@@ -94,7 +95,7 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
     slot->sorted.order = sh_reserve(work, N, sizeof(int32_t));
     slot->members = sh_reserve(work, C, sizeof(int32_t));
     slot->sums = sh_reserve(work, sh_mul_checked(C, plan->problem.dim), sizeof(double));
-    sh_clustered_place_parts(&slot->parts, plan, own,
+    sh_clustered_place_parts(&slot->parts, plan, own, C,
                              max(1, ceil_divide(S, chunk_length(plan, S))), work);
     if (own->per_query)
         slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
@@ -438,12 +439,11 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
 
 /* The best keys of all parts, at the front of the thread's list in no order; returns how
    many. */
-static int32_t merge_top(const clustered_head *head, const softmax_parts *parts,
-                         int64_t j, uint64_t *list) {
-    const int32_t k = head->work->topk;
+static int32_t merge_top(int32_t k, const softmax_parts *parts, int64_t j,
+                         uint64_t *list) {
     int32_t count = 0;
     for (int64_t part = 0; part < parts->count; part++) {
-        int64_t at = part * head->slot->sorted.clusters + j;
+        int64_t at = part * parts->groups + j;
         int32_t more = parts->counts[at];
         memcpy(list + count, parts->keys + at * k, (size_t)more * sizeof *list);
         count = sh_topk_cut(list, count + more, k);
@@ -451,11 +451,9 @@ static int32_t merge_top(const clustered_head *head, const softmax_parts *parts,
     return count;
 }
 
-/* What the parts have together, as the first of `to`, which may be the parts. */
-static void merge_softmax(const clustered_head *head, const softmax_parts *parts,
-                          int64_t j, const softmax_parts *to) {
-    const int64_t C = head->slot->sorted.clusters, Dv = head->keys.value_dim;
-    float *values = to->values + j * Dv;
+static void merge_softmax(int64_t Dv, const softmax_parts *parts, int64_t j) {
+    const int64_t C = parts->groups;
+    float *values = parts->values + j * Dv;
     float largest = parts->largest[j];
     for (int64_t part = 1; part < parts->count; part++)
         largest = fmaxf(largest, parts->largest[part * C + j]);
@@ -467,18 +465,20 @@ static void merge_softmax(const clustered_head *head, const softmax_parts *parts
         for (int64_t d = 0; d < Dv; d++)
             values[d] = (part ? values[d] : 0) + keep * parts->values[at * Dv + d];
     }
-    to->largest[j] = largest;
-    to->sum[j] = sum;
+    parts->largest[j] = largest;
+    parts->sum[j] = sum;
 }
 
-static void merge_group(const clustered_head *head, int64_t j, clustered_thread *own) {
-    const int64_t k = head->work->topk;
-    merge_softmax(head, head->from, j, head->to);
-    if (!head->work->has_top)
+void sh_clustered_merge_group(const shoal_plan *plan, const softmax_parts *parts,
+                              int64_t group, clustered_thread *own) {
+    const clustered_work *work = plan->work;
+    merge_softmax(plan->problem.value_dim, parts, group);
+    if (!work->has_top)
         return;
-    head->to->counts[j] = merge_top(head, head->from, j, own->candidates);
-    memcpy(head->to->keys + j * k, own->candidates,
-           sizeof *own->candidates * (size_t)head->to->counts[j]);
+    const int32_t count = merge_top(work->topk, parts, group, own->candidates);
+    parts->counts[group] = count;
+    memcpy(parts->keys + group * work->topk, own->candidates,
+           sizeof *own->candidates * (size_t)count);
 }
 
 static void merge_task(void *shared, int64_t task, int thread) {
@@ -486,13 +486,11 @@ static void merge_task(void *shared, int64_t task, int thread) {
     for (int64_t j = task * GROUP_TASK;
          j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
         if (head->slot->members[j] > 0)
-            merge_group(head, j, &head->work->threads[thread]);
+            sh_clustered_merge_group(head->call->plan, &head->slot->parts, j,
+                                     &head->work->threads[thread]);
 }
 
-void sh_clustered_merge(clustered_head *head, const softmax_parts *from,
-                        const softmax_parts *to, team workers) {
-    head->from = from;
-    head->to = to;
+void sh_clustered_merge(clustered_head *head, team workers) {
     sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), merge_task,
                 head);
 }
@@ -500,8 +498,8 @@ void sh_clustered_merge(clustered_head *head, const softmax_parts *from,
 /* The top keys, best first. */
 static void name_top(const clustered_head *head, int64_t j) {
     int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    uint64_t *list = head->to->keys + j * head->work->topk;
-    const int32_t count = head->to->counts[j];
+    uint64_t *list = head->slot->parts.keys + j * head->work->topk;
+    const int32_t count = head->slot->parts.counts[j];
     sh_topk_sort(list, count);
     for (int32_t i = 0; i < count; i++)
         keys[i] = candidate_key(list[i]);
@@ -512,8 +510,8 @@ static void take_top(const clustered_head *head, int64_t j, clustered_thread *ow
     const int64_t Dv = head->keys.value_dim;
     const row_view v = head->top_v;
     const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
-    const uint64_t *list = head->to->keys + j * head->work->topk;
-    const int32_t count = head->to->counts[j];
+    const uint64_t *list = head->slot->parts.keys + j * head->work->topk;
+    const int32_t count = head->slot->parts.counts[j];
     float *shared = head->state.shared + j * Dv;
     prefetch_rows(v.data, v.stride, rows, count, Dv);
     double mass = 0;
@@ -539,13 +537,13 @@ static void take_top(const clustered_head *head, int64_t j, clustered_thread *ow
 
 static void share_group(const clustered_head *head, int64_t j, clustered_thread *own) {
     const int64_t Dv = head->keys.value_dim;
-    const float sum = head->to->sum[j];
-    const float *values = head->to->values + j * Dv;
+    const float sum = head->slot->parts.sum[j];
+    const float *values = head->slot->parts.values + j * Dv;
     float *shared = head->state.shared + j * Dv;
     const int hidden = head->keys.masks && sum < 0.5f; /* every key is: see dense.c */
     for (int64_t d = 0; d < Dv; d++)
         shared[d] = hidden ? 0 : values[d] / sum;
-    head->state.largest[j] = head->to->largest[j];
+    head->state.largest[j] = head->slot->parts.largest[j];
     head->state.inverse[j] = hidden ? 0 : 1 / sum;
     if (head->work->has_top)
         take_top(head, j, own);
@@ -573,7 +571,7 @@ void sh_clustered_name_top(clustered_head *head, team workers) {
                         head->call->plan->attention.topk;
     for (int64_t i = 0; i < all && head->work->has_top; i++)
         head->state.top_keys[i] = -1;
-    if (head->work->has_top && head->to)
+    if (head->work->has_top && head->seen > 0)
         sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), name_task,
                     head);
 }
@@ -820,7 +818,7 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
         sh_clustered_sum(&head, workers);
         sh_clustered_centre(&head);
         sh_clustered_attend_keys(&head, workers);
-        sh_clustered_merge(&head, &head.slot->parts, &head.slot->parts, workers);
+        sh_clustered_merge(&head, workers);
     }
     sh_clustered_name_top(&head, workers);
     if (n == 0 || S == 0)

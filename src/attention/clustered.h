@@ -33,11 +33,11 @@ typedef struct {
 
 /* The centroids' softmax over parts of the keys, to be merged. */
 typedef struct {
-    int64_t count;
-    float *largest, *sum; /* [parts][C] */
-    float *values;        /* [parts][C][Dv], not divided by the sum */
-    uint64_t *keys;       /* [parts][C][k]: candidates */
-    int32_t *counts;      /* [parts][C] */
+    int64_t count, groups; /* how many parts, G groups in each */
+    float *largest, *sum;  /* [parts][G] */
+    float *values;         /* [parts][G][Dv], not divided by the sum */
+    uint64_t *keys;        /* [parts][G][k]: candidates */
+    int32_t *counts;       /* [parts][G] */
 } softmax_parts;
 
 /* Memory for one head at a time. */
@@ -113,9 +113,8 @@ typedef struct {
     row_view out;
     row_view dout, dq; /* backward */
     row_view dk, dv;
-    const softmax_parts *from, *to; /* of a merge; `to` has what it gave */
-    int64_t chunk_keys;             /* keys of a chunk */
-    int64_t task_panels;            /* panels of centroids in one task */
+    int64_t chunk_keys;  /* keys of a chunk */
+    int64_t task_panels; /* panels of centroids in one task */
 } clustered_head;
 
 clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
@@ -177,12 +176,14 @@ void sh_clustered_centre(clustered_head *head);
 void sh_clustered_attend_keys(clustered_head *head, team workers);
 
 void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
-                              const clustered_work *own, int64_t most,
+                              const clustered_work *own, int64_t groups, int64_t most,
                               block_layout *work);
 
-/* The parts together become the first of `to`. */
-void sh_clustered_merge(clustered_head *head, const softmax_parts *from,
-                        const softmax_parts *to, team workers);
+/* The parts' groups `group` together become that of the first part. */
+void sh_clustered_merge_group(const shoal_plan *plan, const softmax_parts *parts,
+                              int64_t group, clustered_thread *own);
+/* The same of all groups of slot->parts that have members. */
+void sh_clustered_merge(clustered_head *head, team workers);
 
 /* state.top_keys of what was merged. */
 void sh_clustered_name_top(clustered_head *head, team workers);

@@ -4,29 +4,29 @@
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-/* Bytes that a rank gives to the largest gather of as many from each. */
-static int64_t packet_size(const shoal_plan *plan) {
-    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
-    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
-    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    const int64_t top = plan->attention.topk * (int64_t)sizeof(uint64_t);
-    const int64_t sums = D * (int64_t)sizeof(double), far = words * 8;
-    const int64_t part = (Dv + 3) * (int64_t)sizeof(float) + top;
-    return sh_mul_checked(groups, max(max(sums, far), part));
+/* Bytes of the largest record that a group has. */
+static int64_t record_size(const shoal_plan *plan) {
+    const int64_t numbers = max(plan->problem.dim * (int64_t)sizeof(double),
+                                (plan->problem.value_dim + 1) * (int64_t)sizeof(float));
+    return max(numbers, sh_spread_part_size(plan, plan->attention.topk));
 }
 
-/* And of rows of top keys, which may all be one rank's. */
+/* And of the rows of top keys, which may all be one rank's. */
 static int64_t rows_size(const shoal_plan *plan) {
-    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
-    return sh_mul_checked(groups, plan->attention.topk * spread_row_size(plan) *
-                                      (int64_t)sizeof(float));
+    return sh_mul_checked(spread_groups(plan), plan->attention.topk *
+                                                   spread_row_size(plan) *
+                                                   (int64_t)sizeof(float));
 }
 
-/* The farthest hashes that all ranks found for one unit. */
-static int64_t farthest_size(const shoal_plan *plan) {
+/* What all ranks give: records of a share of the groups, or the result; or the farthest
+   hashes that they found for one unit. */
+static int64_t packets_size(const shoal_plan *plan) {
+    const int64_t P = plan->over->ranks, C = plan->attention.clusters;
     const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    return sh_mul_checked(plan->over->ranks,
-                          plan->attention.clusters * words * (int64_t)sizeof(uint64_t));
+    const int64_t records =
+        max(spread_groups(plan), sh_mul_checked(P, sh_spread_most_shared(plan)));
+    return max(sh_mul_checked(records, record_size(plan)),
+               sh_mul_checked(P, C * words * (int64_t)sizeof(uint64_t)));
 }
 
 /* Floats that are shared of a unit to find its groups by the keys: rows of keys and of
@@ -55,7 +55,6 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
                      block_layout *work) {
     const int64_t U = spread_units(plan), P = plan->over->ranks;
     const int64_t C = plan->attention.clusters;
-    const int64_t packet = packet_size(plan);
     const int64_t counters = kmeans_counters(hash_words(plan->attention.bits));
     spread_work measured = {0}, *own = sh_spread_place_ranges(plan, work);
     own = own ? own : &measured;
@@ -65,21 +64,25 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
     own->moving = sh_reserve(work, U, 1);
     own->counts =
         sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
-    own->packet =
-        sh_reserve(work, max(packet, max(rows_size(plan), farthest_size(plan))), 1);
-    own->packets = sh_reserve(work, sh_mul_checked(P, packet), 1);
+    own->packet = sh_reserve(work,
+                             max(sh_mul_checked(spread_groups(plan), record_size(plan)),
+                                 rows_size(plan)),
+                             1);
+    own->packets = sh_reserve(work, packets_size(plan), 1);
     own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
     own->key_counts = sh_reserve(work, U, sizeof(int64_t));
     if (clustered->by_keys)
         own->samples = reserve_floats(work, U, sample_size(plan));
     own->sorted = sh_reserve(work, C * plan->attention.topk, sizeof(uint64_t));
     own->row_starts = sh_reserve(work, sh_mul_checked(P, U) + 1, sizeof(int64_t));
-    sh_clustered_place_parts(&own->parts, plan, clustered, P, work);
+    sh_clustered_place_parts(&own->parts, plan, clustered, sh_spread_most_shared(plan), P,
+                             work);
     if (!plan->with_backward)
         return;
     own->row_grads = reserve_floats(work, own->most_rows, spread_row_size(plan));
-    own->own_grads =
-        reserve_floats(work, sh_mul_checked(P, own->most_rows), spread_row_size(plan));
+    own->own_grads = reserve_floats(work,
+                                    sh_mul_checked(P, sh_spread_most_returned(plan)),
+                                    spread_row_size(plan));
 }
 
 spread_state sh_spread_state_at(const shoal_plan *plan, block_layout *place) {
@@ -92,7 +95,8 @@ spread_state sh_spread_state_at(const shoal_plan *plan, block_layout *place) {
 
 /* ---- Talking ---------------------------------------------------------------------- */
 
-void sh_spread_gather(spread_run *run, const void *mine, int64_t bytes, void *all) {
+/* Gathers `bytes` of every rank, as many from each. */
+static void gather(spread_run *run, const void *mine, int64_t bytes, void *all) {
     if (!run->failed && bytes > 0)
         run->failed = run->over->gather(run->over, bytes, mine, all) != SHOAL_OK;
 }
@@ -151,7 +155,7 @@ shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
         own->mine[2 + 2 * b] = view.queries;
         own->mine[3 + 2 * b] = view.keys;
     }
-    sh_spread_gather(run, own->mine, numbers * (int64_t)sizeof *own->mine, own->all);
+    gather(run, own->mine, numbers * (int64_t)sizeof *own->mine, own->all);
     if (run->failed)
         return sh_spread_failure(run);
     for (int p = 0; p < run->over->ranks && status == SHOAL_OK; p++) {
@@ -212,37 +216,25 @@ static void draw_centres(spread_run *run) {
                    sizeof(int32_t) * (size_t)(C * halves));
 }
 
-/* Centres that have lost their members move to the farthest hashes of all ranks. */
+/* Centres that have lost their members move to the farthest hashes of all ranks. That is
+   rare: units do it one by one. */
 static void reseed(spread_run *run) {
     const shoal_plan *plan = run->call->plan;
-    spread_work *own = run->own;
-    const int64_t U = spread_units(plan);
+    const spread_work *own = run->own;
     const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    uint64_t *mine = own->packet, *all = own->packets;
-    int64_t wanted = 0;
-    for (int64_t u = 0; u < U; u++) {
+    for (int64_t u = 0; u < spread_units(plan); u++) {
         kmeans_pass *pass = &own->passes[u];
         const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
         if (empty == 0)
             continue;
         const int found =
             sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty);
-        memset(mine + wanted * words, 0, sizeof *mine * (size_t)(empty * words));
-        memcpy(mine + wanted * words, pass->work->farthest,
-               sizeof *mine * (size_t)(found * words));
-        wanted += empty;
-    }
-    sh_spread_gather(run, mine, wanted * words * (int64_t)sizeof *mine, all);
-    int64_t at = 0;
-    for (int64_t u = 0; u < U; u++) {
-        kmeans_work *work = own->passes[u].work;
-        const int64_t empty = own->moving[u] ? sh_kmeans_empty(work) : 0;
-        for (int p = 0; p < run->over->ranks; p++)
-            memcpy(mine + p * empty * words, all + (p * wanted + at) * words,
-                   sizeof *mine * (size_t)(empty * words));
-        if (empty)
-            sh_kmeans_reseed(work, mine, (int)(empty * run->over->ranks));
-        at += empty;
+        memset(pass->work->farthest + found * words, 0,
+               sizeof(uint64_t) * (size_t)((empty - found) * words));
+        gather(run, pass->work->farthest, empty * words * (int64_t)sizeof(uint64_t),
+               own->packets);
+        if (!run->failed)
+            sh_kmeans_reseed(pass->work, own->packets, empty * run->over->ranks);
     }
 }
 
@@ -451,11 +443,10 @@ static void find_groups(spread_run *run, int32_t *members) {
 
 /* ---- Centroids -------------------------------------------------------------------- */
 
-/* to[i] = the sum over ranks, in their order, of gathered doubles. */
 static void find_centroids(spread_run *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), D = plan->problem.dim;
-    const int64_t size = plan->attention.clusters * D;
+    const int64_t U = spread_units(plan);
+    const int64_t size = plan->attention.clusters * plan->problem.dim;
     double *mine = run->own->packet, *all = run->own->packets;
     for (int64_t u = 0; u < U; u++) {
         clustered_head *head = &run->own->heads[u];
@@ -463,69 +454,27 @@ static void find_centroids(spread_run *run) {
         sh_clustered_sum(head, run->workers);
         memcpy(mine + u * size, head->slot->sums, sizeof(double) * (size_t)size);
     }
-    sh_spread_gather(run, mine, U * size * (int64_t)sizeof(double), all);
-    for (int64_t u = 0; u < U; u++) {
-        double *sums = run->own->heads[u].slot->sums;
-        memset(sums, 0, sizeof(double) * (size_t)size);
-        for (int p = 0; p < run->over->ranks; p++)
-            for (int64_t i = 0; i < size; i++)
-                sums[i] += all[(p * U + u) * size + i];
+    sh_spread_sum_doubles(run, plan->problem.dim);
+    for (int64_t u = 0; u < U && !run->failed; u++) {
+        memcpy(run->own->heads[u].slot->sums, all + u * size,
+               sizeof(double) * (size_t)size);
         sh_clustered_centre(&run->own->heads[u]);
     }
 }
 
 /* ---- The softmax of the centroids -------------------------------------------------- */
 
-/* Where parts of one rank lie in a packet: candidates first, which are the widest. */
-static softmax_parts parts_in(const spread_run *run, void *packet, int64_t u) {
-    const shoal_plan *plan = run->call->plan;
-    const int64_t C = plan->attention.clusters, groups = spread_units(plan) * C;
-    const int64_t k = plan->attention.topk;
-    uint64_t *keys = packet;
-    int32_t *counts = (int32_t *)(keys + groups * k);
-    float *largest = (float *)(counts + groups);
-    float *totals = largest + groups, *values = totals + groups;
-    return (softmax_parts){1,
-                           largest + u * C,
-                           totals + u * C,
-                           values + u * C * plan->problem.value_dim,
-                           keys + u * C * k,
-                           counts + u * C};
-}
-
-static int64_t parts_size(const spread_run *run) {
-    const softmax_parts end =
-        parts_in(run, run->own->packet, spread_units(run->call->plan));
-    return (int64_t)((const char *)end.values - (const char *)run->own->packet);
-}
-
-static void copy_part(const spread_run *run, const softmax_parts *from,
-                      const softmax_parts *to, int64_t part) {
-    const clustered_work *work = run->call->plan->work;
-    const int64_t C = run->call->plan->attention.clusters, at = part * C;
-    const int64_t Dv = run->call->plan->problem.value_dim;
-    memcpy(to->largest + at, from->largest, sizeof(float) * (size_t)C);
-    memcpy(to->sum + at, from->sum, sizeof(float) * (size_t)C);
-    memcpy(to->values + at * Dv, from->values, sizeof(float) * (size_t)(C * Dv));
-    if (!work->has_top)
-        return;
-    memcpy(to->counts + at, from->counts, sizeof(int32_t) * (size_t)C);
-    memcpy(to->keys + at * run->call->plan->attention.topk, from->keys,
-           sizeof(uint64_t) * (size_t)(C * run->call->plan->attention.topk));
-}
-
-/* A part that has seen no key. */
-static void clear_part(const spread_run *run, const softmax_parts *part) {
-    const clustered_work *work = run->call->plan->work;
-    const int64_t C = run->call->plan->attention.clusters;
+/* The first part becomes one that has seen no key. */
+static void clear_part(const clustered_head *head) {
+    const softmax_parts *parts = &head->slot->parts;
+    const int64_t C = parts->groups;
     for (int64_t j = 0; j < C; j++) {
-        part->largest[j] = LOWEST_SCORE;
-        part->sum[j] = 0;
+        parts->largest[j] = LOWEST_SCORE;
+        parts->sum[j] = 0;
     }
-    memset(part->values, 0,
-           sizeof(float) * (size_t)(C * run->call->plan->problem.value_dim));
-    if (work->has_top)
-        memset(part->counts, 0, sizeof(int32_t) * (size_t)C);
+    memset(parts->values, 0, sizeof(float) * (size_t)(C * head->keys.value_dim));
+    if (head->work->has_top)
+        memset(parts->counts, 0, sizeof(int32_t) * (size_t)C);
 }
 
 /* Candidates get the numbers that their keys have among all. */
@@ -539,33 +488,18 @@ static void number_candidates(const clustered_head *head, int64_t first_key) {
 
 static void attend_keys(spread_run *run) {
     const int64_t U = spread_units(run->call->plan);
-    spread_work *own = run->own;
     for (int64_t u = 0; u < U; u++) {
-        clustered_head *head = &own->heads[u];
-        const softmax_parts mine = parts_in(run, own->packet, u);
-        clear_part(run, &mine);
+        clustered_head *head = &run->own->heads[u];
+        clear_part(head);
         if (!sh_spread_is_live(run, u) || head->view.keys == 0)
             continue;
-        clear_part(run, &head->slot->parts);
         sh_clustered_attend_keys(head, run->workers);
-        sh_clustered_merge(head, &head->slot->parts, &head->slot->parts, run->workers);
+        sh_clustered_merge(head, run->workers);
         number_candidates(head, range_of(run, u)->first_key);
-        copy_part(run, &head->slot->parts, &mine, 0);
     }
-    const int64_t size = parts_size(run);
-    sh_spread_gather(run, own->packet, size, own->packets);
-    for (int64_t u = 0; u < U && !run->failed; u++) {
-        clustered_head *head = &own->heads[u];
-        own->parts.count = run->over->ranks;
-        for (int p = 0; p < run->over->ranks; p++) {
-            const softmax_parts theirs =
-                parts_in(run, (char *)own->packets + p * size, u);
-            copy_part(run, &theirs, &own->parts, p);
-        }
-        if (sh_spread_is_live(run, u))
-            sh_clustered_merge(head, &own->parts, &head->slot->parts, run->workers);
-        sh_clustered_name_top(head, run->workers);
-    }
+    sh_spread_merge_parts(run);
+    for (int64_t u = 0; u < U && !run->failed; u++)
+        sh_clustered_name_top(&run->own->heads[u], run->workers);
 }
 
 /* ---- Rows of the top keys ---------------------------------------------------------- */
@@ -717,16 +651,16 @@ static void attend_others(spread_run *run) {
     const query_panel *panel = &own->dense->panels[0];
     for (int64_t u = 0; u < spread_units(plan); u++) {
         const clustered_head *head = &run->own->heads[u];
-        const softmax_parts mine = parts_in(run, run->own->packet, u);
-        clear_part(run, &mine);
+        const softmax_parts *mine = &head->slot->parts;
+        clear_part(head);
         for (int64_t j = 0; j < C && head->view.keys > 0; j++) {
             if (!run->own->counts[u * C + j])
                 continue;
             sh_clustered_others(head, j, own);
-            mine.largest[j] = panel->largest[0];
-            mine.sum[j] = panel->sum[0];
+            mine->largest[j] = panel->largest[0];
+            mine->sum[j] = panel->sum[0];
             for (int64_t d = 0; d < Dv; d++)
-                mine.values[j * Dv + d] = panel->outputs[d * panel->width];
+                mine->values[j * Dv + d] = panel->outputs[d * panel->width];
         }
     }
 }
@@ -734,27 +668,18 @@ static void attend_others(spread_run *run) {
 static void improve_cancelled(spread_run *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
-    const int64_t size = parts_size(run);
     clustered_thread *own = ((const clustered_work *)plan->work)->threads;
     if (!find_cancelled(run))
         return;
     attend_others(run);
-    sh_spread_gather(run, run->own->packet, size, run->own->packets);
-    for (int64_t u = 0; u < spread_units(plan) && !run->failed; u++) {
-        clustered_head *head = &run->own->heads[u];
+    sh_spread_merge_parts(run);
+    for (int64_t i = 0; i < spread_groups(plan) && !run->failed; i++) {
+        const clustered_head *head = &run->own->heads[i / C];
         const softmax_parts *merged = &head->slot->parts;
-        run->own->parts.count = run->over->ranks;
-        for (int p = 0; p < run->over->ranks; p++) {
-            const softmax_parts theirs =
-                parts_in(run, (char *)run->own->packets + p * size, u);
-            copy_part(run, &theirs, &run->own->parts, p);
-        }
-        if (sh_spread_is_live(run, u))
-            sh_clustered_merge(head, &run->own->parts, merged, run->workers);
-        for (int64_t j = 0; j < C; j++)
-            if (run->own->counts[u * C + j])
-                sh_clustered_share_others(head, j, merged->largest[j], merged->sum[j],
-                                          merged->values + j * Dv, own);
+        const int64_t j = i % C;
+        if (run->own->counts[i])
+            sh_clustered_share_others(head, j, merged->largest[j], merged->sum[j],
+                                      merged->values + j * Dv, own);
     }
 }
 

@@ -33,9 +33,9 @@ typedef struct spread_work {
     kmeans_pass *passes;    /* [U] */
     uint8_t *moving;        /* [U]: k-means goes on */
     int32_t *counts;        /* [U][C][kmeans_counters]: what is summed */
-    void *packet;           /* what this rank gives to a gather */
-    void *packets;          /* [P] of them */
-    softmax_parts parts;    /* of the ranks, one unit at a time */
+    void *packet;           /* what this rank gives */
+    void *packets;          /* and what it gets */
+    softmax_parts parts;    /* of the ranks, of the groups that this one merges */
     int32_t *keys;          /* [U][C k]: the different top keys of a unit, ascending */
     int64_t *key_counts;    /* [U] */
     float *samples;         /* [U][sample_size], groups=keys */
@@ -43,7 +43,7 @@ typedef struct spread_work {
     int64_t *row_starts;    /* [P U + 1]: where the rows of top keys that are rank p's and
                               unit u's begin, p U + u */
     float *row_grads;       /* [rows][D + Dv]: gradients of the top keys' rows */
-    float *own_grads;       /* [P][rows of this rank][D + Dv] */
+    float *own_grads;       /* [P][some rows of this rank][D + Dv] */
     int64_t most_rows;      /* of the top keys of all units */
     struct ring_work *ring; /* of full: ring.c */
 } spread_work;
@@ -75,8 +75,25 @@ shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
 void sh_spread_load_heads(spread_run *run);
 int sh_spread_is_live(const spread_run *run, int64_t u);
 
-/* Gathers `bytes` of every rank, as many from each. */
-void sh_spread_gather(spread_run *run, const void *mine, int64_t bytes, void *all);
+/* ---- Putting together what ranks have of the groups (spread_merge.c) --------------- */
+
+/* Groups that one rank puts together, at most. */
+int64_t sh_spread_most_shared(const shoal_plan *plan);
+
+/* own->packet [U C][width] of every rank: own->packets [U C][width] gets the sums, added
+   in the order of the ranks. */
+void sh_spread_sum_doubles(spread_run *run, int64_t width);
+void sh_spread_sum_floats(spread_run *run, int64_t width);
+
+/* The first of slot->parts of every unit becomes that of all ranks, merged by the code
+   that merges chunks of keys. A group's part is as many bytes in a packet. */
+void sh_spread_merge_parts(spread_run *run);
+int64_t sh_spread_part_size(const shoal_plan *plan, int32_t topk);
+
+/* Rows of one rank whose gradients are sent to it in one go, at most. */
+int64_t sh_spread_most_returned(const shoal_plan *plan);
+
+/* ---- Steps ------------------------------------------------------------------------ */
 
 /* Members [U][C] of all ranks, once each unit's own are sorted. */
 void sh_spread_use_members(spread_run *run, const int32_t *members);
@@ -93,6 +110,11 @@ shoal_status sh_spread_failure(const spread_run *run);
 
 static inline int64_t spread_units(const shoal_plan *plan) {
     return plan->problem.batch * plan->problem.heads;
+}
+
+/* U C: the groups of all units. */
+static inline int64_t spread_groups(const shoal_plan *plan) {
+    return sh_mul_checked(spread_units(plan), plan->attention.clusters);
 }
 
 static inline int64_t spread_row_size(const shoal_plan *plan) {

@@ -5,7 +5,7 @@
 
 #include "attention/spread.h"
 
-/* Gathers [C][width] floats of every unit; their sums over the ranks, in order. */
+/* Where a unit has [C][width] floats that are to be summed over the ranks. */
 typedef float *rows_of_unit(const clustered_head *head);
 
 static float *shared_of(const clustered_head *head) {
@@ -31,14 +31,9 @@ static void add_up(spread_run *run, rows_of_unit *rows, int64_t width) {
             memcpy(mine + u * size, rows(head),
                    sizeof *mine * (size_t)(head->slot->sorted.used * width));
     }
-    sh_spread_gather(run, mine, U * size * (int64_t)sizeof *mine, all);
-    for (int64_t u = 0; u < U; u++) {
-        float *sums = rows(&run->own->heads[u]);
-        memset(sums, 0, sizeof *sums * (size_t)size);
-        for (int p = 0; p < run->over->ranks; p++)
-            for (int64_t i = 0; i < size; i++)
-                sums[i] += all[(p * U + u) * size + i];
-    }
+    sh_spread_sum_floats(run, width);
+    for (int64_t u = 0; u < U; u++)
+        memcpy(rows(&run->own->heads[u]), all + u * size, sizeof *all * (size_t)size);
 }
 
 static void load_gradients(spread_run *run) {
@@ -92,18 +87,48 @@ static void backward_keys(spread_run *run) {
     }
 }
 
-/* Rows' gradients go to the ranks that have the keys. */
-static void return_rows(spread_run *run) {
+/* Rows' gradients go to the ranks that have the keys, each of which gets P times its
+   rows. Where one has far more than its part of them, that would need room for many times
+   as much: so they go in turns, mostly in one. */
+int64_t sh_spread_most_returned(const shoal_plan *plan) {
+    const int64_t rows = sh_mul_checked(spread_groups(plan), plan->attention.topk);
+    return ceil_divide(2 * rows, plan->over->ranks);
+}
+
+/* Rows of rank p in turn `turn`. */
+static int64_t rows_in_turn(const spread_run *run, int p, int64_t turn) {
+    const int64_t most = sh_spread_most_returned(run->call->plan);
+    return max(0, min(most, sh_spread_rows_of(run, p) - turn * most));
+}
+
+static int64_t turns_of(const spread_run *run) {
+    const int64_t most = sh_spread_most_returned(run->call->plan);
+    int64_t turns = 0;
+    for (int p = 0; p < run->over->ranks && most > 0; p++)
+        turns = max(turns, ceil_divide(sh_spread_rows_of(run, p), most));
+    return turns;
+}
+
+static void send_rows(spread_run *run, int64_t turn) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t wide = spread_row_size(plan) * (int64_t)sizeof(float);
+    const int64_t wide = spread_row_size(plan), U = spread_units(plan);
     const int ranks = run->over->ranks;
-    spread_work *own = run->own;
+    const spread_work *own = run->own;
+    float *send = own->packet;
     for (int p = 0; p < ranks; p++) {
-        own->sizes[p] = sh_spread_rows_of(run, p) * wide;
-        own->sizes[ranks + p] = sh_spread_rows_of(run, run->over->rank) * wide;
+        const int64_t first = own->row_starts[p * U] +
+                              turn * sh_spread_most_returned(plan);
+        const int64_t rows = rows_in_turn(run, p, turn);
+        if (rows > 0)
+            memcpy(send, own->row_grads + first * wide,
+                   sizeof *send * (size_t)(rows * wide));
+        send += rows * wide;
+        own->sizes[p] = rows * wide * (int64_t)sizeof *send;
+        own->sizes[ranks + p] = rows_in_turn(run, run->over->rank, turn) * wide *
+                                (int64_t)sizeof *send;
     }
-    if (!run->failed && own->row_starts[ranks * spread_units(plan)] > 0)
-        run->failed = run->over->exchange(run->over, own->sizes, own->row_grads,
+    if (!run->failed)
+        run->failed = run->over->exchange(run->over, own->sizes, own->packet,
                                           own->sizes + ranks, own->own_grads) != SHOAL_OK;
 }
 
@@ -112,26 +137,39 @@ static void add_row(row_view to, int64_t l, const float *from, int64_t dim) {
         to.data[l * to.stride + d] += from[d];
 }
 
-static void add_rows(spread_run *run) {
+/* To the key of this rank that is the ith of unit u's. */
+static void add_gradient(const spread_run *run, int64_t u, int64_t i, const float *row) {
+    const shoal_plan *plan = run->call->plan;
+    const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
+    const clustered_head *head = &run->own->heads[u];
+    const int64_t first = sh_spread_keys_before(run, u, run->over->rank);
+    const int64_t l = run->own->keys[u * most + first + i] - head->first_key;
+    add_row(head->dk, l, row, plan->problem.dim);
+    add_row(head->dv, l, row + plan->problem.dim, plan->problem.value_dim);
+}
+
+static void add_rows(const spread_run *run, int64_t turn) {
     const shoal_plan *plan = run->call->plan;
     const int64_t U = spread_units(plan), wide = spread_row_size(plan);
-    const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
-    const int64_t rows = sh_spread_rows_of(run, run->over->rank);
-    const spread_work *own = run->own;
-    const int64_t *starts = own->row_starts + run->over->rank * U;
+    const int64_t rows = rows_in_turn(run, run->over->rank, turn);
+    const int64_t first = turn * sh_spread_most_returned(plan);
+    const int64_t *starts = run->own->row_starts + run->over->rank * U;
     for (int p = 0; p < run->over->ranks; p++)
         for (int64_t u = 0; u < U; u++) {
-            const clustered_head *head = &own->heads[u];
-            const int64_t first = sh_spread_keys_before(run, u, run->over->rank);
-            for (int64_t i = 0; i < starts[u + 1] - starts[u]; i++) {
-                const float *row = own->own_grads +
-                                   (p * rows + starts[u] - starts[0] + i) * wide;
-                const int64_t l = own->keys[u * most + first + i] -
-                                  own->ranges[u / plan->problem.heads].first_key;
-                add_row(head->dk, l, row, plan->problem.dim);
-                add_row(head->dv, l, row + plan->problem.dim, plan->problem.value_dim);
-            }
+            const int64_t begin = starts[u] - starts[0], end = starts[u + 1] - starts[0];
+            for (int64_t at = max(begin, first); at < min(end, first + rows); at++)
+                add_gradient(run, u, at - begin,
+                             run->own->own_grads + (p * rows + at - first) * wide);
         }
+}
+
+static void return_rows(spread_run *run) {
+    const int64_t turns = turns_of(run);
+    for (int64_t turn = 0; turn < turns && !run->failed; turn++) {
+        send_rows(run, turn);
+        if (!run->failed)
+            add_rows(run, turn);
+    }
 }
 
 shoal_status sh_spread_backward(const attention_call *call, shoal_status status) {
@@ -161,8 +199,6 @@ shoal_status sh_spread_backward(const attention_call *call, shoal_status status)
     return_rows(&run);
     if (run.failed)
         return sh_spread_failure(&run);
-    if (work->has_top)
-        add_rows(&run);
     for (int64_t u = 0; u < spread_units(plan); u++)
         if (sh_spread_is_live(&run, u))
             sh_clustered_backward_members(&run.own->heads[u], run.workers);

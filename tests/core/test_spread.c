@@ -376,6 +376,71 @@ static void long_sequence(void **state) {
     }
 }
 
+/* All keys are one rank's: the gradients of their rows come to it in turns. */
+static void one_has_the_keys(void **state) {
+    (void)state;
+    for (int owner = 0; owner < MOST_RANKS; owner += 3) {
+        spread_case c = fixed_case("i-clustered-6:topk=9", 500, MOST_RANKS, 5);
+        for (int p = 0; p <= MOST_RANKS; p++)
+            c.key_cuts[p] = p <= owner ? 0 : 500;
+        run_and_check(&c, "one has the keys");
+    }
+}
+
+/* A transport of many ranks that are all like this one. */
+static shoal_status gather_alike(shoal_transport *self, int64_t bytes, const void *own,
+                                 void *all) {
+    for (int p = 0; p < self->ranks; p++)
+        memcpy((char *)all + p * bytes, own, (size_t)bytes);
+    return SHOAL_OK;
+}
+
+static shoal_status no_sum(shoal_transport *self, shoal_sum_type type, int64_t count,
+                           void *values) {
+    (void)self, (void)type, (void)count, (void)values;
+    return SHOAL_IO;
+}
+
+static shoal_status no_gather(shoal_transport *self, const int64_t *sizes,
+                              const void *own, void *all) {
+    (void)self, (void)sizes, (void)own, (void)all;
+    return SHOAL_IO;
+}
+
+static shoal_status no_exchange(shoal_transport *self, const int64_t *to,
+                                const void *send, const int64_t *from, void *receive) {
+    (void)self, (void)to, (void)send, (void)from, (void)receive;
+    return SHOAL_IO;
+}
+
+static size_t workspace_over(int ranks) {
+    const shoal_attention attention = parsed("i-clustered-100");
+    const shoal_problem problem =
+        {.batch = 1, .heads = 6, .queries = 256, .keys = 256, .dim = 64, .value_dim = 64};
+    shoal_transport over = {.ranks = ranks,
+                            .sum = no_sum,
+                            .gather = gather_alike,
+                            .gather_parts = no_gather,
+                            .exchange = no_exchange};
+    shoal_context *context;
+    shoal_plan *plan;
+    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+    assert_int_equal(shoal_plan_create_over(&over, context, &problem, &attention,
+                                            SHOAL_WITH_BACKWARD, &plan),
+                     SHOAL_OK);
+    const size_t bytes = shoal_plan_workspace(plan);
+    shoal_plan_destroy(plan);
+    shoal_context_destroy(context);
+    return bytes;
+}
+
+/* Nor does what a rank holds grow with their number. */
+static void memory_does_not_grow(void **state) {
+    (void)state;
+    assert_in_range(workspace_over(600), 1, workspace_over(4) * 11 / 10);
+    assert_in_range(workspace_over(4096), 1, workspace_over(4) * 3 / 2);
+}
+
 /* What rank 0 sends does not depend on the positions. */
 static void bytes_do_not_grow(void **state) {
     int64_t sent[2];
@@ -447,7 +512,7 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     if (r->what == NO_SUCH_KIND)
         kind = "lsh-1";
     if (r->what == SECOND_FORM)
-        kind = "shoal-3";
+        kind = "shoal-3:keyclusters=2";
     if (r->what == CAUSAL) {
         kind = "full";
         problem.causal = 1;
@@ -477,7 +542,7 @@ static void refusals(void **state) {
          [OTHER_DIM] = "rank 1 has another version",
          [ONE_SPELLS_WRONG] = "rank 1 of 3 refused",
          [NO_SUCH_KIND] = "kinds that can: full, clustered-C, i-clustered-C, shoal-C",
-         [SECOND_FORM] = "shoal-3:keyclusters=0",
+         [SECOND_FORM] = "spell keyclusters=0",
          [CAUSAL] = "without causal order",
          [BAD_LENGTH] = "rank 1 of 3 refused",
          [GROUPS_ON_ONE] = "groups are given on rank 1",
@@ -498,7 +563,9 @@ int main(void) {
                                        cmocka_unit_test(alike),
                                        cmocka_unit_test(sharp),
                                        cmocka_unit_test(long_sequence),
+                                       cmocka_unit_test(one_has_the_keys),
                                        cmocka_unit_test(bytes_do_not_grow),
+                                       cmocka_unit_test(memory_does_not_grow),
                                        cmocka_unit_test(transport_fails),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
