@@ -126,6 +126,18 @@ SHOAL_API shoal_status shoal_model_create(shoal_context *context,
                                           const shoal_model_config *config, uint64_t seed,
                                           int64_t max_batch, int64_t max_rows,
                                           unsigned flags, shoal_model **model);
+/* Layers alone (no outputs) over sequences of which each rank holds a run of positions,
+   as shoal_plan_create_over has them (shoal.h). Rows, offsets, outputs and their
+   gradients are this rank's; a layer does everything but its attention row by row. The
+   parameters' gradients are this rank's part: the whole is their sum over the ranks. All
+   ranks create, forward and backward together, with the same seed and as many sequences;
+   first_row of a call counts the rows of the ranks before. */
+SHOAL_API shoal_status shoal_model_create_over(shoal_transport *transport,
+                                               shoal_context *context,
+                                               const shoal_model_config *config,
+                                               uint64_t seed, int64_t max_batch,
+                                               int64_t max_rows, unsigned flags,
+                                               shoal_model **model);
 /* The same weights, not a copy of them, under another kind of attention (NULL: the same)
    and other limits; without gradients. Refused where the kind takes the queries as keys
    and the weights have projections for both. */

@@ -16,6 +16,7 @@
 #include "common.h"
 #include "options.h"
 #include "plot.h"
+#include "ranks.h"
 
 #if defined(__clang__)
 const char bench_compiler[] = __VERSION__;
@@ -152,7 +153,11 @@ const command_help bench_help =
      "process: how much the process grew at its peak. Where full (or any kind) would\n"
      "exceed the budget its time is an estimate, marked ~. Ctrl-C shows and saves what\n"
      "is measured so far. A result that is wrong gets no time, and the exit code is\n"
-     "then 1.\n",
+     "then 1.\n"
+     "\n"
+     "Under mpirun each process has a run of the positions. One alone and all together\n"
+     "take turns and must agree; the bytes that a process sends in a call stand beside\n"
+     "their times. No --csv and no --plot there.\n",
      NULL};
 
 /* Refuses options of the other scope. */
@@ -360,8 +365,8 @@ void bench_machine_measure(bench_rates *rates, int threads) {
 
 static int parse_kinds(bench_job *job) {
     for (int i = 0; i < job->kinds; i++) {
-        shoal_status status =
-            shoal_attention_parse(job->context, job->kind_texts[i], &job->attention[i]);
+        shoal_status status = ranks_parse_kind(job->ranks, job->context,
+                                               job->kind_texts[i], &job->attention[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "bench", job->context);
         if (!strstr(job->kind_texts[i], "seed=") && job->attention[i].seed != 0)
@@ -383,9 +388,23 @@ static int run(bench_job *job) {
     code = parse_kinds(job);
     if (code == EXIT_OK) {
         describe_machine(&job->machine);
-        code = bench_run(job);
+        code = job->ranks ? bench_over_ranks(job) : bench_run(job);
     }
     shoal_context_destroy(job->context);
+    return code;
+}
+
+/* Under a launcher the ranks measure together. */
+static int run_as_rank(bench_job *job) {
+    int code = ranks_open("bench", "Start the job again", &job->ranks);
+    if (code == EXIT_OK && job->ranks && (job->csv_path || job->plot_path))
+        code = complain(EXIT_USAGE, "bench",
+                        "over several processes there is no --csv and no --plot");
+    if (code == EXIT_OK && job->threads == 0)
+        job->threads = ranks_threads(job->ranks);
+    if (code == EXIT_OK)
+        code = run(job);
+    ranks_close(job->ranks, code);
     return code;
 }
 
@@ -410,7 +429,7 @@ int bench_command(int count, char **arguments) {
         code = check_sizes(job);
     if (code == EXIT_OK) {
         fill_defaults(job);
-        code = run(job);
+        code = run_as_rank(job);
     }
     free(job);
     return code;

@@ -1,7 +1,7 @@
 /* shoal bench, in files: the command line and the machine (bench.c), the arrays and what
    is measured in which order (bench_run.c), the checks of attention (bench_check.c), the
-   whole layer and its checks (bench_layer.c), and all that is printed and written
-   (bench_report.c).
+   whole layer and its checks (bench_layer.c), all that is printed and written
+   (bench_report.c), and the same under a launcher, over several ranks (bench_ranks.c).
 
    Shapes: B batch, H heads, N positions (queries and keys), D dim, Dv value_dim, M = H D
    features of a row of the layer, F of its feed-forward. An element is a position of a
@@ -58,6 +58,7 @@ typedef struct {
     const char *isa, *csv_path, *plot_path;
 
     /* What is worked on. */
+    shoal_transport *ranks; /* NULL: a process alone */
     shoal_context *context;
     shoal_attention attention[BENCH_KINDS];
     char spelling[BENCH_KINDS][96];
@@ -75,6 +76,7 @@ enum { BENCH_PROJECTIONS = 3 }; /* of queries, keys and values */
 /* All contiguous and page-aligned. Those after `spare` exist for --mode train only. */
 typedef struct {
     int64_t batch, heads, length, dim, value_dim;
+    int64_t whole_length, first; /* the positions are those from `first` on of so many */
     bool train;
     int64_t query_count, value_count; /* elements: B H N D, B H N Dv */
     float *q, *k;                     /* [B][H][N][D] */
@@ -95,6 +97,9 @@ typedef struct {
 
 /* False when memory ran out. The data are normally distributed noise. */
 bool bench_data_create(bench_data *data, const bench_job *job, int64_t length);
+/* The same numbers, of a run of the positions. */
+bool bench_data_create_part(bench_data *data, const bench_job *job, int64_t whole_length,
+                            int64_t first, int64_t length);
 void bench_data_destroy(bench_data *data);
 shoal_problem bench_problem(const bench_data *data);
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention);
@@ -138,8 +143,9 @@ typedef struct {
     float *out; /* [B N][M], of the last call; the model's own */
 } bench_layer;
 
+/* over: ranks that have the other positions; NULL: none. */
 shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                bench_layer *layer);
+                                shoal_transport *over, bench_layer *layer);
 void bench_layer_destroy(bench_layer *layer);
 size_t bench_layer_workspace(const bench_layer *layer);
 /* As bench_call; the gradient of the output is noise. */
@@ -159,8 +165,15 @@ double bench_peak_begin(bool *resets);
 double bench_peak_now(void);
 extern const char bench_compiler[];
 
+/* ---- Over ranks (bench_ranks.c) ---------------------------------------------------- */
+
+/* Everything, under a launcher. */
+int bench_over_ranks(bench_job *job);
+
 /* ---- Reports (bench_report.c) ------------------------------------------------------ */
 
+/* What is measured, and on what: two lines. */
+void bench_print_subject(const bench_job *job);
 /* Seconds of the best repetition. */
 double bench_best(const bench_row *row);
 /* Prints what was not printed yet, up to the given number of lengths. */

@@ -70,7 +70,7 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
 }
 
 shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                bench_layer *layer) {
+                                shoal_transport *over, bench_layer *layer) {
     const shoal_model_config config = {.max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
@@ -80,11 +80,14 @@ shoal_status bench_layer_create(const bench_job *job, const bench_data *data, in
                                        .norm = SHOAL_NORM_POST,
                                        .activation = SHOAL_GELU,
                                        .positions = SHOAL_NO_POSITIONS};
+    const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
+    const int64_t rows = data->batch * data->length;
     *layer = (bench_layer){0};
     const shoal_status status =
-        shoal_model_create(job->context, &config, job->seed, data->batch,
-                           data->batch * data->length,
-                           job->train ? SHOAL_WITH_BACKWARD : 0, &layer->model);
+        over ? shoal_model_create_over(over, job->context, &config, job->seed,
+                                       data->batch, rows, flags, &layer->model)
+             : shoal_model_create(job->context, &config, job->seed, data->batch, rows,
+                                  flags, &layer->model);
     if (status != SHOAL_OK)
         return status;
     find_parts(layer);

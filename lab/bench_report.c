@@ -95,9 +95,8 @@ static void print_number(int width, double value, const char *mark) {
     printf(" %*s", width, text);
 }
 
-static void print_heading(bench_job *job) {
+void bench_print_subject(const bench_job *job) {
     const bench_machine *machine = &job->machine;
-    job->heading_printed = true;
     printf("shoal %s, %s, %s; %s, %d cores; %d thread%s\n", shoal_version(),
            shoal_context_isa(job->context), bench_compiler, machine->cpu, machine->cores,
            shoal_context_threads(job->context),
@@ -111,6 +110,12 @@ static void print_heading(bench_job *job) {
     if (job->value_dim != job->dim)
         printf(" (values %" PRId64 ")", job->value_dim);
     printf(", float32 noise, seed %" PRIu64 "\n", job->seed);
+}
+
+static void print_heading(bench_job *job) {
+    const bench_machine *machine = &job->machine;
+    job->heading_printed = true;
+    bench_print_subject(job);
     if (machine->before.sgemm > 0)
         printf("OpenBLAS sgemm 1024^3: %.1f Gop/s; ", machine->before.sgemm * 1e-9);
     printf("memory (triad): %.1f GB/s\n", machine->before.bandwidth * 1e-9);

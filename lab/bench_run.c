@@ -73,9 +73,14 @@ float bench_noise(uint64_t seed, uint64_t stream, int64_t at) {
     return ((float)sum / 65536 - 2) * 1.7320508f;
 }
 
-static void fill_noise(float *array, int64_t count, uint64_t seed, uint64_t stream) {
-    for (int64_t i = 0; i < count; i++)
-        array[i] = bench_noise(seed, stream, i);
+/* array [units][N][features]; its rows are some of the whole sequences'. */
+static void fill_noise(float *array, const bench_data *data, int64_t units,
+                       int64_t features, uint64_t seed, uint64_t stream) {
+    for (int64_t u = 0; u < units; u++)
+        for (int64_t i = 0; i < data->length * features; i++)
+            array[u * data->length * features + i] =
+                bench_noise(seed, stream,
+                            (u * data->whole_length + data->first) * features + i);
 }
 
 /* Written to once, so that no timed call is the first to touch a page. */
@@ -143,9 +148,9 @@ static bool create_features(bench_data *data, const bench_job *job) {
         return false;
     for (int64_t b = 0; b <= data->batch; b++)
         data->offsets[b] = b * data->length;
-    fill_noise(data->features, count, job->seed, 1);
+    fill_noise(data->features, data, data->batch, model, job->seed, 1);
     if (job->train)
-        fill_noise(data->noise, count, job->seed, 4);
+        fill_noise(data->noise, data, data->batch, model, job->seed, 4);
     shuffle_features(data, job->seed);
     return true;
 }
@@ -153,11 +158,19 @@ static bool create_features(bench_data *data, const bench_job *job) {
 /* ---- All arrays -------------------------------------------------------------------- */
 
 bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
+    return bench_data_create_part(data, job, length, 0, length);
+}
+
+bool bench_data_create_part(bench_data *data, const bench_job *job, int64_t whole_length,
+                            int64_t first, int64_t length) {
+    const int64_t units = job->batch * job->heads;
     bool fine = true;
     *data =
         (bench_data){.batch = job->batch,
                      .heads = job->heads,
                      .length = length,
+                     .whole_length = whole_length,
+                     .first = first,
                      .dim = job->dim,
                      .value_dim = job->value_dim,
                      .train = job->train,
@@ -180,9 +193,9 @@ bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
         project(data, 2, data->v);
         return true;
     }
-    fill_noise(data->q, data->query_count, job->seed, 1);
-    fill_noise(data->k, data->query_count, job->seed, 2);
-    fill_noise(data->v, data->value_count, job->seed, 3);
+    fill_noise(data->q, data, units, job->dim, job->seed, 1);
+    fill_noise(data->k, data, units, job->dim, job->seed, 2);
+    fill_noise(data->v, data, units, job->value_dim, job->seed, 3);
     return true;
 }
 
@@ -341,7 +354,7 @@ static shoal_status make_subject(length_run *run, int kind) {
     const bench_job *job = run->job;
     const shoal_problem problem = bench_problem(&run->data);
     if (job->layer)
-        return bench_layer_create(job, &run->data, kind, &run->layers[kind]);
+        return bench_layer_create(job, &run->data, kind, NULL, &run->layers[kind]);
     return shoal_plan_create(job->context, &problem, &job->attention[kind],
                              job->train ? SHOAL_WITH_BACKWARD : 0, &run->plans[kind]);
 }

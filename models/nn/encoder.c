@@ -316,6 +316,9 @@ static shoal_status plan_attention(encoder *stack) {
                              .k = strides,
                              .v = strides};
     unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
+    if (stack->limits.over)
+        return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
+                                      &shape->attention, flags, &stack->plan);
     return shoal_plan_create(stack->context, &problem, &shape->attention, flags,
                              &stack->plan);
 }

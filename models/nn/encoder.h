@@ -64,6 +64,7 @@ typedef struct {
     bool half_weights;           /* some weights are halves (inference only) */
     bool brain_weights;          /* all are bfloat16 pairs (inference only) */
     bool packed_weights;         /* all matrices are packed (inference only) */
+    shoal_transport *over;       /* ranks that hold a run of each sequence; NULL: none */
 } encoder_limits;
 
 typedef struct encoder encoder;

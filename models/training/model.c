@@ -255,9 +255,10 @@ static shoal_status make_model(shoal_context *context, const shoal_model_config 
     return status;
 }
 
-shoal_status shoal_model_create(shoal_context *context, const shoal_model_config *config,
-                                uint64_t seed, int64_t max_batch, int64_t max_rows,
-                                unsigned flags, shoal_model **model) {
+static shoal_status create_over(shoal_transport *over, shoal_context *context,
+                                const shoal_model_config *config, uint64_t seed,
+                                int64_t max_batch, int64_t max_rows, unsigned flags,
+                                shoal_model **model) {
     if (model)
         *model = NULL;
     if (!context || !config || !model || !context->kernels ||
@@ -265,9 +266,30 @@ shoal_status shoal_model_create(shoal_context *context, const shoal_model_config
         return sh_fail(context, SHOAL_INVALID,
                        "context, config or model is NULL, the context was refused, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
-    const encoder_limits limits =
+    encoder_limits limits =
         limits_of(config, max_batch, max_rows, (flags & SHOAL_WITH_BACKWARD) != 0);
+    limits.over = over;
     return make_model(context, config, seed, limits, NULL, model);
+}
+
+shoal_status shoal_model_create(shoal_context *context, const shoal_model_config *config,
+                                uint64_t seed, int64_t max_batch, int64_t max_rows,
+                                unsigned flags, shoal_model **model) {
+    return create_over(NULL, context, config, seed, max_batch, max_rows, flags, model);
+}
+
+shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *context,
+                                     const shoal_model_config *config, uint64_t seed,
+                                     int64_t max_batch, int64_t max_rows, unsigned flags,
+                                     shoal_model **model) {
+    if (model)
+        *model = NULL;
+    if (!transport || !config || !is_bare(config))
+        return sh_fail(context, SHOAL_INVALID,
+                       "transport or config is NULL, or it has outputs: over ranks there "
+                       "are layers alone");
+    return create_over(transport, context, config, seed, max_batch, max_rows, flags,
+                       model);
 }
 
 /* The configuration with another kind of attention, for weights that were made for this
