@@ -22,6 +22,18 @@ if(NOT TARGET cmocka)
     message(STATUS "The unit tests are not built: cmocka is missing (libcmocka-dev)")
 endif()
 
+# Without libFuzzer a fuzz target replays the folder it is given.
+function(shoal_replay source library)
+    cmake_path(GET source STEM target)
+    string(REGEX REPLACE "^fuzz_" "" name ${target})
+    add_executable(replay_${name} ${source})
+    target_compile_definitions(replay_${name} PRIVATE SHOAL_FUZZ_STANDALONE)
+    target_link_libraries(replay_${name} PRIVATE ${library})
+    set_target_properties(replay_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
+    shoal_test(replay_${name} COMMAND replay_${name}
+        ${CMAKE_CURRENT_SOURCE_DIR}/tests/corpus/${name})
+endfunction()
+
 # Tests of one room: its folder in tests/, its archive, and the room below it.
 function(shoal_test_room room archive below)
     file(GLOB tests CONFIGURE_DEPENDS tests/${room}/test_*.c)
@@ -57,16 +69,8 @@ function(shoal_test_room room archive below)
         endforeach()
     endif()
 
-    # Without libFuzzer a fuzz target replays the folder it is given.
     foreach(source IN LISTS fuzz)
-        cmake_path(GET source STEM target)
-        string(REGEX REPLACE "^fuzz_" "" name ${target})
-        add_executable(replay_${name} ${source})
-        target_compile_definitions(replay_${name} PRIVATE SHOAL_FUZZ_STANDALONE)
-        target_link_libraries(replay_${name} PRIVATE ${room}_internals)
-        set_target_properties(replay_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
-        shoal_test(replay_${name} COMMAND replay_${name}
-            ${CMAKE_CURRENT_SOURCE_DIR}/tests/corpus/${name})
+        shoal_replay(${source} ${room}_internals)
     endforeach()
 endfunction()
 
@@ -110,6 +114,10 @@ if(TARGET shoal_program)
             target_link_libraries(test_${name} PRIVATE cli_parts)
             set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)
             shoal_test(${name} COMMAND test_${name})
+        endforeach()
+        file(GLOB program_fuzz CONFIGURE_DEPENDS tests/cli/fuzz_*.c)
+        foreach(source IN LISTS program_fuzz)
+            shoal_replay(${source} cli_parts)
         endforeach()
     endif()
     file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
