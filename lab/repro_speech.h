@@ -31,7 +31,7 @@
     "i-clustered-200,oracle-top-32,shoal"
 
 #define LFMMI_KINDS                                                                      \
-    "full,clustered-100,i-clustered-100,shoal-100,full@1,i-clustered-100@1,"             \
+    "full,clustered-100,i-clustered-100,shoal-100,full@2,i-clustered-100@2,"             \
     "clustered-100+clustered-200,i-clustered-100+i-clustered-200"
 #define LFMMI_TESTED                                                                     \
     "full,clustered-100,clustered-200,i-clustered-100,i-clustered-200,oracle-top-32,"    \
