@@ -25,6 +25,7 @@ const char bench_compiler[] = "GCC " __VERSION__;
 #endif
 
 #define DEFAULT_KINDS "full,shoal,clustered-100,i-clustered-100,lsh-1,lsh-4"
+#define RANKS_KINDS "full,clustered-100,i-clustered-100,shoal-100"
 #define DEFAULT_LENGTHS "512..32768"
 #define QUICK_LENGTHS "512..8192"
 enum { DEFAULT_REPEATS = 7, QUICK_REPEATS = 3, DEFAULT_BUDGET = 240, QUICK_BUDGET = 35 };
@@ -93,7 +94,8 @@ static const char *const scopes[] = {"attention", "layer", NULL};
 
 static const option_row rows[] = {
     {"kinds", 0, "KINDS",
-     "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS ")",
+     "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS
+     ";\nunder mpirun " RANKS_KINDS ")",
      TAKEN_BY(take_kinds)},
     {"lengths", 0, "LIST",
      "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
@@ -174,7 +176,7 @@ static int check_sizes(const bench_job *job) {
 /* Sets what was not given. */
 static void fill_defaults(bench_job *job) {
     if (job->kinds == 0)
-        take_kinds(job, "kinds", DEFAULT_KINDS);
+        take_kinds(job, "kinds", job->ranks ? RANKS_KINDS : DEFAULT_KINDS);
     if (job->lengths == 0)
         take_lengths(job, "lengths", job->quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
     if (job->repeats == 0)
@@ -402,8 +404,10 @@ static int run_as_rank(bench_job *job) {
                         "over several processes there is no --csv and no --plot");
     if (code == EXIT_OK && job->threads == 0)
         job->threads = ranks_threads(job->ranks);
-    if (code == EXIT_OK)
+    if (code == EXIT_OK) {
+        fill_defaults(job);
         code = run(job);
+    }
     ranks_close(job->ranks, code);
     return code;
 }
@@ -427,10 +431,8 @@ int bench_command(int count, char **arguments) {
             complain(EXIT_USAGE, "bench", "%s is one word too many", arguments[optind]);
     if (code == EXIT_OK)
         code = check_sizes(job);
-    if (code == EXIT_OK) {
-        fill_defaults(job);
+    if (code == EXIT_OK)
         code = run_as_rank(job);
-    }
     free(job);
     return code;
 }

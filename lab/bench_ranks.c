@@ -15,6 +15,9 @@
 /* How far ranks may be from one process. */
 static const double out_tolerance = 1e-5, gradient_tolerance = 1e-4;
 
+/* A call this long needs no warming up: the verified one counts as a repetition. */
+static const double long_call = 1;
+
 /* What is called: the attention, or the layer around it. */
 typedef struct {
     bench_data data;
@@ -259,14 +262,16 @@ static int measure(ranks_run *run, int kind, ranks_row *row) {
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_USAGE, "bench", job->context);
     *row = (ranks_row){.alone = INFINITY, .together = INFINITY};
-    code = take_turn(run, kind, row); /* the first call warms up, and is verified */
+    code = take_turn(run, kind, row); /* is verified */
     const uint64_t digest = code == EXIT_OK ? digest_of(job, &run->part) : 0;
     if (code == EXIT_OK)
         code = compare(run, row);
-    if (!(row->alone > 1)) /* a long call needs no warming up */
+    if (code != EXIT_OK)
+        return code;
+    const bool counts = first_says(run, row->alone >= long_call);
+    if (!counts)
         row->alone = row->together = INFINITY;
-    for (int64_t i = isfinite(row->alone) ? 1 : 0; i < job->repeats && code == EXIT_OK;
-         i++)
+    for (int64_t i = counts; i < job->repeats && code == EXIT_OK; i++)
         code = take_turn(run, kind, row);
     if (code != EXIT_OK)
         return code;
