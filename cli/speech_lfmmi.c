@@ -19,9 +19,16 @@ int lfmmi_open_lexicon(const char *command, shoal_context *context, const char *
     char *copy = strdup(files), *rest = NULL;
     if (!copy)
         return complain(EXIT_RESOURCES, command, "out of memory");
-    for (char *one = strtok_r(copy, ",", &rest); one && count < MOST_FILES;
-         one = strtok_r(NULL, ",", &rest))
-        paths[count++] = one;
+    for (char *one = strtok_r(copy, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
+        if (count < MOST_FILES)
+            paths[count] = one;
+        count++;
+    }
+    if (count == 0 || count > MOST_FILES) {
+        free(copy);
+        return complain(EXIT_USAGE, command, "--lexicon has %s",
+                        count ? "more than 16 files" : "no file");
+    }
     const shoal_lexicon_options options = {.phones = phones, .phone_count = phone_count};
     const shoal_status status =
         shoal_lexicon_open(context, paths, count, &options, lexicon);

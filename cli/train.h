@@ -92,7 +92,6 @@ typedef struct {
     const char *dev;          /* squad: the other file */
     const char *model_folder; /* glue and squad: what the training begins with */
     const char *lexicon;      /* files with commas between; NULL: none */
-    const char *out;          /* of the run; NULL: none */
     bool skip_bad;
     shoal_transport *ranks; /* NULL: this process is alone */
 } train_config;

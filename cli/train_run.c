@@ -403,7 +403,6 @@ static int begin_training(running *at) {
     run->config.skip_bad = given.skip_bad;
     run->config.ranks = given.ranks;
     run->config.lexicon = given.lexicon;
-    run->config.out = run->folder;
     const int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;

@@ -100,19 +100,28 @@ static int open_parts(trainer *self, speech_data *data) {
     return code;
 }
 
-/* The graphs, which the run keeps for decoding. */
 static shoal_status open_graphs(trainer *self, speech_data *data) {
-    char path[TRAIN_PATH];
     train_config *config = &self->config;
-    shoal_status status =
+    const shoal_status status =
         lfmmi_create(self->context, config, data->lexicon, &data->train, &data->lfmmi);
-    const bool keeps = config->out && (!config->ranks || config->ranks->rank == 0);
-    if (status == SHOAL_OK && keeps && speech_path(path, config->out, TRAIN_GRAPH))
-        status = shoal_lfmmi_save(data->lfmmi, path);
     data->scorer.lfmmi = data->lfmmi;
     data->scorer.lexicon = data->lexicon;
     data->scorer.every = config->speech.every;
     return trainer_keep_message(self, status);
+}
+
+/* The graphs, which the run keeps for decoding. */
+static int keep_graphs(trainer *self, const char *command, const char *folder) {
+    char path[TRAIN_PATH];
+    const speech_data *data = self->data;
+    if (!data->lfmmi)
+        return EXIT_OK;
+    if (!train_path(command, path, folder, TRAIN_GRAPH))
+        return EXIT_USAGE;
+    const shoal_status status = shoal_lfmmi_save(data->lfmmi, path);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_RESOURCES, command, self->context);
 }
 
 static uint64_t fingerprint(const speech_data *data) {
@@ -282,5 +291,6 @@ const train_task speech_task = {.name = "speech",
                                 .close = close_speech,
                                 .step = step_speech,
                                 .validate = validate_speech,
+                                .prepare = keep_graphs,
                                 .key = "speech.units",
                                 .note = units_note};

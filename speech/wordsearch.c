@@ -12,6 +12,7 @@
 
 #include "base/numbers.h"
 #include "base/parallel.h"
+#include "speech/lfmmi.h"
 #include "speech/wordsearch.h"
 
 enum {
@@ -618,14 +619,6 @@ shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
                                  .nbest = 1};
 }
 
-static int64_t outputs_of(shoal_topology topology, int64_t phones) {
-    switch (topology) {
-    case SHOAL_TOPOLOGY_CHAIN: return 2 * phones;
-    case SHOAL_TOPOLOGY_BLANK: return phones + 1;
-    default: return phones;
-    }
-}
-
 shoal_status shoal_word_decoder_create(shoal_context *context,
                                        const shoal_lexicon *lexicon,
                                        const shoal_ngram *ngram, shoal_topology topology,
@@ -647,7 +640,9 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     made->ngram = ngram;
     made->topology = topology;
     made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
-    made->outputs = outputs_of(topology, made->phones);
+    made->outputs = topology == SHOAL_TOPOLOGY_CTC
+                        ? made->phones /* the blank in place of the silence */
+                        : sh_lfmmi_outputs(topology, made->phones);
     made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
     shoal_status status = made->searches ? SHOAL_OK
                                          : sh_fail(context, SHOAL_NO_MEMORY,

@@ -75,6 +75,9 @@ grep 'AB\|DAC' lexicon.txt >rest.txt
 expect "two files" 0 "1 of 1 steps" shoal train speech data $small --steps 1 \
     --lexicon short.txt,rest.txt --out two
 printf 'A B\nc C\nd\n' >bad.txt
+expect "too many files" 3 "more than 16" shoal train speech data $small \
+    --lexicon "$(printf 'lexicon.txt,%.0s' {1..17})" --out x
+expect "no file" 3 "no file" shoal train speech data $small --lexicon , --out x
 expect "a bad line" 3 "bad.txt: line 3: d has no phones" shoal train speech data $small \
     --lexicon bad.txt --out x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
@@ -98,8 +101,10 @@ for steps in 5 9 16; do
 done
 report "resumes to the last bit" "$(same whole parts)"
 sed 's/DAC D A C/DAC D A/' lexicon.txt >other.txt
+cp whole/phones.graph before
 expect "another lexicon" 3 "the checkpoint has data = " shoal train speech data $small \
     --lexicon other.txt --resume --out whole --steps 30
+check "leaves the n-grams as they were" cmp before whole/phones.graph
 full="--set hop=1 --set context=1 --set every=3"
 expect "every third frame" 0 "9 of 9 steps" train third --steps 9 $full
 for steps in 4 9; do
