@@ -70,27 +70,23 @@ static double hours_to_full(const speech_cell *cell, const speech_cell *full) {
     return NAN;
 }
 
-/* The training's loss over the epoch that ends at that hour; NAN: none does. */
-static double loss_at(const speech_cell *cell, double hour) {
-    const log_curve *line = &cell->log.curves[CURVE_LOSS];
-    const double epoch = speech_number(cell, "epochs", "seconds_per_epoch") / 3600;
-    double sum = 0;
-    int count = 0;
-    for (int i = 0; i < line->count && hour >= epoch; i++)
-        if (line->x[i] > hour - epoch && line->x[i] <= hour) {
-            sum += line->y[i];
-            count++;
-        }
-    return count ? sum / count : (double)NAN;
+/* The last loss on dev within the epochs; NAN: there is none. */
+static double final_loss(const speech_cell *cell) {
+    const log_curve *line = &cell->log.curves[CURVE_VALIDATION_LOSS];
+    const double end = speech_number(cell, "epochs", "seconds") / 3600;
+    double loss = NAN;
+    for (int i = 0; i < line->count && line->x[i] <= end + 1e-6; i++)
+        loss = line->y[i];
+    return loss;
 }
 
-/* Hours until the training's loss is as low as full's after all epochs. */
+/* Hours until dev's loss is as low as full's after all epochs; that of the training has
+   masks in some epochs and none in others. */
 static double hours_to_loss(const speech_cell *cell, const speech_cell *full) {
-    const log_curve *line = &cell->log.curves[CURVE_LOSS];
-    const double end = full ? speech_number(full, "epochs", "seconds") / 3600 : NAN;
-    const double wanted = isfinite(end) ? loss_at(full, end) : NAN;
+    const log_curve *line = &cell->log.curves[CURVE_VALIDATION_LOSS];
+    const double wanted = full ? final_loss(full) : NAN;
     for (int i = 0; i < line->count; i++)
-        if (loss_at(cell, line->x[i]) <= wanted)
+        if (line->y[i] <= wanted)
             return line->x[i];
     return NAN;
 }
@@ -268,7 +264,7 @@ static void say_order(const speech_grid *grid, const char *what, paper_column co
             if (isnan(a) || isnan(b) || (isinf(a) && isinf(b)))
                 continue;
             pairs++;
-            agreed += (theirs_of(one, column) < theirs_of(other, column)) == (a < b);
+            agreed += theirs_of(one, column) < theirs_of(other, column) ? a < b : a > b;
         }
     if (pairs > 0)
         fprintf(file, "%s: %d of %d pairs of kinds are in the paper's order%s.\n", what,
