@@ -4,7 +4,7 @@ weights), with full attention and with another kind on the global layers, beside
 transformers with PyTorch's SDPA.
 
     long_texts.py [--work DIR] [--lengths 8192] [--engines full,shoal-100,transformers]
-        [--table lengths.tsv]
+        [--most transformers=8192] [--table lengths.tsv] [--plot lengths.svg]
 
 An engine has a process of its own; at each length they take turns, and the best of
 --repeats counts. Hidden states with full attention must be transformers' (1e-4 of the
@@ -123,11 +123,16 @@ def difference(engine, base, length):
             float(np.linalg.norm(a - b) / np.linalg.norm(b)))
 
 
+def longest_of(engine):
+    limits = dict(part.split("=") for part in GIVEN.most.split(",") if part)
+    return int(limits.get(engine, POSITIONS))
+
+
 def measure(workers, length, table):
     best = {}
     for turn in range(GIVEN.repeats):
         for engine, worker in workers.items():
-            if engine == "transformers" and length > GIVEN.peer_most:
+            if length > longest_of(engine):
                 continue
             one = worker.run(length)
             old = best.get(engine, one)
@@ -170,10 +175,11 @@ def draw(table, path):
     import matplotlib.pyplot as plots
     figure, axes = plots.subplots(figsize=(6, 4))
     for engine, marker in zip(dict.fromkeys(row[1] for row in table), "osD^v"):
-        rows = [row for row in table if row[1] == engine]
-        axes.loglog([row[0] for row in rows], [row[2] for row in rows], marker + "-",
-                    label=engine, base=2)
-    axes.set_yscale("log", base=10)
+        rows = sorted(row for row in table if row[1] == engine)
+        axes.plot([row[0] for row in rows], [row[2] for row in rows], marker + "-",
+                  label=engine)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
     axes.set_xlabel("tokens of one text")
     axes.set_ylabel("seconds")
     axes.grid(alpha=0.3)
@@ -212,8 +218,8 @@ def options():
     add("--lengths", default="8192", help="(default: %(default)s)")
     add("--engines", default="full,shoal-100,transformers",
         help="kinds of ours, and transformers (default: %(default)s)")
-    add("--peer-most", type=int, default=8192,
-        help="the longest text of transformers (default: %(default)s)")
+    add("--most", default="transformers=8192",
+        help="the longest text of an engine, with commas between (default: %(default)s)")
     add("--threads", type=int, default=2, help="(default: %(default)s)")
     add("--repeats", type=int, default=1, help="(default: %(default)s)")
     add("--table", type=Path, help="a row for each length and engine, tabs between")
