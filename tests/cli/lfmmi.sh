@@ -184,13 +184,15 @@ for topology in one blank; do
 done
 
 # ---- The paper's table -----------------------------------------------------------------
-grid() {
-    shoal repro lf-mmi data --out grid \
-        --kinds full,i-clustered-100,full@2,full+clustered-3 \
-        --evaluate full,clustered-3,shoal-3 --cache cache --epochs 2 --join 2 \
+cells() { # EXPERIMENT FOLDER ...
+    shoal repro "$1" data --out "$2" --cache cache --epochs 2 --join 2 --minutes 0.002 \
         ${small#--loss lf-mmi --cache cache --set hop=3 --set context=9 --layers 1} \
         --set hop=3 --set context=9 --set layers=1 --set speeds=1 --set average=0.9 \
-        --minutes 0.002 "$@"
+        "${@:3}"
+}
+grid() {
+    cells lf-mmi grid --kinds full,i-clustered-100,full@2,full+clustered-3 \
+        --evaluate full,clustered-3,shoal-3 "$@"
 }
 expect "repro needs words" 2 "need both --lexicon and --lm" grid
 expect "both of them" 2 "need both --lexicon and --lm" grid --lexicon lexicon.txt
@@ -214,8 +216,11 @@ check "phones and words of every kind" json \
          for k in c["result"][when]["test"]["kinds"])'
 check "tuned on dev" json 'all(c["result"]["epochs"]["test"]["words"]["tuned_on"] ==
     "data/dev" and c["result"]["config"]["loss"] == "lf-mmi" for c in d["cells"])'
-expect "not in the folder of another loss" 3 "another loss" shoal repro speech data \
-    --out grid --kinds full --labels phones --cache cache
+expect "not in the folder of another loss" 3 "another loss" cells speech grid \
+    --kinds full --labels phones
+expect "words by CTC" 0 "test words %" cells speech ctc --kinds full --evaluate full \
+    --labels phones $words --lm-weight 1 --insertion 0
+check "with the weights that were given" grep -q '"tuned_on": null' ctc/results.json
 if [ -e grid/matrix.svg ]; then
     grid --show >/dev/null && rm grid/*.svg grid/*.png
     check "pictures of the grid" shoal plot grid
