@@ -1,0 +1,176 @@
+/* Encoders of text whose matrices are packed: folders of sizes that allow it, with random
+   weights, give what the scalar kernels, for which nothing is packed, give; on any number
+   of threads the same bits. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "folders.h"
+#include "models/files/safetensors.h"
+#include "support.h"
+
+enum { SIZE = 64, WIDE = 96, WORDS = 50, POSITIONS = 160, TENSORS = 80, NAME = 64 };
+
+/* Tensors of a folder that is being made. */
+typedef struct {
+    file_tensor list[TENSORS];
+    char names[TENSORS][NAME];
+    int count;
+} tensor_list;
+
+/* columns 0: a vector; layers NULL: of none. */
+static void add(tensor_list *to, int64_t rows, int64_t columns, const char *last,
+                const char *layers, int layer) {
+    const int64_t count = rows * (columns ? columns : 1);
+    float *values = malloc((size_t)count * sizeof *values);
+    file_tensor *one = &to->list[to->count];
+    char *name = to->names[to->count];
+    assert_true(values && to->count < TENSORS);
+    if (layers)
+        snprintf(name, NAME, "%s.%d.%s", layers, layer, last);
+    else
+        snprintf(name, NAME, "%s", last);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(sin((double)(i * 7919 % 10007) + 31 * to->count) /
+                            (columns ? 4 : 2)) +
+                    (columns ? 0 : 1);
+    *one = (file_tensor){.name = name,
+                         .dtype = DTYPE_F32,
+                         .rank = columns ? 2 : 1,
+                         .shape = {rows, columns},
+                         .data = values,
+                         .bytes = (size_t)count * sizeof *values};
+    to->count++;
+}
+
+static void add_bert(tensor_list *to) {
+    add(to, WORDS, SIZE, "embeddings.word_embeddings.weight", NULL, 0);
+    add(to, POSITIONS, SIZE, "embeddings.position_embeddings.weight", NULL, 0);
+    add(to, 2, SIZE, "embeddings.token_type_embeddings.weight", NULL, 0);
+    add(to, SIZE, 0, "embeddings.LayerNorm.weight", NULL, 0);
+    add(to, SIZE, 0, "embeddings.LayerNorm.bias", NULL, 0);
+    for (int l = 0; l < 2; l++) {
+        add(to, SIZE, SIZE, "attention.self.query.weight", "encoder.layer", l);
+        add(to, SIZE, SIZE, "attention.self.key.weight", "encoder.layer", l);
+        add(to, SIZE, SIZE, "attention.self.value.weight", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.self.query.bias", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.self.key.bias", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.self.value.bias", "encoder.layer", l);
+        add(to, SIZE, SIZE, "attention.output.dense.weight", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.output.dense.bias", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.output.LayerNorm.weight", "encoder.layer", l);
+        add(to, SIZE, 0, "attention.output.LayerNorm.bias", "encoder.layer", l);
+        add(to, WIDE, SIZE, "intermediate.dense.weight", "encoder.layer", l);
+        add(to, WIDE, 0, "intermediate.dense.bias", "encoder.layer", l);
+        add(to, SIZE, WIDE, "output.dense.weight", "encoder.layer", l);
+        add(to, SIZE, 0, "output.dense.bias", "encoder.layer", l);
+        add(to, SIZE, 0, "output.LayerNorm.weight", "encoder.layer", l);
+        add(to, SIZE, 0, "output.LayerNorm.bias", "encoder.layer", l);
+    }
+}
+
+static void add_modern(tensor_list *to) {
+    static const struct {
+        const char *name;
+        int64_t rows, columns;
+    } parts[] = {{"attn.Wqkv.weight", 3 * SIZE, SIZE}, {"attn.Wo.weight", SIZE, SIZE},
+                 {"mlp_norm.weight", SIZE, 0},         {"mlp.Wi.weight", 2 * WIDE, SIZE},
+                 {"mlp.Wo.weight", SIZE, WIDE},        {"attn_norm.weight", SIZE, 0}};
+    add(to, WORDS, SIZE, "embeddings.tok_embeddings.weight", NULL, 0);
+    add(to, SIZE, 0, "embeddings.norm.weight", NULL, 0);
+    add(to, SIZE, 0, "final_norm.weight", NULL, 0);
+    for (int l = 0; l < 3; l++)
+        for (int i = 0; i < (l ? 6 : 5); i++)
+            add(to, parts[i].rows, parts[i].columns, parts[i].name, "layers", l);
+}
+
+#define SIZES                                                                            \
+    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_attention_heads\": 2, "       \
+    "\"vocab_size\": 50, \"max_position_embeddings\": 160, \"pad_token_id\": 0, "
+
+static const char *make_model(bool modern) {
+    static const char bert_config[] =
+        "{" SIZES "\"model_type\": \"bert\", \"num_hidden_layers\": 2, "
+        "\"hidden_act\": \"gelu\", \"type_vocab_size\": 2, \"layer_norm_eps\": 1e-12}";
+    static const char modern_config[] =
+        "{" SIZES "\"model_type\": \"modernbert\", \"num_hidden_layers\": 3, "
+        "\"hidden_activation\": \"gelu\", \"local_attention\": 16, \"norm_eps\": 1e-5, "
+        "\"global_attn_every_n_layers\": 3, \"global_rope_theta\": 160000.0, "
+        "\"local_rope_theta\": 10000.0}";
+    static tensor_list tensors;
+    const char *config = modern ? modern_config : bert_config;
+    const char *folder = make_folder();
+    shoal_context *context = test_context(NULL, 1);
+    char path[512];
+    tensors.count = 0;
+    if (modern)
+        add_modern(&tensors);
+    else
+        add_bert(&tensors);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    write_bytes_to(path, config, strlen(config));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(sh_safetensors_write(context, path, tensors.list, tensors.count,
+                                          NULL, 0, false),
+                     SHOAL_OK);
+    for (int i = 0; i < tensors.count; i++)
+        free((void *)(uintptr_t)tensors.list[i].data);
+    shoal_context_destroy(context);
+    return folder;
+}
+
+static const int64_t offsets[] = {0, 1, 3, 16, 120, 123, 277};
+enum { TEXTS = 6, ROWS = 277 };
+
+/* Hidden states [ROWS][SIZE]. */
+static float *hidden_of(const char *folder, const char *isa, int threads) {
+    shoal_context *context = test_context(isa, threads);
+    shoal_text_encoder *encoder;
+    const float *hidden;
+    int32_t ids[ROWS];
+    float *kept = malloc(ROWS * SIZE * sizeof *kept);
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = (int32_t)(i * 37 % WORDS);
+    if (shoal_text_encoder_open(context, folder, NULL, &encoder) != SHOAL_OK ||
+        shoal_text_encoder_forward(encoder, TEXTS, offsets, ids, NULL, &hidden) !=
+            SHOAL_OK)
+        fail_msg("%s", shoal_context_message(context));
+    memcpy(kept, hidden, ROWS * SIZE * sizeof *kept);
+    shoal_text_encoder_close(encoder);
+    shoal_context_destroy(context);
+    return kept;
+}
+
+static void compare(bool modern) {
+    const char *folder = make_model(modern);
+    float *plain = hidden_of(folder, "scalar", 1);
+    float *one = hidden_of(folder, NULL, 1), *three = hidden_of(folder, NULL, 3);
+    double largest = 0;
+    for (int i = 0; i < ROWS * SIZE; i++)
+        largest = fmax(largest, fabs((double)plain[i]));
+    assert_true(largest > 0.1 && largest < 1e3);
+    for (int i = 0; i < ROWS * SIZE; i++)
+        if (!(fabs((double)plain[i] - (double)one[i]) <= 1e-4 * largest))
+            fail_msg("row %d, %d: %g, and not %g", i / SIZE, i % SIZE, (double)one[i],
+                     (double)plain[i]);
+    assert_memory_equal(one, three, ROWS * SIZE * sizeof *one);
+    free(plain), free(one), free(three);
+    remove_folder(folder);
+}
+
+static void bert(void **state) {
+    compare(false);
+}
+
+static void modern_bert(void **state) {
+    compare(true);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bert),
+                                       cmocka_unit_test(modern_bert)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
