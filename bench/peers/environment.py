@@ -11,6 +11,9 @@ from pathlib import Path
 REQUIRED = ["torch==2.13.0", "numpy", "setuptools<81", "wheel", "ninja"]
 ONNX = ["onnxruntime", "onnx"]
 SPEECH = ["kaldi-native-fbank", "soundfile"]
+TEXT = {"embed": ["torch==2.13.0", "transformers", "sentence-transformers", "tokenizers",
+                  "onnxruntime", "onnx", "ctranslate2", "openvino"],
+        "long-texts": ["torch==2.13.0", "transformers", "matplotlib"], "text-kinds": []}
 AUTHORS = "pytorch-fast-transformers==0.4.0"
 NATIVE_FLAGS = "-march=native -O3"
 
@@ -47,11 +50,12 @@ class Environment:
         return self.notes
 
     def make_for(self, script):
-        """What bench/peers/ctc.py and fbank.py need, and no more."""
+        """What one script beside this one needs, and no more."""
         if not self.python.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             venv.create(self.folder / "venv", with_pip=True)
-        packages = ["numpy"] + (SPEECH if script == "fbank" else REQUIRED[:1])
+        packages = ["numpy"] + (SPEECH if script == "fbank" else
+                                TEXT.get(script, REQUIRED[:1]))
         why = self.install(script, packages)
         if why:
             raise SystemExit(f"bench/peers: {', '.join(packages)}: {why}")
