@@ -32,8 +32,8 @@ typedef struct {
     const int32_t *words;   /* [offsets[count]], of the lexicon */
 } phone_texts;
 
-/* order 2 to 5; extra: how many histories of order - 1 phones are kept beside all the
-   shorter ones, -1: all. */
+/* Of texts whose offsets rise and whose words the lexicon has. order 2 to 5; extra: how
+   many histories of order - 1 phones are kept beside all the shorter ones, -1: all. */
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm);
 /* The arrays for the numbers of states and arcs that it has; false: no memory. */
