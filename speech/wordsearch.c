@@ -642,7 +642,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
     made->outputs = topology == SHOAL_TOPOLOGY_CTC
                         ? made->phones /* the blank in place of the silence */
-                        : sh_lfmmi_outputs(topology, made->phones);
+                        : sh_lfmmi_outputs((int32_t)topology, made->phones);
     made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
     shoal_status status = made->searches ? SHOAL_OK
                                          : sh_fail(context, SHOAL_NO_MEMORY,
