@@ -6,8 +6,8 @@
 
 A forward of one layer, heads of 64 features in float32. Constants of a rank: seconds for
 each position and head, seconds for what every rank does for all groups, operations per
-second of exact attention; measure them with `mpirun -n 2 shoal bench`. Those of a network:
-bytes per second, and seconds that a message costs beside its bytes.
+second of exact attention; measure them with `mpirun -n 2 shoal bench`. Those of a
+network: bytes per second, and seconds that a message costs beside its bytes.
 """
 
 import argparse
