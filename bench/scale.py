@@ -89,13 +89,13 @@ def main():
     )
     add = parser.add_argument
     add("--heads", type=int, default=6)
-    add("--position", type=float, default=1.02e-6, help="seconds (%(default)s)")
-    add("--groups", type=float, default=0.018, help="seconds (%(default)s)")
-    add("--rate", type=float, default=1e11, help="operations a second (%(default)s)")
+    add("--position", type=float, default=0.80e-6, help="seconds (%(default)s)")
+    add("--groups", type=float, default=0.0045, help="seconds (%(default)s)")
+    add("--rate", type=float, default=8.7e10, help="operations a second (%(default)s)")
     add(
         "--bandwidth",
         type=float,
-        default=1.5e9,
+        default=1.1e9,
         help="bytes a second between two processes of one machine (%(default)s)",
     )
     add(
@@ -104,7 +104,13 @@ def main():
         default=0.9,
         help="part of the top keys that groups do not share (%(default)s)",
     )
-    add("--lengths", type=int, nargs="+", default=[32768, 131072], metavar="N")
+    add(
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=[8192, 16384, 32768, 65536, 131072],
+        metavar="N",
+    )
     add("--long", type=int, nargs="+", default=[131072, 1048576], metavar="N")
     a = parser.parse_args()
     measured_table(a)
