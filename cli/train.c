@@ -101,7 +101,8 @@ static const option_row rows[] = {
      "sequences of a step, for speech at most (default: 32; 64 for\n"
      "speech, 16 for squad)",
      TAKEN_BY(take_field)},
-    {"learning-rate", 0, "X", "(default: 0.0002); speech: 0.001; glue, squad: 0.0001",
+    {"learning-rate", 0, "X",
+     "(default: 0.0002); speech: 0.0015, with lf-mmi 0.001; glue,\nsquad: 0.0001",
      TAKEN_BY(take_field)},
     {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
     {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",

@@ -130,8 +130,9 @@ SHOAL_API shoal_status shoal_model_create(shoal_context *context,
    as shoal_plan_create_over has them (shoal.h). Rows, offsets, outputs and their
    gradients are this rank's; a layer does everything but its attention row by row. The
    parameters' gradients are this rank's part: the whole is their sum over the ranks. All
-   ranks create, forward and backward together, with the same seed and as many sequences;
-   first_row of a call counts the rows of the ranks before. */
+   ranks create, forward and backward together, with the same seed and as many sequences.
+   Dropout is one process's where there is one sequence and first_row counts the rows of
+   the ranks before. */
 SHOAL_API shoal_status shoal_model_create_over(shoal_transport *transport,
                                                shoal_context *context,
                                                const shoal_model_config *config,

@@ -172,13 +172,14 @@ shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
                      .order = head.order,
                      .states = head.states,
                      .arcs = head.arcs};
-    if (!sh_phone_lm_allocate(lm))
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for %s", name);
-    take_parts((const char *)bytes + sizeof head, lm);
-    if (head.checksum == sh_phone_lm_sum(bytes, size) && is_sound(lm))
+    const bool room = sh_phone_lm_allocate(lm);
+    if (room)
+        take_parts((const char *)bytes + sizeof head, lm);
+    if (room && head.checksum == sh_phone_lm_sum(bytes, size) && is_sound(lm))
         return SHOAL_OK;
     sh_phone_lm_free(lm);
-    return sh_fail(context, SHOAL_BAD_FILE, "%s: is damaged", name);
+    return room ? sh_fail(context, SHOAL_BAD_FILE, "%s: is damaged", name)
+                : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for %s", name);
 }
 
 shoal_status sh_phone_lm_read(shoal_context *context, const char *path, uint64_t key,

@@ -25,9 +25,9 @@ typedef struct {
     bool half;
     bool brains; /* bfloat16 pairs, packed: sh_brains_put; a multiple of 32 outputs, and
                     inputs are even. What is multiplied with it is rounded so too */
-    bool
-        packed; /* floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs;
-                    inference only */
+    /* Floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs; inference
+       only. */
+    bool packed;
 } nn_tensor;
 
 /* One batch of sequences: sequence b has rows offsets[b] .. offsets[b + 1] - 1, and

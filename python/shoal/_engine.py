@@ -102,14 +102,39 @@ class Context:
         return plan
 
 
-class NativePlan:
-    """Owns a shoal_plan; keeps its context alive."""
+class OwnedPlan:
+    """Owns a shoal_plan, once there is a handle; keeps its context alive."""
 
-    __slots__ = ("handle", "context", "attention", "workspace", "state_size")
+    __slots__ = ("handle", "context")
+
+    def __init__(self, context: Context) -> None:
+        self.handle: int | None = None
+        self.context = context
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None) and lib is not None:
+            lib.shoal_plan_destroy(self.handle)
+
+    def check(self, status: int) -> None:
+        if status:
+            raise_status(status, self.context.handle)
+
+    def forward(self, inputs: Inputs, out: int) -> None:
+        status = lib.shoal_forward(self.handle, inputs, out)
+        if status:
+            raise_status(status, self.context.handle)
+
+    def backward(self, inputs: Inputs, gradients: GradientPointers) -> None:
+        self.check(lib.shoal_backward(self.handle, inputs, gradients))
+
+
+class NativePlan(OwnedPlan):
+    """The plan of one process."""
+
+    __slots__ = ("attention", "workspace", "state_size")
 
     def __init__(self, context: Context, key: Key) -> None:
-        self.handle = None
-        self.context = context
+        super().__init__(context)
         self.attention = parse(key.kind, key.seed)
         problem = Problem(
             key.batch,
@@ -142,22 +167,6 @@ class NativePlan:
         self.handle = handle.value
         self.workspace: int = lib.shoal_plan_workspace(self.handle)
         self.state_size: int = lib.shoal_plan_state_size(self.handle)
-
-    def __del__(self) -> None:
-        if self.handle and lib is not None:
-            lib.shoal_plan_destroy(self.handle)
-
-    def check(self, status: int) -> None:
-        if status:
-            raise_status(status, self.context.handle)
-
-    def forward(self, inputs: Inputs, out: int) -> None:
-        status = lib.shoal_forward(self.handle, inputs, out)
-        if status:
-            raise_status(status, self.context.handle)
-
-    def backward(self, inputs: Inputs, gradients: GradientPointers) -> None:
-        self.check(lib.shoal_backward(self.handle, inputs, gradients))
 
     def picked(self) -> Attention:
         attention = Attention()

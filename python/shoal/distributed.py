@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ._call import scale_for
-from ._engine import Context, parse, refuse_kind
+from ._engine import Context, OwnedPlan, parse, refuse_kind
 from ._native import IO, OK, WITH_BACKWARD, Attention, GradientPointers, Inputs, Problem
-from ._native import ShoalError, lib, raise_status
+from ._native import ShoalError, lib
 
 __all__ = ["attention"]
 
@@ -157,14 +157,13 @@ class Ranks:
                 work.wait()
 
 
-class SpreadPlan:
-    """Owns a plan over ranks, and what it needs until it is gone."""
+class SpreadPlan(OwnedPlan):
+    """The plan of one of several ranks, and what it needs until it is gone."""
 
     def __init__(self, ranks: Ranks, kind: str, problem: Problem, backward: bool) -> None:
-        self.handle = None
+        super().__init__(Context(torch.get_num_threads()))
         self.ranks = ranks
         self.attention = parse(kind)
-        self.context = Context(torch.get_num_threads())
         handle = c_void_p()
         status = lib.shoal_plan_create_over(
             ctypes.byref(ranks.table),
@@ -176,14 +175,6 @@ class SpreadPlan:
         )
         self.check(status)
         self.handle = handle.value
-
-    def __del__(self) -> None:
-        if self.handle and lib is not None:
-            lib.shoal_plan_destroy(self.handle)
-
-    def check(self, status: int) -> None:
-        if status:
-            raise_status(status, self.context.handle)
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
@@ -219,7 +210,7 @@ class _Attention(torch.autograd.Function):
             query_lengths=_pointer(lengths[0]),
             key_lengths=_pointer(lengths[1]),
         )
-        plan.check(lib.shoal_forward(plan.handle, inputs, _pointer(out)))
+        plan.forward(inputs, out.data_ptr())
         if backward:
             ctx.plan, ctx.inputs, ctx.lengths = plan, inputs, lengths
             ctx.save_for_backward(q, k, v, out)
@@ -237,8 +228,7 @@ class _Attention(torch.autograd.Function):
             dk=_pointer(dk),
             dv=_pointer(dv),
         )
-        plan = ctx.plan
-        plan.check(lib.shoal_backward(plan.handle, ctx.inputs, gradients))
+        ctx.plan.backward(ctx.inputs, gradients)
         return dq, dk, dv, None, None, None, None
 
 
