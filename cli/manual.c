@@ -168,8 +168,9 @@ static const char *value_class(const char *value) {
                                                                        : "";
 }
 
-/* What an option does in one line that needs no quoting: the help up to its details. */
-static void put_brief(FILE *to, const char *help) {
+/* What an option or a command does in one line between the shell's apostrophes, where one
+   of its own is written as `apostrophe`: the help up to its details. */
+static void put_brief(FILE *to, const char *help, const char *apostrophe) {
     static const char *const details[] = {" (", "\n(", ";", ", int32", ", ["};
     const char *end = help + strlen(help);
     for (size_t i = 0; i < sizeof details / sizeof *details; i++) {
@@ -177,7 +178,9 @@ static void put_brief(FILE *to, const char *help) {
         end = found && found < end ? found : end;
     }
     for (; help < end; help++)
-        if (!strchr("'\\[]", *help))
+        if (*help == '\'')
+            fputs(apostrophe, to);
+        else if (!strchr("\\[]", *help))
             fputc(*help == '\n' ? ' ' : *help, to);
 }
 
@@ -229,6 +232,8 @@ static void put_bash(FILE *to) {
 
 /* ---- zsh --------------------------------------------------------------------------- */
 
+static const char zsh_apostrophe[] = "'\\''";
+
 /* A word that is one of several, "copy|speech", becomes the list of them; NULL where it
    stands for files or kinds. */
 static const char *const *split_choices(char *word, const char *choices[8]) {
@@ -266,7 +271,7 @@ static void put_zsh_option(FILE *to, const option_row *row) {
                 row->letter, row->value ? "+" : "", row->name, equals);
     else
         fprintf(to, " \\\n        '--%s%s[", row->name, equals);
-    put_brief(to, row->help);
+    put_brief(to, row->help, zsh_apostrophe);
     fputc(']', to);
     if (optional) {
         fprintf(to, "::%.*s: ", (int)strcspn(row->value + 2, "]"), row->value + 2);
@@ -299,8 +304,11 @@ static void put_zsh(FILE *to) {
           to);
     put_kinds(to);
     fputs(")\ncommands=(\n", to);
-    for (const command_row *row = commands; row->name; row++)
-        fprintf(to, "    '%s:%s'\n", row->name, row->summary);
+    for (const command_row *row = commands; row->name; row++) {
+        fprintf(to, "    '%s:", row->name);
+        put_brief(to, row->summary, zsh_apostrophe);
+        fputs("'\n", to);
+    }
     fputs("    'help:what a command does'\n    '--version:the version'\n)\n"
           "if ((CURRENT == 2)); then\n    _describe command commands\n    return\nfi\n"
           "shift words\n((CURRENT--))\ncase $words[1] in\n"
@@ -318,6 +326,8 @@ static void put_zsh(FILE *to) {
 }
 
 /* ---- fish -------------------------------------------------------------------------- */
+
+static const char fish_apostrophe[] = "\\'";
 
 static void put_fish_value(FILE *to, const char *value, const char *const *choices) {
     const char *class = value_class(value);
@@ -350,7 +360,7 @@ static void put_fish_command(FILE *to, const command_row *command) {
             put_fish_value(to, row->value, row->choices);
         }
         fputs(" -d '", to);
-        put_brief(to, row->help);
+        put_brief(to, row->help, fish_apostrophe);
         fputs("'\n", to);
     }
     for (int at = 2; *words; at++) {
@@ -372,9 +382,11 @@ static void put_fish(FILE *to) {
           to);
     put_kinds(to);
     fputs("\ncomplete -c shoal -f\n", to);
-    for (const command_row *row = commands; row->name; row++)
-        fprintf(to, "complete -c shoal -n __fish_use_subcommand -a %s -d '%s'\n",
-                row->name, row->summary);
+    for (const command_row *row = commands; row->name; row++) {
+        fprintf(to, "complete -c shoal -n __fish_use_subcommand -a %s -d '", row->name);
+        put_brief(to, row->summary, fish_apostrophe);
+        fputs("'\n", to);
+    }
     fputs("complete -c shoal -n __fish_use_subcommand -a help -d 'what a command does'\n"
           "complete -c shoal -n __fish_use_subcommand -l version -d 'the version'\n"
           "complete -c shoal -n '__fish_seen_subcommand_from help' -a '",

@@ -101,6 +101,8 @@ if command -v fish >/dev/null; then
     check "fish: kinds" fish_offers shoal "shoal attend "
     check "fish: files" fish_offers shoal.1 "shoal attend full "
     check "fish: kinds with commas" fish_offers full,auto "shoal eval --attention full,"
+    check "fish: an apostrophe" bash -c 'fish -c "source shoal.fish
+        complete -C \"shoal train --lex\"" | grep -qF "the words'"'"' phones"'
 else
     skip fish "it is not installed"
 fi
@@ -136,6 +138,7 @@ if command -v zsh >/dev/null; then
     check "zsh: kinds" tool zsh_offers i-clustered-100 "shoal attend "
     check "zsh: options" tool zsh_offers "--save-top" "shoal attend --"
     check "zsh: choices" tool zsh_offers "vtt" "shoal transcribe --format "
+    check "zsh: an apostrophe" tool zsh_offers "the words' phones" "shoal train --le"
 else
     skip zsh "it is not installed"
 fi
