@@ -39,9 +39,9 @@ static shoal_status take_options(shoal_context *context,
     taken->topology = taken->topology ? taken->topology : SHOAL_TOPOLOGY_CHAIN;
     taken->order = taken->order ? taken->order : 4;
     taken->extra = taken->extra ? (taken->extra < 0 ? -1 : taken->extra) : 2000;
-    taken->leak = taken->leak > 0 || taken->leak < 0 ? taken->leak : 0.1f;
-    taken->l2 = taken->l2 < 0 ? 0 : taken->l2 > 0 ? taken->l2 : 5e-5f;
-    taken->range = taken->range < 0 ? 0 : taken->range > 0 ? taken->range : 0.01f;
+    taken->leak = taken->leak == 0 ? 0.1f : taken->leak;
+    taken->l2 = taken->l2 < 0 ? 0 : taken->l2 == 0 ? 5e-5f : taken->l2;
+    taken->range = taken->range < 0 ? 0 : taken->range == 0 ? 0.01f : taken->range;
     if (taken->topology < SHOAL_TOPOLOGY_CHAIN ||
         taken->topology > SHOAL_TOPOLOGY_BLANK ||
         !(taken->leak >= 1e-8f && taken->leak <= 1) || !isfinite(taken->l2) ||
