@@ -32,6 +32,14 @@ const char *speech_cache(const char *command, const char *chosen) {
     return NULL;
 }
 
+int speech_check(const char *command, shoal_context *context, const train_config *config,
+                 const char *part) {
+    (void)context;
+    (void)config;
+    (void)part;
+    return complain(EXIT_USAGE, command, WITHOUT);
+}
+
 /* Never begun: there is no folder for its features. */
 const train_task speech_task = {.name = "speech"};
 

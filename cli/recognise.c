@@ -313,10 +313,13 @@ static void show(recognise_job *job, const char *path, const heard *h) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Positions of a piece, within what the model can take; returns those with margins. */
+/* Positions of a piece, within what the model can take where it has learnt positions;
+   returns those with margins. */
 static int64_t set_piece(recognise_job *job) {
     const train_config *config = &job->recogniser.config;
-    const int64_t most = shoal_model_settings(job->recogniser.model)->max_length;
+    const shoal_model_config *model = shoal_model_settings(job->recogniser.model);
+    const int64_t most = model->positions == SHOAL_LEARNED ? model->max_length
+                                                           : INT32_MAX;
     const double joined = (double)config->speech.join;
     const double seconds = job->seconds  ? (double)job->seconds
                            : joined > 30 ? joined
@@ -360,6 +363,26 @@ static int open_words(recognise_job *job) {
     return code;
 }
 
+/* A file that cannot be heard is named, and the others are heard. */
+static int hear_files(recognise_job *job, int count, char **paths) {
+    int worst = EXIT_OK;
+    for (int i = 0; i < count; i++) {
+        heard h = {0};
+        const int code = hear(job, paths[i], &h);
+        if (code == EXIT_OK)
+            show(job, paths[i], &h);
+        worst = code > worst ? code : worst;
+        free(h.units);
+        free(h.positions);
+    }
+    if (!job->json)
+        return worst;
+    const int code =
+        print_json(json_pack("{s:o, s:O}", "model", json_text(job->recogniser.path),
+                             "files", job->files));
+    return worst == EXIT_OK ? code : worst;
+}
+
 static int run(recognise_job *job, int count, char **words) {
     if (count < 2)
         return complain(EXIT_USAGE, "recognise", "%s; usage: shoal %s",
@@ -376,18 +399,8 @@ static int run(recognise_job *job, int count, char **words) {
         job->recogniser.config.speech.loss == SPEECH_LFMMI)
         code = speech_model_graphs("recognise", job->context, &job->recogniser, NULL,
                                    &job->lfmmi);
-    for (int i = 1; i < count && code == EXIT_OK; i++) {
-        heard h = {0};
-        code = hear(job, words[i], &h);
-        if (code == EXIT_OK)
-            show(job, words[i], &h);
-        free(h.units);
-        free(h.positions);
-    }
-    if (code == EXIT_OK && job->json)
-        code =
-            print_json(json_pack("{s:o, s:O}", "model", json_text(job->recogniser.path),
-                                 "files", job->files));
+    if (code == EXIT_OK)
+        code = hear_files(job, count - 1, words + 1);
     json_decref(job->files);
     words_close(&job->search);
     shoal_model_destroy(job->view);

@@ -155,6 +155,40 @@ int speech_open(const char *command, shoal_context *context, const char *folder,
                               : complain(EXIT_RESOURCES, command, "out of memory");
 }
 
+int speech_open_alike(const char *command, shoal_context *context, const char *folder,
+                      const train_config *config, const speech_set *first,
+                      speech_set *set) {
+    const int64_t count = first->info.units;
+    const char **units = calloc((size_t)count + 1, sizeof *units);
+    if (!units)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    for (int64_t i = 0; i < count; i++)
+        units[i] = shoal_corpus_unit(first->corpora[0], i + 1);
+    const int code =
+        speech_open(command, context, folder, config, false, units, count, set);
+    free(units);
+    return code;
+}
+
+int speech_check(const char *command, shoal_context *context, const train_config *config,
+                 const char *part) {
+    char train[TRAIN_PATH], path[TRAIN_PATH];
+    train_config own = *config;
+    speech_set first = {0}, set = {0};
+    if (!train_path(command, train, config->folder, "train") ||
+        !train_path(command, path, config->folder, part))
+        return EXIT_USAGE;
+    int code = speech_open(command, context, train, &own, false, NULL, 0, &first);
+    own.speech.rate = first.info.rate;
+    if (code == EXIT_OK && config->speech.loss == SPEECH_CTC)
+        code = speech_open_alike(command, context, path, &own, &first, &set);
+    else if (code == EXIT_OK)
+        code = speech_open(command, context, path, &own, false, NULL, 0, &set);
+    speech_close(&first);
+    speech_close(&set);
+    return code;
+}
+
 void speech_close(speech_set *set) {
     for (int i = 0; i < set->speeds; i++)
         shoal_corpus_close(set->corpora[i]);

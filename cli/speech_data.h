@@ -40,6 +40,14 @@ typedef struct {
 int speech_open(const char *command, shoal_context *context, const char *folder,
                 const train_config *config, bool all_speeds, const char *const *units,
                 int64_t unit_count, speech_set *set);
+/* Another part, at speed 1 and with the units of the first. */
+int speech_open_alike(const char *command, shoal_context *context, const char *folder,
+                      const train_config *config, const speech_set *first,
+                      speech_set *set);
+/* Looks at another part of the configuration's folder than train and dev: recordings and
+   transcripts, whose units by CTC must be those of train. */
+int speech_check(const char *command, shoal_context *context, const train_config *config,
+                 const char *part);
 void speech_close(speech_set *set);
 
 /* Plans the epoch's batches; shuffled for training, else in the folder's order. */

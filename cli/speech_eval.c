@@ -215,6 +215,9 @@ static void print_table(const evaluation *e) {
         print_rows(e, trained, true);
         print_words(e);
     }
+    if (e->rows[0].result.impossible)
+        printf("\n%" PRId64 " sequences have more labels than positions\n",
+               e->rows[0].result.impossible);
     printf("\n* the kind it was trained with%s\n",
            e->job->controls ? "\n- controls: where they are not far worse, the model "
                               "hardly uses its attention,\n  and every kind looks free"
@@ -260,6 +263,7 @@ static json_t *row_json(const evaluation *e, const eval_row *row) {
     json_object_set_new(object, "loss",
                         json_number(labels > 0 ? row->result.loss / labels : 0));
     json_object_set_new(object, "seconds", json_number(row->seconds));
+    json_object_set_new(object, "impossible", json_integer(row->result.impossible));
     if (!e->has_words)
         return object;
     json_t *words = rate_json(e, &row->words);

@@ -3,24 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "common.h"
 #include "speech_lfmmi.h"
-
-static bool is_file(const char *path) {
-    struct stat information;
-    return stat(path, &information) == 0 && S_ISREG(information.st_mode);
-}
-
-bool speech_model_find(const char *command, const char *path, char found[TRAIN_PATH]) {
-    struct stat information;
-    if (stat(path, &information) != 0 || !S_ISDIR(information.st_mode))
-        return snprintf(found, TRAIN_PATH, "%s", path) < TRAIN_PATH;
-    if (!train_path(command, found, path, TRAIN_BEST))
-        return false;
-    return is_file(found) || train_path(command, found, path, TRAIN_CHECKPOINT);
-}
 
 /* One unit per line. */
 static bool split_units(speech_model *made, const char *note) {
@@ -58,7 +43,7 @@ int speech_model_open(const char *command, shoal_context *context, const char *p
     shoal_checkpoint *file;
     train_reason reason;
     *made = (speech_model){0};
-    if (!speech_model_find(command, path, made->path))
+    if (!train_find_weights(command, path, made->path))
         return EXIT_USAGE;
     shoal_status status = train_read(context, made->path, &made->config, &reason);
     if (status != SHOAL_OK)

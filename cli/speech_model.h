@@ -17,9 +17,6 @@ typedef struct {
     shoal_model *model; /* NULL until speech_model_load */
 } speech_model;
 
-/* The best model in a run's folder, or else its checkpoint; or a file. Complains and
-   returns false when the path is too long. */
-bool speech_model_find(const char *command, const char *path, char found[TRAIN_PATH]);
 /* Reads what stands around the weights; an exit code, after a complaint. */
 int speech_model_open(const char *command, shoal_context *context, const char *path,
                       speech_model *made);

@@ -82,9 +82,9 @@ static const option_row rows[] = {
      "times through the data (default: 25 for speech, 4 for glue, 2 for\n"
      "squad)",
      TAKEN_BY(take_field)},
-    {"from", 0, "FILE",
-     "begin with the weights of another run: its best.safetensors or\n"
-     "checkpoint.safetensors; the optimizer begins afresh",
+    {"from", 0, "RUN",
+     "begin with the weights of another run, its best unless a file of it\n"
+     "is named; the optimizer begins afresh",
      SETS_TEXT(train_job, run.from)},
     {"cache", 0, "DIR",
      "speech: folder for features, which are computed once\n"
@@ -167,9 +167,15 @@ const command_help train_help =
 /* ---- Results --------------------------------------------------------------------- */
 
 static json_t *score_json(const train_score *score) {
-    return json_pack("{s:o, s:o, s:I, s:I}", "loss", json_number(score->loss), "accuracy",
-                     json_number(score->accuracy), "correct", (json_int_t)score->correct,
-                     "counted", (json_int_t)score->counted);
+    json_t *object = json_pack("{s:o, s:o, s:I, s:I}", "loss", json_number(score->loss),
+                               "accuracy", json_number(score->accuracy), "correct",
+                               (json_int_t)score->correct, "counted",
+                               (json_int_t)score->counted);
+    if (score->impossible)
+        json_object_set_new(object, "impossible", json_integer(score->impossible));
+    if (score->broken)
+        json_object_set_new(object, "broken", json_integer(score->broken));
+    return object;
 }
 
 static int report_json(const train_job *job) {
@@ -210,6 +216,9 @@ static void report(const train_job *job) {
     } else if (run->validated)
         printf("validation   loss %.6f  right %.2f %%\n", run->validation.loss,
                100 * run->validation.accuracy);
+    if (run->validated && run->validation.impossible)
+        printf("             %" PRId64 " sequences have more labels than positions\n",
+               run->validation.impossible);
     if (run->tested)
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
                run->test.loss, 100 * run->test.accuracy, run->test.correct,

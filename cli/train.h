@@ -72,8 +72,8 @@ typedef struct {
     float learning_rate;
     float clip;               /* of the gradient's norm; 0: none */
     int64_t warmup;           /* steps until the learning rate is whole */
-    int64_t decay_steps;      /* from there it falls in a line to 0 at this step; 0: it
-                                 does not */
+    int64_t decay_steps;      /* from there it falls in a line, to 0 behind this step; 0:
+                                 it does not */
     int64_t plateau_patience; /* so many validations in a row without a lower loss (by
                                  a ten thousandth) are forgiven; the next multiplies
                                  the rate by plateau_factor, down to a thousandth; 0:
@@ -350,6 +350,9 @@ int train_complain(shoal_status status, int otherwise, const char *command,
 /* FOLDER/NAME; complains and returns false when it is too long. */
 bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
                 const char *name);
+/* The best model in a run's folder, or else its checkpoint; or a file. Complains and
+   returns false when the path is too long. */
+bool train_find_weights(const char *command, const char *path, char found[TRAIN_PATH]);
 /* mkdir -p. */
 int train_make_folder(const char *command, const char *path);
 /* A descriptor that keeps others out of the folder until it is closed, or -1 with errno:

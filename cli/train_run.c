@@ -33,6 +33,19 @@ bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
     return false;
 }
 
+static bool exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+bool train_find_weights(const char *command, const char *path, char found[TRAIN_PATH]) {
+    struct stat information;
+    if (stat(path, &information) != 0 || !S_ISDIR(information.st_mode))
+        return snprintf(found, TRAIN_PATH, "%s", path) < TRAIN_PATH;
+    if (!train_path(command, found, path, TRAIN_BEST))
+        return false;
+    return exists(found) || train_path(command, found, path, TRAIN_CHECKPOINT);
+}
+
 int train_make_folder(const char *command, const char *path) {
     char part[TRAIN_PATH];
     struct stat information;
@@ -370,10 +383,6 @@ static bool writes(const running *at) {
     return ranks_first(at->run->config.ranks);
 }
 
-static bool exists(const char *path) {
-    return access(path, F_OK) == 0;
-}
-
 /* A training that is there is neither overwritten nor continued without being asked. */
 static int check_folder(const running *at) {
     const train_run *run = at->run;
@@ -383,6 +392,24 @@ static int check_folder(const running *at) {
                     "%s already holds a training; add --resume to go on with it, or "
                     "choose another folder",
                     run->folder);
+}
+
+/* The weights of the checkpoint, of another run, or the task's own. */
+static int begin_weights(running *at, bool there) {
+    const train_run *run = at->run;
+    char from[TRAIN_PATH];
+    shoal_status status = SHOAL_OK;
+    if (!there && run->from && !train_find_weights(run->command, run->from, from))
+        return EXIT_USAGE;
+    if (there)
+        status = trainer_resume(&at->trainer, at->checkpoint);
+    else if (run->from)
+        status = trainer_take_weights(&at->trainer, from);
+    else if (at->trainer.task->start)
+        status = at->trainer.task->start(&at->trainer);
+    return status == SHOAL_OK ? EXIT_OK
+                              : train_complain(status, EXIT_BAD_INPUT, run->command,
+                                               &at->trainer.reason);
 }
 
 /* The checkpoint's configuration with what was said, which must be the same but for the
@@ -403,7 +430,7 @@ static int begin_training(running *at) {
     run->config.skip_bad = given.skip_bad;
     run->config.ranks = given.ranks;
     run->config.lexicon = given.lexicon;
-    const int code = settings_apply(run->settings, at->context, &run->config);
+    int code = settings_apply(run->settings, at->context, &run->config);
     if (code != EXIT_OK)
         return code;
     status = trainer_begin(&at->trainer, at->context, &run->config);
@@ -413,19 +440,14 @@ static int begin_training(running *at) {
         return train_complain(status,
                               status == SHOAL_BAD_FILE ? EXIT_BAD_INPUT : EXIT_USAGE,
                               run->command, &at->trainer.reason);
-    if (there)
-        status = trainer_resume(&at->trainer, at->checkpoint);
-    else if (run->from)
-        status = trainer_take_weights(&at->trainer, run->from);
-    else if (at->trainer.task->start)
-        status = at->trainer.task->start(&at->trainer);
-    if (status != SHOAL_OK)
-        return train_complain(status, EXIT_BAD_INPUT, run->command, &at->trainer.reason);
+    code = begin_weights(at, there);
+    if (code != EXIT_OK)
+        return code;
     run->config = at->trainer.config; /* with what the data said */
-    int same = trainer_compare(&at->trainer, run->command);
-    if (same == EXIT_OK && !there && writes(at) && at->trainer.task->prepare)
-        same = at->trainer.task->prepare(&at->trainer, run->command, run->folder);
-    return same;
+    code = trainer_compare(&at->trainer, run->command);
+    if (code == EXIT_OK && !there && writes(at) && at->trainer.task->prepare)
+        code = at->trainer.task->prepare(&at->trainer, run->command, run->folder);
+    return code;
 }
 
 /* ---- The loop -------------------------------------------------------------------- */

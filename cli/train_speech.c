@@ -88,15 +88,10 @@ static int open_parts(trainer *self, speech_data *data) {
         return open_words(self, data, path);
     int code =
         speech_open("train", self->context, path, config, true, NULL, 0, &data->train);
-    const int64_t count = data->train.info.units;
     config->speech.rate = data->train.info.rate;
-    const char **units = calloc((size_t)count + 1, sizeof *units);
-    for (int64_t i = 0; units && i < count; i++)
-        units[i] = shoal_corpus_unit(data->train.corpora[0], i + 1);
     if (code == EXIT_OK && speech_path(path, config->folder, "dev"))
-        code = speech_open("train", self->context, path, config, false, units, count,
-                           &data->dev);
-    free(units);
+        code = speech_open_alike("train", self->context, path, config, &data->train,
+                                 &data->dev);
     return code;
 }
 
@@ -150,6 +145,38 @@ static void set_sizes(trainer *self, speech_data *data) {
         config->decay_steps = config->steps;
 }
 
+/* CTC has one position at least for each label, and one between two of the same unit. */
+static int64_t least_positions(const shoal_utterance *one) {
+    int64_t count = one->label_count;
+    for (int64_t i = 1; i < one->label_count; i++)
+        count += one->labels[i] == one->labels[i - 1];
+    return count;
+}
+
+/* What has too few positions teaches nothing: said before the first step, and refused
+   where it is everything. */
+static shoal_status check_positions(trainer *self, const speech_data *data) {
+    const speech_set *set = &data->train;
+    const int64_t all = set->info.utterances;
+    int64_t lost = 0;
+    for (int64_t i = 0; i < all; i++) {
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[set->plain], i, &one);
+        lost += speech_positions(&self->config, one.frames) < least_positions(&one);
+    }
+    if (lost == all)
+        return trainer_refuse(self, SHOAL_BAD_FILE,
+                              "every utterance has more labels than positions; a smaller "
+                              "hop gives them more");
+    if (lost > 0 && ranks_first(self->config.ranks))
+        fprintf(stderr,
+                "shoal train: %" PRId64 " of %" PRId64 " utterances have more labels "
+                "than positions and teach nothing by themselves; a smaller hop gives "
+                "them more\n",
+                lost, all);
+    return SHOAL_OK;
+}
+
 static shoal_status open_speech(trainer *self, int64_t *max_batch, int64_t *max_rows) {
     speech_data *data = self->data = calloc(1, sizeof *data);
     if (!data)
@@ -160,7 +187,8 @@ static shoal_status open_speech(trainer *self, int64_t *max_batch, int64_t *max_
     data->scorer = (speech_scorer){.context = self->context};
     if (!data->units)
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory");
-    const shoal_status status = data->lexicon ? open_graphs(self, data) : SHOAL_OK;
+    const shoal_status status = data->lexicon ? open_graphs(self, data)
+                                              : check_positions(self, data);
     if (status != SHOAL_OK)
         return status;
     set_sizes(self, data);

@@ -53,13 +53,14 @@ static shoal_schedule schedule_of(const train_config *config) {
     return schedule;
 }
 
-/* The schedule's rate, times the fall. */
+/* The schedule's rate, times the fall, which would come to 0 one step after the last. */
 static double rate_of(const trainer *self, int64_t step) {
     const int64_t last = self->config.decay_steps, warmup = self->config.warmup;
     const double rate = shoal_schedule_rate(&self->schedule, step);
     if (last <= warmup || step <= warmup)
         return rate;
-    return step < last ? rate * (double)(last - step) / (double)(last - warmup) : 0;
+    return step <= last ? rate * (double)(last + 1 - step) / (double)(last + 1 - warmup)
+                        : 0;
 }
 
 static const train_task *task_of(const train_config *config) {
@@ -129,9 +130,10 @@ shoal_status trainer_step(trainer *self, train_step *step) {
 }
 
 /* Only a validation after a multiple of validate_every steps may change the rate or end
-   the training. One after the last step that is not such a multiple reports its score and
-   changes no state, so that a run that is continued with more steps is the run that had
-   them from the beginning. */
+   the training. One after the last step that is not such a multiple reports its score,
+   and its weights may be the best so far; it changes nothing else, so that a run that is
+   continued with more steps takes the steps of the run that had them from the beginning.
+ */
 static bool decides(const trainer *self) {
     return self->state.step % self->config.validate_every == 0;
 }
@@ -326,6 +328,19 @@ shoal_status train_read(shoal_context *context, const char *path, train_config *
     return status;
 }
 
+/* More steps than the fall of the rate was planned for would be taken at a rate of 0. */
+static shoal_status check_fall(trainer *self, const char *path,
+                               const train_config *before) {
+    const int64_t last = before->decay_steps;
+    if (last == 0 || self->config.steps <= last || self->config.steps <= before->steps)
+        return SHOAL_OK;
+    return refuse(&self->reason, SHOAL_INVALID,
+                  "%s: its learning rate falls to nothing at step %" PRId64
+                  ", and steps beyond would teach nothing; begin another training with "
+                  "--from and this file, or one that has more steps from the beginning",
+                  path, last);
+}
+
 /* The first field that differs is named. */
 static shoal_status compare_config(trainer *self, const char *path,
                                    const shoal_checkpoint *file) {
@@ -343,7 +358,7 @@ static shoal_status compare_config(trainer *self, const char *path,
                           "%s: the checkpoint has %s = %s, and this training has %s",
                           path, train_field(i), theirs, mine);
     }
-    return status;
+    return status == SHOAL_OK ? check_fall(self, path, &config) : status;
 }
 
 /* At most 10^12: more than any training counts to, and products with sizes of batches fit

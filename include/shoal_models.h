@@ -140,8 +140,9 @@ SHOAL_API shoal_status shoal_model_create_over(shoal_transport *transport,
                                                int64_t max_rows, unsigned flags,
                                                shoal_model **model);
 /* The same weights, not a copy of them, under another kind of attention (NULL: the same)
-   and other limits; without gradients. Refused where the kind takes the queries as keys
-   and the weights have projections for both. */
+   and other limits; without gradients. A sequence may have max_rows rows, even where that
+   is more than the configuration's max_length, unless positions are learned. Refused
+   where the kind takes the queries as keys and the weights have projections for both. */
 SHOAL_API shoal_status shoal_model_view(shoal_model *model,
                                         const shoal_attention *attention,
                                         int64_t max_batch, int64_t max_rows,

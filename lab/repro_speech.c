@@ -12,6 +12,7 @@
 
 #include "common.h"
 #include "options.h"
+#include "speech_data.h"
 #include "speech_eval.h"
 
 #define RESULT "result.json"
@@ -246,25 +247,34 @@ static int note_result(const repro_job *job, const speech_grid *grid, speech_cel
     return save_result(job, cell);
 }
 
-/* A result of the same settings, but for how long they were trained. */
+/* Fields that say how long a cell was trained, or that only the data tells. */
+static bool is_compared(const char *field, const train_config *config) {
+    static const char *const others[] = {"steps", "decay_steps", "data"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(field, others[i]) == 0)
+            return false;
+    return strcmp(field, "rate") != 0 || config->speech.rate > 0;
+}
+
+static bool same_value(const json_t *a, const json_t *b) {
+    return json_is_number(a) && json_is_number(b)
+               ? (float)json_number_value(a) == (float)json_number_value(b)
+               : json_equal(a, b);
+}
+
+/* A result of the same settings. */
 static int check_result(const speech_cell *cell, const train_config *config) {
-    json_t *wanted = train_config_json(config);
+    json_t *wanted = train_config_json(config), *value;
     const json_t *had = json_object_get(cell->result, "config");
-    static const char *const compared[] = {"loss",   "epochs", "join",
-                                           "layers", "hop",    "seed",
-                                           "labels", "heads",  "learning_rate"};
+    const char *field;
     int code = EXIT_OK;
-    for (size_t i = 0; i < sizeof compared / sizeof *compared && code == EXIT_OK; i++) {
-        const json_t *a = json_object_get(wanted, compared[i]);
-        const json_t *b = json_object_get(had, compared[i]);
-        const bool same = json_is_number(a) && json_is_number(b)
-                              ? (float)json_number_value(a) == (float)json_number_value(b)
-                              : json_equal(a, b);
-        if (!same)
+    json_object_foreach(wanted, field, value) {
+        if (code == EXIT_OK && is_compared(field, config) &&
+            !same_value(value, json_object_get(had, field)))
             code = complain(EXIT_BAD_INPUT, "repro",
                             "%s was done with another %s; choose another folder for this "
                             "one",
-                            cell->name, compared[i]);
+                            cell->name, field);
     }
     json_decref(wanted);
     return code;
@@ -387,10 +397,20 @@ static int report(const repro_job *job) {
     return code;
 }
 
+/* Before the first training, so that no cell waits for the part test in vain. */
+static int check_test(const repro_job *job, const speech_grid *grid) {
+    static train_settings settings;
+    train_config config;
+    const int code = cell_config(job, grid, &grid->cells[0], false, &settings, &config);
+    return code == EXIT_OK ? speech_check("repro", job->context, &config, "test") : code;
+}
+
 static int work(repro_job *job, speech_grid *grid) {
     int code = make_grid(job, grid);
     if (code == EXIT_OK && !job->show)
         code = train_make_folder("repro", job->folder);
+    if (code == EXIT_OK && !job->show && grid->count > 0)
+        code = check_test(job, grid);
     if (code == EXIT_OK)
         code = read_results(job, grid);
     for (int i = 0; i < grid->count && code == EXIT_OK; i++) {
@@ -444,6 +464,15 @@ static void copy_text(char *to, const json_t *object, const char *key) {
     snprintf(to, REPRO_NAME, "%s", text ? text : "");
 }
 
+/* Hours of a cell that goes on are counted from the beginning of the one before. */
+static void add_hours_before(const speech_grid *grid, speech_cell *cell) {
+    const speech_cell *before = find_cell(grid, cell->from);
+    const double hours = before ? speech_hours(grid, before, "epochs") : 0;
+    for (int i = 0; i < CURVES && isfinite(hours); i++)
+        for (int k = 0; k < cell->log.curves[i].count; k++)
+            cell->log.curves[i].x[k] += hours;
+}
+
 static int take_cell(const char *command, speech_grid *grid, const json_t *object) {
     speech_cell *cell = &grid->cells[grid->count];
     json_t *result = json_object_get(object, "result");
@@ -458,9 +487,11 @@ static int take_cell(const char *command, speech_grid *grid, const json_t *objec
     cell->result = json_is_object(result) ? json_incref(result) : NULL;
     if (!cell_path(grid->folder, cell->name, "/" TRAIN_LOG, cell->log.path))
         return EXIT_USAGE;
-    return access(cell->log.path, F_OK) == 0 && cell->result
-               ? log_curves_read(command, &cell->log, AGAINST_HOURS)
-               : EXIT_OK;
+    if (access(cell->log.path, F_OK) != 0 || !cell->result)
+        return EXIT_OK;
+    const int code = log_curves_read(command, &cell->log, AGAINST_HOURS);
+    add_hours_before(grid, cell);
+    return code;
 }
 
 int speech_grid_read(const char *command, const char *folder, speech_grid *grid) {

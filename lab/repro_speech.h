@@ -24,11 +24,11 @@
     "of speech also shared-full; full and i-clustered-100 of fewer\n"                    \
     "layers; two of 100 clusters go on with 200"
 #define SPEECH_KINDS                                                                     \
-    "full,shared-full,clustered-100,i-clustered-100,shoal,lsh-1,lsh-4,full@2,"           \
+    "full,shared-full,clustered-100,i-clustered-100,shoal-100,lsh-1,lsh-4,full@2,"       \
     "i-clustered-100@2,clustered-100+clustered-200,i-clustered-100+i-clustered-200"
 #define SPEECH_TESTED                                                                    \
     "full,shared-full,lsh-1,lsh-4,clustered-100,clustered-200,i-clustered-100,"          \
-    "i-clustered-200,oracle-top-32,shoal"
+    "i-clustered-200,oracle-top-32,shoal-100"
 
 #define LFMMI_KINDS                                                                      \
     "full,clustered-100,i-clustered-100,shoal-100,full@2,i-clustered-100@2,"             \

@@ -327,6 +327,8 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
         change_kind(model, attention ? attention : &model->config.attention, &config);
     if (status != SHOAL_OK)
         return status;
+    if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
+        config.max_length = max_rows;
     const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
     return make_model(model->context, &config, model->seed, limits,
                       model->owner ? model->owner : model, view);

@@ -108,6 +108,12 @@ sed 's/ A/ B/' data/train/phones >changed
 cp -r data data2 && cp changed data2/train/phones
 expect "other data" 3 "the checkpoint has data = " shoal train speech data2 --resume \
     --out whole $small --steps 30
+expect "steps behind the fall of the rate" 3 "falls to nothing at step 20" train whole \
+    --resume --steps 30
+expect "nothing can be aligned" 3 "every utterance has more labels than positions" \
+    train x --steps 2 --set hop=64
+expect "some cannot be" 0 "utterances have more labels than positions" train few \
+    --steps 2 --set hop=16 --set context=16
 expect "joins" 0 "3 of 3 steps" train joined --steps 3 --join 3
 expect "joins later" 0 "9 of 9 steps" train later --steps 9 --join 3 --set join_after=1
 train apart --steps 9 >/dev/null 2>&1
@@ -117,6 +123,10 @@ report "later ones are" "$(cmp -s <(tool losses later/log.jsonl) \
     <(tool losses apart/log.jsonl) && echo "no difference")"
 expect "other weights first" 0 "2 of 2 steps" train from --steps 2 \
     --from whole/best.safetensors --learning-rate 1e-4
+expect "those of a folder" 0 "2 of 2 steps" train from2 --steps 2 --from whole \
+    --learning-rate 1e-4
+report "are its best" "$(cmp <(tool tensors from/checkpoint.safetensors) \
+    <(tool tensors from2/checkpoint.safetensors))"
 expect "letters" 0 "2 of 2 steps" train letters --steps 2 --units characters
 
 # ---- Learning, eval and recognise ------------------------------------------------------
@@ -144,6 +154,12 @@ expect "recognise in pieces" 0 "long.wav:" shoal recognise good long.wav --piece
 report "pieces are heard as the whole" "$(tr ' ' '\n' <whole.txt | diff - \
     <(tr ' ' '\n' <out) | grep -c '^[<>]' | awk '$1 > 30')"
 expect "no recording" 3 "nothing.wav" shoal recognise good nothing.wav
+expect "one recording of two" 3 "nothing.wav" shoal recognise good nothing.wav \
+    data/test/s0-000.wav
+check "the other is heard" grep -q "data/test/s0-000.wav: [A-D]" out
+expect "one of two as JSON" 3 "nothing.wav" shoal recognise good nothing.wav \
+    data/test/s0-000.wav --json
+check "has the other" json 'len(d["files"]) == 1'
 shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
 expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
 
@@ -221,6 +237,11 @@ check "no step more" cmp before grid/cells/full/checkpoint.safetensors
 rm grid/cells/lsh-1/result.json
 expect "a cell is evaluated again" 0 "uniform attention" grid
 expect "other settings" 3 "was done with another epochs" grid --epochs 3
+expect "any other setting" 3 "was done with another dropout" grid --set dropout=0.3
+cp -r data data3 && rm -r data3/test
+expect "a grid without test" 3 "data3/test/wav.scp" shoal repro speech data3 --out grid3 \
+    --labels phones --cache cache --set speeds=1
+report "is refused before its first cell" "$(ls grid3 2>/dev/null)"
 expect "show as Markdown" 0 "| cell | layers | test % |" grid --show --markdown
 report "the tables are kept" "$(shoal repro speech data --out grid --show --markdown \
     --kinds full,lsh-1,full@2,full+clustered-3 --cache cache \

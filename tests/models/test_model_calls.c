@@ -205,6 +205,37 @@ static void wrong_wanted_rows_are_refused(void **state) {
 
 /* ---- Views ----------------------------------------------------------------------- */
 
+/* Weights do not depend on the longest sequence, unless its positions were learnt. */
+static void views_may_be_longer(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    int32_t tokens[ROWS];
+    float *out, found[7 * OUTPUTS];
+    fill_tokens(tokens);
+    const shoal_model_inputs inputs = {.batch = 1,
+                                       .offsets = (int64_t[]){0, 7},
+                                       .tokens = tokens};
+    for (int learned = 0; learned < 2; learned++) {
+        shoal_model_config config = config_of("full", false);
+        config.positions = learned ? SHOAL_LEARNED : SHOAL_SINUSOIDAL;
+        shoal_model *longer = make_model(context, &config), *model, *view;
+        config.max_length = 6;
+        model = make_model(context, &config);
+        assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
+        assert_int_equal(shoal_model_view(model, NULL, 1, 7, &view), SHOAL_OK);
+        const shoal_status status = shoal_model_forward(view, &inputs, &out);
+        assert_int_equal(status, learned ? SHOAL_INVALID : SHOAL_OK);
+        if (!learned) {
+            memcpy(found, out, sizeof found);
+            assert_int_equal(shoal_model_forward(longer, &inputs, &out), SHOAL_OK);
+            assert_memory_equal(out, found, sizeof found);
+        }
+        shoal_model_destroy(view);
+        shoal_model_destroy(model);
+        shoal_model_destroy(longer);
+    }
+    shoal_context_destroy(context);
+}
+
 static void views_share_the_weights(void **state) {
     shoal_context *context = test_context(NULL, 2);
     const shoal_model_config config = config_of("full", false);
@@ -415,6 +446,7 @@ int main(void) {
         cmocka_unit_test(wanted_rows_are_those_of_the_whole),
         cmocka_unit_test(wrong_wanted_rows_are_refused),
         cmocka_unit_test(views_share_the_weights),
+        cmocka_unit_test(views_may_be_longer),
         cmocka_unit_test(views_of_shared_projections),
         cmocka_unit_test(wrong_inputs_are_refused),
         cmocka_unit_test(wrong_configurations_are_refused),
