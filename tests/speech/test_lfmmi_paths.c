@@ -1,5 +1,6 @@
-/* Lattice-free MMI's parts: the n-gram against strings one by one, both passes and the best
-   path against all paths one by one, and against recorded values of the plain reference. */
+/* Lattice-free MMI's parts: the n-gram against strings one by one, both passes and the
+   best path against all paths one by one, and against recorded values of the plain
+   reference. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
