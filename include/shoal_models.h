@@ -479,7 +479,10 @@ typedef struct shoal_text_encoder shoal_text_encoder;
 
 /* How the rows of a text become one vector. */
 typedef enum {
-    SHOAL_POOL_OWN, /* as 1_Pooling/config.json says; where there is none, the mean */
+    SHOAL_POOL_OWN, /* as modules.json and 1_Pooling/config.json say, with the length 1
+                       where they name Normalize; where there are none, the mean. What
+                       else they name (Dense, ...) is refused, but for the other poolings,
+                       which take the place of all that they say */
     SHOAL_POOL_MEAN,
     SHOAL_POOL_FIRST,
     SHOAL_POOL_MAX

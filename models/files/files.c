@@ -118,22 +118,29 @@ shown_name sh_shown(const char *name) {
     return copy;
 }
 
-shoal_status sh_json_object_parse(shoal_context *context, const char *label,
-                                  const char *text, size_t size, json_t **root) {
+/* An object, or an array. */
+static shoal_status parse_json(shoal_context *context, const char *label,
+                               const char *text, size_t size, bool array, json_t **root) {
     json_error_t error;
     *root = json_loadb(size ? text : "", size, JSON_REJECT_DUPLICATES, &error);
     if (!*root)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is not JSON: line %d: %s", label,
                        error.line, sh_shown(error.text).text);
-    if (json_is_object(*root))
+    if (array ? json_is_array(*root) : json_is_object(*root))
         return SHOAL_OK;
     json_decref(*root);
     *root = NULL;
-    return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a JSON object", label);
+    return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a JSON %s", label,
+                   array ? "array" : "object");
 }
 
-shoal_status sh_json_object_read(shoal_context *context, const char *path, size_t largest,
-                                 json_t **root) {
+shoal_status sh_json_object_parse(shoal_context *context, const char *label,
+                                  const char *text, size_t size, json_t **root) {
+    return parse_json(context, label, text, size, false, root);
+}
+
+static shoal_status read_json(shoal_context *context, const char *path, size_t largest,
+                              bool array, json_t **root) {
     file_map map;
     *root = NULL;
     shoal_status status = sh_file_map_open(context, path, &map);
@@ -145,9 +152,19 @@ shoal_status sh_json_object_read(shoal_context *context, const char *path, size_
                          map.size, largest);
     else
         status =
-            sh_json_object_parse(context, path, (const char *)map.bytes, map.size, root);
+            parse_json(context, path, (const char *)map.bytes, map.size, array, root);
     sh_file_map_close(&map);
     return status;
+}
+
+shoal_status sh_json_object_read(shoal_context *context, const char *path, size_t largest,
+                                 json_t **root) {
+    return read_json(context, path, largest, false, root);
+}
+
+shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t largest,
+                                json_t **root) {
+    return read_json(context, path, largest, true, root);
 }
 
 /* ---- Pages ------------------------------------------------------------------------ */

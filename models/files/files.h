@@ -48,6 +48,9 @@ SHOAL_PRIVATE shoal_status sh_json_object_parse(shoal_context *context, const ch
                                                 json_t **root);
 SHOAL_PRIVATE shoal_status sh_json_object_read(shoal_context *context, const char *path,
                                                size_t largest, json_t **root);
+/* The same for a JSON array. */
+shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t largest,
+                                json_t **root);
 
 /* Zeroed pages of at least `size` bytes, or NULL with the message set. */
 void *sh_pages_allocate(shoal_context *context, size_t size);

@@ -141,10 +141,8 @@ static int64_t rows_before(const text_config *config) {
 /* Encoders alone are saved without the prefix. */
 static const file_tensor *find_tensor(const safetensors *file, const char *prefix,
                                       const char *name) {
-    char whole[2 * NAME_MOST];
-    snprintf(whole, sizeof whole, "%s%s", prefix, name);
-    const file_tensor *found = sh_safetensors_find(file, whole);
-    return found ? found : sh_safetensors_find(file, name);
+    const file_tensor *found = sh_text_tensor_find(file, prefix, name);
+    return found ? found : sh_text_tensor_find(file, "", name);
 }
 
 /* Some rows of a table, in the file's type. */

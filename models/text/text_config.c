@@ -1,4 +1,4 @@
-/* config.json of an encoder, and how sentence-transformers pools. */
+/* config.json of an encoder. */
 #include <math.h>
 #include <string.h>
 
@@ -221,34 +221,4 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
     if (status == SHOAL_OK)
         status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
     return status;
-}
-
-/* ---- Pooling ---------------------------------------------------------------------- */
-
-shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
-                                  const json_t *root, text_config *config) {
-    static const struct {
-        const char *key;
-        int32_t pooling;
-    } rows[] = {{"pooling_mode_mean_tokens", SHOAL_POOL_MEAN},
-                {"pooling_mode_cls_token", SHOAL_POOL_FIRST},
-                {"pooling_mode_max_tokens", SHOAL_POOL_MAX}};
-    json_t *object = (json_t *)(uintptr_t)root; /* jansson iterates over non-const only */
-    int chosen = 0;
-    void *i = json_object_iter(object);
-    for (; i; i = json_object_iter_next(object, i)) {
-        const char *key = json_object_iter_key(i);
-        if (strncmp(key, "pooling_mode_", 13) != 0 ||
-            !json_is_true(json_object_iter_value(i)))
-            continue;
-        size_t row = 0;
-        while (row < sizeof rows / sizeof *rows && strcmp(key, rows[row].key) != 0)
-            row++;
-        if (row == sizeof rows / sizeof *rows || chosen++ > 0)
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: '%s': one of mean, first token and max is supported",
-                           label, sh_shown(key).text);
-        config->pooling = rows[row].pooling;
-    }
-    return SHOAL_OK;
 }

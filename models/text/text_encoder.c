@@ -14,8 +14,7 @@ enum {
     USUAL_ROWS = 2048,
     STRETCHED_ROWS = 4096,
     SEQUENCES_MOST = 512, /* of one call */
-    ROW_BLOCK = 64,
-    LARGEST_CONFIG = 1 << 22
+    ROW_BLOCK = 64
 };
 
 /* A text or a window of one, as tokens without the special ones. */
@@ -63,29 +62,10 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has no config.json; it should be a Hugging Face folder",
                        folder);
-    shoal_status status = sh_json_object_read(context, path, LARGEST_CONFIG, &root);
+    shoal_status status = sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root);
     if (status != SHOAL_OK)
         return status;
     status = sh_text_config_read(context, path, root, config);
-    json_decref(root);
-    return status;
-}
-
-static bool file_in(const shoal_text_encoder *e, const char *name, char path[PATH_MAX]) {
-    const int length = snprintf(path, PATH_MAX, "%s/%s", e->folder, name);
-    return length > 0 && length < PATH_MAX && access(path, F_OK) == 0;
-}
-
-static shoal_status read_config(shoal_text_encoder *e) {
-    char path[PATH_MAX];
-    json_t *root;
-    shoal_status status = sh_text_config_open(e->context, e->folder, &e->config);
-    if (status != SHOAL_OK || !file_in(e, "1_Pooling/config.json", path))
-        return status;
-    status = sh_json_object_read(e->context, path, LARGEST_CONFIG, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_pooling_read(e->context, path, root, &e->config);
     json_decref(root);
     return status;
 }
@@ -114,7 +94,7 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
     e->info.pooling = o->pooling ? o->pooling : e->config.pooling;
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
-    e->normalize = o->normalize != 0;
+    e->normalize = o->normalize || e->config.normalize;
     e->limits = (text_limits){.batch = min(SEQUENCES_MOST, e->info.rows),
                               .rows = e->info.rows,
                               .length = stretch ? e->info.rows : window};
@@ -169,7 +149,9 @@ static void place(void *argument, block_layout *block) {
 static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *options) {
     shoal_attention attention;
     size_t bytes;
-    shoal_status status = read_config(e);
+    shoal_status status = sh_text_config_open(e->context, e->folder, &e->config);
+    if (status == SHOAL_OK && options->pooling == SHOAL_POOL_OWN)
+        status = sh_text_modules_open(e->context, e->folder, &e->config);
     if (status == SHOAL_OK)
         status = check_options(e, options);
     if (status == SHOAL_OK)
@@ -242,20 +224,21 @@ const shoal_text_info *shoal_text_encoder_info(const shoal_text_encoder *e) {
 
 /* ---- From tokens to hidden states ------------------------------------------------- */
 
-/* Positions of one sequence. Longer ones than the model has are stretched over those. */
+/* Positions of one sequence. Longer ones than the model has are stretched over those: a
+   product of whole numbers and one division, so that no place is behind the last. */
 static void place_rows(const shoal_text_encoder *e, int64_t first, int64_t count,
                        const int32_t *ids) {
     const text_config *config = &e->config;
     const bool roberta = config->family == FAMILY_ROBERTA;
-    const float scale = count > config->positions
-                            ? (float)(config->positions - 1) / (float)(count - 1)
-                            : 1;
+    const bool stretch = count > config->positions;
+    const double base = roberta ? config->padding + 1 : 0;
+    const int64_t over = stretch ? config->positions - 1 : 1;
+    const int64_t under = stretch ? count - 1 : 1;
     int64_t next = 0; /* RoBERTa's padding inside a text has no position of its own */
     for (int64_t i = 0; i < count; i++) {
         const bool padding = roberta && ids[first + i] == config->padding;
-        const float base = roberta ? (float)config->padding + 1 : 0;
-        e->places[first + i] = padding ? (float)config->padding
-                                       : base + scale * (float)next;
+        const double place = base + (double)(next * over) / (double)under;
+        e->places[first + i] = (float)(padding ? config->padding : place);
         next += !padding;
     }
 }

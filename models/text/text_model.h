@@ -35,7 +35,10 @@ typedef struct {
     int64_t window;
     double theta[2]; /* global, local */
     int32_t pooling; /* a shoal_text_pooling */
+    bool normalize;  /* vectors get length 1 */
 } text_config;
+
+enum { TEXT_CONFIG_LARGEST = 1 << 22 };
 
 /* The folder's config.json. */
 shoal_status sh_text_config_open(shoal_context *context, const char *folder,
@@ -43,7 +46,14 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
 /* config.json; what is not supported is refused by name. */
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config);
-/* 1_Pooling/config.json. */
+
+/* ---- How sentence-transformers pools (pooling.c) ---------------------------------- */
+
+/* modules.json and the Pooling that it names; without it 1_Pooling/config.json; without
+   both nothing changes. What is not supported is refused by name. */
+shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
+                                  text_config *config);
+/* The config.json of a Pooling. */
 shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
                                   const json_t *root, text_config *config);
 
@@ -77,6 +87,10 @@ typedef struct {
 /* model.safetensors of a folder, or its shards. */
 shoal_status sh_text_file_open(shoal_context *context, const char *folder,
                                safetensors **file);
+/* The tensor PREFIX NAME; of a norm also as it was called in the first files of BERT,
+   LayerNorm.gamma and .beta. NULL: none. */
+const file_tensor *sh_text_tensor_find(const safetensors *file, const char *prefix,
+                                       const char *name);
 /* Opens model.safetensors, or its shards, of a folder and converts all but the table of
    words to float; the layers' matrices are packed where the sizes and kernels allow. */
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,

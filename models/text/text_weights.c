@@ -25,12 +25,31 @@ typedef struct {
 
 enum { NAME_MOST = 160 };
 
+const file_tensor *sh_text_tensor_find(const safetensors *file, const char *prefix,
+                                       const char *name) {
+    static const struct {
+        const char *name, *first;
+    } norms[] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                 {"LayerNorm.bias", "LayerNorm.beta"}};
+    char whole[2 * NAME_MOST];
+    const int length = snprintf(whole, sizeof whole, "%s%s", prefix, name);
+    const file_tensor *found = sh_safetensors_find(file, whole);
+    for (int i = 0; i < 2 && !found; i++) {
+        const int end = (int)strlen(norms[i].name);
+        if (length < end || strcmp(whole + length - end, norms[i].name) != 0)
+            continue;
+        strcpy(whole + length - end, norms[i].first); /* which is no longer */
+        return sh_safetensors_find(file, whole);
+    }
+    return found;
+}
+
 static shoal_status find(const loading *l, const char *name, int64_t rows,
                          int64_t columns, const file_tensor **tensor) {
     const int64_t shape[2] = {rows, columns};
     char whole[NAME_MOST];
     snprintf(whole, sizeof whole, "%s%s", l->prefix, name);
-    *tensor = sh_safetensors_find(l->to->file, whole);
+    *tensor = sh_text_tensor_find(l->to->file, l->prefix, name);
     if (!*tensor)
         return sh_fail(l->context, SHOAL_BAD_FILE, "%s: its weights have no tensor '%s'",
                        l->folder, whole);

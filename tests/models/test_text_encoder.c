@@ -416,6 +416,15 @@ static void pooling_files(void **state) {
         {"{\"word_embedding_dimension\": 16}", SHOAL_POOL_MEAN},
         {"{\"pooling_mode_lasttoken\": true}", 0},
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": true}", 0},
+        /* sentence-transformers 6 */
+        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}", SHOAL_POOL_FIRST},
+        {"{\"pooling_mode\": [\"max\"]}", SHOAL_POOL_MAX},
+        {"{\"pooling_mode\": \"mean\", \"pooling_mode_cls_token\": true}",
+         SHOAL_POOL_MEAN},
+        {"{\"pooling_mode\": \"weightedmean\"}", 0},
+        {"{\"pooling_mode\": [\"cls\", \"mean\"]}", 0},
+        {"{\"pooling_mode\": []}", 0},
+        {"{\"pooling_mode\": 7}", 0},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         text_config config = {.pooling = SHOAL_POOL_MEAN};

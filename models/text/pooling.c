@@ -1,0 +1,154 @@
+/* How sentence-transformers makes a vector of a text's rows: the modules that a folder
+   names, and the settings of its pooling. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models/text/text_model.h"
+
+/* ---- Pooling ---------------------------------------------------------------------- */
+
+typedef struct {
+    shoal_context *context;
+    const char *label;
+    text_config *config;
+    int chosen; /* poolings so far */
+} pooling_file;
+
+/* mode: as newer files name it; key: as the folder spells it, for the message. */
+static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
+    static const struct {
+        const char *mode;
+        int32_t pooling;
+    } rows[] = {{"mean", SHOAL_POOL_MEAN},
+                {"cls", SHOAL_POOL_FIRST},
+                {"max", SHOAL_POOL_MAX}};
+    for (size_t i = 0; mode && f->chosen == 0 && i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(mode, rows[i].mode) == 0) {
+            f->config->pooling = rows[i].pooling;
+            f->chosen++;
+            return SHOAL_OK;
+        }
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: '%s': one of mean, first token (cls) and max is supported; "
+                   "a pooling that you name takes its place",
+                   f->label, sh_shown(key).text);
+}
+
+/* "pooling_mode": a name or a list of names. */
+static shoal_status read_modes(pooling_file *f, const json_t *modes) {
+    const bool list = json_is_array(modes);
+    const size_t count = list ? json_array_size(modes) : 1;
+    shoal_status status = count ? SHOAL_OK : choose(f, NULL, "pooling_mode");
+    for (size_t i = 0; i < count && status == SHOAL_OK; i++) {
+        const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
+        status = choose(f, mode, mode ? mode : "pooling_mode");
+    }
+    return status;
+}
+
+/* "pooling_mode_...": true, as files had it before version 6. */
+static shoal_status read_flags(pooling_file *f, json_t *root) {
+    static const struct {
+        const char *key, *mode;
+    } rows[] = {{"pooling_mode_mean_tokens", "mean"},
+                {"pooling_mode_cls_token", "cls"},
+                {"pooling_mode_max_tokens", "max"}};
+    shoal_status status = SHOAL_OK;
+    void *i = json_object_iter(root);
+    for (; i && status == SHOAL_OK; i = json_object_iter_next(root, i)) {
+        const char *key = json_object_iter_key(i), *mode = NULL;
+        if (strncmp(key, "pooling_mode_", 13) != 0 ||
+            !json_is_true(json_object_iter_value(i)))
+            continue;
+        for (size_t row = 0; row < sizeof rows / sizeof *rows; row++)
+            if (strcmp(key, rows[row].key) == 0)
+                mode = rows[row].mode;
+        status = choose(f, mode, key);
+    }
+    return status;
+}
+
+shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
+                                  const json_t *root, text_config *config) {
+    pooling_file f = {context, label, config, 0};
+    const json_t *modes = json_object_get(root, "pooling_mode");
+    if (modes) /* then the older keys do not count, as there */
+        return read_modes(&f, modes);
+    return read_flags(&f, (json_t *)(uintptr_t)root); /* jansson iterates non-const */
+}
+
+/* ---- Modules ---------------------------------------------------------------------- */
+
+static bool file_in(const char *folder, const char *below, const char *name,
+                    char path[PATH_MAX]) {
+    const int length = snprintf(path, PATH_MAX, "%s/%s/%s", folder, below, name);
+    return length > 0 && length < PATH_MAX && access(path, F_OK) == 0;
+}
+
+static shoal_status open_pooling(shoal_context *context, const char *folder,
+                                 const char *below, text_config *config) {
+    char path[PATH_MAX];
+    json_t *root;
+    if (strchr(below, '/') || strcmp(below, "..") == 0 ||
+        !file_in(folder, below, "config.json", path))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: modules.json names a pooling in '%s', which has no "
+                       "config.json; a pooling that you name takes its place",
+                       folder, sh_shown(below).text);
+    shoal_status status = sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_text_pooling_read(context, path, root, config);
+    json_decref(root);
+    return status;
+}
+
+/* type: a path of Python, which differs between versions but for its end. */
+static shoal_status take_module(shoal_context *context, const char *folder,
+                                const json_t *module, text_config *config) {
+    const char *type = json_string_value(json_object_get(module, "type"));
+    const char *below = json_string_value(json_object_get(module, "path"));
+    const char *dot = type ? strrchr(type, '.') : NULL;
+    const char *name = dot ? dot + 1 : type ? type : "";
+    if (strcmp(name, "Transformer") == 0 && (!below || !*below))
+        return SHOAL_OK;
+    if (strcmp(name, "Pooling") == 0)
+        return open_pooling(context, folder, below ? below : "", config);
+    if (strcmp(name, "Normalize") == 0) {
+        config->normalize = true;
+        return SHOAL_OK;
+    }
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   "%s: modules.json names the module '%s'%s%s, which is not supported; "
+                   "Transformer in the folder itself, Pooling and Normalize are; a "
+                   "pooling that you name takes the place of all that it says",
+                   folder, sh_shown(name).text, below && *below ? " in " : "",
+                   below ? sh_shown(below).text : "");
+}
+
+static shoal_status read_modules(shoal_context *context, const char *folder,
+                                 const json_t *list, text_config *config) {
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
+        status = take_module(context, folder, json_array_get(list, i), config);
+    return status;
+}
+
+shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
+                                  text_config *config) {
+    char path[PATH_MAX];
+    json_t *list;
+    if (!file_in(folder, ".", "modules.json", path))
+        return file_in(folder, "1_Pooling", "config.json", path)
+                   ? open_pooling(context, folder, "1_Pooling", config)
+                   : SHOAL_OK;
+    shoal_status status = sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_modules(context, folder, list, config);
+    json_decref(list);
+    return status;
+}
