@@ -264,14 +264,24 @@ static bool find_file(const glue_task *task, const char *folder,
     return false;
 }
 
+bool glue_is_there(const glue_task *task, const char *folder) {
+    char path[TRAIN_PATH];
+    return find_file(task, folder, task->train, path) &&
+           find_file(task, folder, task->dev, path);
+}
+
 int glue_read(const text_reader *reader, const glue_task *task, const char *folder,
               text_set *train, text_set *dev) {
+    text_set *const sets[] = {train, dev};
     char paths[2][TRAIN_PATH];
     for (int i = 0; i < 2; i++)
-        if (!find_file(task, folder, i ? task->dev : task->train, paths[i]))
-            return complain(EXIT_BAD_INPUT, reader->command,
-                            "%s has no %s/%s of the task %s", folder, task->name,
-                            i ? task->dev[0] : task->train[0], task->name);
+        if (!find_file(task, folder, i ? task->dev : task->train, paths[i])) {
+            if (sets[i])
+                return complain(EXIT_BAD_INPUT, reader->command,
+                                "%s has no %s/%s of the task %s", folder, task->name,
+                                i ? task->dev[0] : task->train[0], task->name);
+            paths[i][0] = 0;
+        }
     const bool shared = strcmp(paths[0], paths[1]) == 0;
     int code = EXIT_OK;
     if (train)

@@ -89,6 +89,8 @@ typedef struct {
     bool skip_bad;
 } text_reader;
 
+/* Whether the folder has the task's files. */
+bool glue_is_there(const glue_task *task, const char *folder);
 /* folder: of the task, or of all tasks. Parts that are not wanted are NULL. Exit code,
    after a complaint that names file and line. */
 int glue_read(const text_reader *reader, const glue_task *task, const char *folder,

@@ -19,7 +19,7 @@
     "full,clustered-15,clustered-30,clustered-60,clustered-100,i-clustered-15,"          \
     "i-clustered-30,i-clustered-60,i-clustered-100,lsh-1,lsh-4,lsh-8,lsh-16"
 #define DEFAULT_LENGTHS "31,63,127,255"
-#define TEXT_TASKS "CoLA,MRPC,QNLI,QQP,RTE,SST-2,STS-B,WNLI,SQuAD"
+#define TEXT_TASKS "CoLA,MNLI,MRPC,QNLI,QQP,RTE,SST-2,STS-B,WNLI,SQuAD"
 #define TEXT_TESTED "full,clustered-25,i-clustered-25,shoal-25"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_MINUTES = 40 };
@@ -111,7 +111,7 @@ static const option_row rows[] =
       TAKEN_BY(take_kinds)},
      {"model", 'm', "DIR", "text: Hugging Face folder of a BERT or RoBERTa",
       SETS_TEXT(repro_job, model)},
-     {"tasks", 0, "LIST", "text: tasks of GLUE, and SQuAD (default: all but MNLI)",
+     {"tasks", 0, "LIST", "text: tasks of GLUE, and SQuAD (default: all that are there)",
       TAKEN_BY(take_tasks)},
      {"only", 0, "CELLS", "speech, lf-mmi: train these of them now", TAKEN_BY(take_only)},
      {"evaluate", 0, "KINDS",
@@ -265,7 +265,8 @@ static int run(repro_job *job, int which, const char *data) {
         take_kinds(job, "kinds", experiments[which].kinds);
     if (job->tested_count == 0)
         take_tested(job, "evaluate", experiments[which].tested);
-    if (job->task_count == 0)
+    job->every_task = job->task_count == 0;
+    if (job->every_task)
         take_tasks(job, "tasks", TEXT_TASKS);
     if (job->length_count == 0)
         take_lengths(job, "lengths", DEFAULT_LENGTHS);

@@ -41,6 +41,7 @@ typedef struct {
     const char *model;
     char tasks[REPRO_TASKS][REPRO_NAME];
     int task_count;
+    bool every_task; /* none was named: those whose data is missing are no failures */
 
     /* What is worked on. */
     shoal_context *context;

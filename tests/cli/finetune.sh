@@ -175,8 +175,12 @@ check "as many keys as there are is full" json \
     'd["kinds"][0]["accuracy"] == d["kinds"][1]["accuracy"]'
 check "predictions" [ "$(wc -l <p.tsv)" = 21 ]
 mv glue elsewhere
-expect "data that moved" 3 "has no RTE/train.tsv" shoal eval whole
-expect "--data" 0 "accuracy" shoal eval whole --data elsewhere
+expect "data that moved" 3 "has no RTE/dev.tsv" shoal eval whole
+rm elsewhere/RTE/train.tsv
+expect "--data, the dev part alone" 0 "accuracy" shoal eval whole --data elsewhere
+expect "training needs both" 3 "has no RTE/train.tsv" shoal train glue RTE \
+    --data elsewhere --model "$models/roberta" "${small[@]}" -o x
+cp changed/RTE/train.tsv elsewhere/RTE/
 mv elsewhere glue
 expect "eval with lsh" 3 "lsh-1" shoal eval whole --attention lsh-1
 expect "averaged weights" 0 "accuracy" shoal eval radam
@@ -226,10 +230,28 @@ expect "no data for the table" 2 "text needs one data folder" shoal repro text -
 expect "no such task for the table" 2 "there is no task FLY" repro --tasks RTE,FLY
 expect "the table" 0 "uniform attention" repro --tasks RTE,SQuAD
 expect "one task more" 0 "STS-B, pearson" repro --tasks RTE,STS-B,SQuAD --markdown
-check "a column for each" grep -q "| RTE, accuracy | STS-B, pearson | SQuAD, f1 |" out
-check "beside the paper" grep -q "| paper: clustered-25 | .498 | .789 | .006 |" out
+check "a column for each metric" grep -qF \
+    "| RTE, accuracy | STS-B, pearson | STS-B, spearman | SQuAD, f1 | SQuAD, exact_" out
+check "beside the paper" grep -q "| paper: clustered-25 | .498 | .789 |   | .006 |" out
 expect "what was not run" 0 "not run" repro --tasks RTE,MRPC --show
 expect "data that is missing" 3 "1 cell failed" repro --tasks MNLI,RTE
 expect "the table as JSON" 0 '"experiment": "text"' repro --show --json --tasks RTE
 check "all kinds and controls" json 'len(d["tasks"]["RTE"]["kinds"]) == 5'
+cp table/cells/RTE/result.json before.json
+expect "a kind more" 0 "i-clustered-2" repro --tasks RTE --evaluate i-clustered-2,full
+check "is evaluated, and no other again" python3 -c "
+import json
+old, new = (json.load(open(f))['kinds'] for f in ('before.json',
+                                                  'table/cells/RTE/result.json'))
+assert new[:-1] == old and new[-1]['kind'] == 'i-clustered-2', new"
+expect "a table of another kind" 3 "RTE was made with the attention full, not clust" \
+    repro --tasks RTE --kinds clustered-2
+expect "of other settings" 3 "RTE was made with epochs 1, not 2" repro --tasks RTE \
+    --epochs 2
+expect "of another model" 3 "was made with the model " shoal repro text all --out table \
+    --model "$models/roberta" --set max_length=64 --epochs 1 --tasks RTE,CoLA
+check "which trains nothing" absent table/cells/CoLA
+rm -r all/glue/{QQP,CoLA,QNLI,STS-B}
+expect "no task by name" 0 "MNLI, accuracy" repro
+check "what has no data says so" grep -q "^full.* no data " out
 finish
