@@ -597,8 +597,13 @@ static int test(running *at) {
 static int begin_files(running *at) {
     if (!writes(at))
         return EXIT_OK;
-    const int code = log_open(&at->log, at->run->command, at->checkpoint, &at->trainer);
-    return code == EXIT_OK && !exists(at->checkpoint) ? save(at) : code;
+    int code = log_open(&at->log, at->run->command, at->checkpoint, &at->trainer);
+    if (code == EXIT_OK && !exists(at->checkpoint)) {
+        code = save(at);
+        if (code != EXIT_OK)
+            unlink(at->log.path); /* alone it would pass for a training */
+    }
+    return code;
 }
 
 static int go_locked(running *at) {
