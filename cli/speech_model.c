@@ -7,6 +7,13 @@
 #include "common.h"
 #include "speech_lfmmi.h"
 
+/* What could command a terminal: units are printed. */
+static bool is_control(const char *at) {
+    const unsigned char *c = (const unsigned char *)at;
+    return (*c < ' ' && *c != '\n') || *c == 0x7f ||
+           (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0);
+}
+
 /* One unit per line. */
 static bool split_units(speech_model *made, const char *note) {
     for (const char *c = note; *c; c++)
@@ -20,7 +27,6 @@ static bool split_units(speech_model *made, const char *note) {
         char *unit = at;
         at += strcspn(at, "\n");
         *at++ = 0;
-        mask_controls(unit); /* it is printed */
         made->units[i] = unit;
     }
     return true;
@@ -33,6 +39,10 @@ static int read_notes(const char *command, const shoal_checkpoint *file,
     if (!units)
         return complain(EXIT_BAD_INPUT, command, "%s: is no recogniser: it has no %s",
                         made->path, speech_task.key);
+    for (const char *c = units; *c; c++)
+        if (is_control(c))
+            return complain(EXIT_BAD_INPUT, command,
+                            "%s: its units have control characters", made->path);
     made->step = step ? strtoll(step, NULL, 10) : 0;
     return split_units(made, units) ? EXIT_OK
                                     : complain(EXIT_RESOURCES, command, "out of memory");

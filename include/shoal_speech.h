@@ -304,8 +304,8 @@ typedef enum {
 
 typedef struct {
     const char *labels; /* the file of transcripts; NULL: "text" */
-    int32_t characters; /* nonzero: units are the letters, and "_" between words; else the
-                           words of the file */
+    int32_t characters; /* nonzero: units are the letters, and "_" between words, which no
+                           transcript may have; else the words of the file */
     int32_t skip_bad;   /* nonzero: utterances that cannot be used are left out */
     int32_t normalise;  /* a shoal_normalise: of mean and variance, per band */
     double speed;       /* the sound is played so many times as fast, 0.5 to 2; 0: 1 */

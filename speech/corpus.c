@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "base/plain.h"
+#include "speech/tokens.h"
 
 static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the data folder");
@@ -249,7 +250,7 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
 /* ---- Units ------------------------------------------------------------------------- */
 
 /* The next unit of a transcript into text; returns where to go on, or NULL at the end.
-   Letters are UTF-8; spaces between words are "_". */
+   Letters are UTF-8; spaces between words are "_". too_long may be NULL. */
 static const char *next_unit(const char *at, bool characters, char text[64],
                              bool *too_long) {
     const char *begin = at;
@@ -271,9 +272,40 @@ static const char *next_unit(const char *at, bool characters, char text[64],
     else
         while (begin[length] && !is_space(begin[length]))
             length++;
-    *too_long = *too_long || length >= 64;
+    if (too_long)
+        *too_long = length >= 64;
     snprintf(text, 64, "%.*s", (int)length, begin);
     return begin + length;
+}
+
+/* What no model could keep as its units, or could not tell apart, is refused. */
+static void check_transcript(corpus_utterance *one, const char *at, bool characters) {
+    char unit[64];
+    bool too_long = false;
+    if (!sh_utf8_valid(at, strlen(at)))
+        sh_corpus_refuse(one, "its transcript is no UTF-8; iconv -f latin1 -t utf-8 may "
+                              "make it so");
+    if (sh_utf8_has_controls(at, strlen(at)))
+        sh_corpus_refuse(one, "its transcript has control characters: %s",
+                         sh_shown(at).text);
+    if (characters && strchr(at, '_'))
+        sh_corpus_refuse(one, "its transcript has \"_\", which as a letter is the space "
+                              "between words");
+    while (!too_long && (at = next_unit(at, characters, unit, &too_long)))
+        if (too_long)
+            sh_corpus_refuse(one, "a unit is longer than 63 bytes: %s",
+                             sh_shown(unit).text);
+}
+
+static void check_transcripts(shoal_corpus *corpus, const corpus_lists *lists) {
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance *one = &corpus->utterances[i];
+        const list_row *row = find(lists, LABELS, one->id);
+        if (row)
+            check_transcript(one, row->rest, corpus->options.characters);
+        if (!row || !*row->rest)
+            sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
+    }
 }
 
 static int compare_texts(const void *a, const void *b) {
@@ -313,18 +345,23 @@ static void sort_units(shoal_corpus *corpus) {
     corpus->info.units = kept;
 }
 
+/* Of an utterance that can be used, as far as is known. */
+static const char *transcript_of(const corpus_lists *lists, const corpus_utterance *one) {
+    const list_row *row = one->reason ? NULL : find(lists, LABELS, one->id);
+    return row ? row->rest : "";
+}
+
 /* The options' units, or all that the transcripts of the folder have. */
 static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) {
     int64_t room = 0, since = 0;
     char text[64];
-    bool too_long = false, good = true;
+    bool good = true;
     const shoal_corpus_options *options = &corpus->options;
     for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
         good = append_unit(corpus, options->units[i], &room);
     for (int64_t i = 0; good && !options->units && i < corpus->utterance_count; i++) {
-        const list_row *row = find(lists, LABELS, corpus->utterances[i].id);
-        const char *at = row ? row->rest : "";
-        while (good && (at = next_unit(at, options->characters, text, &too_long)))
+        const char *at = transcript_of(lists, &corpus->utterances[i]);
+        while (good && (at = next_unit(at, options->characters, text, NULL)))
             good = append_unit(corpus, text, &room);
         if (corpus->info.units - since > 100000) { /* mostly repetitions */
             sort_units(corpus);
@@ -344,18 +381,13 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
     int64_t room = 0;
     for (int64_t i = 0; i < corpus->utterance_count; i++) {
         corpus_utterance *one = &corpus->utterances[i];
-        const list_row *row = find(lists, LABELS, one->id);
-        const char *at = row ? row->rest : "";
+        const char *at = transcript_of(lists, one);
         char text[64];
-        bool too_long = false;
         one->first_label = corpus->label_count;
-        while ((at = next_unit(at, corpus->options.characters, text, &too_long))) {
+        while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
             const int32_t unit = unit_number(corpus, text);
-            if (too_long || unit == 0)
-                sh_corpus_refuse(one,
-                                 too_long ? "a unit is longer than 63 bytes: %s"
-                                          : "%s is no unit of the model",
-                                 sh_shown(text).text);
+            if (unit == 0)
+                sh_corpus_refuse(one, "%s is no unit of the model", sh_shown(text).text);
             if (corpus->label_count == room) {
                 room = 2 * room + 1024;
                 int32_t *more = realloc(corpus->labels, sizeof *more * (size_t)room);
@@ -366,8 +398,6 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
             corpus->labels[corpus->label_count++] = unit;
         }
         one->label_count = corpus->label_count - one->first_label;
-        if (!row || one->label_count == 0)
-            sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
     }
     return SHOAL_OK;
 }
@@ -558,8 +588,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         status = take_recordings(corpus, folder, &lists->files[WAV_SCP]);
     if (status == SHOAL_OK)
         status = take_utterances(corpus, lists);
-    if (status == SHOAL_OK)
+    if (status == SHOAL_OK) {
+        check_transcripts(corpus, lists);
         status = make_units(corpus, lists);
+    }
     if (status == SHOAL_OK)
         status = take_labels(corpus, lists);
     if (status == SHOAL_OK)

@@ -222,9 +222,8 @@ static shoal_status check_line(const lexicon_draft *draft, const char *at,
     static const field none = {0};
     if (end - at > LEXICON_LINE)
         return refuse(draft, "is longer than 65536 bytes", none);
-    for (const char *c = at; c < end; c++)
-        if (((unsigned char)*c < ' ' && !is_space(*c)) || *c == 127)
-            return refuse(draft, "has bytes that are no text", none);
+    if (sh_utf8_has_controls(at, (size_t)(end - at)))
+        return refuse(draft, "has bytes that are no text", none);
     return sh_utf8_valid(at, (size_t)(end - at))
                ? SHOAL_OK
                : refuse(draft, "is no UTF-8; iconv -f latin1 -t utf-8 may make it so",

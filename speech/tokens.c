@@ -354,6 +354,17 @@ bool sh_utf8_valid(const char *text, size_t size) {
     return true;
 }
 
+bool sh_utf8_has_controls(const char *text, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const unsigned char next = i + 1 < size ? (unsigned char)text[i + 1] : 0;
+        const bool high = c == 0xc2 && next >= 0x80 && next < 0xa0;
+        if ((c < ' ' && c != '\t' && c != '\r') || c == 0x7f || high)
+            return true;
+    }
+    return false;
+}
+
 size_t sh_utf8_unfinished(const char *text, size_t size) {
     bool whole = true;
     for (size_t back = 1; back <= 3 && back <= size; back++)

@@ -1,41 +1,13 @@
 #!/bin/bash
 # shoal train speech, eval and recognise, on data folders of tones: train, resume to the
-# last bit, error rates and controls, bad data.
+# last bit, error rates and controls. Bad data is in speech_data.sh.
 . "$(dirname "$0")/lib/helpers.sh"
 if ! shoal recognise --help | grep -q beams; then
     echo "ok speech # SKIP the program was built without speech"
     exit 77
 fi
 
-tools <<'PYTHON'
-import math, os, random, wave, struct
-TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
-def sound(path, units, seed, rate=16000):
-    """A tone of 0.1 s for each unit, with pauses and some noise."""
-    noise, samples, rate = random.Random(int(seed)), [], int(rate)
-    for unit in units:
-        for i in range(rate // 10):
-            tone = math.sin(2 * math.pi * TONES[unit] * i / rate)
-            samples.append(0.3 * tone + noise.uniform(-0.02, 0.02))
-        pause = noise.randrange(rate // 40, 3 * rate // 40)
-        samples += [noise.uniform(-0.02, 0.02) for _ in range(pause)]
-    with wave.open(path, "wb") as f:
-        f.setparams((1, 2, rate, 0, "NONE", ""))
-        f.writeframes(struct.pack(f"<{len(samples)}h",
-                                  *(int(32767 * s) for s in samples)))
-def make(folder, count, seed, rate=16000):
-    os.makedirs(folder)
-    draw = random.Random(int(seed))
-    lists = {name: open(f"{folder}/{name}", "w") for name in ("wav.scp", "phones", "text",
-                                                              "utt2spk")}
-    for n in range(int(count)):
-        units = [draw.choice("ABCD") for _ in range(draw.randrange(2, 7))]
-        name = f"s{n % 3}-{n:03}"
-        sound(f"{folder}/{name}.wav", units, n + int(seed), rate)
-        lists["wav.scp"].write(f"{name} {name}.wav\n")
-        lists["phones"].write(f"{name} {' '.join(units)}\n")
-        lists["text"].write(f"{name} {' '.join(units)}\n")
-        lists["utt2spk"].write(f"{name} s{n % 3}\n")
+cat "$lib/tones.py" - <<'PYTHON' | tools
 def losses(path):
     for line in open(path):
         line = json.loads(line)
@@ -265,16 +237,4 @@ if [ -e grid/matrix.svg ]; then
     check "all of them" test "$(ls grid/*.svg grid/*.png | wc -l)" = 6
 fi
 
-# ---- Bad data --------------------------------------------------------------------------
-rm -r data2 && cp -r data data2
-rm data2/train/s1-001.wav
-head -c 60 data/train/s2-002.wav >data2/train/s2-002.wav
-sed -i 's/^s0-003 .*/s0-003/' data2/train/phones
-bad() { shoal train speech data2 $small --out "$@"; }
-expect "bad data" 3 "3 of 24 utterances cannot be used" bad b --steps 2
-check "missing files are named" says "s1-001: "
-check "empty transcripts are named" says "s0-003: its transcript is empty"
-expect "bad ones are skipped" 0 "2 of 2 steps" bad b --steps 2 --skip-bad
-sed -i 's/$/ E/' data2/dev/phones
-expect "unknown units" 3 "E is no unit of the model" bad c --steps 2 --skip-bad
 finish

@@ -169,7 +169,13 @@ static void write_sound(const char *name, int rate, int64_t count) {
     free(samples);
 }
 
-/* Three recordings of two speakers. */
+/* Of three recordings of two speakers. */
+static void write_lists(void) {
+    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
+    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
+    write_text("utt2spk", "a x\nb y\nc x\n");
+}
+
 static int make_data(void **state) {
     context = test_context(NULL, 2);
     folder = make_folder();
@@ -177,9 +183,7 @@ static int make_data(void **state) {
     write_sound("a.wav", 16000, 16000);
     write_sound("b.wav", 48000, 24000);
     write_sound("c.wav", 16000, 8000);
-    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
-    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
-    write_text("utt2spk", "a x\nb y\nc x\n");
+    write_lists();
     return 0;
 }
 
@@ -304,6 +308,46 @@ static void characters_are_units(void **state) {
     shoal_corpus_close(corpus);
 }
 
+/* What no model could keep as its units, or could not tell apart. */
+static void transcripts_are_text(void **state) {
+    shoal_corpus_options options = options_of();
+    write_text("letters", "a ONE\nb caf\xe9\nc \xc2\x92x ONE");
+    options.labels = "letters";
+    open_bad(&options, "2 of 3 utterances cannot be used, the first b: ");
+    assert_non_null(strstr(refused, "b: its transcript is no UTF-8"));
+    assert_non_null(strstr(refused, "c: its transcript has control characters"));
+    write_text("letters", "a ONE\nb B\x7f\nc A\vB");
+    refused[0] = 0;
+    open_bad(&options, "2 of 3 utterances cannot be used, the first b: ");
+    assert_non_null(strstr(refused, "b: its transcript has control characters"));
+    assert_non_null(strstr(refused, "c: its transcript has control characters"));
+    options.skip_bad = 1;
+    shoal_corpus *corpus = open_good(&options); /* none of their units is left */
+    assert_int_equal(shoal_corpus_describe(corpus).units, 1);
+    assert_string_equal(shoal_corpus_unit(corpus, 1), "ONE");
+    shoal_corpus_close(corpus);
+    write_text("letters", "a ONE\tTWO \r\nb A_B\nc \xc3\xa4");
+    shoal_corpus_close(open_good(&options));
+    options.skip_bad = 0;
+    shoal_corpus_close(open_good(&options));
+    options.characters = 1;
+    open_bad(&options, "1 of 3 utterances cannot be used, the first b: ");
+    assert_non_null(strstr(refused, "b: its transcript has \"_\""));
+}
+
+static void long_units_are_no_units(void **state) {
+    shoal_corpus_options options = options_of();
+    char text[200];
+    snprintf(text, sizeof text, "a ONE\nb %063d\nc TWO %064d", 0, 1);
+    write_text("letters", text);
+    options.labels = "letters";
+    open_bad(&options, "1 of 3 utterances cannot be used, the first c: a unit is longer");
+    options.skip_bad = 1;
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).units, 2);
+    shoal_corpus_close(corpus);
+}
+
 static void units_of_a_model_are_kept(void **state) {
     const char *const units[] = {"FOUR", "ONE", "THREE", "TWO"};
     shoal_corpus_options options = options_of();
@@ -360,9 +404,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     open_bad(&options, "has no utterances");
     options.labels = "nothing";
     open_bad(&options, "nothing");
-    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
-    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
-    write_text("utt2spk", "a x\nb y\nc x\n");
+    write_lists();
 }
 
 /* What the middle of a long list may have; "" is a good recording without transcript. */
@@ -409,9 +451,7 @@ static void bad_ones_among_many(void **state) {
     assert_int_equal(shoal_corpus_describe(corpus).utterances, MANY - 6);
     assert_int_equal(shoal_corpus_describe(corpus).bad, 6);
     shoal_corpus_close(corpus);
-    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
-    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
-    write_text("utt2spk", "a x\nb y\nc x\n");
+    write_lists();
 }
 
 static void write_rates(int first, int second) {
@@ -444,9 +484,7 @@ static void low_rates_are_taken(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
     shoal_corpus_close(corpus);
-    write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
-    write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
-    write_text("utt2spk", "a x\nb y\nc x\n");
+    write_lists();
 }
 
 /* ---- The file ---------------------------------------------------------------------- */
@@ -533,6 +571,8 @@ int main(void) {
         cmocka_unit_test(speakers_are_normalised),
         cmocka_unit_test(segments_are_cut),
         cmocka_unit_test(characters_are_units),
+        cmocka_unit_test(transcripts_are_text),
+        cmocka_unit_test(long_units_are_no_units),
         cmocka_unit_test(units_of_a_model_are_kept),
         cmocka_unit_test(bad_ones_are_named_and_skipped),
         cmocka_unit_test(bad_ones_among_many),

@@ -1,0 +1,68 @@
+#!/bin/bash
+# What shoal train speech and eval say of data folders that are not as they should be: on
+# tones, for a few steps.
+. "$(dirname "$0")/lib/helpers.sh"
+if ! shoal recognise --help | grep -q beams; then
+    echo "ok speech_data # SKIP the program was built without speech"
+    exit 77
+fi
+
+cat "$lib/tones.py" - <<'PYTHON' | tools
+def spoil(path, spoiled):
+    """A model without its checksum, whose first unit is U+007F."""
+    raw = open(path, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    head = json.loads(raw[8:8 + size])
+    notes = head["__metadata__"]
+    notes.pop("shoal.checksum")
+    notes["speech.units"] = "\x7f" + notes["speech.units"][1:]
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    open(spoiled, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+PYTHON
+tool make good/train 9 1
+tool make good/dev 3 50
+small="--cache cache --threads 1 --set hop=2 --set context=6 --layers 1 --set heads=2
+    --set head_dim=8 --set feed_forward=16 --set batch_frames=300 --set convolutions=0
+    --set warmup=2 --set speeds=1 --steps 2"
+train() { shoal train speech data $small --out "$@"; }
+again() { rm -rf data && cp -rp good data; }
+
+# ---- Bad ones --------------------------------------------------------------------------
+again
+rm data/train/s1-001.wav
+head -c 60 good/train/s2-002.wav >data/train/s2-002.wav
+sed -i 's/^s0-003 .*/s0-003/' data/train/text
+expect "bad data" 3 "3 of 9 utterances cannot be used" train b
+check "missing files are named" says "s1-001: "
+check "empty transcripts are named" says "s0-003: its transcript is empty"
+expect "bad ones are skipped" 0 "2 of 2 steps" train b --skip-bad
+sed -i 's/$/ E/' data/dev/text
+expect "unknown units" 3 "E is no unit of the model" train c --skip-bad
+
+# ---- Transcripts -----------------------------------------------------------------------
+again
+sed -i '3s/$/ caf\xe9/' data/train/text
+expect "latin1 is named" 3 "s2-002: its transcript is no UTF-8" train t
+check "nothing is left of it" absent t
+expect "latin1 is skipped" 0 "2 of 2 steps" train latin --skip-bad
+again
+sed -i '3s/$/ \xc2\x92x/' data/train/text
+expect "controls are named" 3 "s2-002: its transcript has control characters" train t
+expect "controls are skipped" 0 "2 of 2 steps" train controls --skip-bad
+expect "such a model can be used" 0 "3 sequences" shoal eval controls --data good/dev \
+    --cache cache
+tool spoil controls/best.safetensors spoiled.safetensors
+expect "units that command a terminal" 3 "its units have control characters" \
+    shoal recognise spoiled.safetensors good/dev/s0-000.wav
+again
+sed -i '3s/ / A_B /' data/train/text
+expect "the space's unit is named" 3 's2-002: its transcript has "_"' train t \
+    --units characters
+
+# ---- The first checkpoint --------------------------------------------------------------
+again
+no_room() (trap '' XFSZ && ulimit -f 4 && train full)
+expect "no room for a checkpoint" 4 "checkpoint" no_room
+check "no log stays without it" absent full
+finish
