@@ -264,7 +264,7 @@ typedef struct {
     int32_t centred; /* nonzero: snip-edges=false, a frame for every 10 ms, with the sound
                         reflected at both ends */
     int32_t rate;    /* samples per second, 16000 or 8000; 0: 16000, but of a data folder:
-                        8000 where its recordings have less than 16000 */
+                        8000 where most of its recordings have less than 16000 */
 } shoal_fbank_options;
 
 /* How many frames so many samples have. */

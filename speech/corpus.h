@@ -27,7 +27,7 @@ struct shoal_corpus {
     shoal_context *context;
     shoal_corpus_options options;
     shoal_corpus_info info;
-    bool rate_found; /* info.rate is that of the recordings: all must have it */
+    bool rate_found; /* info.rate is that of most recordings: all must have it */
     char *texts[4];  /* what the lists' strings lie in */
     corpus_recording *recordings;
     int64_t recording_count;
@@ -46,8 +46,8 @@ struct shoal_corpus {
 void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Samples per second of the features: as the options say, or as the first recording that
-   can be read has them. */
+/* Samples per second of the features: as the options say, or 8000 where most recordings
+   have less than 16000. */
 void sh_corpus_find_rate(shoal_corpus *corpus);
 
 /* Maps the features, after making them where there are none; utterances get their frames

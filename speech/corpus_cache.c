@@ -18,6 +18,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
+#include "shoal_models.h"
 #include "speech/audio.h"
 #include "speech/corpus.h"
 
@@ -140,24 +141,35 @@ static shoal_status read_all(shoal_context *context, audio_file *file, sound *s)
     return SHOAL_OK;
 }
 
-/* Of at least that many samples per second. */
+enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
+
+/* alike: `wanted` is what most recordings have, and others are refused. */
+static shoal_status check_rate(shoal_context *context, const char *path, int rate,
+                               int wanted, bool alike) {
+    const bool low = wanted < AUDIO_RATE;
+    const int least = alike ? LOW_RATE : wanted;
+    if (rate < least)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has %d samples per second; %d or more are wanted", path, rate,
+                       least);
+    if (!alike || low == (rate < AUDIO_RATE))
+        return SHOAL_OK;
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   low ? "%s: has %d samples per second, and most recordings less than "
+                         "%d; rate=%d takes both, rate=%d those of more alone"
+                       : "%s: has %d samples per second, and most recordings %d or more; "
+                         "rate=%d takes both",
+                   path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
+}
+
 static shoal_status read_sound(shoal_context *context, const char *path, int wanted,
                                bool alike, sound *s) {
     audio_file *file;
     shoal_status status = sh_audio_open(context, path, false, &file);
     if (status != SHOAL_OK)
         return status;
-    const int rate = (int)sh_audio_describe(file).rate;
-    if (rate < wanted)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: has %d samples per second; %d or more are wanted", path,
-                         rate, wanted);
-    else if (alike && wanted < AUDIO_RATE && rate >= AUDIO_RATE)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: has %d samples per second, and the first recording less "
-                         "than %d; rate=%d takes both",
-                         path, rate, (int)AUDIO_RATE, wanted);
-    else
+    status = check_rate(context, path, sh_audio_describe(file).rate, wanted, alike);
+    if (status == SHOAL_OK)
         status = sh_audio_set_rate(file, wanted);
     if (status == SHOAL_OK)
         status = read_all(context, file, s);
@@ -165,19 +177,40 @@ static shoal_status read_sound(shoal_context *context, const char *path, int wan
     return status;
 }
 
+/* Samples per second as the header has them; 0: it cannot be read. */
+static int rate_of(shoal_context *context, const char *path) {
+    audio_file *file;
+    if (sh_audio_open(context, path, false, &file) != SHOAL_OK)
+        return 0;
+    const int rate = sh_audio_describe(file).rate;
+    sh_audio_close(file);
+    return rate;
+}
+
+/* Whether most utterances are of recordings with a low rate. Of a long list some are
+   drawn: opening a file may take some milliseconds. */
+static bool most_are_low(const shoal_corpus *corpus) {
+    const int64_t all = corpus->utterance_count, looks = min(all, LOOKED_AT);
+    int64_t low = 0, high = 0;
+    for (int64_t i = 0; i < looks; i++) {
+        const int64_t at =
+            all == looks ? i
+                         : (int64_t)shoal_random_below(1, 0, (uint64_t)i, (uint64_t)all);
+        const int64_t recording = corpus->utterances[at].recording;
+        const int rate =
+            recording < 0 ? 0
+                          : rate_of(corpus->context, corpus->recordings[recording].path);
+        low += rate >= LOW_RATE && rate < AUDIO_RATE;
+        high += rate >= AUDIO_RATE;
+    }
+    return low > high;
+}
+
 void sh_corpus_find_rate(shoal_corpus *corpus) {
     corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
     corpus->rate_found = corpus->options.fbank.rate == 0;
-    for (int64_t i = 0; corpus->rate_found && i < corpus->recording_count; i++) {
-        audio_file *file;
-        if (sh_audio_open(corpus->context, corpus->recordings[i].path, false, &file) !=
-            SHOAL_OK)
-            continue;
-        const bool low = sh_audio_describe(file).rate < AUDIO_RATE;
-        corpus->info.rate = low ? AUDIO_RATE / 2 : AUDIO_RATE;
-        sh_audio_close(file);
-        break;
-    }
+    if (corpus->rate_found)
+        corpus->info.rate = most_are_low(corpus) ? LOW_RATE : AUDIO_RATE;
     corpus->options.fbank.rate = corpus->info.rate;
 }
 

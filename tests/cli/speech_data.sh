@@ -60,6 +60,14 @@ sed -i '3s/ / A_B /' data/train/text
 expect "the space's unit is named" 3 's2-002: its transcript has "_"' train t \
     --units characters
 
+# ---- Rates -----------------------------------------------------------------------------
+again
+tool sound data/train/s0-000.wav AB 1 8000
+expect "one of a low rate is bad" 3 "1 of 9 utterances cannot be used" train r
+check "and what takes both is said" says "rate=8000 takes both"
+tool sound data/train/s0-000.wav AB 1 6000
+expect "one of 6 kHz too" 3 "1 of 9 utterances cannot be used" train r
+
 # ---- The first checkpoint --------------------------------------------------------------
 again
 no_room() (trap '' XFSZ && ulimit -f 4 && train full)

@@ -454,19 +454,20 @@ static void bad_ones_among_many(void **state) {
     write_lists();
 }
 
-static void write_rates(int first, int second) {
+static void write_rates(int first, int second, int third) {
     write_sound("first.wav", first, first / 2);
     write_sound("second.wav", second, second / 2);
+    write_sound("third.wav", third, third / 2);
 }
 
-/* The folder's rate is that of its recordings, which must have one. */
+/* The folder's rate is that of most recordings; others are bad. */
 static void low_rates_are_taken(void **state) {
     shoal_corpus_options options = options_of();
     shoal_utterance one;
-    write_text("wav.scp", "a first.wav\nb second.wav\n");
-    write_text("text", "a ONE\nb TWO\n");
+    write_text("wav.scp", "a first.wav\nb second.wav\nc third.wav\n");
+    write_text("text", "a ONE\nb TWO\nc ONE\n");
     unlink(inside("utt2spk"));
-    write_rates(8000, 8000);
+    write_rates(8000, 8000, 8000);
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
@@ -475,15 +476,44 @@ static void low_rates_are_taken(void **state) {
     options.fbank.rate = 16000;
     open_bad(&options, "8000 samples per second; 16000 or more are wanted");
     options.fbank.rate = 0;
-    write_rates(8000, 44100);
-    open_bad(&options, "1 of 2 utterances cannot be used, the first b");
-    assert_non_null(strstr(refused, "has 44100 samples per second, and the first"));
+    write_rates(44100, 8000, 8000);
+    open_bad(&options, "1 of 3 utterances cannot be used, the first a");
+    assert_non_null(strstr(refused, "has 44100 samples per second, and most recordings"));
     options.fbank.rate = 8000;
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
     shoal_corpus_close(corpus);
+    write_lists();
+}
+
+static void one_low_recording_decides_nothing(void **state) {
+    static const int low[] = {8000, 11025, 6000};
+    shoal_corpus_options options = options_of();
+    write_text("wav.scp", "a first.wav\nb second.wav\nc third.wav\n");
+    for (int64_t i = 0; i < COUNT_OF(low); i++) {
+        write_rates(low[i], 16000, 48000);
+        refused[0] = 0;
+        options.skip_bad = 0;
+        open_bad(&options, "1 of 3 utterances cannot be used, the first a");
+        assert_non_null(strstr(refused, low[i] < 8000 ? "8000 or more are wanted"
+                                                      : "rate=8000 takes both"));
+        options.skip_bad = 1;
+        shoal_corpus *corpus = open_good(&options);
+        assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
+        assert_int_equal(shoal_corpus_describe(corpus).utterances, 2);
+        shoal_corpus_close(corpus);
+    }
+    /* what no utterance is of does not count */
+    write_rates(8000, 8000, 48000);
+    write_text("wav.scp", "x first.wav\ny first.wav\nz first.wav\nthird.wav third.wav\n");
+    write_text("segments", "a third.wav 0 0.3\nb third.wav 0.1 0.4\n");
+    options.skip_bad = 0;
+    shoal_corpus *corpus = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
+    shoal_corpus_close(corpus);
+    unlink(inside("segments"));
     write_lists();
 }
 
@@ -577,6 +607,7 @@ int main(void) {
         cmocka_unit_test(bad_ones_are_named_and_skipped),
         cmocka_unit_test(bad_ones_among_many),
         cmocka_unit_test(low_rates_are_taken),
+        cmocka_unit_test(one_low_recording_decides_nothing),
         cmocka_unit_test(speed_changes_the_length),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
