@@ -58,37 +58,6 @@ bool speech_path(char path[TRAIN_PATH], const char *folder, const char *name) {
     return length >= 0 && length < TRAIN_PATH;
 }
 
-/* "0.9,1,1.1" */
-static bool read_speeds(speech_set *set, const char *text) {
-    set->plain = -1;
-    for (const char *at = text; *at || at == text;) {
-        char *rest;
-        const double speed = strtod(at, &rest);
-        if (rest == at || (*rest && *rest != ',') || !(speed >= 0.5 && speed <= 2) ||
-            set->speeds == MOST_SPEEDS)
-            return false;
-        if (speed == 1)
-            set->plain = set->speeds;
-        set->speed[set->speeds++] = speed;
-        at = *rest ? rest + 1 : rest;
-    }
-    return set->plain >= 0;
-}
-
-/* Lists are the same at every speed, unless an utterance is too short at one of them. */
-static bool same_utterances(const shoal_corpus *a, const shoal_corpus *b) {
-    shoal_utterance first, second;
-    for (int64_t i = 0;; i++) {
-        const int more = shoal_corpus_utterance(a, i, &first);
-        if (more != shoal_corpus_utterance(b, i, &second))
-            return false;
-        if (!more)
-            return true;
-        if (strcmp(first.id, second.id) != 0)
-            return false;
-    }
-}
-
 static int open_speed(opening *at, shoal_context *context, const train_config *config,
                       const char *const *units, int64_t unit_count, speech_set *set,
                       int speed) {
@@ -104,7 +73,9 @@ static int open_speed(opening *at, shoal_context *context, const train_config *c
                                           .units = units,
                                           .unit_count = unit_count,
                                           .progress = show_progress,
-                                          .bad = at->bad ? NULL : show_bad,
+                                          .bad = speed == 0 || !config->skip_bad
+                                                     ? show_bad
+                                                     : NULL,
                                           .user = at};
     progress_begin(1);
     const shoal_status status =
@@ -130,27 +101,59 @@ static bool allocate_plan(speech_set *set) {
     return set->members && set->items && set->batches && set->order && set->keys;
 }
 
+/* Only what can be used at every speed stays. */
+static int keep_common(const opening *at, shoal_context *context, speech_set *set) {
+    shoal_status status = SHOAL_OK;
+    for (int i = 1; i < set->speeds && status == SHOAL_OK; i++)
+        status = shoal_corpus_keep_common(set->corpora[0], set->corpora[i]);
+    for (int i = 1; i < set->speeds && status == SHOAL_OK; i++)
+        status = shoal_corpus_keep_common(set->corpora[i], set->corpora[0]);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, at->command, context);
+}
+
+static void tell_bad(const opening *at, const shoal_corpus_info *info) {
+    char named[48] = "";
+    if (at->bad > SHOWN_BAD)
+        snprintf(named, sizeof named, "; the first %d are named above", SHOWN_BAD);
+    complain(EXIT_OK, at->command,
+             "%s: %" PRId64 " of %" PRId64 " utterances are left out%s", at->folder,
+             info->bad, info->bad + info->utterances, named);
+}
+
+/* What is not as somebody might think. */
+static void tell_about(const opening *at, const speech_set *set) {
+    const shoal_corpus_info *info = &set->info;
+    const bool joins = set->config->speech.join > 0;
+    if (!ranks_first(set->config->ranks))
+        return;
+    if (info->bad > 0)
+        tell_bad(at, info);
+    if (joins && info->utterances > 1 && info->speakers == info->utterances)
+        complain(
+            EXIT_OK, at->command,
+            "%s: nothing is joined: only utterances of one speaker are, and none has "
+            "two; the file utt2spk says whose they are",
+            at->folder);
+}
+
 int speech_open(const char *command, shoal_context *context, const char *folder,
                 const train_config *config, bool all_speeds, const char *const *units,
                 int64_t unit_count, speech_set *set) {
     opening at = {command, folder, 0};
     *set = (speech_set){.config = config};
-    if (!read_speeds(set, all_speeds ? config->speech.speeds : "1"))
-        return complain(EXIT_USAGE, command,
-                        "speeds is \"%s\"; it must be up to %d numbers from 0.5 to 2 "
-                        "with commas between, one of them 1",
-                        config->speech.speeds, MOST_SPEEDS);
-    for (int i = 0; i < set->speeds; i++) {
-        const int code = open_speed(&at, context, config, units, unit_count, set, i);
-        if (code != EXIT_OK)
-            return code;
-        if (!same_utterances(set->corpora[0], set->corpora[i]))
-            return complain(EXIT_BAD_INPUT, command,
-                            "%s: at speed %g other utterances are too short than at %g; "
-                            "leave them out of wav.scp",
-                            folder, set->speed[i], set->speed[0]);
-    }
+    set->speeds = train_read_speeds(all_speeds ? config->speech.speeds : "1", set->speed,
+                                    &set->plain);
+    int code = EXIT_OK;
+    for (int i = 0; i < set->speeds && code == EXIT_OK; i++)
+        code = open_speed(&at, context, config, units, unit_count, set, i);
+    if (code == EXIT_OK)
+        code = keep_common(&at, context, set);
+    if (code != EXIT_OK)
+        return code;
     set->info = shoal_corpus_describe(set->corpora[set->plain]);
+    tell_about(&at, set);
     return allocate_plan(set) ? EXIT_OK
                               : complain(EXIT_RESOURCES, command, "out of memory");
 }

@@ -7,8 +7,6 @@
 
 #include "train.h"
 
-enum { MOST_SPEEDS = 8 };
-
 /* One sequence: utterances of one speaker, one after another. */
 typedef struct {
     int64_t first, count; /* in speech_set.members */

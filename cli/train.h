@@ -26,6 +26,8 @@ typedef enum { LOSS_MASKED, LOSS_ALL } train_loss;
 
 typedef enum { SPEECH_CTC, SPEECH_LFMMI } speech_loss;
 
+enum { MOST_SPEEDS = 8 };
+
 /* What the task speech has beside the rest. */
 typedef struct {
     int32_t loss;            /* a speech_loss */
@@ -111,6 +113,9 @@ const char *train_field(int index);
 bool train_has_field(const train_config *config, int index); /* whether its task has it */
 bool train_set(shoal_context *context, train_config *config, const char *name,
                const char *text, train_reason *reason);
+/* "0.9,1,1.1" of speech; *plain: which of them is 1. Returns how many there are, 0: it is
+   none of that form, or none is 1. */
+int train_read_speeds(const char *text, double speed[MOST_SPEEDS], int *plain);
 size_t train_get(const train_config *config, int index, char *text, size_t size);
 /* All fields as one JSON object: numbers, booleans and strings. */
 json_t *train_config_json(const train_config *config);

@@ -375,10 +375,35 @@ static bool set_seed(const field_row *row, void *place, const char *text,
     return true;
 }
 
+int train_read_speeds(const char *text, double speed[MOST_SPEEDS], int *plain) {
+    int count = 0;
+    *plain = -1;
+    for (const char *at = text; *at || at == text;) {
+        char *rest;
+        const double value = strtod(at, &rest);
+        if (rest == at || (*rest && *rest != ',') || !(value >= 0.5 && value <= 2) ||
+            count == MOST_SPEEDS)
+            return 0;
+        if (value == 1)
+            *plain = count;
+        speed[count++] = value;
+        at = *rest ? rest + 1 : rest;
+    }
+    return *plain >= 0 ? count : 0;
+}
+
 static bool set_text(const field_row *row, void *place, const char *text,
                      train_reason *reason) {
+    double speed[MOST_SPEEDS];
+    int plain;
     if (strlen(text) >= TRAIN_TEXT)
         return refuse(reason, "%s has more than %d bytes", row->name, TRAIN_TEXT - 1);
+    if (row->offset == offsetof(train_config, speech.speeds) &&
+        train_read_speeds(text, speed, &plain) == 0)
+        return refuse(reason,
+                      "%s is \"%s\"; it must be up to %d numbers from 0.5 to 2 with "
+                      "commas between, one of them 1",
+                      row->name, text, MOST_SPEEDS);
     snprintf(place, TRAIN_TEXT, "%s", text);
     return true;
 }

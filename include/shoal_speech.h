@@ -327,6 +327,10 @@ SHOAL_API shoal_status shoal_corpus_open(shoal_context *context, const char *fol
                                          const shoal_corpus_options *options,
                                          shoal_corpus **corpus);
 SHOAL_API void shoal_corpus_close(shoal_corpus *corpus); /* NULL is legal */
+/* Leaves out what another corpus, the same folder at another speed, has not: at a high
+   speed an utterance may be too short. `bad` of the options is called for it. */
+SHOAL_API shoal_status shoal_corpus_keep_common(shoal_corpus *corpus,
+                                                const shoal_corpus *other);
 
 typedef struct {
     int64_t utterances, speakers, frames, labels; /* that can be used */

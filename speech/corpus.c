@@ -568,6 +568,68 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
     return SHOAL_OK;
 }
 
+/* What follows from the utterances that are there. */
+static shoal_status finish(shoal_corpus *corpus) {
+    shoal_corpus_info *info = &corpus->info;
+    info->speakers = info->frames = info->labels = info->longest = info->most_labels = 0;
+    free(corpus->means);
+    free(corpus->scales);
+    corpus->means = corpus->scales = NULL;
+    number_speakers(corpus);
+    sum_up(corpus);
+    return find_statistics(corpus);
+}
+
+/* ---- The same folder at other speeds ----------------------------------------------- */
+
+/* The ids of a corpus, sorted; NULL: no memory. */
+static const char **sorted_ids(const shoal_corpus *corpus) {
+    const int64_t count = corpus->info.utterances;
+    const char **ids = calloc((size_t)count + 1, sizeof *ids);
+    for (int64_t i = 0; ids && i < count; i++)
+        ids[i] = corpus->utterances[i].id;
+    if (ids)
+        qsort(ids, (size_t)count, sizeof *ids, compare_texts);
+    return ids;
+}
+
+/* Moves those with such an id to the front; returns how many there are. */
+static int64_t keep_named(shoal_corpus *corpus, const char **ids, int64_t count,
+                          double speed) {
+    const shoal_corpus_options *options = &corpus->options;
+    char reason[64];
+    int64_t kept = 0;
+    snprintf(reason, sizeof reason, "cannot be used at speed %g", speed);
+    for (int64_t i = 0; i < corpus->info.utterances; i++) {
+        const corpus_utterance one = corpus->utterances[i];
+        if (bsearch(&one.id, ids, (size_t)count, sizeof *ids, compare_texts))
+            corpus->utterances[kept++] = one;
+        else if (options->bad)
+            options->bad(options->user, one.id, reason);
+    }
+    return kept;
+}
+
+shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *other) {
+    if (!corpus || !other)
+        return sh_fail(corpus ? corpus->context : NULL, SHOAL_INVALID,
+                       "corpus or other is NULL");
+    shoal_corpus_info *info = &corpus->info;
+    const char **ids = sorted_ids(other);
+    if (!ids)
+        return no_memory(corpus->context);
+    const double speed = other->options.speed == 0 ? 1 : other->options.speed;
+    const int64_t kept = keep_named(corpus, ids, other->info.utterances, speed);
+    const bool same = kept == info->utterances;
+    free(ids);
+    info->bad += info->utterances - kept;
+    corpus->utterance_count = info->utterances = kept;
+    if (kept == 0)
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "no utterance can be used at speed %g too", speed);
+    return same ? SHOAL_OK : finish(corpus);
+}
+
 /* ---- The object -------------------------------------------------------------------- */
 
 static shoal_status check_options(shoal_context *context,
@@ -602,11 +664,7 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     }
     if (status == SHOAL_OK)
         status = drop_bad(corpus, folder);
-    if (status != SHOAL_OK)
-        return status;
-    number_speakers(corpus);
-    sum_up(corpus);
-    return find_statistics(corpus);
+    return status == SHOAL_OK ? finish(corpus) : status;
 }
 
 shoal_status shoal_corpus_open(shoal_context *context, const char *folder,

@@ -8,6 +8,11 @@ if ! shoal recognise --help | grep -q beams; then
 fi
 
 cat "$lib/tones.py" - <<'PYTHON' | tools
+def short(path, count):
+    """So many samples of silence."""
+    with wave.open(path, "wb") as f:
+        f.setparams((1, 2, 16000, 0, "NONE", ""))
+        f.writeframes(bytes(2 * int(count)))
 def spoil(path, spoiled):
     """A model without its checksum, whose first unit is U+007F."""
     raw = open(path, "rb").read()
@@ -39,6 +44,27 @@ check "empty transcripts are named" says "s0-003: its transcript is empty"
 expect "bad ones are skipped" 0 "2 of 2 steps" train b --skip-bad
 sed -i 's/$/ E/' data/dev/text
 expect "unknown units" 3 "E is no unit of the model" train c --skip-bad
+
+again
+for ((i = 100; i < 125; i++)); do
+    for list in wav.scp text utt2spk; do echo "s9-$i s9" >>data/train/$list; done
+done
+expect "those left out are counted" 0 "data/train: 25 of 34 utterances are left out" \
+    train many --skip-bad
+check "and how many are named" says "the first 20 are named above"
+check "twenty of them" test "$(grep -c ': s9-1' err)" = 20
+check "of a good part nothing is said" test "$(grep -c "left out" err)" = 1
+
+# ---- Speeds and joins ------------------------------------------------------------------
+again
+tool short data/train/s1-001.wav 420
+expect "too short at a speed" 3 "s1-001: is too short" train v --set speeds=0.9,1,1.1
+expect "is left out at all of them" 0 "1 of 9 utterances are left out" train short \
+    --skip-bad --set speeds=0.9,1,1.1
+check "and named" says "s1-001: cannot be used at speed 1.1"
+rm data/*/utt2spk
+expect "nothing is joined" 0 "data/train: nothing is joined" train apart --join 3 \
+    --skip-bad
 
 # ---- Transcripts -----------------------------------------------------------------------
 again

@@ -532,6 +532,40 @@ static void speed_changes_the_length(void **state) {
     open_bad(&options, "speed");
 }
 
+/* What is too short at one speed is left out at the other, with all that follows. */
+static void speeds_have_the_same_utterances(void **state) {
+    shoal_corpus_options options = options_of();
+    write_sound("c.wav", 16000, 420);
+    options.skip_bad = 1;
+    options.bad = NULL;
+    options.speed = 1.1;
+    shoal_corpus *fast = open_good(&options);
+    assert_int_equal(shoal_corpus_describe(fast).utterances, 2);
+    options = options_of();
+    shoal_corpus *plain = open_good(&options);
+    assert_int_equal(shoal_corpus_keep_common(fast, plain), SHOAL_OK);
+    assert_int_equal(shoal_corpus_describe(fast).bad, 1);
+    assert_string_equal(refused, "");
+    assert_int_equal(shoal_corpus_keep_common(plain, fast), SHOAL_OK);
+    assert_string_equal(refused, "c: cannot be used at speed 1.1\n");
+    const shoal_corpus_info info = shoal_corpus_describe(plain);
+    assert_true(info.utterances == 2 && info.bad == 1 && info.speakers == 2 &&
+                info.frames == 146 && info.labels == 3 && info.most_labels == 2);
+    shoal_corpus_close(plain);
+    write_text("text", "a ONE TWO\nb TWO\nc"); /* the same as if it had been bad before */
+    options.skip_bad = 1;
+    const char *const units[] = {"ONE", "THREE", "TWO"};
+    options.units = units;
+    options.unit_count = 3;
+    plain = open_good(&options);
+    assert_true(shoal_corpus_describe(plain).fingerprint == info.fingerprint);
+    assert_int_equal(shoal_corpus_keep_common(plain, NULL), SHOAL_INVALID);
+    shoal_corpus_close(plain);
+    shoal_corpus_close(fast);
+    write_sound("c.wav", 16000, 8000);
+    write_lists();
+}
+
 static int flip_a_byte(const char *path, long at) {
     FILE *file = fopen(path, "r+b");
     assert_non_null(file);
@@ -609,6 +643,7 @@ int main(void) {
         cmocka_unit_test(low_rates_are_taken),
         cmocka_unit_test(one_low_recording_decides_nothing),
         cmocka_unit_test(speed_changes_the_length),
+        cmocka_unit_test(speeds_have_the_same_utterances),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
     };
