@@ -43,8 +43,8 @@ const command_help answer_help = {
     "windows that overlap.\n",
     rows,
     "The answer is the likeliest part of at most max_answer tokens (30 by default); its\n"
-    "score, the sum of two logits, is to be compared with others of the same run "
-    "alone.\n",
+    "score, the sum of two logits, is to be compared with others of the same run\n"
+    "alone. begin and end of the JSON object count the context's bytes (UTF-8).\n",
     "DIR"};
 
 static int open_view(answer_job *job, shoal_model **view) {
@@ -85,7 +85,8 @@ static int look(answer_job *job) {
                : complain_status(status, EXIT_BAD_INPUT, "answer", job->context);
 }
 
-static int report(const answer_job *job, const squad_question *question) {
+static int report(answer_job *job, const squad_question *question) {
+    squad_trim(question, &job->best);
     char *text = squad_text(question, &job->best);
     if (!text)
         return complain(EXIT_RESOURCES, "answer", "out of memory");
@@ -127,6 +128,10 @@ static int run(answer_job *job, int count, char **words) {
         code = texts_next(&source);
     if (code == EXIT_OK)
         code = text_run_open("answer", job->context, words[0], &job->run);
+    if (code == EXIT_OK && job->run.not_best)
+        tell("shoal answer: %s: it has no %s; these are the weights of step %" PRId64
+             ", %s",
+             words[0], TRAIN_BEST, job->run.step, TRAIN_CHECKPOINT);
     if (code == EXIT_OK && job->run.glue)
         code = complain(EXIT_BAD_INPUT, "answer",
                         "%s: was trained on %s; shoal train squad makes models that "

@@ -82,24 +82,33 @@ static bool add_window(const whole_text *whole, int64_t first, int64_t count,
     return added;
 }
 
-int squad_windows(const text_reader *reader, const squad_question *question,
-                  int64_t number, int64_t stride, const int64_t answer[2],
-                  text_set *windows) {
+/* Why a question cannot be used. */
+typedef struct {
+    char text[200];
+} squad_reason;
+
+/* EXIT_BAD_INPUT comes with a reason, other codes after a complaint. */
+static int make_windows(const text_reader *reader, const squad_question *question,
+                        int64_t number, int64_t stride, const int64_t answer[2],
+                        text_set *windows, squad_reason *reason) {
     const shoal_text text = {.text = question->text,
                              .size = -1,
                              .pair = question->context,
                              .pair_size = -1};
     shoal_tokens tokens;
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    snprintf(reason->text, sizeof reason->text, "%s",
+             status == SHOAL_OK ? "" : shoal_context_message(reader->context));
     if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, reader->command, reader->context);
+        return EXIT_BAD_INPUT;
     const whole_text whole = parts_of(&tokens);
     const int64_t room = reader->max_length - whole.before - whole.after;
+    snprintf(reason->text, sizeof reason->text,
+             "its %" PRId64 " tokens leave no room for the context in windows of %" PRId64
+             "; a larger max_length may help",
+             whole.before, reader->max_length);
     if (room < 1)
-        return complain(EXIT_BAD_INPUT, reader->command,
-                        "question %s: its %" PRId64 " tokens leave no room for the "
-                        "context in windows of %" PRId64 "; a larger max_length may help",
-                        question->id, whole.before, reader->max_length);
+        return EXIT_BAD_INPUT;
     if (stride > room) /* nothing is left out between two windows */
         stride = room;
     for (int64_t first = 0;; first += stride) {
@@ -109,6 +118,17 @@ int squad_windows(const text_reader *reader, const squad_question *question,
         if (left <= room)
             return EXIT_OK;
     }
+}
+
+int squad_windows(const text_reader *reader, const squad_question *question,
+                  int64_t number, int64_t stride, const int64_t answer[2],
+                  text_set *windows) {
+    squad_reason reason;
+    const int code =
+        make_windows(reader, question, number, stride, answer, windows, &reason);
+    return code == EXIT_BAD_INPUT ? complain(code, reader->command, "question %s: %s",
+                                             question->id, reason.text)
+                                  : code;
 }
 
 /* ---- Files ------------------------------------------------------------------------ */
@@ -124,8 +144,7 @@ static int64_t byte_of(const char *text, int64_t at) {
 }
 
 /* Bytes of the first answer, which must stand where the file says. */
-static int look_up(const text_reader *reader, const char *path,
-                   const squad_question *question, int64_t answer[2]) {
+static bool look_up(const squad_question *question, int64_t answer[2]) {
     const json_t *first = json_array_get(question->answers, 0);
     const char *text = json_string_value(json_object_get(first, "text"));
     const json_t *start = json_object_get(first, "answer_start");
@@ -134,19 +153,20 @@ static int look_up(const text_reader *reader, const char *path,
             ? byte_of(question->context, (int64_t)json_integer_value(start))
             : -1;
     if (!text || begin < 0 || strncmp(question->context + begin, text, strlen(text)) != 0)
-        return complain(EXIT_BAD_INPUT, reader->command,
-                        "%s: question %s: its answer is not where answer_start says",
-                        path, question->id);
+        return false;
     answer[0] = begin;
     answer[1] = begin + (int64_t)strlen(text);
-    return EXIT_OK;
+    return true;
 }
 
 typedef struct {
     const text_reader *reader;
     const char *path;
     squad_set *set;
-    int64_t room;
+    int64_t room, stride;
+    bool training;
+    int64_t left_out;
+    char first[300]; /* of these, and why */
 } squad_file;
 
 static int malformed(const squad_file *f, const char *what) {
@@ -157,15 +177,17 @@ static int malformed(const squad_file *f, const char *what) {
 
 static int take_question(squad_file *f, const json_t *one, const char *context) {
     squad_set *set = f->set;
-    const squad_question question = {json_string_value(json_object_get(one, "id")),
-                                     json_string_value(json_object_get(one, "question")),
-                                     context, json_object_get(one, "answers")};
+    squad_question question = {json_string_value(json_object_get(one, "id")),
+                               json_string_value(json_object_get(one, "question")),
+                               context, json_object_get(one, "answers")};
     if (!question.id || !question.text || !json_is_array(question.answers))
         return malformed(f, "a question has no id, question or answers");
     for (size_t i = 0; i < json_array_size(question.answers); i++)
         if (!json_string_value(
                 json_object_get(json_array_get(question.answers, i), "text")))
             return malformed(f, "an answer has no text");
+    if (json_is_true(json_object_get(one, "is_impossible"))) /* of SQuAD 2 */
+        question.answers = NULL;
     if (set->count == f->room) {
         f->room = 2 * f->room + 256;
         squad_question *grown =
@@ -205,20 +227,70 @@ static int take_articles(squad_file *f) {
                                                  : code;
 }
 
+/* A question's windows, under its number in the set. EXIT_BAD_INPUT as above. */
+static int use_question(squad_file *f, const squad_question *question, int64_t number,
+                        squad_reason *reason) {
+    int64_t answer[2];
+    if (json_array_size(question->answers) == 0) {
+        strcpy(reason->text, "it has no answer; SQuAD 1.1 is read, in which every "
+                             "question has one");
+        return EXIT_BAD_INPUT;
+    }
+    if (f->training && !look_up(question, answer)) {
+        strcpy(reason->text, "its answer is not where answer_start says");
+        return EXIT_BAD_INPUT;
+    }
+    return make_windows(f->reader, question, number, f->stride,
+                        f->training ? answer : NULL, &f->set->windows, reason);
+}
+
+/* A question that cannot be used: the end, or one that is left out. */
+static int bad_question(squad_file *f, const squad_question *question,
+                        const squad_reason *reason) {
+    if (!f->reader->skip_bad)
+        return complain(EXIT_BAD_INPUT, f->reader->command,
+                        "%s: question %s: %s; --skip-bad leaves such questions out",
+                        f->path, question->id, reason->text);
+    if (f->left_out++ == 0)
+        snprintf(f->first, sizeof f->first, "question %.64s: %s", question->id,
+                 reason->text);
+    return EXIT_OK;
+}
+
+static int use_questions(squad_file *f) {
+    squad_set *set = f->set;
+    const int64_t all = set->count;
+    int code = EXIT_OK;
+    set->count = 0;
+    for (int64_t i = 0; i < all && code == EXIT_OK; i++) {
+        const squad_question question = set->questions[i];
+        squad_reason reason;
+        code = use_question(f, &question, set->count, &reason);
+        if (code == EXIT_BAD_INPUT)
+            code = bad_question(f, &question, &reason);
+        else if (code == EXIT_OK)
+            set->questions[set->count++] = question;
+    }
+    if (code == EXIT_OK && f->left_out)
+        tell("shoal %s: %s: %" PRId64 " %s left out; the first: %s", f->reader->command,
+             f->path, f->left_out, f->left_out == 1 ? "question was" : "questions were",
+             f->first);
+    if (code == EXIT_OK && set->count == 0)
+        return complain(EXIT_BAD_INPUT, f->reader->command,
+                        "%s: none of its questions can be used", f->path);
+    return code;
+}
+
 int squad_read(const text_reader *reader, const char *path, int64_t stride, bool training,
                squad_set *set) {
-    squad_file f = {.reader = reader, .path = path, .set = set};
+    squad_file f = {.reader = reader,
+                    .path = path,
+                    .set = set,
+                    .stride = stride,
+                    .training = training};
     *set = (squad_set){.root = load_json(reader->command, path)};
-    int code = set->root ? take_articles(&f) : EXIT_BAD_INPUT;
-    for (int64_t i = 0; i < set->count && code == EXIT_OK; i++) {
-        int64_t answer[2];
-        if (training)
-            code = look_up(reader, path, &set->questions[i], answer);
-        if (code == EXIT_OK)
-            code = squad_windows(reader, &set->questions[i], i, stride,
-                                 training ? answer : NULL, &set->windows);
-    }
-    return code;
+    const int code = set->root ? take_articles(&f) : EXIT_BAD_INPUT;
+    return code == EXIT_OK ? use_questions(&f) : code;
 }
 
 void squad_free(squad_set *set) {
@@ -247,11 +319,24 @@ void squad_look(const text_set *windows, int64_t at, const float *logits,
     }
 }
 
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+void squad_trim(const squad_question *question, squad_answer *answer) {
+    while (answer->begin < answer->end && is_space(question->context[answer->begin]))
+        answer->begin++;
+    while (answer->begin < answer->end && is_space(question->context[answer->end - 1]))
+        answer->end--;
+}
+
 char *squad_text(const squad_question *question, const squad_answer *answer) {
+    squad_answer trimmed = *answer;
     if (!(answer->score > -INFINITY) || answer->end <= answer->begin)
         return strdup("");
-    return strndup(question->context + answer->begin,
-                   (size_t)(answer->end - answer->begin));
+    squad_trim(question, &trimmed);
+    return strndup(question->context + trimmed.begin,
+                   (size_t)(trimmed.end - trimmed.begin));
 }
 
 /* Against the best of the answers that people gave. */

@@ -111,8 +111,8 @@ typedef struct {
 } squad_set;
 
 /* Windows of max_length tokens, `stride` of the context from one to the next (fewer where
-   a long question leaves less room). training:
-   an answer of each question is looked up. */
+   a long question leaves less room). training: an answer of each question is looked up.
+   Questions that cannot be used are refused by name, or left out and counted. */
 int squad_read(const text_reader *reader, const char *path, int64_t stride, bool training,
                squad_set *set);
 void squad_free(squad_set *set);
@@ -131,7 +131,9 @@ typedef struct {
    beginning and end are [rows][2]. */
 void squad_look(const text_set *windows, int64_t at, const float *logits,
                 int64_t max_answer, squad_answer *best);
-/* Its text, in malloc's memory; "" where there is none. NULL: out of memory. */
+/* Without the white space around it, which tokens of bytes have. */
+void squad_trim(const squad_question *question, squad_answer *answer);
+/* Its text, trimmed, in malloc's memory; "" where there is none. NULL: out of memory. */
 char *squad_text(const squad_question *question, const squad_answer *answer);
 
 typedef struct {

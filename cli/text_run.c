@@ -15,8 +15,8 @@ static bool find_paths(const char *command, const char *path, text_run *run) {
         if (snprintf(run->folder, TRAIN_PATH, "%s", path) >= TRAIN_PATH ||
             !train_path(command, run->path, path, TRAIN_BEST))
             return false;
-        return access(run->path, F_OK) == 0 ||
-               train_path(command, run->path, path, TRAIN_CHECKPOINT);
+        run->not_best = access(run->path, F_OK) != 0;
+        return !run->not_best || train_path(command, run->path, path, TRAIN_CHECKPOINT);
     }
     const char *slash = strrchr(path, '/');
     snprintf(run->folder, TRAIN_PATH, "%.*s", slash ? (int)(slash - path) : 1,

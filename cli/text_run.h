@@ -8,6 +8,7 @@
 typedef struct {
     char folder[TRAIN_PATH]; /* of config.json and the tokenizer */
     char path[TRAIN_PATH];   /* of the weights */
+    bool not_best;           /* the folder has no best ones: its checkpoint's */
     train_config config;
     const glue_task *glue; /* NULL: squad */
     int64_t step;

@@ -310,6 +310,17 @@ static int copy_file(const char *command, const char *from, const char *to,
                            strerror(errno));
 }
 
+/* The labels are not the source's, and model.safetensors is in single precision. */
+static void describe_weights(json_t *root) {
+    static const char *const labels[] = {"id2label", "label2id", "problem_type",
+                                         "num_labels", "_num_labels"};
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
+        json_object_del(root, labels[i]);
+    json_object_set_new(root, "dtype", json_string("float32"));
+    if (json_object_get(root, "torch_dtype"))
+        json_object_set_new(root, "torch_dtype", json_string("float32"));
+}
+
 /* config.json says what transformers would make of the weights. */
 static void describe_head(const trainer *self, json_t *root) {
     const text_data *data = self->data;
@@ -319,6 +330,7 @@ static void describe_head(const trainer *self, json_t *root) {
     snprintf(name, sizeof name, "%sFor%s", bert ? "Bert" : "Roberta",
              data->glue ? "SequenceClassification" : "QuestionAnswering");
     json_object_set_new(root, "architectures", json_pack("[s]", name));
+    describe_weights(root);
     if (!data->glue)
         return;
     json_t *names = json_object(), *numbers = json_object();
@@ -358,14 +370,27 @@ static int write_config(trainer *self, const char *command, const char *folder) 
                            strerror(errno));
 }
 
+/* Where the model's says how it pools, the run says it too. */
+static int make_pooling_folder(trainer *self, const char *command, const char *folder) {
+    char from[TRAIN_PATH], to[TRAIN_PATH];
+    if (!train_path(command, from, self->config.model_folder, "1_Pooling/config.json") ||
+        !train_path(command, to, folder, "1_Pooling"))
+        return EXIT_USAGE;
+    return access(from, F_OK) == 0 ? train_make_folder(command, to) : EXIT_OK;
+}
+
 static int prepare_folder(trainer *self, const char *command, const char *folder) {
     static const char *const names[] = {"tokenizer.json",
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "vocab.txt",
                                         "vocab.json",
-                                        "merges.txt"};
+                                        "merges.txt",
+                                        "modules.json",
+                                        "1_Pooling/config.json"};
     int code = write_config(self, command, folder);
+    if (code == EXIT_OK)
+        code = make_pooling_folder(self, command, folder);
     for (size_t i = 0; i < sizeof names / sizeof *names && code == EXIT_OK; i++)
         code = copy_file(command, self->config.model_folder, folder, names[i]);
     return code;

@@ -127,6 +127,25 @@ expect "answers elsewhere" 3 "question q0: its answer is not where answer_start 
 echo '{"data": [{"paragraphs": [{"context": "a"}]}]}' >wrong.json
 expect "no questions" 3 "a paragraph has no context or no qas" shoal train squad \
     --data wrong.json --dev dev.json --model "$models/bert" --set max_length=64 -o x
+python3 -c "
+import json
+d = json.load(open('train.json'))
+at = d['data'][0]['paragraphs']
+at[2]['qas'][0].update(answers=[], is_impossible=True)
+json.dump(d, open('v2.json', 'w'))
+at[4]['qas'][0]['answers'][0]['answer_start'] = 0
+at[7]['qas'][0]['question'] = 'once ' * 80
+json.dump(d, open('wrong.json', 'w'))"
+expect "SQuAD 2" 3 "v2.json: question q2: it has no answer; SQuAD 1.1 is read" \
+    shoal train squad --data v2.json --dev dev.json --model "$models/bert" \
+    --set max_length=64 -o x
+expect "SQuAD 2 as dev" 3 "v2.json: question q2: it has no answer" \
+    shoal train squad --data train.json --dev v2.json --model "$models/bert" \
+    --set max_length=64 -o x
+expect "questions are left out" 0 "wrong.json: 3 questions were left out; the first: " \
+    shoal train squad --data wrong.json --dev v2.json --model "$models/bert" \
+    --set max_length=64 -o squad-skipped --skip-bad --steps 1
+check "of dev too" says "v2.json: 1 question was left out; the first: question q2: it has"
 
 # ---- Training --------------------------------------------------------------------------
 small=(--set max_length=64)
@@ -176,11 +195,11 @@ check "as many keys as there are is full" json \
 check "predictions" [ "$(wc -l <p.tsv)" = 21 ]
 mv glue elsewhere
 expect "data that moved" 3 "has no RTE/dev.tsv" shoal eval whole
-rm elsewhere/RTE/train.tsv
+mv elsewhere/RTE/train.tsv .
 expect "--data, the dev part alone" 0 "accuracy" shoal eval whole --data elsewhere
 expect "training needs both" 3 "has no RTE/train.tsv" shoal train glue RTE \
     --data elsewhere --model "$models/roberta" "${small[@]}" -o x
-cp changed/RTE/train.tsv elsewhere/RTE/
+mv train.tsv elsewhere/RTE/
 mv elsewhere glue
 expect "eval with lsh" 3 "lsh-1" shoal eval whole --attention lsh-1
 expect "averaged weights" 0 "accuracy" shoal eval radam
@@ -201,11 +220,47 @@ import json
 assert len(json.load(open('answers.json'))) == 12"
 echo "linear time once clusters in time" >context.txt
 expect "answer" 0 "" shoal answer squad --question "once in time" --context context.txt
+check "what follows once" [ "$(cat out)" = clusters ]
 expect "answer json" 0 '"windows": 1' shoal answer squad --question "once in time" \
     --context context.txt --json
+check "where it is" json '(d["answer"], d["begin"], d["end"]) == ("clusters", 17, 25)'
+expect "the best weights, silently" 0 "" shoal answer squad -q "once" -c context.txt
+check "no word" [ ! -s err ]
+rm -f squad-skipped/best.safetensors
+expect "weights that are not the best" 0 "it has no best.safetensors; these are" \
+    shoal answer squad-skipped -q "once" -c context.txt
 for ((i = 0; i < 40; i++)); do cat context.txt; done >long.txt
 expect "answer in windows" 0 '"answer"' shoal answer squad -q "once in time" \
     -c - --json --attention clustered-3 <long.txt
+mkdir halves
+cp "$models"/roberta/{model.safetensors,tokenizer.json} halves
+python3 -c "
+import json
+d = json.load(open('$models/roberta/config.json'))
+d.update(id2label={'0': 'a', '1': 'b', '2': 'c'}, label2id={'a': 0, 'b': 1, 'c': 2},
+         num_labels=3, problem_type='x', dtype='float16', torch_dtype='float16')
+json.dump(d, open('halves/config.json', 'w'))"
+mkdir halves/1_Pooling
+echo '{"pooling_mode": "cls"}' >halves/1_Pooling/config.json
+echo '[{"path": "", "type": "models.Transformer"}, {"path": "1_Pooling", "type":
+    "models.Pooling"}, {"path": "", "type": "models.Normalize"}]' >halves/modules.json
+expect "RoBERTa" 0 "f1" shoal train squad --data train.json --dev dev.json \
+    --model halves --out halved "${small[@]}" --epochs 1
+expect "its answer" 0 "" shoal answer halved -q "once in time" -c context.txt --json
+check "begins with no space" python3 -c "
+import json
+d, text = json.load(open('out')), open('context.txt', 'rb').read()
+assert d['answer'] and d['answer'] == d['answer'].strip(), d
+assert text[d['begin']:d['end']].decode() == d['answer'], d"
+check "its config.json has a head of two, in single precision" python3 -c "
+import json
+d = json.load(open('halved/config.json'))
+assert not {'id2label', 'label2id', 'problem_type', 'num_labels'} & set(d), d
+assert d['dtype'] == d['torch_dtype'] == 'float32', d"
+check "it is pooled as before" run embed context.txt --model halved -o own.npy
+check "by the first token" run embed context.txt --model halved -o first.npy \
+    --pooling first --normalize
+check "and of length 1" cmp own.npy first.npy
 : >empty.txt
 expect "an empty context" 0 "" shoal answer squad -q "once" -c empty.txt
 expect "no question" 2 "no --question" shoal answer squad -c long.txt

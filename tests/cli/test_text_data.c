@@ -115,6 +115,15 @@ static void best_spans(void **state) {
         assert_true(strlen(answer) > 0 && strstr(question.context, answer));
         free(answer);
     }
+    /* Byte-level tokens begin with the space before a word. */
+    squad_answer wide = {1, 4, 13}, blank = {1, 4, 5};
+    char *trimmed = squad_text(&question, &wide);
+    assert_string_equal(trimmed, "cluster");
+    free(trimmed);
+    squad_trim(&question, &wide);
+    assert_true(wide.begin == 5 && wide.end == 12 && wide.score == 1);
+    squad_trim(&question, &blank);
+    assert_int_equal(blank.begin, blank.end);
     squad_answer none = {.score = -INFINITY};
     char *answer = squad_text(&question, &none);
     assert_string_equal(answer, "");

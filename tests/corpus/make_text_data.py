@@ -52,7 +52,7 @@ def main():
     squad("ok", articles())
     squad("ok-windows", articles("a b once " * 20, 4))
     squad("ok-letters", articles("\u00e9\u4e2d once \U0001f600", 3))
-    squad("ok-no-answer-in-dev", articles(answers=[]))
+    squad("bad-no-answer", articles(answers=[]))
     squad("bad-start", articles(start=5))
     squad("bad-start-huge", articles(start=1 << 62))
     squad("bad-start-negative", articles(start=-1))
