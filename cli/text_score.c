@@ -164,6 +164,7 @@ static bool finish(const text_dev *dev, text_result *result) {
     squad_score score;
     if (!squad_scores(&dev->squad, dev->answers, &score))
         return false;
+    result->loss = NAN; /* answers are compared, not spans */
     result->first = score.f1;
     result->second = score.exact;
     result->counted = dev->squad.count;

@@ -208,8 +208,10 @@ static void report(const train_job *job) {
     if (isfinite(run->loss_share))
         printf("the loss     %.1f %% of the steps' time\n", 100 * run->loss_share);
     if (run->validated && run->validation.metric) {
-        printf("validation   loss %.6f  %s %.4f", run->validation.loss,
-               run->validation.metric, run->validation.accuracy);
+        printf("validation   ");
+        if (isfinite(run->validation.loss))
+            printf("loss %.6f  ", run->validation.loss);
+        printf("%s %.4f", run->validation.metric, run->validation.accuracy);
         if (run->validation.second)
             printf("  %s %.4f", run->validation.second, run->validation.second_value);
         putchar('\n');
