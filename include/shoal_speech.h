@@ -339,7 +339,7 @@ typedef struct {
     int32_t bands, rate;                          /* of the features */
     int32_t cached; /* nonzero: the features were there already */
     int64_t units;
-    uint64_t fingerprint; /* of utterances, labels, units and features */
+    uint64_t fingerprint; /* of utterances, speakers, labels, units and features */
 } shoal_corpus_info;
 SHOAL_API shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus);
 

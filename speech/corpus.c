@@ -484,6 +484,21 @@ static void number_speakers(shoal_corpus *corpus) {
     }
 }
 
+static uint64_t print_text(uint64_t print, const char *text) {
+    for (const char *c = text; *c; c++)
+        print = (print ^ (unsigned char)*c) * 0x100000001b3u;
+    return print;
+}
+
+/* Most ids begin with the speaker, as Kaldi wants it: what the id says already adds
+   nothing, and fingerprints from when speakers were not in them stay. */
+static uint64_t print_speaker(uint64_t print, const corpus_utterance *one) {
+    const size_t length = strcspn(one->id, "-");
+    if (strlen(one->speaker) == length && strncmp(one->speaker, one->id, length) == 0)
+        return print;
+    return print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
+}
+
 static void sum_up(shoal_corpus *corpus) {
     shoal_corpus_info *info = &corpus->info;
     uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands ^
@@ -495,16 +510,14 @@ static void sum_up(shoal_corpus *corpus) {
         info->longest = one->frames > info->longest ? one->frames : info->longest;
         info->most_labels = one->label_count > info->most_labels ? one->label_count
                                                                  : info->most_labels;
-        for (const char *c = one->id; *c; c++)
-            print = (print ^ (unsigned char)*c) * 0x100000001b3u;
+        print = print_speaker(print_text(print, one->id), one);
         for (int64_t k = 0; k < one->label_count; k++)
             print = (print ^ (uint64_t)corpus->labels[one->first_label + k]) *
                     0x100000001b3u;
         print = (print ^ (uint64_t)one->frames) * 0x100000001b3u;
     }
     for (int64_t i = 0; i < info->units; i++)
-        for (const char *c = corpus->units[i]; *c; c++)
-            print = (print ^ (unsigned char)*c) * 0x100000001b3u;
+        print = print_text(print, corpus->units[i]);
     info->fingerprint = print;
 }
 

@@ -86,6 +86,13 @@ sed -i '3s/ / A_B /' data/train/text
 expect "the space's unit is named" 3 's2-002: its transcript has "_"' train t \
     --units characters
 
+# ---- Speakers --------------------------------------------------------------------------
+again
+expect "a training" 0 "2 of 2 steps" train resumed
+sed -i 's/ s1$/ s0/' data/train/utt2spk
+expect "other speakers are other data" 3 "the checkpoint has data = " train resumed \
+    --resume
+
 # ---- Rates -----------------------------------------------------------------------------
 again
 tool sound data/train/s0-000.wav AB 1 8000

@@ -272,6 +272,35 @@ static void speakers_are_normalised(void **state) {
     shoal_corpus_close(corpus);
 }
 
+static uint64_t print_with(const char *speakers) {
+    const shoal_corpus_options options = options_of();
+    if (speakers)
+        write_text("utt2spk", speakers);
+    else
+        unlink(inside("utt2spk"));
+    shoal_corpus *corpus = open_good(&options);
+    const uint64_t print = shoal_corpus_describe(corpus).fingerprint;
+    shoal_corpus_close(corpus);
+    return print;
+}
+
+/* Normalisation and joins follow the speakers: other ones are other data. */
+static void fingerprints_have_the_speakers(void **state) {
+    write_text("wav.scp", "x-a a.wav\nx-b b.wav\ny-c c.wav\n");
+    write_text("text", "x-a ONE TWO\nx-b TWO\ny-c THREE ONE ONE");
+    const uint64_t prints[] = {print_with("x-a x\nx-b x\ny-c y\n"),
+                               print_with("x-a x\nx-b y\ny-c y\n"),
+                               print_with("x-a y\nx-b y\ny-c x\n"),
+                               print_with("x-a z\nx-b z\ny-c z\n"), print_with(NULL)};
+    for (int64_t i = 0; i < COUNT_OF(prints); i++)
+        for (int64_t k = 0; k < i; k++)
+            assert_true(prints[i] != prints[k]);
+    assert_true(print_with("x-a x\nx-b x\ny-c y\n") == prints[0]);
+    /* as it was when ids alone were in it, where they begin with the speaker */
+    assert_true(prints[0] == UINT64_C(0xbd5b77926154e208));
+    write_lists();
+}
+
 static void segments_are_cut(void **state) {
     shoal_corpus_options options = options_of();
     write_text("segments", "s1 a 0 0.5\ns2 a 0.5 1.0\ns3 c 0.1 0.4\n");
@@ -633,6 +662,7 @@ int main(void) {
         cmocka_unit_test(banks_have_corners),
         cmocka_unit_test(a_folder_is_read),
         cmocka_unit_test(speakers_are_normalised),
+        cmocka_unit_test(fingerprints_have_the_speakers),
         cmocka_unit_test(segments_are_cut),
         cmocka_unit_test(characters_are_units),
         cmocka_unit_test(transcripts_are_text),
