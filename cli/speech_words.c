@@ -126,7 +126,8 @@ static bool cut_rows(words_said *said) {
     said->rows = malloc(sizeof *said->rows * lines);
     if (!said->rows)
         return false;
-    for (char *at = said->text, *next; at; at = next) {
+    const size_t mark = strncmp(said->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    for (char *at = said->text + mark, *next; at; at = next) {
         next = strchr(at, '\n');
         if (next)
             *next++ = 0;

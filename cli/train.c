@@ -134,35 +134,34 @@ static const option_row rows[] = {
     HELP_ROW,
     {0}};
 
-const command_help train_help =
-    {"train",
-     "train copy|speech DATA|glue TASK|squad --out DIR [options]",
-     "Trains a transformer encoder.\n\n"
-     "copy: 0w0w with w of L symbols from 1 to 10, a fifth of them masked and never\n"
-     "both copies of one; the masked ones are wanted. Defaults are the paper's: 4\n"
-     "layers, 6 heads of 32, feed-forward 768, sinusoidal positions, R-Adam at 0.0002,\n"
-     "gradients clipped at 10, weight decay 0.01, batches of 32, 5000 steps, the rate\n"
-     "halved on a plateau of the validation loss.\n\n"
-     "speech: a recogniser by CTC, or by lattice-free MMI, whose outputs are of phones:\n"
-     "then the transcripts have words, and the lexicon their phones. DATA has the "
-     "folders train and dev, each as Kaldi\n"
-     "keeps its data: wav.scp, text (or the file of --labels), and where they are there\n"
-     "segments and utt2spk. All recordings are read before the first step. The model\n"
-     "with the best error on dev is kept as " TRAIN_BEST "; shoal eval and shoal\n"
-     "recognise use it.\n\n"
-     "glue, squad: trains a BERT or RoBERTa further, on a task of GLUE (CoLA, SST-2,\n"
-     "MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or to find\n"
-     "answers in contexts. AdamW, a warm-up and a line to 0; dropout as the model's\n"
-     "config.json says, none of the attention's weights. The folder becomes one of\n"
-     "Hugging Face with the weights of the best epoch on dev; shoal eval, shoal answer\n"
-     "and shoal embed use it.\n",
-     rows,
-     "Validation is on fresh data every validate_every steps. The log has one JSON\n"
-     "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
-     "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
-     "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
-     "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
-     "copy|speech|glue|squad DIR"};
+const command_help train_help = {
+    "train",
+    "train copy|speech DATA|glue TASK|squad --out DIR [options]",
+    "Trains a transformer encoder.\n\n"
+    "copy: 0w0w with w of L symbols from 1 to 10, a fifth of them masked and never\n"
+    "both copies of one; the masked ones are wanted. Defaults are the paper's: 4\n"
+    "layers, 6 heads of 32, feed-forward 768, sinusoidal positions, R-Adam at 0.0002,\n"
+    "gradients clipped at 10, weight decay 0.01, batches of 32, 5000 steps, the rate\n"
+    "halved on a plateau of the validation loss.\n\n"
+    "speech: a recogniser by CTC, or by lattice-free MMI, whose outputs are of phones:\n"
+    "then the transcripts have words, and the lexicon their phones. DATA has the\n"
+    "folders train and dev, each as Kaldi keeps its data: wav.scp, text (or the file of\n"
+    "--labels), and where they are there segments and utt2spk. All recordings are read\n"
+    "before the first step. The model with the best error on dev is kept as\n" TRAIN_BEST
+    "; shoal eval and shoal recognise use it.\n\n"
+    "glue, squad: trains a BERT or RoBERTa further, on a task of GLUE (CoLA, SST-2,\n"
+    "MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or to find\n"
+    "answers in contexts. AdamW, a warm-up and a line to 0; dropout as the model's\n"
+    "config.json says, none of the attention's weights. The folder becomes one of\n"
+    "Hugging Face with the weights of the best epoch on dev; shoal eval, shoal answer\n"
+    "and shoal embed use it.\n",
+    rows,
+    "Validation is on fresh data every validate_every steps. The log has one JSON\n"
+    "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
+    "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
+    "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
+    "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
+    "copy|speech|glue|squad DIR"};
 
 /* ---- Results --------------------------------------------------------------------- */
 
@@ -422,6 +421,10 @@ int train_command(int count, char **arguments) {
                             .settings = {.command = "train"},
                             .save_seconds = DEFAULT_SAVE};
     int code = -1;
+    train_config config;
+    train_reason reason;
+    if (count > 1 && train_defaults(arguments[1], &config, &reason))
+        job.settings.task = arguments[1];
     for (int pass = 0; pass < 2 && code < 0; pass++) {
         job.files = pass == 0;
         code = take_options(&train_help, count, arguments, &job);

@@ -124,6 +124,7 @@ json_t *train_config_json(const train_config *config);
    the checkpoint's value when a run is resumed. */
 typedef struct {
     const char *command; /* for complaints */
+    const char *task;    /* that, too; NULL: it is not known yet */
     const char *file;    /* what is being read; NULL: the command line */
     int count;
     struct {

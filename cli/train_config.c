@@ -495,9 +495,13 @@ static int refuse_field(const train_settings *settings, const char *name) {
     const char *near = closest_name(name, &rows[0].name, ROWS, sizeof *rows);
     return complain(settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
                     near ? "%s%sthere is no field \"%s\"; did you mean %s?"
-                         : "%s%sthere is no field \"%s\"; %s --print-config shows all",
+                         : "%s%sthere is no field \"%s\"; shoal train %s --print-config "
+                           "shows all",
                     settings->file ? settings->file : "", settings->file ? ": " : "",
-                    name, near ? near : "shoal train copy");
+                    name,
+                    near             ? near
+                    : settings->task ? settings->task
+                                     : "TASK");
 }
 
 int settings_add(train_settings *settings, const char *name, const char *text) {

@@ -435,8 +435,9 @@ shoal_status trainer_take_weights(trainer *self, const char *path) {
     const char *note = self->task->note ? shoal_checkpoint_note(file, self->task->key)
                                         : NULL;
     if (self->task->note && (!note || strcmp(note, self->task->note(self)) != 0))
-        status = trainer_refuse(self, SHOAL_BAD_FILE, "%s: it was trained with others %s",
-                                path, self->task->key);
+        status = trainer_refuse(self, SHOAL_BAD_FILE,
+                                "%s: its %s are not those of this training", path,
+                                self->task->key);
     else
         status = trainer_keep_message(self, train_load_weights(file, self->model));
     shoal_checkpoint_close(file);

@@ -284,20 +284,21 @@ audio_information sh_audio_describe(const audio_file *f) {
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-/* The mean of the channels; false when a sample is not finite or far too large. */
-static bool mix(const float *frames, int64_t count, int channels, float *mono) {
+/* The mean of the channels, up to the first sample that is not finite or far too large;
+   returns how many frames that is. */
+static int64_t mix(const float *frames, int64_t count, int channels, float *mono) {
     const float largest = 1e9f;
     for (int64_t i = 0; i < count; i++) {
         double sum = 0.0;
         for (int c = 0; c < channels; c++) {
             float sample = frames[i * channels + c];
             if (!(fabsf(sample) <= largest))
-                return false;
+                return i;
             sum += (double)sample;
         }
         mono[i] = (float)(sum / channels);
     }
-    return true;
+    return count;
 }
 
 static bool is_mp3(const SF_INFO *information) {
@@ -343,12 +344,13 @@ static shoal_status read_block(audio_file *f) {
     else
         read_frames(f);
     bool at_end = f->mono_count == 0;
-    if (!mix(f->frames, f->mono_count, channels, f->mono)) {
+    const int64_t good = mix(f->frames, f->mono_count, channels, f->mono);
+    if (good < f->mono_count) {
         f->mono_count = 0;
         f->file_ended = true;
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: has samples that are no numbers, after %.2f seconds", f->path,
-                       (double)f->frames_read / f->information.samplerate);
+                       (double)(f->frames_read + good) / f->information.samplerate);
     }
     f->frames_read += f->mono_count;
     return at_end ? at_file_end(f) : SHOAL_OK;

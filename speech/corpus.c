@@ -137,12 +137,15 @@ static shoal_status read_list(shoal_context *context, const char *folder,
     const shoal_status status = read_text(context, file->name, &file->text);
     if (status != SHOAL_OK)
         return status;
-    const int64_t most = cut_rows(file->text, NULL);
+    char *text = file->text;
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of UTF-8 */
+        text += 3;
+    const int64_t most = cut_rows(text, NULL);
     file->rows = calloc((size_t)most + 1, sizeof *file->rows);
     *sorted = calloc((size_t)most + 1, sizeof **sorted);
     if (!file->rows || !*sorted)
         return no_memory(context);
-    file->count = cut_rows(file->text, file->rows);
+    file->count = cut_rows(text, file->rows);
     memcpy(*sorted, file->rows, sizeof **sorted * (size_t)file->count);
     qsort(*sorted, (size_t)file->count, sizeof **sorted, compare_rows);
     for (int64_t i = 1; i < file->count; i++)
@@ -214,10 +217,11 @@ static shoal_status take_segment(shoal_corpus *corpus, const corpus_lists *lists
         *numbers++ = 0;
     made->begin = strtod(numbers, &after);
     made->end = after == numbers ? -1 : strtod(after, &numbers);
-    if (after == numbers || *numbers || !(made->begin >= 0) || !(made->end > made->begin))
+    if (after == numbers || *numbers || !(made->begin >= 0) ||
+        (made->end != -1 && !(made->end > made->begin)))
         return sh_fail(corpus->context, SHOAL_BAD_FILE,
                        "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= BEGIN "
-                       "< END in seconds",
+                       "< END in seconds, or END -1 for the recording's end",
                        list->name, (long long)row->line);
     const list_row *found = find(lists, WAV_SCP, recording);
     made->recording = found ? found->index : -1;

@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     const char *id, *speaker;
     int64_t recording;
-    double begin, end; /* seconds; end < 0: to the end of the recording */
+    double begin, end; /* seconds; end -1: to the end of the recording */
     char *reason;      /* why it cannot be used; NULL: it can */
     int64_t speaker_index, label_count, first_label;
     int64_t first_frame, frames;

@@ -238,14 +238,19 @@ static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const soun
                    int64_t *begin) {
     const double rate = corpus->info.rate /
                         (corpus->options.speed > 0 ? corpus->options.speed : 1);
-    const bool whole = one->end < 0;
-    const double last = whole ? (double)s->count : one->end * rate;
-    *begin = whole ? 0 : (int64_t)(one->begin * rate + 0.5);
+    const double first = one->begin * rate;
+    const double last = one->end < 0 ? (double)s->count : one->end * rate;
     if (last > (double)s->count + rate / 10) {
         sh_corpus_refuse(one, "ends at %.2f s, but its recording has %.2f s", one->end,
                          (double)s->count / rate);
         return 0;
     }
+    if (first > (double)s->count) {
+        sh_corpus_refuse(one, "begins at %.2f s, but its recording has %.2f s",
+                         one->begin, (double)s->count / rate);
+        return 0;
+    }
+    *begin = (int64_t)(first + 0.5);
     const int64_t end = min(s->count, (int64_t)(last + 0.5));
     const int64_t count = end - *begin;
     if (shoal_fbank_frames(&corpus->options.fbank, count) > 0)

@@ -167,7 +167,9 @@ expect "tuned" 0 '"tuned_on": "data/dev"' shoal eval good --data data/test $word
     --tune data/dev --attention full,clustered-3
 check "words are heard" json 'd["kinds"][0]["words"]["error_rate"] < 30 and
     d["words"]["missing"] == 0 and len(d["kinds"]) == 2'
-cp -r data/test said && sed -i 1d said/text
+cp -r data/test said && sed -i '1s/^/\xef\xbb\xbf/' said/text
+expect "a mark before what was said" 0 "full" shoal eval good --data said $words
+sed -i 1d said/text
 expect "what was said is missing" 3 "said/text: has no line of s0-000" shoal eval good \
     --data said $words
 

@@ -86,12 +86,21 @@ sed -i '3s/ / A_B /' data/train/text
 expect "the space's unit is named" 3 's2-002: its transcript has "_"' train t \
     --units characters
 
+# ---- Small things ----------------------------------------------------------------------
+expect "an unknown field" 2 "shoal train speech --print-config shows all" train f \
+    --set zzzzzzzz=1
+report "lines of help" "$(shoal train --help | awk 'length > 96')"
+
 # ---- Speakers --------------------------------------------------------------------------
 again
 expect "a training" 0 "2 of 2 steps" train resumed
 sed -i 's/ s1$/ s0/' data/train/utt2spk
 expect "other speakers are other data" 3 "the checkpoint has data = " train resumed \
     --resume
+again
+sed -i 's/ A/ E/' data/*/text
+expect "weights of other units" 3 "its speech.units are not those of this training" \
+    train from --from resumed
 
 # ---- Rates -----------------------------------------------------------------------------
 again

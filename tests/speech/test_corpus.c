@@ -318,6 +318,17 @@ static void segments_are_cut(void **state) {
     assert_non_null(strstr(refused, "s3: ends at 4.00 s, but its recording has 0.50 s"));
     write_text("segments", "s1 a 0 0.5\ns2 a 1 0.5\n");
     open_bad(&options, "segments: line 2");
+    write_text("segments", "s1 a 0 0.5\ns2 a 0.2 -1\ns3 c 0.6 -1\n");
+    refused[0] = 0;
+    open_bad(&options, "1 of 3 utterances cannot be used");
+    assert_non_null(
+        strstr(refused, "s3: begins at 0.60 s, but its recording has 0.50 s"));
+    options.skip_bad = 1;
+    corpus = open_good(&options); /* -1: to the end */
+    shoal_corpus_utterance(corpus, 1, &one);
+    assert_string_equal(one.id, "s2");
+    assert_int_equal(one.frames, 78);
+    shoal_corpus_close(corpus);
     unlink(inside("segments"));
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
@@ -375,6 +386,25 @@ static void long_units_are_no_units(void **state) {
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).units, 2);
     shoal_corpus_close(corpus);
+}
+
+/* Some editors begin a file of UTF-8 with a mark, which is no part of the first id. */
+static void marks_are_passed_over(void **state) {
+    const shoal_corpus_options options = options_of();
+    write_text("wav.scp", "\xef\xbb\xbf"
+                          "a a.wav\nb b.wav\nc c.wav\n");
+    write_text("text", "\xef\xbb\xbf"
+                       "a ONE\nb TWO\nc ONE\n");
+    write_text("utt2spk", "\xef\xbb\xbf"
+                          "a x\nb y\nc x\n");
+    shoal_corpus *corpus = open_good(&options);
+    shoal_utterance one;
+    shoal_corpus_utterance(corpus, 0, &one);
+    assert_string_equal(one.id, "a");
+    shoal_corpus_close(corpus);
+    write_text("utt2spk", "\xef\xbb\xbf");
+    shoal_corpus_close(open_good(&options));
+    write_lists();
 }
 
 static void units_of_a_model_are_kept(void **state) {
@@ -667,6 +697,7 @@ int main(void) {
         cmocka_unit_test(characters_are_units),
         cmocka_unit_test(transcripts_are_text),
         cmocka_unit_test(long_units_are_no_units),
+        cmocka_unit_test(marks_are_passed_over),
         cmocka_unit_test(units_of_a_model_are_kept),
         cmocka_unit_test(bad_ones_are_named_and_skipped),
         cmocka_unit_test(bad_ones_among_many),
