@@ -40,7 +40,8 @@ const command_help embed_help = {
     "attention. FILE has a text per line; - is standard input.\n",
     rows,
     "Texts are read in blocks, sorted by length and packed without padding: memory does\n"
-    "not grow with the files. The order of the texts is kept; an empty line is a text.\n",
+    "not grow with the files. The order of the texts is kept; an empty line is a text,\n"
+    "but for JSON lines. A byte order mark at the beginning of a file is left out.\n",
     "FILE"};
 
 /* ---- .npy, whose number of rows is known at the end -------------------------------- */
@@ -65,6 +66,13 @@ static int cannot_write(const embed_job *job) {
                     strerror(errno));
 }
 
+static int no_stream(const char *name) {
+    return complain(EXIT_USAGE, "embed",
+                    "%s is no ordinary file, and the number of texts is known at the end "
+                    "only; without -o vectors go to standard output as they come",
+                    name);
+}
+
 static int begin_output(embed_job *job) {
     if (!job->output)
         return EXIT_OK;
@@ -74,10 +82,7 @@ static int begin_output(embed_job *job) {
     if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.temporary[0]) {
         replace_end(&job->to, false);
         job->file = NULL;
-        return complain(EXIT_USAGE, "embed",
-                        "%s is no ordinary file, and the number of texts is known at the "
-                        "end only; without -o vectors go to standard output as they come",
-                        job->output);
+        return no_stream(job->output);
     }
     return write_header(job->file, 0, job->model.size) ? EXIT_OK : cannot_write(job);
 }
@@ -170,6 +175,8 @@ int embed_command(int count, char **arguments) {
     for (int i = 0; i < job.source.files && code == EXIT_OK; i++)
         if (strcmp(job.source.paths[i], "-") != 0)
             code = will_read("embed", job.source.paths[i]);
+    if (code == EXIT_OK && job.output && strcmp(job.output, "-") == 0)
+        code = no_stream("standard output");
     if (code == EXIT_OK && job.output)
         code = will_write("embed", job.output);
     if (code == EXIT_OK)

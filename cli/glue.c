@@ -126,6 +126,16 @@ static bool take_header(tsv_file *f) {
     return true;
 }
 
+static void name_classes(tsv_file *f, const char *label) {
+    char words[80] = "";
+    for (int i = 0; i < 3 && f->task->words[i]; i++)
+        snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s",
+                 i ? ", " : "", f->task->words[i]);
+    snprintf(f->wrong, sizeof f->wrong,
+             "its label is \"%.40s\"; it should be %s%sa class from 0 to %d", label,
+             words, words[0] ? " or " : "", f->task->classes - 1);
+}
+
 static bool take_label(tsv_file *f, const char *text, float *label) {
     char *rest;
     const double value = strtod(text, &rest);
@@ -140,10 +150,11 @@ static bool take_label(tsv_file *f, const char *text, float *label) {
         (classes == 1 ? value >= 0 && value <= 5
                       : value >= 0 && value < classes && value == floor(value)))
         return true;
-    snprintf(f->wrong, sizeof f->wrong,
-             classes == 1 ? "its score is \"%.40s\"; it should be a number from 0 to 5"
-                          : "its label is \"%.40s\"; it should be a class from 0 to %d",
-             text, classes - 1);
+    if (classes == 1)
+        snprintf(f->wrong, sizeof f->wrong,
+                 "its score is \"%.40s\"; it should be a number from 0 to 5", text);
+    else
+        name_classes(f, text);
     return false;
 }
 

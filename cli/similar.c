@@ -15,7 +15,7 @@ enum { MOST_FOUND = 10000 };
 /* A text that may be among the nearest. */
 typedef struct {
     double score;
-    int64_t number; /* from 1 */
+    int64_t line;
     char *text;
 } found_text;
 
@@ -68,7 +68,7 @@ static double cosine(int64_t size, const float *a, const float *b) {
 }
 
 /* Among equals the earlier text is the nearer. */
-static int keep(similar_job *job, double score, int64_t number, const char *text) {
+static int keep(similar_job *job, double score, int64_t line, const char *text) {
     int64_t at = job->count;
     while (at > 0 && score > job->found[at - 1].score)
         at--;
@@ -81,7 +81,7 @@ static int keep(similar_job *job, double score, int64_t number, const char *text
         free(job->found[--job->count].text);
     memmove(&job->found[at + 1], &job->found[at],
             (size_t)(job->count - at) * sizeof *job->found);
-    job->found[at] = (found_text){score, number, copy};
+    job->found[at] = (found_text){score, line, copy};
     job->count++;
     return EXIT_OK;
 }
@@ -94,7 +94,7 @@ static int look_in_block(similar_job *job) {
         code = keep(job,
                     cosine(job->model.size, job->question,
                            job->vectors + i * job->model.size),
-                    source->first + i + 1, source->texts[i] + prefix);
+                    source->places[i].line, source->texts[i] + prefix);
     return code;
 }
 
@@ -125,16 +125,33 @@ static int embed_question(similar_job *job, const char *text) {
                : complain_status(status, EXIT_BAD_INPUT, "similar", job->model.context);
 }
 
+/* Controls are spelled: they would break the line, or talk to the terminal. */
+static void print_line(const found_text *one) {
+    printf("%.4f\t%" PRId64 "\t", one->score, one->line);
+    for (const char *at = one->text; *at; at++) {
+        const unsigned char c = (unsigned char)*at, next = (unsigned char)at[1];
+        const bool pair = c == 0xc2 && next >= 0x80 && next < 0xa0; /* U+0080 and on */
+        if (c == '\n' || c == '\t')
+            printf("\\%c", c == '\n' ? 'n' : 't');
+        else if (c < ' ' || c == 0x7f || pair)
+            printf("\\x%02x", pair ? next : c);
+        else
+            putchar(c);
+        at += pair;
+    }
+    putchar('\n');
+}
+
 static int print_found(const similar_job *job, const char *question) {
     json_t *list = job->json ? json_array() : NULL;
     for (int64_t i = 0; i < job->count; i++) {
         const found_text *one = &job->found[i];
         if (job->json)
             json_array_append_new(list, json_pack("{s:f, s:I, s:o}", "score", one->score,
-                                                  "line", (json_int_t)one->number, "text",
+                                                  "line", (json_int_t)one->line, "text",
                                                   json_text(one->text)));
         else
-            printf("%.4f\t%" PRId64 "\t%s\n", one->score, one->number, one->text);
+            print_line(one);
     }
     return job->json ? print_json(json_pack("{s:o, s:o}", "question", json_text(question),
                                             "nearest", list))

@@ -11,6 +11,12 @@
 
 /* ---- Texts ------------------------------------------------------------------------ */
 
+/* Where a text is: which file, and the line in it. */
+typedef struct {
+    int file;
+    int64_t line;
+} text_place;
+
 typedef struct {
     const char *command;
     char **paths; /* [files]; "-" is standard input */
@@ -32,6 +38,7 @@ typedef struct {
     int64_t count;      /* texts of the block; 0: there are no more */
     const char **texts; /* [count] */
     int64_t *sizes;     /* [count] */
+    text_place *places; /* [count] */
 } text_source;
 
 enum { TEXT_BLOCK = 2048 };

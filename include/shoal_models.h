@@ -498,7 +498,8 @@ typedef struct {
     const char *attention; /* a kind; NULL: full */
     int64_t rows; /* tokens that are worked on at once; 0: 2048 (stretched: 4096), or one
                      window if that is more. A stretched text has no more than these */
-    int64_t window;     /* tokens, special ones included; 0: the model's positions */
+    int64_t window;     /* tokens, special ones included; 0: the model's positions;
+                           stretched texts have none, and no stride */
     int64_t stride;     /* tokens from one window to the next; 0: half a window */
     int32_t long_texts; /* a shoal_long_texts */
     int32_t pooling;    /* a shoal_text_pooling */

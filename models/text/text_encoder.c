@@ -81,13 +81,17 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
         return sh_fail(e->context, SHOAL_INVALID,
                        "a window of %lld tokens: this model has %lld positions",
                        (long long)o->window, (long long)positions);
+    const bool stretch = o->long_texts == SHOAL_LONG_STRETCH;
     const int64_t window = o->window ? o->window : positions;
+    if (stretch && (o->window || o->stride))
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "stretched texts have no window and no stride; they may have as "
+                       "many tokens as are worked on at once (rows)");
     if (o->stride > window)
         return sh_fail(e->context, SHOAL_INVALID,
                        "a stride of %lld tokens would leave out some between windows of "
                        "%lld",
                        (long long)o->stride, (long long)window);
-    const bool stretch = o->long_texts == SHOAL_LONG_STRETCH;
     e->info.window = window;
     const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
     e->info.rows = o->rows && stretch ? o->rows : max(o->rows ? o->rows : usual, window);

@@ -24,6 +24,8 @@ def near(a, b):
 # same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B one after the other
 def same(array, text): near(npy(array), lines(text))
 def both(array, first, second): near(npy(array), npy(first) + npy(second))
+def differ(a, b): assert max(abs(x - y) for p, q in zip(npy(a), npy(b))
+                             for x, y in zip(p, q)) > 1e-3
 def shape(array, rows): assert len(npy(array)) == int(rows), len(npy(array))
 def unit(array):
     for row in npy(array): assert abs(sum(x * x for x in row) - 1) < 1e-5
@@ -62,14 +64,40 @@ check "are a text each" tool shape w.npy 2
 : >empty
 check "no texts" run embed empty -o e.npy
 check "no vectors" tool shape e.npy 0
+sed 's/^/query: /' texts >prefixed
 check "a text before each" run embed texts --prefix "query: " -o p.npy
+check "with it in the file" run embed prefixed -o q.npy
+check "gives the same" cmp p.npy q.npy
+check "another than without" tool differ p.npy all.npy
+check "before an empty file too" run embed empty --whole --prefix "query: " -o p.npy
+printf 'query: ' >alone
+check "as its only text" run embed alone --whole -o q.npy
+check "is the same" cmp p.npy q.npy
+printf '\xef\xbb\xbf' | cat - texts >marked
+check "a byte order mark" run embed marked -m "$models/roberta" -o m.npy
+check "or none" run embed texts -m "$models/roberta" -o r.npy
+check "is no part of the text" cmp m.npy r.npy
+check "of a whole file neither" run embed marked -m "$models/roberta" --whole -o m.npy
+check "as without" run embed texts -m "$models/roberta" --whole -o r.npy
+check "the same" cmp m.npy r.npy
+(printf '\xef\xbb\xbf'; head -2 json; printf '\n \t\r\n'; tail -2 json) >marked
+check "JSON lines with a mark and blank lines" run embed marked --field t -o m.npy
+check "are the same" cmp m.npy j.npy
+check "in which lines are counted" run similar "a b c" --in marked --field t --json
+check "as they are in the file" json 'd["nearest"][0]["line"] == 5'
 
 expect "the nearest is the text itself" 0 "1.0000	3	a b c" \
     shoal similar "a b c" --in texts -n 1
 check "no other" [ "$(wc -l <out)" = 1 ]
-expect "no JSON" 3 "line 1: is not a JSON object" shoal similar a --in texts --field t
+expect "no JSON" 3 "line 1: is not a JSON object: '[' or '{' expected near 'A" \
+    shoal similar a --in texts --field t
 check "nearest of JSON" run similar "a b c" --in json --field t --json
 check "its line" json 'd["nearest"][0]["line"] == 3'
+
+printf '{"t": "a b\\tc\\n\\u001b[31m\\u009b \\u00e9"}\n' >controls
+expect "controls are spelled" 0 'a b\tc\n\x1b[31m\x9b é' shoal similar "a b c" \
+    --in controls --field t
+check "in one line" [ "$(wc -l <out)" = 1 ]
 
 expect "no file" 2 "no file was given" shoal embed
 expect "no model" 2 "no model" env -u SHOAL_MODEL "$program" embed texts
@@ -79,12 +107,33 @@ expect "no such kind" 2 "nonsense" shoal embed texts -a nonsense -o no.npy
 expect "a kind with shared keys" 2 "keys of its own" shoal embed texts -a lsh-1 -o no.npy
 expect "too large a window" 2 "64 positions" shoal embed texts --window 65 -o no.npy
 expect "a stride with gaps" 2 "stride" shoal embed texts --window 9 --stride 10 -o no.npy
-expect "too long to stretch" 3 "rows that are worked on" \
-    shoal embed long --long stretch --rows 100 -o no.npy
-printf 'a\n\377\n' >bytes
-expect "no UTF-8" 3 "text 2: the text is not UTF-8" shoal embed bytes -o no.npy
-printf '{"t": 7}\n' >number
-expect "a field without text" 3 "line 1: has no text in the field t" \
+expect "too long to stretch" 3 "long: line 1: it has 3002 tokens, more than the" \
+    shoal embed texts long --long stretch --rows 100 -o no.npy
+expect "no windows to stretch" 2 "stretched texts have no window" \
+    shoal embed long --long stretch --window 32 -o no.npy
+expect "no stride to stretch" 2 "stretched texts have no window" \
+    shoal embed long --long stretch --stride 9 -o no.npy
+expect "a stream for .npy" 2 "without -o vectors go to standard output" \
+    shoal embed texts -o -
+check "makes no file of that name" absent ./-
+printf 'a\nbc\377\n' >bytes
+expect "no UTF-8" 3 "bytes: line 2: is not UTF-8: byte 3 cannot be read" \
+    shoal embed texts bytes --prefix "query: " -o no.npy
+for bad in '\300\200' '\355\240\200' '\364\220\200\200' '\342\202' '\200'; do
+    printf "x$bad" >bytes
+    expect "no UTF-8: $bad" 3 "bytes: is not UTF-8: byte 2 cannot be read" \
+        shoal embed bytes --whole -o no.npy
+done
+printf '\302\200 \337\277 \340\240\200 \355\237\277 \364\217\277\277' >bytes
+check "UTF-8 of all lengths" run embed bytes -o yes.npy
+for bad in '"t": "a' '{"t": "\u0000"}' '7'; do
+    echo "$bad" >number
+    expect "no object: $bad" 3 "number: line 1: is not a JSON object" \
+        shoal embed number --field t -o no.npy
+done
+check "an array at most" says "'[' or '{' expected near '7'"
+printf '\n{"t": 7}\n' >number
+expect "a field without text" 3 "line 2: has no text in the field t" \
     shoal embed number --field t -o no.npy
 head -c 20000000 /dev/zero | tr '\0' 'a' >huge
 expect "a huge line" 3 "longer than 16 MiB" shoal embed huge -o no.npy

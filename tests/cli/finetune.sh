@@ -107,6 +107,8 @@ bad() { # NAME WORDS ROW: the fourth line of train.tsv is refused by its number
 }
 bad "three columns" "it has 3 columns; it should have 4" 'a\tb\t1'
 bad "another class" 'its label is "2"' 'a\tb\t2\t3'
+words='it should be entailment, not_entailment or a class from 0 to 1'
+bad "another word" 'its label is "x"; '"$words" 'a\tb\tx\t3'
 bad "no class" 'its label is ""' 'a\tb\t\t3'
 bad "no UTF-8" "the text is not UTF-8" 'a\xff\tb\t1\t3'
 cp -r glue wrong

@@ -323,6 +323,7 @@ static void wrong_options(void **state) {
         {{.attention = "lsh-1"}, "keys of its own"},
         {{.window = 65}, "64 positions"},
         {{.window = 8, .stride = 9}, "stride"},
+        {{.window = 8, .long_texts = SHOAL_LONG_STRETCH}, "no window"},
         {{.rows = -1}, "option"},
         {{.pooling = 9}, "option"},
     };
