@@ -427,10 +427,11 @@ SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
 
 /* ---- Text: tokens ------------------------------------------------------------------ */
 
-/* The tokenizer of a Hugging Face folder: WordPiece as BERT has it, or byte-level BPE as
-   RoBERTa and ModernBERT have it, out of tokenizer.json, or vocab.txt, or vocab.json and
-   merges.txt. Ids are those of the `tokenizers` package. What the file says about
-   truncation and padding is not looked at: limits are each call's. */
+/* The tokenizer of a Hugging Face folder: WordPiece as BERT has it, byte-level BPE as
+   RoBERTa and ModernBERT have it, Unigram as XLM-R has it, out of tokenizer.json; the
+   first two also out of vocab.txt, or vocab.json and merges.txt. Ids are those of the
+   `tokenizers` package. What the file says about truncation and padding is not looked at:
+   limits are each call's. */
 typedef struct shoal_tokenizer shoal_tokenizer;
 
 SHOAL_API shoal_status shoal_tokenizer_open(shoal_context *context, const char *folder,

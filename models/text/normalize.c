@@ -83,9 +83,11 @@ static void push(letter_list *to, uint32_t code, const letter *from) {
     to->at[to->count++] = (letter){code, from->begin, from->end};
 }
 
-static void push_decomposed(letter_list *to, uint32_t code, const letter *from) {
+static void push_decomposed(const character_rules *rules, letter_list *to, uint32_t code,
+                            const letter *from) {
     uint32_t parts[DECOMPOSED_MOST];
-    const int count = sh_char_decompose(code, parts);
+    const int count = (rules->compatible ? sh_char_decompose_compatible
+                                         : sh_char_decompose)(code, parts);
     for (int i = 0; i < count; i++)
         push(to, parts[i], from);
 }
@@ -98,7 +100,8 @@ static void push_lower(letter_list *to, uint32_t code, const letter *from) {
 }
 
 /* All that is done to a letter alone; there is room. */
-static void push_normal(const normalizer *rules, letter_list *to, const letter *from) {
+static void push_normal(const character_rules *rules, letter_list *to,
+                        const letter *from) {
     uint32_t code = from->code;
     if (rules->clean && sh_char_is_control(code))
         return;
@@ -107,8 +110,8 @@ static void push_normal(const normalizer *rules, letter_list *to, const letter *
     const bool apart = rules->ideographs && sh_char_is_ideograph(code);
     if (apart)
         push(to, ' ', from);
-    if (rules->strip_accents || rules->compose)
-        push_decomposed(to, code, from);
+    if (rules->strip_accents || rules->decompose)
+        push_decomposed(rules, to, code, from);
     else if (rules->lower)
         push_lower(to, code, from);
     else
@@ -119,7 +122,7 @@ static void push_normal(const normalizer *rules, letter_list *to, const letter *
 
 /* Drops the marks of decomposed letters from `first` on. What is left is one small letter
    for each capital: the one that has two is decomposed by now. */
-static void strip_marks(const normalizer *rules, letter_list *list, int64_t first) {
+static void strip_marks(const character_rules *rules, letter_list *list, int64_t first) {
     uint32_t lower[LOWER_MOST];
     int64_t kept = first;
     for (int64_t i = first; i < list->count; i++) {
@@ -133,8 +136,8 @@ static void strip_marks(const normalizer *rules, letter_list *list, int64_t firs
     list->count = kept;
 }
 
-bool sh_normalize(shoal_context *context, const normalizer *rules, const letter *from,
-                  int64_t count, letter_list *to) {
+bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
+                             const letter *from, int64_t count, letter_list *to) {
     enum { MOST_FROM_ONE = DECOMPOSED_MOST + 2, PIECE = 64 };
     const int64_t first = to->count;
     for (int64_t i = 0; i < count; i++) {
@@ -142,13 +145,13 @@ bool sh_normalize(shoal_context *context, const normalizer *rules, const letter 
             return false;
         push_normal(rules, to, &from[i]);
     }
-    if (!rules->strip_accents && !rules->compose)
+    if (!rules->strip_accents && !rules->decompose)
         return true;
     if (!order_all_marks(context, to, first))
         return false;
     if (rules->compose)
         compose(to, first);
-    else
+    if (rules->strip_accents)
         strip_marks(rules, to, first);
     return true;
 }

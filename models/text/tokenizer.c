@@ -32,12 +32,15 @@ void shoal_tokenizer_close(shoal_tokenizer *t) {
     shoal_context *context = t->context;
     sh_vocabulary_destroy(context, &t->words);
     sh_merges_destroy(context, &t->merges);
+    sh_trie_destroy(context, &t->pieces);
+    sh_normalizer_destroy(context, &t->normal_form);
     void *const blocks[] = {t->added,     t->added_letters.at,
                             t->raw.at,    t->normal.at,
                             t->spaced.at, t->first.at,
                             t->second.at, t->word,
                             t->symbols,   t->heap,
-                            t->out,       t->spans};
+                            t->out,       t->spans,
+                            t->scores,    t->ends};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         sh_release(context, blocks[i]);
     sh_release(context, t);
@@ -377,6 +380,8 @@ static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
                      token_list *to) {
     if (t->model == MODEL_WORDPIECE)
         return bert_words(t, letters, count, to);
+    if (t->model == MODEL_UNIGRAM)
+        return sh_unigram_words(t, letters, count, to);
     return (t->prefix_space && letters[0].code != ' '
                 ? spaced_words
                 : byte_words)(t, letters, count, to);
@@ -386,7 +391,7 @@ static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
 static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t count,
                              token_list *to) {
     t->normal.count = 0;
-    if (!sh_normalize(t->context, &t->rules, letters, count, &t->normal))
+    if (!sh_normalize(t->context, &t->normal_form, letters, count, &t->normal))
         return false;
     return cut_added(t, true, t->normal.at, t->normal.count, words_of, to);
 }

@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "base/memory.h"
+#include "models/text/charsmap.h"
 #include "models/text/unicode.h"
 #include "models/text/vocabulary.h"
 #include "shoal_models.h"
@@ -62,12 +63,44 @@ typedef struct {
     bool ideographs;    /* put spaces around them */
     bool strip_accents; /* decompose and drop the marks */
     bool lower;
-    bool compose; /* NFC; not with the others */
+    /* Not with the others: NFD; with `compose` NFC; with `compatible` NFKD or NFKC. */
+    bool decompose, compose, compatible;
+} character_rules;
+
+/* Appends `count` letters to `to`, each by the rules. False: out of memory. */
+bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
+                             const letter *from, int64_t count, letter_list *to);
+
+/* ---- Steps of normalisation (normal_steps.c) -------------------------------------- */
+
+typedef enum { STEP_CHARACTERS, STEP_CHARSMAP, STEP_STRIP, STEP_REPLACE } step_kind;
+
+typedef struct {
+    step_kind kind;
+    character_rules rules;
+    charsmap map;
+    bool left, right; /* where white space is stripped */
+    /* What is replaced: the pattern; or, where `least` is not 0, each run of at least so
+       many of its only letter. */
+    letter_list pattern, content;
+    int64_t least;
+} normal_step;
+
+enum { STEPS_MOST = 16 };
+
+typedef struct {
+    int count;
+    normal_step steps[STEPS_MOST];
+    letter_list between[2]; /* what a step hands to the next */
 } normalizer;
 
-/* Appends `count` letters to `to`, normalised. False: out of memory. */
-bool sh_normalize(shoal_context *context, const normalizer *rules, const letter *from,
+/* Appends `count` letters to `to`, through every step. False: out of memory. */
+bool sh_normalize(shoal_context *context, normalizer *n, const letter *from,
                   int64_t count, letter_list *to);
+void sh_normalizer_destroy(shoal_context *context, normalizer *n);
+
+/* Appends the letters of a text in UTF-8, with no places. False: out of memory. */
+bool sh_letters_of(shoal_context *context, const char *text, letter_list *to);
 
 /* ---- The tokenizer ---------------------------------------------------------------- */
 
@@ -102,12 +135,24 @@ typedef struct {
     int32_t rank, at, id;
 } waiting_merge;
 
-typedef enum { MODEL_WORDPIECE, MODEL_BYTE_PAIRS } token_model;
+/* Where a piece of a word may end while Unigram looks for the best pieces: the best way
+   there, and the way onwards once it is known. */
+typedef struct {
+    double score;
+    int32_t id;             /* of the piece that ends here */
+    uint32_t from, onwards; /* letters: where it begins; where the next one ends */
+    uint32_t byte;          /* of the word */
+} piece_end;
+
+typedef enum { MODEL_WORDPIECE, MODEL_BYTE_PAIRS, MODEL_UNIGRAM } token_model;
+
+/* Which texts get a mark in front that have none. */
+typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend_scheme;
 
 struct shoal_tokenizer {
     shoal_context *context;
     token_model model;
-    normalizer rules;
+    normalizer normal_form;
     vocabulary words;
     int32_t largest_id;
     int32_t unknown; /* -1: what is unknown is left out */
@@ -119,6 +164,15 @@ struct shoal_tokenizer {
     bool prefix_space, split_words, join_unknown;
     merge_table merges;
     int32_t byte_ids[256]; /* -1: not in the vocabulary */
+    /* Unigram */
+    bool split_white;   /* words end at white space, which is dropped */
+    uint32_t mark;      /* in place of each space; 0: spaces stay */
+    bool split_marks;   /* a word begins at each mark */
+    bool byte_fallback; /* unknown letters become their bytes */
+    prepend_scheme prepend;
+    piece_trie pieces;
+    double *scores; /* [words.count], by id */
+    double unknown_score;
 
     added_token *added; /* [added_count], longest first */
     int64_t added_count;
@@ -133,6 +187,8 @@ struct shoal_tokenizer {
     int64_t word_room;
     symbol *symbols;
     int64_t symbol_room;
+    piece_end *ends;
+    int64_t end_room;
     waiting_merge *heap;
     int64_t heap_count, heap_room;
     int32_t *out; /* ids, types and texts */
@@ -140,6 +196,11 @@ struct shoal_tokenizer {
     int64_t *spans;
     int64_t span_room;
 };
+
+/* A piece of normalised text without added tokens, by Unigram (unigram.c). False: out of
+   memory. */
+bool sh_unigram_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                      token_list *to);
 
 /* From the bytes of a tokenizer.json; `label` names it in messages. */
 shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "models/files/files.h"
-#include "models/text/tokenizer.h"
+#include "models/text/tokenizer_reading.h"
 
 enum {
     LARGEST_TOKENIZER = 1 << 27, /* bytes of a file */
@@ -16,47 +16,6 @@ enum {
     LARGEST_LINE = 1 << 16, /* of vocab.txt and merges.txt */
     WORD_LETTERS = 1024     /* that WordPiece looks at */
 };
-
-/* A tokenizer while its file is read. */
-typedef struct {
-    shoal_context *context;
-    const char *label;
-    shoal_tokenizer *to;
-} reading;
-
-static shoal_status refuse(const reading *r, const char *what, const char *name) {
-    return sh_fail(r->context, SHOAL_BAD_FILE, "%s: %s '%s'", r->label, what,
-                   sh_shown(name ? name : "?").text);
-}
-
-static const char *type_of(const json_t *part) {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? type : "";
-}
-
-static bool is_type(const json_t *part, const char *type) {
-    return strcmp(type_of(part), type) == 0;
-}
-
-/* A setting that is true or false, and its value where it is absent or null. */
-static shoal_status read_flag(const reading *r, const json_t *part, const char *key,
-                              bool otherwise, bool *flag) {
-    const json_t *value = json_object_get(part, key);
-    *flag = otherwise;
-    if (!value || json_is_null(value))
-        return SHOAL_OK;
-    if (!json_is_boolean(value))
-        return refuse(r, "true or false should be the value of", key);
-    *flag = json_is_true(value);
-    return SHOAL_OK;
-}
-
-static bool read_id(const json_t *value, int32_t *id) {
-    const json_int_t number = json_integer_value(value);
-    *id = json_is_integer(value) && number >= 0 && number < INT32_MAX ? (int32_t)number
-                                                                      : -1;
-    return *id >= 0;
-}
 
 static shoal_status begin(shoal_context *context, const char *label, reading *r) {
     *r = (reading){context, label, sh_allocate(context, sizeof *r->to)};
@@ -180,17 +139,12 @@ static shoal_status add_content(const reading *r, const char *content,
     letter_list raw = {0};
     if (size == 0 || size > LARGEST_LINE)
         return refuse(r, "an added token is empty or too long:", content);
-    bool good = letters_grow(r->context, &raw, (int64_t)size);
-    for (size_t at = 0; good && at < size;) {
-        uint32_t code = 0;
-        const int bytes = sh_utf8_next(content + at, size - at, &code);
-        raw.at[raw.count++] = (letter){.code = code};
-        at += bytes > 0 ? (size_t)bytes : size;
-    }
     const int64_t before = t->added_letters.count;
-    const normalizer none = {0};
-    good = good && sh_normalize(r->context, added->normalized ? &t->rules : &none, raw.at,
-                                raw.count, &t->added_letters);
+    normalizer none = {0};
+    const bool good = sh_letters_of(r->context, content, &raw) &&
+                      sh_normalize(r->context,
+                                   added->normalized ? &t->normal_form : &none, raw.at,
+                                   raw.count, &t->added_letters);
     sh_release(r->context, raw.at);
     added->length = t->added_letters.count - before;
     return good ? SHOAL_OK : SHOAL_NO_MEMORY;
@@ -392,43 +346,6 @@ static shoal_status read_post(const reading *r, const json_t *post) {
 
 /* ---- tokenizer.json --------------------------------------------------------------- */
 
-static shoal_status read_normalizer(const reading *r, const json_t *part) {
-    normalizer *rules = &r->to->rules;
-    if (!part || json_is_null(part))
-        return SHOAL_OK;
-    if (is_type(part, "NFC")) {
-        rules->compose = true;
-        return SHOAL_OK;
-    }
-    if (!is_type(part, "BertNormalizer"))
-        return refuse(r, "BertNormalizer and NFC are supported, and not the normalizer",
-                      type_of(part));
-    shoal_status status = read_flag(r, part, "clean_text", true, &rules->clean);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "lowercase", true, &rules->lower);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
-    return status;
-}
-
-static shoal_status read_pre(const reading *r, const json_t *part) {
-    const bool pieces = r->to->model == MODEL_WORDPIECE;
-    if (!is_type(part, pieces ? "BertPreTokenizer" : "ByteLevel"))
-        return refuse(r,
-                      pieces
-                          ? "WordPiece is supported with BertPreTokenizer, and not with"
-                          : "BPE is supported with ByteLevel, and not with",
-                      type_of(part));
-    if (pieces)
-        return SHOAL_OK;
-    shoal_status status =
-        read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space);
-    return status == SHOAL_OK ? read_flag(r, part, "use_regex", true, &r->to->split_words)
-                              : status;
-}
-
 static shoal_status make_word(const reading *r) {
     shoal_tokenizer *t = r->to;
     t->word_room = (int64_t)t->prefix_size + UTF8_MOST * t->longest_word;
@@ -486,8 +403,12 @@ static shoal_status read_bpe(const reading *r, const json_t *model) {
 
 static shoal_status read_model(const reading *r, const json_t *model) {
     const bool pieces = is_type(model, "WordPiece");
+    if (is_type(model, "Unigram"))
+        return sh_read_unigram(r, model);
     if (!pieces && !is_type(model, "BPE"))
-        return refuse(r, "WordPiece and byte-level BPE are supported, and not the model",
+        return refuse(r,
+                      "WordPiece, byte-level BPE and Unigram are supported, and not the "
+                      "model",
                       type_of(model));
     r->to->model = pieces ? MODEL_WORDPIECE : MODEL_BYTE_PAIRS;
     shoal_status status = read_words(r, json_object_get(model, "vocab"));
@@ -500,9 +421,9 @@ static shoal_status read_root(const reading *r, const json_t *root) {
     texts_alone(r->to);
     shoal_status status = read_model(r, json_object_get(root, "model"));
     if (status == SHOAL_OK)
-        status = read_normalizer(r, json_object_get(root, "normalizer"));
+        status = sh_read_normalizer(r, json_object_get(root, "normalizer"));
     if (status == SHOAL_OK)
-        status = read_pre(r, json_object_get(root, "pre_tokenizer"));
+        status = sh_read_pre(r, json_object_get(root, "pre_tokenizer"));
     if (status == SHOAL_OK)
         status = read_post(r, json_object_get(root, "post_processor"));
     if (status == SHOAL_OK)
@@ -645,8 +566,9 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
     if (status != SHOAL_OK)
         return status;
     shoal_tokenizer *t = r.to;
-    normalizer *rules = &t->rules;
-    *rules = (normalizer){.clean = true};
+    character_rules *rules = &t->normal_form.steps[0].rules;
+    t->normal_form.count = 1;
+    rules->clean = true;
     t->longest_word = 100;
     t->prefix_size = 2;
     strcpy(t->prefix, "##");
@@ -744,6 +666,23 @@ static shoal_status read_settings(folder_files *f) {
                : SHOAL_OK;
 }
 
+static shoal_status no_tokenizer(folder_files *f) {
+    static const char *const pieces[] = {"sentencepiece.bpe.model", "spiece.model",
+                                         "tokenizer.model"};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        if (there(f, 0, pieces[i]))
+            return sh_fail(f->context, SHOAL_BAD_FILE,
+                           "%s: is SentencePiece's own file, which is not read; convert "
+                           "it to tokenizer.json (transformers: "
+                           "AutoTokenizer.from_pretrained(folder)"
+                           ".save_pretrained(folder))",
+                           f->paths[0]);
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
+                   "vocab.json and merges.txt",
+                   f->folder);
+}
+
 static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
     text_file files[2];
     if (there(f, 0, "tokenizer.json")) {
@@ -763,10 +702,7 @@ static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
                    : status;
     }
     if (!there(f, 0, "vocab.json") || !there(f, 1, "merges.txt"))
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
-                       "vocab.json and merges.txt",
-                       f->folder);
+        return no_tokenizer(f);
     status = map_file(f, 0, &files[0]);
     if (status == SHOAL_OK)
         status = map_file(f, 1, &files[1]);

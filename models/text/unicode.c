@@ -208,20 +208,36 @@ int sh_char_lower(uint32_t code, uint32_t out[LOWER_MOST]) {
 /* Composed since Unicode 13 only. */
 enum { LATE_COMPOSITE = 0x11938 };
 
-int sh_char_decompose(uint32_t code, uint32_t out[DECOMPOSED_MOST]) {
+static int decompose(uint32_t code, utf8proc_option_t how,
+                     uint32_t out[DECOMPOSED_MOST]) {
     utf8proc_int32_t parts[DECOMPOSED_MOST];
     int boundary = 0;
     out[0] = code;
-    if (code < 0xc0 || code == LATE_COMPOSITE)
-        return 1;
     utf8proc_ssize_t count = utf8proc_decompose_char((utf8proc_int32_t)code, parts,
-                                                     DECOMPOSED_MOST, UTF8PROC_DECOMPOSE,
-                                                     &boundary);
+                                                     DECOMPOSED_MOST, how, &boundary);
     if (count < 1 || count > DECOMPOSED_MOST)
         return 1;
     for (int i = 0; i < (int)count; i++)
         out[i] = (uint32_t)parts[i];
     return (int)count;
+}
+
+int sh_char_decompose(uint32_t code, uint32_t out[DECOMPOSED_MOST]) {
+    out[0] = code;
+    return code < 0xc0 || code == LATE_COMPOSITE
+               ? 1
+               : decompose(code, UTF8PROC_DECOMPOSE, out);
+}
+
+int sh_char_decompose_compatible(uint32_t code, uint32_t out[DECOMPOSED_MOST]) {
+    static const range late[] = {{0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},
+                                 {0xab69, 0xab69},   {0x10781, 0x107ba},
+                                 {0x11938, 0x11938}, {0x1e030, 0x1e06d},
+                                 {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+    out[0] = code;
+    return code < 0xa0 || WITHIN(late, code)
+               ? 1
+               : decompose(code, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, out);
 }
 
 int sh_char_combining(uint32_t code) {
@@ -238,4 +254,29 @@ uint32_t sh_char_compose(uint32_t first, uint32_t second) {
     utf8proc_ssize_t count =
         utf8proc_normalize_utf32(both, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     return count == 1 && both[0] != LATE_COMPOSITE ? (uint32_t)both[0] : 0;
+}
+
+/* ---- Clusters ---------------------------------------------------------------------- */
+
+/* An older character of the same class, for those whose class utf8proc does not know. */
+static uint32_t older(uint32_t code) {
+    enum { ACUTE = 0x301, NUMBER_SIGN = 0x600, CONTROL = 1 };
+    static const range marks[] =
+        {{0x897, 0x897},     {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},   {0x10d69, 0x10d6d},
+         {0x10efa, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
+         {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
+         {0x11b60, 0x11b67}, {0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
+         {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
+    if (WITHIN(marks, code))
+        return ACUTE;
+    if (code == 0x113d1)
+        return NUMBER_SIGN; /* both stand in front of what they belong to */
+    if (code == 0x11a3a)
+        return 'a'; /* it did */
+    return code == 0x2065 || (code >= 0xfff0 && code <= 0xfff8) ? CONTROL : code;
+}
+
+bool sh_char_continues(uint32_t before, uint32_t code, int32_t *state) {
+    return !utf8proc_grapheme_break_stateful((utf8proc_int32_t)older(before),
+                                             (utf8proc_int32_t)older(code), state);
 }

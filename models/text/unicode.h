@@ -1,8 +1,8 @@
 /* Characters as the published tokenizers see them. utf8proc knows Unicode; what is here
  * is where the `tokenizers` package differs from it, since a model was trained on the ids
  * that package gives: its classes for BERT are those of Unicode 8, its decompositions of
- * Unicode 9, its letters and numbers for byte-level BPE of Unicode 16, its lower case of
- * Unicode 17. */
+ * Unicode 9, its letters and numbers for byte-level BPE of Unicode 16, its lower case and
+ * clusters of Unicode 17. */
 #ifndef SHOAL_MODELS_TEXT_UNICODE_H
 #define SHOAL_MODELS_TEXT_UNICODE_H
 
@@ -36,10 +36,18 @@ char_class sh_char_class(uint32_t code);
 enum { LOWER_MOST = 2, DECOMPOSED_MOST = 18 };
 int sh_char_lower(uint32_t code, uint32_t out[LOWER_MOST]);
 
-/* Canonical decomposition, and the class that marks are put in order by. */
+/* Decomposition, canonical and compatible, and the class that marks are put in order
+   by. */
 int sh_char_decompose(uint32_t code, uint32_t out[DECOMPOSED_MOST]);
+int sh_char_decompose_compatible(uint32_t code, uint32_t out[DECOMPOSED_MOST]);
 int sh_char_combining(uint32_t code);
 /* The character that two make together, or 0. */
 uint32_t sh_char_compose(uint32_t first, uint32_t second);
+
+/* Whether a reader sees a character as part of the one before it: the rules for grapheme
+   clusters, with the marks of Unicode 17 (its pictographs and conjuncts are utf8proc's:
+   they tell clusters apart that nobody writes). State is 0 at a text's first character,
+   and kept between calls. */
+bool sh_char_continues(uint32_t before, uint32_t code, int32_t *state);
 
 #endif

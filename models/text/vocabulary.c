@@ -123,3 +123,64 @@ const merge *sh_merges_find(const merge_table *merges, int32_t left, int32_t rig
     const merge *slot = merge_slot(merges, left, right);
     return slot->pair == free_slot ? NULL : slot;
 }
+
+/* ---- Pieces ----------------------------------------------------------------------- */
+
+typedef struct {
+    piece_trie *trie;
+    int64_t room;
+} trie_plan;
+
+static void place_trie(void *argument, block_layout *block) {
+    const trie_plan *plan = argument;
+    piece_trie *trie = plan->trie;
+    trie->nodes = sh_reserve(block, plan->room, sizeof *trie->nodes);
+    trie->slots = sh_reserve(block, (int64_t)trie->mask + 1, sizeof *trie->slots);
+}
+
+shoal_status sh_trie_create(shoal_context *context, size_t bytes, piece_trie *made) {
+    const int64_t room = (int64_t)bytes + 1;
+    *made = (piece_trie){.mask = slots_for(room) - 1};
+    made->block = sh_allocate_parts(context, place_trie, &(trie_plan){made, room}, NULL);
+    if (!made->block)
+        return SHOAL_NO_MEMORY;
+    memset(made->slots, 0, (made->mask + 1) * sizeof *made->slots);
+    made->nodes[made->count++] = (trie_node){.id = -1};
+    return SHOAL_OK;
+}
+
+void sh_trie_destroy(shoal_context *context, piece_trie *trie) {
+    sh_release(context, trie->block);
+    *trie = (piece_trie){0};
+}
+
+/* The slot that has the node, or the free one where it would be. */
+static uint32_t *trie_slot(const piece_trie *trie, uint32_t parent, unsigned char byte) {
+    uint64_t mixed = ((uint64_t)parent << 8 | byte) * 0x9e3779b97f4a7c15u;
+    uint64_t slot = (mixed ^ mixed >> 32) & trie->mask;
+    for (; trie->slots[slot]; slot = (slot + 1) & trie->mask) {
+        const trie_node *node = &trie->nodes[trie->slots[slot]];
+        if (node->parent == parent && node->byte == byte)
+            break;
+    }
+    return &trie->slots[slot];
+}
+
+void sh_trie_add(piece_trie *trie, const char *piece, size_t size, int32_t id) {
+    uint32_t node = 0;
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char byte = (unsigned char)piece[i];
+        uint32_t *slot = trie_slot(trie, node, byte);
+        if (!*slot) {
+            *slot = (uint32_t)trie->count;
+            trie->nodes[trie->count++] =
+                (trie_node){.parent = node, .id = -1, .byte = byte};
+        }
+        node = *slot;
+    }
+    trie->nodes[node].id = id;
+}
+
+uint32_t sh_trie_next(const piece_trie *trie, uint32_t node, unsigned char byte) {
+    return *trie_slot(trie, node, byte);
+}

@@ -1,5 +1,6 @@
-/* Two tables of a tokenizer: words and their ids, and the merges of byte pair encoding.
-   Each is one block, made for a number of entries that is known beforehand. */
+/* Three tables of a tokenizer: words and their ids, the merges of byte pair encoding, and
+   the pieces of Unigram by how they begin. Each is made for a number of entries that is
+   known beforehand. */
 #ifndef SHOAL_MODELS_TEXT_VOCABULARY_H
 #define SHOAL_MODELS_TEXT_VOCABULARY_H
 
@@ -46,5 +47,28 @@ void sh_merges_destroy(shoal_context *context, merge_table *merges);
 bool sh_merges_add(merge_table *merges, int32_t left, int32_t right, int32_t id);
 const merge *sh_merges_find(const merge_table *merges, int32_t left,
                             int32_t right); /* NULL: none */
+
+/* A node is a beginning of pieces; node 0 is the empty one. */
+typedef struct {
+    uint32_t parent;
+    int32_t id; /* of the piece that ends here; -1: none */
+    unsigned char byte;
+} trie_node;
+
+typedef struct {
+    int64_t count;
+    trie_node *nodes; /* [count] */
+    uint32_t *slots;  /* [mask + 1]: nodes by parent and byte; 0: none */
+    uint64_t mask;
+    void *block;
+} piece_trie;
+
+/* For pieces of so many bytes in all. */
+shoal_status sh_trie_create(shoal_context *context, size_t bytes, piece_trie *made);
+void sh_trie_destroy(shoal_context *context, piece_trie *trie);
+/* A piece that is there already has the new id. The caller keeps to the room. */
+void sh_trie_add(piece_trie *trie, const char *piece, size_t size, int32_t id);
+/* The node that a byte leads to, or 0. */
+uint32_t sh_trie_next(const piece_trie *trie, uint32_t node, unsigned char byte);
 
 #endif

@@ -8,8 +8,9 @@
 #include "models/text/tokenizer.h"
 
 static void check(shoal_tokenizer *tokenizer) {
-    static const char text[] =
-        "The ab\xcc\x81 [MASK] <s>don't  \xe4\xb8\xad\n12 aaaaaaaa";
+    static const char text[] = "The ab\xcc\x81 [MASK] <s>don't  \xe4\xb8\xad\n12 aaaaaaaa"
+                               "\xef\xac\x81\xcc\x88\xc2\xbd <mask> "
+                               "\xf0\x9f\x98\x80\xe2\x80\x8d\r\n\xe2\x84\xa2";
     shoal_text given = {.text = text,
                         .size = sizeof text - 1,
                         .pair = "b a",

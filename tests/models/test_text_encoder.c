@@ -14,7 +14,7 @@
 #include "support.h"
 
 static shoal_context *context;
-static const char *const names[] = {"bert", "roberta", "modern"};
+static const char *const names[] = {"bert", "roberta", "modern", "xlm-roberta"};
 
 static int open_context(void **state) {
     context = test_context(NULL, 2);

@@ -102,6 +102,14 @@ static void recorded_merges_txt(void **state) {
     check_cases("byte-pairs", "byte-pairs-files");
 }
 
+static void recorded_unigram(void **state) {
+    check_cases("unigram", "unigram");
+}
+
+static void recorded_unigram_bytes(void **state) {
+    check_cases("unigram-bytes", "unigram-bytes");
+}
+
 /* ---- Spans and limits ------------------------------------------------------------- */
 
 static shoal_status encode(shoal_tokenizer *tokenizer, const char *text, int64_t most,
@@ -134,6 +142,8 @@ static void spans_of(const char *name) {
 static void spans_cover_the_text(void **state) {
     spans_of("wordpiece");
     spans_of("byte-pairs");
+    spans_of("unigram");
+    spans_of("unigram-bytes");
 }
 
 static void limits(void **state) {
@@ -257,8 +267,7 @@ static const struct {
     {PIECES(UNK, "", ",\"post_processor\":{\"type\":\"Sequence\"}"), "Sequence"},
     {PIECES(UNK, "", ",\"post_processor\":{\"type\":\"TemplateProcessing\"}"), "single"},
     {PIECES(UNK, "", ",\"post_processor\":{\"type\":\"BertProcessing\"}"), "cls"},
-    {"{\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
-    {"{}", "WordPiece and byte-level BPE"},
+    {"{}", "WordPiece, byte-level BPE and Unigram"},
     {"[]", "JSON object"},
     {"{\"model\"", "JSON"},
     {"{\"model\":\"\xff\"}", "JSON"},
@@ -348,6 +357,8 @@ int main(void) {
         cmocka_unit_test(recorded_vocab_txt),
         cmocka_unit_test(recorded_byte_pairs),
         cmocka_unit_test(recorded_merges_txt),
+        cmocka_unit_test(recorded_unigram),
+        cmocka_unit_test(recorded_unigram_bytes),
         cmocka_unit_test(spans_cover_the_text),
         cmocka_unit_test(limits),
         cmocka_unit_test(bad_texts),

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""Records what the package `tokenizers` says, for test_tokenizer.c: two small tokenizers
-trained on this project's pages, in both forms of files, and cases.json with the ids of
-awkward texts. Run it with a Python that has the package; the result is checked in."""
+"""Records what the package `tokenizers` says, for test_tokenizer.c: small tokenizers
+trained on this project's pages, two of them in both forms of files, and cases.json with
+the ids of awkward texts. Run it with a Python that has the packages tokenizers and
+sentencepiece; the result is checked in.
+
+    record.py [NAME...]     # wordpiece, byte-pairs, unigram, unigram-bytes"""
 import json
 import random
 import sys
+import tempfile
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from tokenizers import trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import processors, trainers
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
-from tokens import random_strings  # noqa: E402
+from tokens import PIECES, WORDS, random_strings  # noqa: E402
+import unigram as peers  # noqa: E402
 
 PAGES = [str(ROOT / name) for name in ("README.md", "CONTRIBUTING.md")]
 TEXTS = ["", " ", "a", "Attention in linear time.", "  leading and trailing  ",
@@ -40,21 +45,67 @@ def byte_pairs():
     made.train(PAGES, trainers.BpeTrainer(
         vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         special_tokens=["<s>", "<pad>", "</s>", "<unk>"]))
-    from tokenizers import AddedToken
     made.add_special_tokens([AddedToken("<mask>", lstrip=True)])
     made.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), add_prefix_space=False)
     return made
 
 
+# What a small table of characters replaces: more than one character by one, one by more,
+# by none, by an entry that another begins with.
+REPLACED = ([(chr(0xff01 + i), chr(0x21 + i)) for i in range(94)] +
+            [(space, " ") for space in "\t\n\r\xa0\u2003\u3000"] +
+            [("\r\n", "\u2581"), ("\ufb01", "fi"), ("\ufb02", "fl"),
+             ("\u00bd", "1\u20442"), ("\u2122", "TM"), ("e\u0301", "\xe9"),
+             ("E\u0301", "\xc9"), ("\xa8", " \u0308"), ("\u200b", ""), ("\ufeff", ""),
+             ("\x01", ""), ("\x7f", ""), ("\u2026", "..."),
+             ("\u0958", "\u0915\u093c"), ("\u201c", '"'), ("\u201d", '"'),
+             ("\xc5", "A\u030a"), ("\xc5\u0301", "\u01fa"),
+             ("\u1100\u1161", "\uac00"), ("\u0130", "i\u0307")])
+
+
+def with_own_table(size, byte_fallback):
+    """(tokenizer, its table of characters)"""
+    texts = [line for page in PAGES
+             for line in Path(page).read_text().split("\n") if line]
+    with tempfile.TemporaryDirectory() as folder:
+        rules = Path(folder) / "rules.tsv"
+        numbers = [["".join(f"{ord(c):X} " for c in side) for side in pair]
+                   for pair in REPLACED]
+        rules.write_text("".join("\t".join(pair) + "\n" for pair in numbers))
+        pieces, table = peers.train_sentencepiece(texts, size, None, byte_fallback, rules)
+    return peers.like_xlm_roberta(pieces, byte_fallback), table
+
+
+def unigram():
+    made, table = with_own_table(400, False)
+    made.normalizer = normalizers.Precompiled(table)
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    return made
+
+
+def unigram_bytes():
+    made, table = with_own_table(500, True)
+    made.normalizer = normalizers.Sequence([
+        normalizers.Replace("''", '"'), normalizers.NFKC(), normalizers.Lowercase(),
+        peers.converted(table)])
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    made.add_tokens([AddedToken("School", normalized=True),
+                     AddedToken("\u2581of", normalized=False, rstrip=True)])
+    return made
+
+
 def write_files(made, folder):
     """tokenizer.json, and the older files in a folder beside it."""
     older = HERE / (folder + "-files")
-    for path in (HERE / folder, older):
-        path.mkdir(exist_ok=True)
+    (HERE / folder).mkdir(exist_ok=True)
     whole = json.loads(made.to_str())
     (HERE / folder / "tokenizer.json").write_text(
         json.dumps(whole, ensure_ascii=False, indent=None, separators=(",", ":")) + "\n")
+    if whole["model"]["type"] == "Unigram":
+        return
+    older.mkdir(exist_ok=True)
     vocabulary = made.get_vocab(with_added_tokens=True)
     if folder == "wordpiece":
         words = sorted(vocabulary, key=vocabulary.get)
@@ -77,12 +128,19 @@ def case(made, folder, text, pair=None, most=0, cut="longest_first"):
             "ids": got.ids, "types": got.type_ids}
 
 
+MAKERS = {"wordpiece": wordpiece, "byte-pairs": byte_pairs, "unigram": unigram,
+          "unigram-bytes": unigram_bytes}
+
+
 def main():
-    cases = []
+    wanted = sys.argv[1:] or list(MAKERS)
+    cases = [case for case in json.loads((HERE / "cases.json").read_text())["cases"]
+             if case["folder"] not in wanted]
     clean = lambda text: text.replace("\x00", "")  # noqa: E731 (JSON readers refuse it)
-    texts = [clean(text) for text in TEXTS + list(random_strings(40, 7))]
-    for folder, make in (("wordpiece", wordpiece), ("byte-pairs", byte_pairs)):
-        made = make()
+    for folder in wanted:
+        made = MAKERS[folder]()
+        words = WORDS + PIECES if folder.startswith("unigram") else WORDS
+        texts = [clean(text) for text in TEXTS + list(random_strings(40, 7, words))]
         write_files(made, folder)
         cases += [case(made, folder, text) for text in texts]
         draw = random.Random(5)

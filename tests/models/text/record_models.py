@@ -32,6 +32,10 @@ def models(words):
             **SMALL, vocab_size=words["byte-pairs"], max_position_embeddings=96,
             local_attention=8, pad_token_id=1, bos_token_id=0, eos_token_id=2,
             cls_token_id=0, sep_token_id=2))
+    yield "xlm-roberta", "unigram", torch.float32, transformers.XLMRobertaModel(
+        transformers.XLMRobertaConfig(**SMALL, vocab_size=words["unigram"],
+                                      max_position_embeddings=96, pad_token_id=1,
+                                      type_vocab_size=1))
 
 
 def expected(model, tokenizer, pairs):
@@ -57,7 +61,7 @@ def expected(model, tokenizer, pairs):
 def main():
     torch.manual_seed(1)
     words = {}
-    for name in ("wordpiece", "byte-pairs"):
+    for name in ("wordpiece", "byte-pairs", "unigram"):
         made = Tokenizer.from_file(str(HERE / name / "tokenizer.json"))
         words[name] = made.get_vocab_size()
     for name, tokens, dtype, model in models(words):

@@ -1,0 +1,341 @@
+/* How a tokenizer.json says that a text is normalised and cut into words, and Unigram's
+   pieces. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "models/text/tokenizer_reading.h"
+
+enum {
+    LONGEST_PIECE = 1024, /* bytes */
+    LARGEST_PIECES = 1 << 24
+};
+
+/* ---- Normalisers ------------------------------------------------------------------ */
+
+static shoal_status read_bert(const reading *r, const json_t *part,
+                              character_rules *rules) {
+    shoal_status status = read_flag(r, part, "clean_text", true, &rules->clean);
+    if (status == SHOAL_OK)
+        status = read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs);
+    if (status == SHOAL_OK)
+        status = read_flag(r, part, "lowercase", true, &rules->lower);
+    if (status == SHOAL_OK)
+        status = read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
+    return status;
+}
+
+static shoal_status read_charsmap(const reading *r, const json_t *part,
+                                  normal_step *step) {
+    const char *text = json_string_value(json_object_get(part, "precompiled_charsmap"));
+    step->kind = STEP_CHARSMAP;
+    return text ? sh_charsmap_read(r->context, r->label, text, &step->map)
+                : refuse(r, "Precompiled: a text should be in", "precompiled_charsmap");
+}
+
+static shoal_status read_strip(const reading *r, const json_t *part, normal_step *step) {
+    step->kind = STEP_STRIP;
+    shoal_status status = read_flag(r, part, "strip_left", true, &step->left);
+    return status == SHOAL_OK ? read_flag(r, part, "strip_right", true, &step->right)
+                              : status;
+}
+
+/* A text, or the one regular expression that such files have: two spaces or more. */
+static shoal_status read_replace(const reading *r, const json_t *part,
+                                 normal_step *step) {
+    static const char spaces[] = " {2,}";
+    const json_t *pattern = json_object_get(part, "pattern");
+    const char *text = json_string_value(json_object_get(pattern, "String")),
+               *regular = json_string_value(json_object_get(pattern, "Regex")),
+               *content = json_string_value(json_object_get(part, "content"));
+    step->kind = STEP_REPLACE;
+    if (regular && strcmp(regular, spaces) != 0)
+        return refuse(r, "Replace is not supported with the regular expression", regular);
+    step->least = regular ? 2 : 0;
+    text = regular ? " " : text;
+    if (!text || !text[0] || !content)
+        return refuse(r, "a pattern and its content should be in", "Replace");
+    return sh_letters_of(r->context, text, &step->pattern) &&
+                   sh_letters_of(r->context, content, &step->content)
+               ? SHOAL_OK
+               : SHOAL_NO_MEMORY;
+}
+
+/* The forms of Unicode, and lower case. */
+static bool is_form(const char *type, character_rules *rules) {
+    static const struct {
+        const char *type;
+        character_rules rules;
+    } forms[] = {
+        {"NFC", {.decompose = true, .compose = true}},
+        {"NFD", {.decompose = true}},
+        {"NFKC", {.decompose = true, .compose = true, .compatible = true}},
+        {"NFKD", {.decompose = true, .compatible = true}},
+        {"Lowercase", {.lower = true}},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(type, forms[i].type) == 0) {
+            *rules = forms[i].rules;
+            return true;
+        }
+    return false;
+}
+
+static shoal_status read_step(const reading *r, const json_t *part) {
+    normalizer *all = &r->to->normal_form;
+    const char *type = type_of(part);
+    if (all->count == STEPS_MOST)
+        return refuse(r, "there are too many normalizers, beginning with", type);
+    normal_step *step = &all->steps[all->count++];
+    *step = (normal_step){.kind = STEP_CHARACTERS};
+    if (is_form(type, &step->rules))
+        return SHOAL_OK;
+    if (is_type(part, "BertNormalizer"))
+        return read_bert(r, part, &step->rules);
+    if (is_type(part, "Precompiled"))
+        return read_charsmap(r, part, step);
+    if (is_type(part, "Strip"))
+        return read_strip(r, part, step);
+    if (is_type(part, "Replace"))
+        return read_replace(r, part, step);
+    return refuse(
+        r,
+        "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, Replace, "
+        "Strip and Sequence are supported, and not the normalizer",
+        type);
+}
+
+shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
+    if (!part || json_is_null(part))
+        return SHOAL_OK;
+    if (!is_type(part, "Sequence"))
+        return read_step(r, part);
+    const json_t *list = json_object_get(part, "normalizers");
+    if (!json_is_array(list))
+        return refuse(r, "a list should be in", "normalizers");
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
+        status = sh_read_normalizer(r, json_array_get(list, i));
+    return status;
+}
+
+/* ---- Pre-tokenizers --------------------------------------------------------------- */
+
+static shoal_status read_prepend(const reading *r, const json_t *part) {
+    static const char *const names[] = {"always", "first", "never"};
+    const json_t *scheme = json_object_get(part, "prepend_scheme");
+    bool wanted;
+    shoal_status status = read_flag(r, part, "add_prefix_space", true, &wanted);
+    if (status != SHOAL_OK)
+        return status;
+    const char *name = scheme && !json_is_null(scheme) ? json_string_value(scheme)
+                       : wanted                        ? "always"
+                                                       : "never";
+    int which = 0;
+    while (name && which < 3 && strcmp(name, names[which]) != 0)
+        which++;
+    if (!name || which == 3)
+        return refuse(r, "always, first and never are supported, and not prepend_scheme",
+                      name);
+    if (!wanted && which != PREPEND_NEVER)
+        return refuse(r, "add_prefix_space is false, and prepend_scheme is", name);
+    r->to->prepend = (prepend_scheme)which;
+    return SHOAL_OK;
+}
+
+static shoal_status read_metaspace(const reading *r, const json_t *part) {
+    shoal_tokenizer *t = r->to;
+    const char *mark = json_string_value(json_object_get(part, "replacement"));
+    if (t->mark)
+        return refuse(r, "it should be there once:", "Metaspace");
+    if (!mark || !mark[0] ||
+        sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
+        return refuse(r, "Metaspace: one character should be the replacement, and not",
+                      mark);
+    shoal_status status = read_flag(r, part, "split", true, &t->split_marks);
+    return status == SHOAL_OK ? read_prepend(r, part) : status;
+}
+
+/* White space goes first, then what is left of it (spaces) becomes marks. */
+static shoal_status read_cuts(const reading *r, const json_t *part) {
+    if (!part || json_is_null(part))
+        return SHOAL_OK;
+    if (is_type(part, "Metaspace"))
+        return read_metaspace(r, part);
+    if (is_type(part, "WhitespaceSplit")) {
+        r->to->split_white = true;
+        return r->to->mark ? refuse(r, "it should be before Metaspace:", type_of(part))
+                           : SHOAL_OK;
+    }
+    const json_t *list = json_object_get(part, "pretokenizers");
+    if (!is_type(part, "Sequence") || !json_is_array(list))
+        return refuse(r,
+                      "Unigram is supported with Metaspace, WhitespaceSplit and a "
+                      "Sequence of both, and not with",
+                      type_of(part));
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
+        status = read_cuts(r, json_array_get(list, i));
+    return status;
+}
+
+shoal_status sh_read_pre(const reading *r, const json_t *part) {
+    const bool pieces = r->to->model == MODEL_WORDPIECE;
+    if (r->to->model == MODEL_UNIGRAM)
+        return read_cuts(r, part);
+    if (!is_type(part, pieces ? "BertPreTokenizer" : "ByteLevel"))
+        return refuse(r,
+                      pieces
+                          ? "WordPiece is supported with BertPreTokenizer, and not with"
+                          : "BPE is supported with ByteLevel, and not with",
+                      type_of(part));
+    if (pieces)
+        return SHOAL_OK;
+    shoal_status status =
+        read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space);
+    return status == SHOAL_OK ? read_flag(r, part, "use_regex", true, &r->to->split_words)
+                              : status;
+}
+
+/* ---- Unigram ---------------------------------------------------------------------- */
+
+/* 10 to the power of a number from 0 to 308. */
+static double ten_to(int power) {
+    enum { EXACT = 22 }; /* up to here the products are */
+    char text[16];
+    double product = 1;
+    snprintf(text, sizeof text, "1e%d", power);
+    if (power > EXACT)
+        return strtod(text, NULL);
+    for (int i = 0; i < power; i++)
+        product *= 10;
+    return product;
+}
+
+/* The fewest digits that say which double it is, as files have them: their number, and
+   the power of ten of the last. */
+static uint64_t digits_of(double number, int *power) {
+    enum { SURE = 15, MOST = 17 }; /* digits: always kept, always enough */
+    char text[40], *at = text;
+    int digits = SURE;
+    do
+        snprintf(text, sizeof text, "%.*e", digits - 1, number);
+    while (digits++ < MOST && strtod(text, NULL) != number);
+    uint64_t whole = 0;
+    int after = -1; /* digits after the point, whichever character that is */
+    for (; *at != 'e'; at++)
+        if (*at >= '0' && *at <= '9') {
+            whole = 10 * whole + (uint64_t)(*at - '0');
+            after++;
+        }
+    *power = atoi(at + 1) - after;
+    for (; whole > 0 && whole % 10 == 0; whole /= 10)
+        ++*power;
+    return whole;
+}
+
+/* A score as the package `tokenizers` reads it: the number of its digits over a power of
+   ten, both rounded, which is not always the nearest double. The last bit decides between
+   pieces in another order (E EE and EE E), and so which ids a model was trained on. */
+static double as_read(double score) {
+    enum { LARGEST_POWER = 308 };
+    int power;
+    double number = (double)digits_of(fabs(score), &power);
+    for (; power < -LARGEST_POWER; power += LARGEST_POWER)
+        number /= ten_to(LARGEST_POWER);
+    number = power < 0 ? number / ten_to(-power) : number * ten_to(power);
+    return copysign(number, score);
+}
+
+/* ["piece", -1.5] */
+static const char *piece_of(const json_t *pair, double *score) {
+    const json_t *value = json_array_get(pair, 1);
+    *score = json_number_value(value);
+    return json_array_size(pair) == 2 && json_is_number(value) && isfinite(*score)
+               ? json_string_value(json_array_get(pair, 0))
+               : NULL;
+}
+
+/* Bytes of all pieces, or -1 with a message. */
+static int64_t measure_pieces(const reading *r, const json_t *vocab) {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < json_array_size(vocab); i++) {
+        double score;
+        const char *piece = piece_of(json_array_get(vocab, i), &score);
+        const size_t size = piece ? strlen(piece) : 0;
+        if (!piece || size > LONGEST_PIECE) {
+            sh_fail(r->context, SHOAL_BAD_FILE,
+                    "%s: vocab: entry %zu should be a piece of at most %d bytes and its "
+                    "score",
+                    r->label, i, (int)LONGEST_PIECE);
+            return -1;
+        }
+        bytes += (int64_t)size;
+    }
+    if (bytes <= LARGEST_PIECES)
+        return bytes;
+    sh_fail(r->context, SHOAL_BAD_FILE,
+            "%s: vocab: its pieces have %lld bytes, more than %d", r->label,
+            (long long)bytes, (int)LARGEST_PIECES);
+    return -1;
+}
+
+static shoal_status make_pieces(const reading *r, int64_t count, int64_t bytes) {
+    shoal_tokenizer *t = r->to;
+    shoal_status status =
+        sh_vocabulary_create(r->context, count, (size_t)bytes, &t->words);
+    if (status == SHOAL_OK)
+        status = sh_trie_create(r->context, (size_t)bytes, &t->pieces);
+    if (status != SHOAL_OK)
+        return status;
+    t->scores = sh_allocate(r->context, (size_t)count * sizeof *t->scores);
+    return t->scores ? SHOAL_OK : SHOAL_NO_MEMORY;
+}
+
+static shoal_status read_pieces(const reading *r, const json_t *vocab) {
+    shoal_tokenizer *t = r->to;
+    const int64_t count = (int64_t)json_array_size(vocab),
+                  bytes = measure_pieces(r, vocab);
+    shoal_status status = bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes);
+    double least = INFINITY;
+    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+        const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
+        const size_t size = strlen(piece);
+        t->scores[i] = as_read(t->scores[i]);
+        if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
+            status = refuse(r, "a piece is there twice:", piece);
+        if (size > 0) /* an empty one is never met */
+            sh_trie_add(&t->pieces, piece, size, (int32_t)i);
+        least = fmin(least, t->scores[i]);
+    }
+    t->largest_id = (int32_t)count - 1;
+    t->unknown_score = least - 10; /* as SentencePiece has it */
+    return status;
+}
+
+/* A byte is spelled <0x0A>. */
+static void find_spelled_bytes(shoal_tokenizer *t) {
+    for (int byte = 0; byte < 256; byte++) {
+        char spelling[8];
+        snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
+        t->byte_ids[byte] = sh_vocabulary_find(&t->words, spelling, strlen(spelling));
+    }
+}
+
+shoal_status sh_read_unigram(const reading *r, const json_t *model) {
+    shoal_tokenizer *t = r->to;
+    const json_t *vocab = json_object_get(model, "vocab");
+    t->model = MODEL_UNIGRAM;
+    if (json_array_size(vocab) == 0 || json_array_size(vocab) > LARGEST_PIECES)
+        return refuse(r, "Unigram: a list of pieces and their scores should be in",
+                      "vocab");
+    if (!read_id(json_object_get(model, "unk_id"), &t->unknown) ||
+        t->unknown >= (int64_t)json_array_size(vocab))
+        return refuse(r, "Unigram: a place in vocab should be", "unk_id");
+    shoal_status status = read_flag(r, model, "byte_fallback", false, &t->byte_fallback);
+    if (status == SHOAL_OK)
+        status = read_pieces(r, vocab);
+    if (status == SHOAL_OK)
+        find_spelled_bytes(t);
+    return status;
+}

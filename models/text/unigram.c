@@ -1,0 +1,174 @@
+/* Unigram: a word becomes the pieces whose scores have the largest sum. */
+#include <string.h>
+
+#include "models/text/tokenizer.h"
+
+static const uint32_t nowhere = UINT32_MAX;
+
+/* ---- The best pieces -------------------------------------------------------------- */
+
+/* A way to an end; the first of equals stays. */
+static void offer(piece_end *end, double score, int32_t id, uint32_t from) {
+    if (end->from == nowhere || score > end->score) {
+        end->score = score;
+        end->id = id;
+        end->from = from;
+    }
+}
+
+/* Every piece that begins at a letter. A letter that is no piece itself is unknown. */
+static void offer_pieces(shoal_tokenizer *t, uint32_t from, uint32_t count) {
+    const piece_end *here = &t->ends[from];
+    const size_t size = t->ends[count].byte - here->byte;
+    const char *bytes = t->word + here->byte;
+    bool alone = false;
+    uint32_t node = 0, to = from;
+    for (size_t at = 0; at < size; at++) {
+        node = sh_trie_next(&t->pieces, node, (unsigned char)bytes[at]);
+        if (node == 0)
+            break;
+        to += here->byte + at + 1 == t->ends[to + 1].byte;
+        const int32_t id = t->pieces.nodes[node].id;
+        if (id >= 0) {
+            offer(&t->ends[to], here->score + t->scores[id], id, from);
+            alone |= to == from + 1;
+        }
+    }
+    if (!alone)
+        offer(&t->ends[from + 1], here->score + t->unknown_score, t->unknown, from);
+}
+
+/* The word's bytes, and where its letters end in them. */
+static bool spell(shoal_tokenizer *t, const letter *letters, int64_t count) {
+    enum { LONGEST = INT32_MAX / UTF8_MOST }; /* places in it are 32 bits */
+    void *word = t->word, *ends = t->ends;
+    if (count > LONGEST) {
+        sh_fail(t->context, SHOAL_NO_MEMORY, "a word of %lld characters is too long",
+                (long long)count);
+        return false;
+    }
+    const bool grown =
+        sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * count, 1) &&
+        sh_list_grow(t->context, &ends, 0, &t->end_room, count + 1, sizeof *t->ends);
+    t->word = word;
+    t->ends = ends;
+    if (!grown)
+        return false;
+    uint32_t bytes = 0;
+    t->ends[0] = (piece_end){.from = 0};
+    for (int64_t i = 0; i < count; i++) {
+        bytes += (uint32_t)sh_utf8_put(letters[i].code, t->word + bytes);
+        t->ends[i + 1] = (piece_end){.from = nowhere, .byte = bytes};
+    }
+    return true;
+}
+
+/* ---- Their ids -------------------------------------------------------------------- */
+
+/* Letters `from` to `to` as one token. */
+static bool push(shoal_tokenizer *t, const letter *letters, uint32_t from, uint32_t to,
+                 int32_t id, token_list *out) {
+    if (!tokens_grow(t->context, out, 1))
+        return false;
+    out->at[out->count++] = (token){id, letters[from].begin, letters[to - 1].end};
+    return true;
+}
+
+/* Unknown letters: a piece all the same, where they are one together; else their bytes,
+   if each has a token; else unknown. */
+static bool push_unknown(shoal_tokenizer *t, const letter *letters, uint32_t from,
+                         uint32_t to, token_list *out) {
+    const char *bytes = t->word + t->ends[from].byte;
+    const size_t size = t->ends[to].byte - t->ends[from].byte;
+    const int32_t known = sh_vocabulary_find(&t->words, bytes, size);
+    bool spelled = t->byte_fallback && known < 0;
+    for (size_t i = 0; i < size && spelled; i++)
+        spelled = t->byte_ids[(unsigned char)bytes[i]] >= 0;
+    if (!spelled)
+        return push(t, letters, from, to, known < 0 ? t->unknown : known, out);
+    for (size_t i = 0; i < size; i++)
+        if (!push(t, letters, from, to, t->byte_ids[(unsigned char)bytes[i]], out))
+            return false;
+    return true;
+}
+
+/* The best way, from the word's end to its beginning, turned round. */
+static void turn_round(piece_end *ends, uint32_t count) {
+    for (uint32_t at = count; at > 0; at = ends[at].from)
+        ends[ends[at].from].onwards = at;
+}
+
+static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t length,
+                        token_list *out) {
+    const uint32_t count = (uint32_t)length;
+    if (!spell(t, letters, length))
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        offer_pieces(t, i, count);
+    turn_round(t->ends, count);
+    bool good = true;
+    for (uint32_t from = 0, to; good && from < count; from = to) {
+        to = t->ends[from].onwards;
+        const int32_t id = t->ends[to].id;
+        while (id == t->unknown && to < count &&
+               t->ends[t->ends[to].onwards].id == t->unknown)
+            to = t->ends[to].onwards;
+        good = id == t->unknown ? push_unknown(t, letters, from, to, out)
+                                : push(t, letters, from, to, id, out);
+    }
+    return good;
+}
+
+/* ---- Words ------------------------------------------------------------------------ */
+
+/* Spaces become marks, and there is one in front. */
+static bool put_marks(shoal_tokenizer *t, const letter *letters, int64_t count) {
+    letter_list *to = &t->spaced;
+    const bool wanted = t->prepend == PREPEND_ALWAYS ||
+                        (t->prepend == PREPEND_FIRST && letters[0].begin == 0);
+    to->count = 0;
+    if (!letters_grow(t->context, to, count + 1))
+        return false;
+    if (wanted && letters[0].code != ' ' && letters[0].code != t->mark)
+        to->at[to->count++] = (letter){t->mark, letters[0].begin, letters[0].begin};
+    for (int64_t i = 0; i < count; i++) {
+        to->at[to->count] = letters[i];
+        if (letters[i].code == ' ')
+            to->at[to->count].code = t->mark;
+        to->count++;
+    }
+    return true;
+}
+
+static bool marked_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                         token_list *out) {
+    if (t->mark == 0)
+        return best_pieces(t, letters, count, out);
+    if (!put_marks(t, letters, count))
+        return false;
+    const letter *at = t->spaced.at;
+    int64_t begin = 0;
+    for (int64_t i = 1; i <= t->spaced.count; i++) {
+        if (i < t->spaced.count && !(t->split_marks && at[i].code == t->mark))
+            continue;
+        if (!best_pieces(t, at + begin, i - begin, out))
+            return false;
+        begin = i;
+    }
+    return true;
+}
+
+bool sh_unigram_words(shoal_tokenizer *t, const letter *letters, int64_t count,
+                      token_list *to) {
+    if (!t->split_white)
+        return marked_words(t, letters, count, to);
+    int64_t begin = 0;
+    for (int64_t i = 0; i <= count; i++) {
+        if (i < count && !sh_char_is_space(letters[i].code))
+            continue;
+        if (i > begin && !marked_words(t, letters + begin, i - begin, to))
+            return false;
+        begin = i + 1;
+    }
+    return true;
+}
