@@ -7,10 +7,14 @@ a Python that has torch, transformers, tokenizers and numpy.
         correlation on the first 500 rows of STS-B's dev set.
     text.py modern [--lengths 1,2,17,127,128,129,1000,8192]
         ModernBERT of several shapes with random weights, tied to no folder.
+    text.py xlm-roberta
+        XLM-R with random weights and the Unigram tokenizer of tests/models/text: also
+        vectors, each side with its own ids.
 
 The difference of a text is the largest of a hidden state, over the largest value."""
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -118,6 +122,36 @@ def compare_modern(given):
     return good
 
 
+def compare_xlm_roberta(given):
+    torch.manual_seed(1)
+    source = ROOT / "tests/models/text/unigram/tokenizer.json"
+    config = transformers.XLMRobertaConfig(
+        hidden_size=96, num_attention_heads=6, num_hidden_layers=5, intermediate_size=160,
+        vocab_size=Theirs.from_file(str(source)).get_vocab_size(), type_vocab_size=1,
+        max_position_embeddings=514, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    model = transformers.XLMRobertaModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        shutil.copy(source, folder)
+        return compare_folder(folder, given) & compare_vectors(model, folder, given)
+
+
+def compare_vectors(model, folder, given):
+    """Means of hidden states, from the texts themselves."""
+    tokenizer = Theirs.from_file(str(Path(folder) / "tokenizer.json"))
+    encoder = TextEncoder(TextLibrary(given.build, given.threads), folder)
+    texts = [text for text in some_texts(given.data, given.texts)
+             if len(tokenizer.encode(text).ids) <= encoder.info.positions]
+    theirs = np.stack([theirs_of(model, tokenizer.encode(text).ids).mean(0)
+                       for text in texts])
+    found = difference(encoder.embed(texts), theirs)
+    print(f"{len(texts)} vectors: {found:.2e} {'ok' if found <= LIMIT else 'TOO LARGE'}")
+    return found <= LIMIT
+
+
 def compare_lengths(model, folder, shape, given):
     library = TextLibrary(given.build, given.threads)
     encoder = TextEncoder(library, folder, rows=16384)
@@ -138,7 +172,7 @@ def compare_lengths(model, folder, shape, given):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", help="of models, or modern")
+    parser.add_argument("folders", nargs="+", help="of models, modern, or xlm-roberta")
     parser.add_argument("--build", default=ROOT / "build", type=Path)
     parser.add_argument("--data", default=ROOT / ".." / "shared" / "data", type=Path)
     parser.add_argument("--texts", default=200, type=int)
@@ -146,9 +180,9 @@ def main():
     parser.add_argument("--lengths", default="1,2,17,127,128,129,1000,8192")
     given = parser.parse_args()
     good = True
+    made = {"modern": compare_modern, "xlm-roberta": compare_xlm_roberta}
     for folder in given.folders:
-        good &= compare_modern(given) if folder == "modern" else compare_folder(folder,
-                                                                                given)
+        good &= made[folder](given) if folder in made else compare_folder(folder, given)
     sys.exit(0 if good else 1)
 
 

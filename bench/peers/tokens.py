@@ -4,8 +4,10 @@ and SQuAD, pairs of them, truncation, and random Unicode strings. Run it with a 
 that has the package.
 
     tokens.py FOLDER... [--build build] [--data ../shared/data] [--random 10000]
+    tokens.py --unigram NEW             # Unigram as XLM-R has it, in six settings
 
-FOLDER is a model's, with tokenizer.json."""
+FOLDER is a model's, with tokenizer.json. --unigram trains tokenizers on a part of the
+sentences (with the package sentencepiece) and writes their folders below NEW first."""
 import argparse
 import json
 import random
@@ -24,6 +26,8 @@ TRICKY = (" \t\n\r\x00\x0b\x0c\x85\xa0\u2028\u3000\u200b\ufeff\ufffd'\"-_#[]<>/"
           "\U0001f600\u200d\u00ad\u0345\u1ac0\u302e\U0001d165")
 WORDS = ["[CLS]", "[SEP]", "[MASK]", "[UNK]", "<s>", "</s>", "<mask>", " <mask>", "'s",
          "'ll", "don't", "Naïve", "ÉCOLE", "the", "  ", "\n\n", "123", "x" * 120]
+PIECES = ["\u2581", "\u2581the", "School", "school", "\u2581of  ", "<unk>", "<pad>", "''",
+          "\u2122\u0301", "\ufb01\u0308", "\u00bd", "\u0958", "\r\n", "ing", "\xa8"]
 
 
 def sentences(data):
@@ -39,14 +43,14 @@ def sentences(data):
                     yield question["question"]
 
 
-def any_character(draw):
+def any_character(draw, words):
     kind = draw.randrange(6)
     if kind == 0:
         return chr(draw.randrange(0x20, 0x7f))
     if kind == 1:
         return draw.choice(TRICKY)
     if kind == 2:
-        return draw.choice(WORDS)
+        return draw.choice(words)
     limit = {3: 0x800, 4: 0x10000, 5: 0x110000}[kind]
     code = draw.randrange(limit)
     while 0xd800 <= code < 0xe000:
@@ -54,10 +58,10 @@ def any_character(draw):
     return chr(code)
 
 
-def random_strings(count, seed=1):
+def random_strings(count, seed=1, words=tuple(WORDS)):
     draw = random.Random(seed)
     for _ in range(count):
-        yield "".join(any_character(draw) for _ in range(draw.randrange(60)))
+        yield "".join(any_character(draw, words) for _ in range(draw.randrange(60)))
 
 
 class Comparison:
@@ -122,21 +126,27 @@ class Comparison:
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+")
+    parser.add_argument("folders", nargs="*")
+    parser.add_argument("--unigram", type=Path, metavar="NEW")
     parser.add_argument("--build", default=ROOT / "build", type=Path)
     parser.add_argument("--data", default=ROOT / ".." / "shared" / "data", type=Path)
     parser.add_argument("--random", default=10000, type=int)
     given = parser.parse_args()
-    wrong = 0
+    words, wrong = WORDS, 0
+    if given.unigram:
+        import unigram
+        texts = [text for i, text in enumerate(sentences(given.data)) if i % 20 == 0]
+        given.folders += unigram.make(texts, given.unigram)
+        words = WORDS + PIECES
     for folder in given.folders:
         compare = Comparison(folder, TextLibrary(given.build, 1))
         compare.many(sentences(given.data))
         wrong += compare.report("sentences")
-        compare.many(random_strings(given.random))
+        compare.many(random_strings(given.random, words=words))
         wrong += compare.report("random strings")
         draw = random.Random(2)
         some = [text for i, text in enumerate(sentences(given.data)) if i % 50 == 0]
-        compare.pairs(some + list(random_strings(2000, 3)), draw)
+        compare.pairs(some + list(random_strings(2000, 3, words)), draw)
         wrong += compare.report("pairs and limits")
     sys.exit(1 if wrong else 0)
 
