@@ -132,7 +132,13 @@ static void bad_ones_are_named(void **state) {
                  {"a # A\n", "line 1: a has no phones"},
                  {"a 1.0 A\nb B\n", "line 1: 1.0 is no phone"},
                  {"a A\n\nd\xe9j\xe0 D\n", "line 3: is no UTF-8"},
-                 {"a A\nb\x01 B\n", "line 2: has bytes that are no text"}};
+                 {"a A\nb\x01 B\n", "line 2: has bytes that are no text"},
+                 {"a A\nb \xc2\x92"
+                  "B\n",
+                  "line 2: has bytes that are no text"},
+                 {"a \xc2"
+                  "A\n",
+                  "line 1: is no UTF-8"}};
     shoal_lexicon *lexicon;
     for (int64_t i = 0; i < COUNT_OF(cases); i++) {
         const char *path = write_text("bad", cases[i].text);
