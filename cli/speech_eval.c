@@ -302,6 +302,8 @@ static json_t *make_object(const evaluation *e) {
                   (json_int_t)e->set.item_count, "labels", list_lengths(e, false),
                   "beams", (json_int_t)e->job->beams, "config",
                   train_config_json(&e->recogniser.config), "kinds", rows);
+    if (object && e->set.info.bad > 0)
+        json_object_set_new(object, "left_out", json_integer(e->set.info.bad));
     if (object && e->has_words)
         json_object_set_new(object, "words", words_json(e));
     return object;

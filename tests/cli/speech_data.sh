@@ -42,6 +42,8 @@ expect "bad data" 3 "3 of 9 utterances cannot be used" train b
 check "missing files are named" says "s1-001: "
 check "empty transcripts are named" says "s0-003: its transcript is empty"
 expect "bad ones are skipped" 0 "2 of 2 steps" train b --skip-bad
+expect "eval counts them" 0 '"left_out": 3' shoal eval b --data data/train --cache cache \
+    --skip-bad --json
 sed -i 's/$/ E/' data/dev/text
 expect "unknown units" 3 "E is no unit of the model" train c --skip-bad
 
