@@ -215,6 +215,8 @@ static bool make_added(const reading *r, size_t count) {
 
 static shoal_status read_all_added(const reading *r, const json_t *list) {
     const size_t count = json_array_size(list);
+    if (list && !json_is_array(list) && !json_is_null(list))
+        return refuse(r, "a list should be", "added_tokens");
     shoal_status status = make_added(r, count) ? SHOAL_OK : SHOAL_NO_MEMORY;
     for (size_t i = 0; i < count && status == SHOAL_OK; i++)
         status = read_added(r, json_array_get(list, i));

@@ -261,6 +261,8 @@ static const struct {
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"a\"}]"), "another id"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"\"}]"), "empty"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"content\":\"z\"}]"), "added_tokens"},
+    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list should be 'added_tokens'"},
+    {PIECES(UNK, "", ",\"added_tokens\":null"), NULL},
     {PIECES(UNK, "",
             ",\"added_tokens\":[{\"id\":5,\"content\":\"z\",\"single_word\":true}]"),
      "single_word"},
