@@ -23,7 +23,7 @@ static inline shoal_status refuse(const reading *r, const char *what, const char
 
 static inline const char *type_of(const json_t *part) {
     const char *type = json_string_value(json_object_get(part, "type"));
-    return type ? type : "";
+    return type ? type : "(none)";
 }
 
 static inline bool is_type(const json_t *part, const char *type) {

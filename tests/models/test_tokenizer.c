@@ -270,6 +270,8 @@ static const struct {
     {PIECES(UNK, "", ",\"post_processor\":{\"type\":\"TemplateProcessing\"}"), "single"},
     {PIECES(UNK, "", ",\"post_processor\":{\"type\":\"BertProcessing\"}"), "cls"},
     {"{}", "WordPiece, byte-level BPE and Unigram"},
+    {"{}", "'(none)'"},
+    {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{" UNK "}}}", "'(none)'"},
     {"[]", "JSON object"},
     {"{\"model\"", "JSON"},
     {"{\"model\":\"\xff\"}", "JSON"},
