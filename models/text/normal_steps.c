@@ -26,6 +26,29 @@ static bool push_all(shoal_context *context, const letter *from, int64_t count,
     return true;
 }
 
+/* ---- How long a text may become --------------------------------------------------- */
+
+/* Eighteen letters are the most that Unicode has for one. A file may say more, and so
+   often that no memory is enough. */
+enum { GROWTH_MOST = 64, ALWAYS = 4096 };
+
+typedef struct {
+    shoal_context *context;
+    int64_t most;   /* letters that a step may give */
+    bool *too_long; /* it gives more */
+} step_limit;
+
+/* Room for letters that stand for one or more; first: where the step's letters begin. */
+static bool grow(const step_limit *limit, letter_list *to, int64_t first, int64_t more) {
+    if (to->count - first + more <= limit->most)
+        return letters_grow(limit->context, to, more);
+    *limit->too_long = true;
+    sh_fail(limit->context, SHOAL_BAD_FILE,
+            "a text becomes more than %d times as long by the tokenizer's normalizer",
+            (int)GROWTH_MOST);
+    return false;
+}
+
 /* ---- Strip and replace ------------------------------------------------------------ */
 
 static bool strip(shoal_context *context, const normal_step *step, const letter *from,
@@ -54,11 +77,12 @@ static int64_t matched(const normal_step *step, const letter *from, int64_t coun
     return same == length ? length : 0;
 }
 
-static bool replace(shoal_context *context, const normal_step *step, const letter *from,
+static bool replace(const step_limit *limit, const normal_step *step, const letter *from,
                     int64_t count, letter_list *to) {
+    const int64_t first = to->count;
     for (int64_t i = 0; i < count;) {
         const int64_t length = matched(step, from + i, count - i);
-        if (!letters_grow(context, to, 1 + step->content.count))
+        if (!grow(limit, to, first, length == 0 ? 1 : step->content.count))
             return false;
         if (length == 0) {
             to->at[to->count++] = from[i++];
@@ -76,8 +100,7 @@ static bool replace(shoal_context *context, const normal_step *step, const lette
 
 enum { CLUSTER_BYTES = 5 }; /* a longer cluster is not looked for as a whole */
 
-/* Letters that a reader sees as one character: how many, and their bytes as far as they
-   are few. */
+/* Letters that a reader sees as one character. */
 static int64_t cluster(const letter *from, int64_t count) {
     int32_t state = 0;
     int64_t length = 1;
@@ -87,61 +110,65 @@ static int64_t cluster(const letter *from, int64_t count) {
     return length;
 }
 
-/* Replaces all `count` letters by what stands for their beginning. The table is asked
-   with the whole cluster, but its shortest entry is taken, and the rest of the cluster
-   dropped: models were trained so. *done: whether there was an entry. */
-static bool map_letters(shoal_context *context, const charsmap *map, const letter *from,
-                        int64_t count, letter_list *to, bool *done) {
+/* What stands for the letters' beginning, in place of all of them, or NULL. The table is
+   asked with the whole cluster, but its shortest entry is taken, and the rest of the
+   cluster dropped: models were trained so. */
+static const char *find_letters(const charsmap *map, const letter *from, int64_t count,
+                                size_t *found_size) {
     char bytes[CLUSTER_BYTES + UTF8_MOST];
-    size_t size = 0, found_size = 0;
-    *done = false;
+    size_t size = 0;
     for (int64_t i = 0; i < count && size <= CLUSTER_BYTES; i++)
         size += (size_t)sh_utf8_put(from[i].code, bytes + size);
-    const char *found =
-        size <= CLUSTER_BYTES ? sh_charsmap_find(map, bytes, size, &found_size) : NULL;
-    if (!found)
-        return true;
-    *done = true;
-    if (!letters_grow(context, to, (int64_t)found_size))
-        return false;
-    for (size_t at = 0; at < found_size;) {
-        uint32_t code = 0;
-        at += (size_t)sh_utf8_next(found + at, found_size - at, &code);
-        to->at[to->count++] = (letter){code, from[0].begin, from[count - 1].end};
-    }
-    return true;
+    return size <= CLUSTER_BYTES ? sh_charsmap_find(map, bytes, size, found_size) : NULL;
 }
 
-static bool map_text(shoal_context *context, const charsmap *map, const letter *from,
+/* One letter for each that was found, or the letter itself. There is room. */
+static void push_found(const char *found, size_t size, const letter *from, int64_t count,
+                       letter_list *to) {
+    for (size_t at = 0; found && at < size;) {
+        uint32_t code = 0;
+        at += (size_t)sh_utf8_next(found + at, size - at, &code);
+        to->at[to->count++] = (letter){code, from[0].begin, from[count - 1].end};
+    }
+    if (!found)
+        to->at[to->count++] = *from;
+}
+
+static bool map_text(const step_limit *limit, const charsmap *map, const letter *from,
                      int64_t count, letter_list *to) {
     const int64_t first = to->count;
-    bool good = true, done;
-    for (int64_t i = 0, length; good && i < count; i += length) {
-        length = cluster(from + i, count - i);
-        good = map_letters(context, map, from + i, length, to, &done);
-        for (int64_t j = i; good && !done && j < i + length; j++) {
-            bool alone;
-            good = map_letters(context, map, from + j, 1, to, &alone) &&
-                   (alone || push_all(context, from + j, 1, to));
+    int64_t together = 0; /* letters before this one belong to a cluster without entry */
+    for (int64_t i = 0, length; i < count; i += length) {
+        size_t size = 0;
+        length = i < together ? 1 : cluster(from + i, count - i);
+        const char *found = find_letters(map, from + i, length, &size);
+        if (!found && length > 1) {
+            together = i + length;
+            length = 0;
+            continue;
         }
+        if (!grow(limit, to, first, found ? (int64_t)size : 1))
+            return false;
+        push_found(found, size, from + i, length, to);
     }
     /* What was dropped in front counts as the first letter's: a text still begins at its
        beginning. */
-    if (good && to->count > first)
+    if (to->count > first)
         to->at[first].begin = from[0].begin;
-    return good;
+    return true;
 }
 
 /* ---- All of them ------------------------------------------------------------------ */
 
-static bool take(shoal_context *context, const normal_step *step, const letter *from,
+static bool take(const step_limit *limit, const normal_step *step, const letter *from,
                  int64_t count, letter_list *to) {
+    shoal_context *context = limit->context;
     switch (step->kind) {
     case STEP_CHARACTERS:
         return sh_normalize_characters(context, &step->rules, from, count, to);
-    case STEP_CHARSMAP: return map_text(context, &step->map, from, count, to);
+    case STEP_CHARSMAP: return map_text(limit, &step->map, from, count, to);
     case STEP_STRIP: return strip(context, step, from, count, to);
-    case STEP_REPLACE: return replace(context, step, from, count, to);
+    case STEP_REPLACE: return replace(limit, step, from, count, to);
     }
     return false;
 }
@@ -150,15 +177,17 @@ bool sh_normalize(shoal_context *context, normalizer *n, const letter *from,
                   int64_t count, letter_list *to) {
     if (n->count == 0)
         return push_all(context, from, count, to);
+    const step_limit limit = {context, GROWTH_MOST * count + ALWAYS, &n->too_long};
+    n->too_long = false;
     for (int i = 0; i + 1 < n->count; i++) {
         letter_list *next = &n->between[i % 2];
         next->count = 0;
-        if (!take(context, &n->steps[i], from, count, next))
+        if (!take(&limit, &n->steps[i], from, count, next))
             return false;
         from = next->at;
         count = next->count;
     }
-    return take(context, &n->steps[n->count - 1], from, count, to);
+    return take(&limit, &n->steps[n->count - 1], from, count, to);
 }
 
 void sh_normalizer_destroy(shoal_context *context, normalizer *n) {

@@ -427,7 +427,7 @@ static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size
         return status;
     return cut_added(t, false, t->raw.at, t->raw.count, normalized_words, to)
                ? SHOAL_OK
-               : SHOAL_NO_MEMORY;
+               : normalizer_status(&t->normal_form);
 }
 
 /* How much of two texts is kept so that both have at most `most` tokens. */

@@ -92,11 +92,17 @@ typedef struct {
     int count;
     normal_step steps[STEPS_MOST];
     letter_list between[2]; /* what a step hands to the next */
+    bool too_long;          /* a step made far more of a text than any real one does */
 } normalizer;
 
-/* Appends `count` letters to `to`, through every step. False: out of memory. */
+/* Appends `count` letters to `to`, through every step. False: out of memory, or too long
+   (message set). */
 bool sh_normalize(shoal_context *context, normalizer *n, const letter *from,
                   int64_t count, letter_list *to);
+/* Why sh_normalize was false. */
+static inline shoal_status normalizer_status(const normalizer *n) {
+    return n->too_long ? SHOAL_BAD_FILE : SHOAL_NO_MEMORY;
+}
 void sh_normalizer_destroy(shoal_context *context, normalizer *n);
 
 /* Appends the letters of a text in UTF-8, with no places. False: out of memory. */

@@ -147,7 +147,7 @@ static shoal_status add_content(const reading *r, const char *content,
                                    raw.count, &t->added_letters);
     sh_release(r->context, raw.at);
     added->length = t->added_letters.count - before;
-    return good ? SHOAL_OK : SHOAL_NO_MEMORY;
+    return good ? SHOAL_OK : normalizer_status(&t->normal_form);
 }
 
 static shoal_status add_added(const reading *r, const char *content, added_token added) {

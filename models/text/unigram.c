@@ -40,13 +40,7 @@ static void offer_pieces(shoal_tokenizer *t, uint32_t from, uint32_t count) {
 
 /* The word's bytes, and where its letters end in them. */
 static bool spell(shoal_tokenizer *t, const letter *letters, int64_t count) {
-    enum { LONGEST = INT32_MAX / UTF8_MOST }; /* places in it are 32 bits */
     void *word = t->word, *ends = t->ends;
-    if (count > LONGEST) {
-        sh_fail(t->context, SHOAL_NO_MEMORY, "a word of %lld characters is too long",
-                (long long)count);
-        return false;
-    }
     const bool grown =
         sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * count, 1) &&
         sh_list_grow(t->context, &ends, 0, &t->end_room, count + 1, sizeof *t->ends);

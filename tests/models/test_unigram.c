@@ -207,6 +207,23 @@ static void wrong_files(void **state) {
     shoal_tokenizer_close(parse(NORMAL(STEPS(MANY)), NULL));
 }
 
+/* A file whose steps make a text longer and longer. */
+static void endless_text(void **state) {
+    shoal_tokens tokens;
+    char text[2001] = "";
+    shoal_tokenizer *made =
+        parse(NORMAL(
+                  STEPS(TWICE(TWICE(TWICE(REPLACE("String", "a", "aaaaaaaaaaaaaaaa")))))),
+              NULL);
+    memset(text, 'a', sizeof text - 1);
+    assert_int_equal(shoal_tokenizer_encode(made, &(shoal_text){.text = text, .size = -1},
+                                            &tokens),
+                     SHOAL_BAD_FILE);
+    assert_non_null(strstr(shoal_context_message(context), "64 times as long"));
+    expect_ids(made, "b", "4");
+    shoal_tokenizer_close(made);
+}
+
 /* One byte more than a piece may have. */
 static void long_pieces(void **state) {
     enum { LENGTH = 1025 };
@@ -434,10 +451,11 @@ static void unconverted_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_vocabularies), cmocka_unit_test(wrong_files),
-        cmocka_unit_test(long_pieces),        cmocka_unit_test(table_of_characters),
-        cmocka_unit_test(damaged_units),      cmocka_unit_test(damaged_bytes),
-        cmocka_unit_test(large_vocabulary),   cmocka_unit_test(unconverted_folder),
+        cmocka_unit_test(small_vocabularies),  cmocka_unit_test(wrong_files),
+        cmocka_unit_test(endless_text),        cmocka_unit_test(long_pieces),
+        cmocka_unit_test(table_of_characters), cmocka_unit_test(damaged_units),
+        cmocka_unit_test(damaged_bytes),       cmocka_unit_test(large_vocabulary),
+        cmocka_unit_test(unconverted_folder),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }
