@@ -102,7 +102,7 @@ enum { CLUSTER_BYTES = 5 }; /* a longer cluster is not looked for as a whole */
 
 /* Letters that a reader sees as one character. */
 static int64_t cluster(const letter *from, int64_t count) {
-    int32_t state = 0;
+    cluster_state state = {0};
     int64_t length = 1;
     while (length < count &&
            sh_char_continues(from[length - 1].code, from[length].code, &state))

@@ -2,6 +2,8 @@
 
 #include <utf8proc.h>
 
+#include "models/text/ranges.h"
+
 /* ---- UTF-8 ------------------------------------------------------------------------ */
 
 int sh_utf8_next(const char *text, size_t size, uint32_t *code) {
@@ -22,10 +24,6 @@ int sh_utf8_put(uint32_t code, char out[UTF8_MOST]) {
 }
 
 /* ---- Characters that changed between versions of Unicode -------------------------- */
-
-typedef struct {
-    uint32_t first, last;
-} range;
 
 /* Later than the tokenizers' tables: there they have no class. */
 static const range late_controls[] = {{0x890, 0x891},
@@ -92,20 +90,6 @@ static const range latest_numbers[] = {{0x10d40, 0x10d49}, {0x116d0, 0x116e3},
                                        {0x11bf0, 0x11bf9}, {0x16130, 0x16139},
                                        {0x16d70, 0x16d79}, {0x1ccf0, 0x1ccf9},
                                        {0x1e5f1, 0x1e5fa}};
-
-static bool within(const range *ranges, size_t count, uint32_t code) {
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (code > ranges[middle].last)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && code >= ranges[low].first;
-}
-
-#define WITHIN(ranges, code) within(ranges, sizeof ranges / sizeof *ranges, code)
 
 static utf8proc_category_t category(uint32_t code) {
     return utf8proc_category((utf8proc_int32_t)code);
@@ -254,29 +238,4 @@ uint32_t sh_char_compose(uint32_t first, uint32_t second) {
     utf8proc_ssize_t count =
         utf8proc_normalize_utf32(both, 2, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
     return count == 1 && both[0] != LATE_COMPOSITE ? (uint32_t)both[0] : 0;
-}
-
-/* ---- Clusters ---------------------------------------------------------------------- */
-
-/* An older character of the same class, for those whose class utf8proc does not know. */
-static uint32_t older(uint32_t code) {
-    enum { ACUTE = 0x301, NUMBER_SIGN = 0x600, CONTROL = 1 };
-    static const range marks[] =
-        {{0x897, 0x897},     {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},   {0x10d69, 0x10d6d},
-         {0x10efa, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
-         {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
-         {0x11b60, 0x11b67}, {0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
-         {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
-    if (WITHIN(marks, code))
-        return ACUTE;
-    if (code == 0x113d1)
-        return NUMBER_SIGN; /* both stand in front of what they belong to */
-    if (code == 0x11a3a)
-        return 'a'; /* it did */
-    return code == 0x2065 || (code >= 0xfff0 && code <= 0xfff8) ? CONTROL : code;
-}
-
-bool sh_char_continues(uint32_t before, uint32_t code, int32_t *state) {
-    return !utf8proc_grapheme_break_stateful((utf8proc_int32_t)older(before),
-                                             (utf8proc_int32_t)older(code), state);
 }

@@ -44,10 +44,12 @@ int sh_char_combining(uint32_t code);
 /* The character that two make together, or 0. */
 uint32_t sh_char_compose(uint32_t first, uint32_t second);
 
-/* Whether a reader sees a character as part of the one before it: the rules for grapheme
-   clusters, with the marks of Unicode 17 (its pictographs and conjuncts are utf8proc's:
-   they tell clusters apart that nobody writes). State is 0 at a text's first character,
-   and kept between calls. */
-bool sh_char_continues(uint32_t before, uint32_t code, int32_t *state);
+/* Whether a reader sees a character as part of the one before it (clusters.c). The state
+   is zero at a text's first character, and kept between calls. */
+typedef struct {
+    int32_t rules; /* utf8proc's */
+    enum { CONJUNCT_NONE, CONJUNCT_BEGUN, CONJUNCT_LINKED } conjunct;
+} cluster_state;
+bool sh_char_continues(uint32_t before, uint32_t code, cluster_state *state);
 
 #endif

@@ -28,6 +28,12 @@ TEXTS = ["", " ", "a", "Attention in linear time.", "  leading and trailing  ",
          "3.14159 1,000,000 ٣٤", "a\u0301\u0323 \u1ea5", "\x00\x01\ufffd\u200b!?",
          "naïve cafe\u0301 — “quotes” … ½", "\U0001f600\U0001f468\u200d\U0001f469"]
 
+# What is one character, and what is not, by the newest Unicode's rules.
+CLUSTERS = ["\u2122\u0301", "\U0001f600\u200d\u2122\u0301", "\u2605\u200d\u2122\u0301",
+            "\u0915\u094d\u0959\u0301", "\u0915\u094d\u200d\u0959\u0301",
+            "\u0915\u094d\u200c\u0959\u0301", "\u0915\u0903\u0959\u0301",
+            "\u0915\u0959\u0301", "\u2122\u1acf", "\u0600\u2122\u0301", "\r\n\u0301"]
+
 
 def wordpiece():
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -59,7 +65,8 @@ REPLACED = ([(chr(0xff01 + i), chr(0x21 + i)) for i in range(94)] +
              ("\u00bd", "1\u20442"), ("\u2122", "TM"), ("e\u0301", "\xe9"),
              ("E\u0301", "\xc9"), ("\xa8", " \u0308"), ("\u200b", ""), ("\ufeff", ""),
              ("\x01", ""), ("\x7f", ""), ("\u2026", "..."),
-             ("\u0958", "\u0915\u093c"), ("\u201c", '"'), ("\u201d", '"'),
+             ("\u0958", "\u0915\u093c"), ("\u0959", "kh"), ("\u201c", '"'),
+             ("\u201d", '"'),
              ("\xc5", "A\u030a"), ("\xc5\u0301", "\u01fa"),
              ("\u1100\u1161", "\uac00"), ("\u0130", "i\u0307")])
 
@@ -139,8 +146,10 @@ def main():
     clean = lambda text: text.replace("\x00", "")  # noqa: E731 (JSON readers refuse it)
     for folder in wanted:
         made = MAKERS[folder]()
-        words = WORDS + PIECES if folder.startswith("unigram") else WORDS
-        texts = [clean(text) for text in TEXTS + list(random_strings(40, 7, words))]
+        words, more = ((WORDS + PIECES, CLUSTERS) if folder.startswith("unigram")
+                       else (WORDS, []))
+        texts = [clean(text)
+                 for text in TEXTS + more + list(random_strings(40, 7, words))]
         write_files(made, folder)
         cases += [case(made, folder, text) for text in texts]
         draw = random.Random(5)
