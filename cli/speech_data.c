@@ -117,9 +117,8 @@ static void tell_bad(const opening *at, const shoal_corpus_info *info) {
     char named[48] = "";
     if (at->bad > SHOWN_BAD)
         snprintf(named, sizeof named, "; the first %d are named above", SHOWN_BAD);
-    complain(EXIT_OK, at->command,
-             "%s: %" PRId64 " of %" PRId64 " utterances are left out%s", at->folder,
-             info->bad, info->bad + info->utterances, named);
+    tell("shoal %s: %s: %" PRId64 " of %" PRId64 " utterances are left out%s",
+         at->command, at->folder, info->bad, info->bad + info->utterances, named);
 }
 
 /* What is not as somebody might think. */
@@ -131,11 +130,9 @@ static void tell_about(const opening *at, const speech_set *set) {
     if (info->bad > 0)
         tell_bad(at, info);
     if (joins && info->utterances > 1 && info->speakers == info->utterances)
-        complain(
-            EXIT_OK, at->command,
-            "%s: nothing is joined: only utterances of one speaker are, and none has "
-            "two; the file utt2spk says whose they are",
-            at->folder);
+        tell("shoal %s: %s: nothing is joined: only utterances of one speaker are, and "
+             "none has two; the file utt2spk says whose they are",
+             at->command, at->folder);
 }
 
 int speech_open(const char *command, shoal_context *context, const char *folder,

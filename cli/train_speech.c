@@ -169,11 +169,9 @@ static shoal_status check_positions(trainer *self, const speech_data *data) {
                               "every utterance has more labels than positions; a smaller "
                               "hop gives them more");
     if (lost > 0 && ranks_first(self->config.ranks))
-        fprintf(stderr,
-                "shoal train: %" PRId64 " of %" PRId64 " utterances have more labels "
-                "than positions and teach nothing by themselves; a smaller hop gives "
-                "them more\n",
-                lost, all);
+        tell("shoal train: %" PRId64 " of %" PRId64 " utterances have more labels than "
+             "positions and teach nothing by themselves; a smaller hop gives them more",
+             lost, all);
     return SHOAL_OK;
 }
 
