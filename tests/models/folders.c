@@ -30,3 +30,9 @@ void remove_folder(const char *folder) {
     nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free((void *)(uintptr_t)folder);
 }
+
+const char *recorded_text(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);
+    return path;
+}

@@ -26,15 +26,10 @@ static int close_context(void **state) {
     return 0;
 }
 
-static const char *recorded(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);
-    return path;
-}
-
 static shoal_text_encoder *open_encoder(const char *name, shoal_text_options options) {
     shoal_text_encoder *made;
-    if (shoal_text_encoder_open(context, recorded(name), &options, &made) != SHOAL_OK)
+    if (shoal_text_encoder_open(context, recorded_text(name), &options, &made) !=
+        SHOAL_OK)
         fail_msg("%s: %s", name, shoal_context_message(context));
     return made;
 }
@@ -62,7 +57,7 @@ static void *copy_of(record *r, int which, const char *name) {
 static record open_record(const char *name, const char *file) {
     record r = {0};
     char path[600];
-    snprintf(path, sizeof path, "%s/%s", recorded(name), file);
+    snprintf(path, sizeof path, "%s/%s", recorded_text(name), file);
     assert_int_equal(sh_safetensors_open(context, path, &r.file), SHOAL_OK);
     r.ids = copy_of(&r, 0, "ids");
     r.types = copy_of(&r, 1, "types");
@@ -194,7 +189,7 @@ static void windows(void **state) {
     double *wanted = test_memory(size, sizeof *wanted);
     int32_t all[MOST];
     assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[4], NULL, got), SHOAL_OK);
-    assert_int_equal(shoal_tokenizer_open(context, recorded("bert"), &t), SHOAL_OK);
+    assert_int_equal(shoal_tokenizer_open(context, recorded_text("bert"), &t), SHOAL_OK);
     shoal_text given = {.text = texts[4], .size = -1};
     assert_int_equal(shoal_tokenizer_encode(t, &given, &tokens), SHOAL_OK);
     const int64_t count = tokens.count - 2;
@@ -329,7 +324,7 @@ static void wrong_options(void **state) {
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         shoal_text_encoder *e;
-        assert_int_equal(shoal_text_encoder_open(context, recorded("bert"),
+        assert_int_equal(shoal_text_encoder_open(context, recorded_text("bert"),
                                                  &rows[i].options, &e),
                          SHOAL_INVALID);
         assert_null(e);
@@ -362,7 +357,7 @@ static const struct {
 
 static void copy_file(const char *folder, const char *name) {
     char from[600], to[600];
-    snprintf(from, sizeof from, "%s/%s", recorded("bert"), name);
+    snprintf(from, sizeof from, "%s/%s", recorded_text("bert"), name);
     snprintf(to, sizeof to, "%s/%s", folder, name);
     FILE *file = fopen(from, "rb");
     assert_non_null(file);
@@ -449,7 +444,8 @@ static bool survive(const char *name, int64_t fail_at) {
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     allocator.fail_at = allocator.calls + fail_at;
     const shoal_text_options small = {.rows = 128};
-    shoal_status status = shoal_text_encoder_open(context, recorded(name), &small, &e);
+    shoal_status status =
+        shoal_text_encoder_open(context, recorded_text(name), &small, &e);
     if (status == SHOAL_OK)
         status = shoal_text_encoder_embed(e, 1, &texts[3], NULL, vector);
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);

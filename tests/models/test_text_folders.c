@@ -28,12 +28,6 @@ static int close_context(void **state) {
     return 0;
 }
 
-static const char *recorded(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);
-    return path;
-}
-
 static const char *in(const char *folder, const char *name) {
     static char path[600];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -57,8 +51,8 @@ static void copy_file(const char *from, const char *folder, const char *name) {
 /* A folder with all of a recorded one but the weights. */
 static const char *copy_folder(const char *name) {
     const char *folder = make_folder();
-    copy_file(recorded(name), folder, "config.json");
-    copy_file(recorded(name), folder, "tokenizer.json");
+    copy_file(recorded_text(name), folder, "config.json");
+    copy_file(recorded_text(name), folder, "tokenizer.json");
     return folder;
 }
 
@@ -73,7 +67,8 @@ typedef struct {
 } weights;
 
 static void open_weights(const char *name, weights *w) {
-    assert_int_equal(sh_safetensors_open(context, in(recorded(name), "model.safetensors"),
+    assert_int_equal(sh_safetensors_open(context,
+                                         in(recorded_text(name), "model.safetensors"),
                                          &w->file),
                      SHOAL_OK);
     w->count = sh_safetensors_count(w->file);
@@ -158,10 +153,10 @@ static void norms_of_the_first_files(void **state) {
     rename_norms(&w);
     close_weights(&w, folder);
     embed(folder, (shoal_text_options){0}, got[0]);
-    embed(recorded("bert"), (shoal_text_options){0}, wanted[0]);
+    embed(recorded_text("bert"), (shoal_text_options){0}, wanted[0]);
     assert_memory_equal(got, wanted, sizeof got);
     char other[512];
-    snprintf(other, sizeof other, "%s", recorded("bert"));
+    snprintf(other, sizeof other, "%s", recorded_text("bert"));
     expect_same_model(folder, other);
     remove_folder(folder);
 }
@@ -177,7 +172,7 @@ static void norms_of_the_first_files(void **state) {
 
 static const char *make_modules(const char *modules, const char *pooling) {
     const char *folder = copy_folder("bert");
-    copy_file(recorded("bert"), folder, "model.safetensors");
+    copy_file(recorded_text("bert"), folder, "model.safetensors");
     write_text(folder, "modules.json", modules);
     assert_int_equal(mkdir(in(folder, "pool"), 0777), 0);
     assert_int_equal(mkdir(in(folder, "1_Pooling"), 0777), 0);
@@ -200,14 +195,14 @@ static void modules(void **state) {
         const char *folder = make_modules(rows[i].modules, "{\"pooling_mode\": \"cls\"}");
         float got[COUNT_OF(texts)][SIZE], wanted[COUNT_OF(texts)][SIZE];
         embed(folder, (shoal_text_options){0}, got[0]);
-        embed(recorded("bert"),
+        embed(recorded_text("bert"),
               (shoal_text_options){.pooling = rows[i].pooling,
                                    .normalize = rows[i].normalize},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
         /* A pooling that is named takes the place of them all. */
         embed(folder, (shoal_text_options){.pooling = SHOAL_POOL_MAX}, got[0]);
-        embed(recorded("bert"), (shoal_text_options){.pooling = SHOAL_POOL_MAX},
+        embed(recorded_text("bert"), (shoal_text_options){.pooling = SHOAL_POOL_MAX},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
         remove_folder(folder);

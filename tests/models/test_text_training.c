@@ -25,12 +25,6 @@ static int close_context(void **state) {
     return 0;
 }
 
-static const char *recorded(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);
-    return path;
-}
-
 /* A model of the folder with the limits of one batch. */
 static shoal_model *open_model(const char *name, int64_t outputs, int32_t pooling,
                                const char *attention) {
@@ -38,11 +32,12 @@ static shoal_model *open_model(const char *name, int64_t outputs, int32_t poolin
     shoal_model_config config = {.outputs = outputs, .pooling = pooling};
     assert_int_equal(shoal_attention_parse(context, attention, &config.attention),
                      SHOAL_OK);
-    assert_int_equal(shoal_text_model_config(context, recorded(name), &config), SHOAL_OK);
+    assert_int_equal(shoal_text_model_config(context, recorded_text(name), &config),
+                     SHOAL_OK);
     assert_int_equal(shoal_model_create(context, &config, 1, 4, 200, SHOAL_WITH_BACKWARD,
                                         &model),
                      SHOAL_OK);
-    if (shoal_text_model_load(context, recorded(name), model) != SHOAL_OK)
+    if (shoal_text_model_load(context, recorded_text(name), model) != SHOAL_OK)
         fail_msg("%s: %s", name, shoal_context_message(context));
     return model;
 }
@@ -112,7 +107,7 @@ static double span_loss(int64_t batch, const int64_t *offsets, const int32_t *ta
 
 static void copy_config(const char *name, const char *folder) {
     char from[600], to[600], text[4096];
-    snprintf(from, sizeof from, "%s/config.json", recorded(name));
+    snprintf(from, sizeof from, "%s/config.json", recorded_text(name));
     snprintf(to, sizeof to, "%s/config.json", folder);
     FILE *file = fopen(from, "rb");
     assert_non_null(file);
@@ -166,7 +161,7 @@ static void check_record(const char *name, const char *which, const char *attent
     safetensors *record;
     float *logits;
     shoal_loss loss;
-    snprintf(path, sizeof path, "%s/%s.safetensors", recorded(name), which);
+    snprintf(path, sizeof path, "%s/%s.safetensors", recorded_text(name), which);
     assert_int_equal(sh_safetensors_open(context, path, &record), SHOAL_OK);
     shoal_model *model = open_model(name, spans ? 2 : 3,
                                     spans ? SHOAL_EVERY_ROW : SHOAL_FIRST_ROW, attention);
@@ -262,12 +257,12 @@ static void wrong_calls(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "type 2 at row 2"));
     inputs.types = NULL;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
-    assert_int_equal(shoal_text_model_config(context, recorded("modern"), &config),
+    assert_int_equal(shoal_text_model_config(context, recorded_text("modern"), &config),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "modernbert"));
     assert_int_equal(shoal_text_model_config(context, "/nowhere", &config),
                      SHOAL_BAD_FILE);
-    assert_int_equal(shoal_text_model_load(context, recorded("roberta"), model),
+    assert_int_equal(shoal_text_model_load(context, recorded_text("roberta"), model),
                      SHOAL_BAD_FILE);
     config = *shoal_model_settings(model);
     config.norm = SHOAL_NORM_PRE;
