@@ -106,6 +106,9 @@ static const struct {
      "xeee", "1 3 2"},
     {FILE_OF("[\"<unk>\",0],[\"x\",-1e-320],[\"y\",-2.5e-310],[\"z\",1e300]", "", ""),
      "xyz", "1 2 3"},
+    /* What is unknown scores 10 less than the least piece: 5 - 30 and 16 - 30. */
+    {FILE_OF("[\"<unk>\",0],[\"a\",5],[\"ab\",-20]", "", ""), "ab", "2"},
+    {FILE_OF("[\"<unk>\",0],[\"a\",16],[\"ab\",-20]", "", ""), "ab", "1 0"},
     {PRE(META("")), "a", "2"},
     {PRE(META("")), "a  ab ", "2 1 7 1"},
     {PRE(META("")), " a", "2"},
