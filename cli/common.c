@@ -28,14 +28,19 @@ const char exit_codes_help[] =
 /* ---- Messages --------------------------------------------------------------------- */
 
 /* In UTF-8 the control characters from 0x80 on begin with 0xc2. */
+int control_bytes(const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
+    if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+        return 2;
+    return (*c && *c < ' ') || *c == 0x7f;
+}
+
 void mask_controls(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c; c++)
-        if (*c < ' ' || *c == 0x7f) {
-            *c = '?';
-        } else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) {
-            *c++ = '?';
-            *c = '?';
-        }
+    while (*text) {
+        const int bytes = control_bytes(text);
+        memset(text, '?', (size_t)bytes);
+        text += bytes ? bytes : 1;
+    }
 }
 
 static void print_masked(const char *format, va_list arguments) {

@@ -37,6 +37,8 @@ int open_context(const char *command, int threads, const char *isa,
                  shoal_context **context);
 
 void mask_controls(char *text); /* so */
+/* Bytes of the control character that the text begins with; 0: it begins with another. */
+int control_bytes(const char *text);
 
 /* A line on stderr, control characters likewise. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));

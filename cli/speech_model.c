@@ -7,13 +7,6 @@
 #include "common.h"
 #include "speech_lfmmi.h"
 
-/* What could command a terminal: units are printed. */
-static bool is_control(const char *at) {
-    const unsigned char *c = (const unsigned char *)at;
-    return (*c < ' ' && *c != '\n') || *c == 0x7f ||
-           (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0);
-}
-
 /* One unit per line. */
 static bool split_units(speech_model *made, const char *note) {
     for (const char *c = note; *c; c++)
@@ -39,8 +32,8 @@ static int read_notes(const char *command, const shoal_checkpoint *file,
     if (!units)
         return complain(EXIT_BAD_INPUT, command, "%s: is no recogniser: it has no %s",
                         made->path, speech_task.key);
-    for (const char *c = units; *c; c++)
-        if (is_control(c))
+    for (const char *c = units; *c; c++) /* units are printed */
+        if (*c != '\n' && control_bytes(c))
             return complain(EXIT_BAD_INPUT, command,
                             "%s: its units have control characters", made->path);
     made->step = step ? strtoll(step, NULL, 10) : 0;

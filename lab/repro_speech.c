@@ -397,10 +397,19 @@ static int report(const repro_job *job) {
     return code;
 }
 
+static bool must_train(const repro_job *job, const speech_grid *grid) {
+    for (int i = 0; i < grid->count && !job->show; i++)
+        if (is_chosen(job, grid->cells[i].name) && !has(&grid->cells[i], "epochs"))
+            return true;
+    return false;
+}
+
 /* Before the first training, so that no cell waits for the part test in vain. */
 static int check_test(const repro_job *job, const speech_grid *grid) {
     static train_settings settings;
     train_config config;
+    if (!must_train(job, grid))
+        return EXIT_OK;
     const int code = cell_config(job, grid, &grid->cells[0], false, &settings, &config);
     return code == EXIT_OK ? speech_check("repro", job->context, &config, "test") : code;
 }
@@ -409,10 +418,10 @@ static int work(repro_job *job, speech_grid *grid) {
     int code = make_grid(job, grid);
     if (code == EXIT_OK && !job->show)
         code = train_make_folder("repro", job->folder);
-    if (code == EXIT_OK && !job->show && grid->count > 0)
-        code = check_test(job, grid);
     if (code == EXIT_OK)
         code = read_results(job, grid);
+    if (code == EXIT_OK)
+        code = check_test(job, grid);
     for (int i = 0; i < grid->count && code == EXIT_OK; i++) {
         if (!job->show && !stop_signal() && is_chosen(job, grid->cells[i].name))
             code = do_cell(job, grid, &grid->cells[i]);
