@@ -129,7 +129,7 @@ if(SHOAL_SPEECH AND TARGET shoal_models)
 endif()
 if(speech_needs)
     file(GLOB speech_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
-        speech/*.c)
+        speech/*/*.c)
     shoal_library(speech ON shoal_models SOURCES ${speech_sources}
         NEEDS ${speech_needs} ${models_needs})
 endif()

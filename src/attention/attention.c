@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attention/halves.h"
+#include "attention/heads.h"
 
 const attention_kind *sh_attention_kind_at(int kind) {
     static const attention_kind *const kinds[] = {

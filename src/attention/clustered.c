@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention/spread.h"
+#include "attention/distributed.h"
 
 /* ---- Memory ----------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #define SHOAL_ATTENTION_DENSE_H
 
 #include "attention/attention.h"
-#include "attention/halves.h"
+#include "attention/heads.h"
 #include "attention/masks.h"
 
 enum { PANELS = 5 }; /* panels that pass over a block of keys before the next block */

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "attention/halves.h"
+#include "attention/heads.h"
 #include "attention/masks.h"
 #include "cluster/topk.h"
 

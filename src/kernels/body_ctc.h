@@ -1,4 +1,4 @@
-/* The three loops of CTC (models/training/ctc.c) over numbers of any size: mantissa times
+/* The three loops of CTC (models/nn/ctc.c) over numbers of any size: mantissa times
  * 2^exponent, a double and an int64_t. A probability of 5,000 rows is far below what a
  * double can hold, and as a logarithm each sum would need exponentials and a logarithm;
  * here it needs shifts of exponents. Nothing is 0: an exponent of CTC_NEVER is as good.

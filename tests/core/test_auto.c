@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "attention/attention.h"
+#include "attention/auto.h"
 #include "cases.h"
-#include "judge/judge.h"
 #include "support.h"
 
 enum { HEADS = 2, DIM = 16 };

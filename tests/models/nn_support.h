@@ -3,7 +3,7 @@
 #ifndef SHOAL_TESTS_NN_SUPPORT_H
 #define SHOAL_TESTS_NN_SUPPORT_H
 
-#include "models/training/model.h"
+#include "models/nn/model.h"
 
 typedef struct {
     const char *name;

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "speech/ngram.h"
+#include "speech/words/ngram.h"
 
 /* Every state is left after some steps, and every word has a probability. */
 static void check(const shoal_ngram *model) {

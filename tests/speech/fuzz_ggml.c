@@ -5,8 +5,8 @@
 #define FUZZ_NAME "fuzz_data_ggml"
 #include "fuzz.h"
 
-#include "speech/mel.h"
-#include "speech/whisper_readers.h"
+#include "speech/audio/mel.h"
+#include "speech/whisper/whisper_readers.h"
 
 enum { TOKENS = 50257, MELS = 80, HEAD = 14 * 4 + MELS * MEL_BINS * 4 + 4 + TOKENS * 5 };
 

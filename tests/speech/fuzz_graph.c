@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "speech/lfmmi.h"
+#include "speech/recogniser/lfmmi.h"
 
 enum { STEPS = 5, HEAD = 40 };
 

@@ -4,7 +4,7 @@
 #define FUZZ_NAME "fuzz_lexicon"
 #include "fuzz.h"
 
-#include "speech/lexicon.h"
+#include "speech/words/lexicon.h"
 
 /* Every word has phones, can be found, and stands behind the one before. */
 static void check(const shoal_lexicon *lexicon) {

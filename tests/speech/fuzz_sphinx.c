@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "speech/ngram.h"
+#include "speech/words/ngram.h"
 
 enum { HEAD = 36, TABLES = 3 * 65536 * 4, COUNTS = 12 };
 

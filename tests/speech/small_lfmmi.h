@@ -4,7 +4,7 @@
 
 #include "cases.h"
 #include "folders.h"
-#include "speech/lfmmi.h"
+#include "speech/recogniser/lfmmi.h"
 #include "support.h"
 
 enum { PHONES = 4, SILENCE = 3, TEXTS = 8, MOST_STEPS = 12, MOST_OUTPUTS = 8 };

@@ -8,7 +8,7 @@
 #include "cases.h"
 #include "models/files/safetensors.h"
 #include "small_whisper.h"
-#include "speech/mel.h"
+#include "speech/audio/mel.h"
 #include "support.h"
 
 #include "shoal_speech.h"

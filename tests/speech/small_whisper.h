@@ -4,7 +4,7 @@
 
 #include "folders.h"
 #include "shoal_speech.h"
-#include "speech/speech.h"
+#include "speech/whisper/speech.h"
 
 enum { SMALL_WIDTH = 12, SMALL_HEADS = 3, SMALL_LAYERS = 2, SMALL_TEXT = 40 };
 

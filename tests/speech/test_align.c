@@ -5,7 +5,7 @@
 
 #include "cases.h"
 #include "small_whisper.h"
-#include "speech/align.h"
+#include "speech/whisper/align.h"
 #include "support.h"
 
 /* ---- Warping ---------------------------------------------------------------------- */

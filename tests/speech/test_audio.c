@@ -11,7 +11,7 @@
 
 #include "cases.h"
 #include "folders.h"
-#include "speech/audio.h"
+#include "speech/audio/audio.h"
 #include "support.h"
 
 static const double pi = 3.14159265358979323846;

@@ -10,7 +10,7 @@
 
 #include "cases.h"
 #include "folders.h"
-#include "speech/lfmmi.h"
+#include "speech/recogniser/lfmmi.h"
 #include "support.h"
 
 enum { STEPS = 500, OUTPUTS = 80, SEEN = 6, MOST_WORDS = 100000, MOST_TEXTS = 2000 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/mel.h"
+#include "speech/audio/mel.h"
 #include "support.h"
 
 static const double pi = 3.14159265358979323846;

@@ -9,7 +9,7 @@
 #include <zlib.h>
 
 #include "cases.h"
-#include "speech/ngram.h"
+#include "speech/words/ngram.h"
 #include "sphinx_file.h"
 
 static shoal_context *context;

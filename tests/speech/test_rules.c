@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/search.h"
-#include "speech/speech.h"
+#include "speech/whisper/search.h"
+#include "speech/whisper/speech.h"
 
 /* A vocabulary of 10 words, the end, two specials and 8 times. */
 enum { END = 10, NO_TIMES = 12, TIME = 13, ALL = 21, SYMBOL = 3, BLANK = 4 };

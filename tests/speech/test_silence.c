@@ -7,7 +7,7 @@
 
 #include "cases.h"
 #include "small_whisper.h"
-#include "speech/speech.h"
+#include "speech/whisper/speech.h"
 #include "support.h"
 
 enum { SECOND = AUDIO_RATE };

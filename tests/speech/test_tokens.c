@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/tokens.h"
-#include "speech/whisper_file.h"
+#include "speech/whisper/tokens.h"
+#include "speech/whisper/whisper_file.h"
 #include "support.h"
 
 static void layouts_are_the_published_ones(void **state) {

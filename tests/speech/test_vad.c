@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/pieces.h"
+#include "speech/audio/pieces.h"
 #include "support.h"
 
 enum { SECOND = AUDIO_RATE, MOST_PIECES = 200 };

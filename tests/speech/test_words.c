@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/words.h"
+#include "speech/words/normalise.h"
 
 static shoal_context *context;
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cases.h"
-#include "speech/wordsearch.h"
+#include "speech/words/wordsearch.h"
 
 enum { PHONES = 4, SILENCE = 3, MOST_STEPS = 6, MOST_OUTPUTS = 2 * PHONES, ROOM = 8192 };
 

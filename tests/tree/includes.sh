@@ -1,8 +1,9 @@
 #!/bin/bash
 # Rooms may look one way only (docs/ARCHITECTURE.md):
-#     base <- kernels <- cluster <- attention <- judge
-#     attention <- models/nn, models/files <- models/text, models/training
-#     models <- speech
+#     base <- kernels <- cluster <- attention
+#     attention <- models/nn <- models/files <- models/text
+#     models <- speech/audio <- speech/whisper
+#     models <- speech/audio <- speech/recogniser <- speech/words
 #     attention <- mpi
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
 # may use exact/ and what cli/ offers. A public header uses the standard library and the
@@ -11,8 +12,9 @@
 . "$(dirname "$0")/../report.sh"
 shopt -s nullglob
 core="base kernels cluster attention"
-models="models/nn models/files models/text models/training"
-rooms="$core judge $models speech mpi exact cli lab"
+models="models/nn models/files models/text"
+speech="speech/audio speech/whisper speech/recogniser speech/words"
+rooms="$core $models $speech mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may include from
     case $1 in
@@ -20,12 +22,13 @@ may_use() { # the rooms that a file of room $1 may include from
     kernels) echo base kernels ;;
     cluster) echo base kernels cluster ;;
     attention) echo "$core" ;;
-    judge) echo "$core judge" ;;
     models/nn) echo "$core models/nn" ;;
-    models/files) echo base kernels models/files ;;
+    models/files) echo base kernels models/nn models/files ;;
     models/text) echo "$core models/nn models/files models/text" ;;
-    models/training) echo "$core $models" ;;
-    speech) echo "$core $models speech" ;;
+    speech/audio) echo "$core $models speech/audio" ;;
+    speech/whisper) echo "$core $models speech/audio speech/whisper" ;;
+    speech/recogniser) echo "$core $models speech/audio speech/whisper speech/recogniser" ;;
+    speech/words) echo "$core $models $speech" ;;
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;
@@ -35,11 +38,11 @@ may_use() { # the rooms that a file of room $1 may include from
 
 may_use_header() { # the public headers that a file of room $1 may include
     case $1 in
-    shoal.h | base | kernels | cluster | attention | judge) echo shoal.h ;;
+    shoal.h | base | kernels | cluster | attention) echo shoal.h ;;
     shoal_models.h | models/*) echo shoal.h shoal_models.h ;;
     exact) echo shoal.h shoal_models.h ;;
     shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
-    shoal_speech.h | speech) echo shoal.h shoal_models.h shoal_speech.h ;;
+    shoal_speech.h | speech/*) echo shoal.h shoal_models.h shoal_speech.h ;;
     *) echo shoal.h shoal_models.h shoal_speech.h shoal_mpi.h ;;
     esac
 }
@@ -87,7 +90,7 @@ check_file() { # $1 the file, $2 its room; prints what is wrong
 
 check_tree() { # $1 the root; prints what is wrong
     local file room folder
-    for folder in "$1"/{src/*,models/*,speech,mpi,exact,cli,lab}/; do
+    for folder in "$1"/{src/*,models/*,speech/*,mpi,exact,cli,lab}/; do
         [ -d "$folder" ] || continue
         room=${folder#"$1"/} room=${room#src/} room=${room%/}
         contains "$rooms" "$room" || echo "$folder: no such room"
@@ -95,7 +98,7 @@ check_tree() { # $1 the root; prints what is wrong
             check_file "$file" "$room"
         done < <(find "$folder" -type f -name '*.[ch]')
     done
-    for file in "$1"/src/*.* "$1"/models/*.*; do echo "$file: lies in no room"; done
+    for file in "$1"/src/*.* "$1"/models/*.* "$1"/speech/*.*; do echo "$file: lies in no room"; done
     for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
 }
 
@@ -111,23 +114,23 @@ expect() { # $1 good or bad, $2 file, $3 line: alone in a tree, it must be judge
 check_itself() {
     expect good src/kernels/a.c '#include "base/memory.h"'
     expect good src/kernels/a.c '#include "own.h"'
-    expect good models/training/a.c '#include "models/files/safetensors.h"'
+    expect good models/files/a.c '#include "models/nn/model.h"'
     expect good models/text/a.c '#include "models/files/files.h"'
-    expect bad models/text/a.c '#include "models/training/model.h"'
-    expect good speech/a.c '#include "models/nn/encoder.h"'
+    expect bad models/files/a.c '#include "models/text/tokenizer.h"'
+    expect good speech/audio/a.c '#include "models/nn/encoder.h"'
     expect good mpi/a.c '#include "attention/attention.h"'
     expect bad mpi/a.c '#include "models/nn/encoder.h"'
     expect bad mpi/a.c '#include "shoal_models.h"'
-    expect bad speech/a.c '#include "shoal_mpi.h"'
+    expect bad speech/audio/a.c '#include "shoal_mpi.h"'
     expect good cli/a.c '#include <sys/mman.h>'
     expect good cli/a.c '#include "own.h"'
     expect good lab/a.c '#include "exact/exact.h"'
     expect bad src/base/a.c '#include "kernels/kernels.h"'
     expect bad src/kernels/a.c '  #  include "cluster/hash.h"'
-    expect bad src/attention/a.c '#include "judge/auto.h"'
-    expect bad models/files/a.c '#include "models/nn/encoder.h"'
-    expect bad models/nn/a.c '#include <models/training/train.h>'
-    expect bad models/nn/a.c '#include "speech/mel.h"'
+    expect bad src/cluster/a.c '#include "attention/auto.h"'
+    expect bad models/nn/a.c '#include "models/files/files.h"'
+    expect bad models/nn/a.c '#include <models/text/tokenizer.h>'
+    expect bad models/nn/a.c '#include "speech/audio/mel.h"'
     expect bad models/nn/a.c '#include "shoal_speech.h"'
     expect bad src/cluster/a.c '#include "../attention/attention.h"'
     expect bad src/cluster/a.c '#include NAME'

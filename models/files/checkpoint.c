@@ -1,0 +1,663 @@
+/* Models and checkpoints: one safetensors file.
+
+   Tensors, float32, each in its parameter's shape:
+       NAME                    weights
+       optimizer.first.NAME    mean of the gradient
+       optimizer.second.NAME   mean of its square
+       average.NAME            averaged weights, where the optimizer keeps them
+   Notes (the file's metadata): "format", the library's own under "shoal.", and the
+   caller's. Counts are decimal, real numbers hexadecimal, so that they are exact.
+   "shoal.checksum" is of all notes and tensors; files from before it are read without.
+
+   Files of the first format, which had one task's training in them, are read as
+   checkpoints: the same tensors, the state under other names, no model's
+   configuration. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/plain.h"
+#include "models/files/checksum.h"
+#include "models/files/files.h"
+#include "models/files/safetensors.h"
+#include "models/nn/model.h"
+
+#define FORMAT "shoal-model-1"
+#define FIRST_FORMAT "shoal-checkpoint-1"
+#define OWN_NOTES "shoal."
+#define CONFIG_NOTE OWN_NOTES "config"
+#define SEED_NOTE OWN_NOTES "seed"
+#define CHECKSUM_NOTE OWN_NOTES "checksum"
+
+enum { TEXT = 64, KEY = 64, SPELLING = 240, TENSOR_NAME = PARAMETER_NAME + 32 };
+
+struct shoal_checkpoint {
+    shoal_context *context;
+    safetensors *file;
+    bool first_format;
+    char path[]; /* for messages */
+};
+
+/* ---- What a checkpoint holds ----------------------------------------------------- */
+
+/* The counts and numbers beside the tensors, in one table for both ways. */
+typedef struct {
+    int64_t steps, averages, waiting;
+    double best, scale;
+} saved_state;
+
+typedef enum { OF_OPTIMIZER, OF_SCHEDULE } state_owner;
+/* A loss is a real that may be infinite: none was seen yet. */
+typedef enum { COUNT, REAL, LOSS } state_type;
+
+typedef struct {
+    const char *key, *first_key; /* first_key: in files of the first format */
+    size_t offset;               /* in saved_state */
+    state_type type;
+    state_owner owner;
+} state_row;
+
+static const state_row state_rows[] = {
+    {OWN_NOTES "steps", "state.step", offsetof(saved_state, steps), COUNT, OF_OPTIMIZER},
+    {OWN_NOTES "averages", "state.averaged", offsetof(saved_state, averages), COUNT,
+     OF_OPTIMIZER},
+    {OWN_NOTES "schedule_best", "state.schedule_best", offsetof(saved_state, best), LOSS,
+     OF_SCHEDULE},
+    {OWN_NOTES "schedule_waiting", "state.schedule_waiting",
+     offsetof(saved_state, waiting), COUNT, OF_SCHEDULE},
+    {OWN_NOTES "schedule_scale", "state.schedule_scale", offsetof(saved_state, scale),
+     REAL, OF_SCHEDULE},
+};
+enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows, OWN = STATE_ROWS + 4 };
+
+/* Arrays of the arena's size, by the prefix of their tensors' names. */
+typedef struct {
+    const char *prefix;
+    float *values; /* [arena size]; NULL: not kept */
+} array_row;
+enum { ARRAYS = 4 };
+
+static const char optimizer_prefix[] = "optimizer.", average_prefix[] = "average.";
+
+static void list_arrays(const shoal_model *model, const shoal_optimizer *optimizer,
+                        array_row arrays[ARRAYS]) {
+    arrays[0] = (array_row){"", model->arena->values};
+    arrays[1] = (array_row){"optimizer.first.", optimizer ? optimizer->first : NULL};
+    arrays[2] = (array_row){"optimizer.second.", optimizer ? optimizer->second : NULL};
+    arrays[3] = (array_row){average_prefix, optimizer ? optimizer->averaged : NULL};
+}
+
+/* ---- The configuration as text --------------------------------------------------- */
+
+static const char *const norms[] = {"pre", "post", NULL};
+static const char *const activations[] = {"gelu", "relu", NULL};
+static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NULL};
+static const char *const poolings[] = {"none", "mean", "first", NULL};
+static const char *const forms[] = {"plain", "bert", "roberta", NULL};
+
+/* An object of its fields, in malloc's memory; NULL: none left. The attention has every
+   option, so that defaults may change and the file keeps its meaning. */
+static char *print_config(const shoal_model_config *config) {
+    char attention[SPELLING];
+    shoal_attention_print_all(&config->attention, attention, sizeof attention);
+    json_t *object =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, s:s, "
+                  "s:s, s:f}",
+                  "vocabulary", (json_int_t)config->vocabulary, "features",
+                  (json_int_t)config->features, "outputs", (json_int_t)config->outputs,
+                  "max_length", (json_int_t)config->max_length, "layers",
+                  (json_int_t)config->layers, "heads", (json_int_t)config->heads,
+                  "head_dim", (json_int_t)config->head_dim, "feed_forward",
+                  (json_int_t)config->feed_forward, "attention", attention, "shared_qk",
+                  config->shared_qk != 0, "norm", norms[config->norm], "activation",
+                  activations[config->activation], "positions",
+                  position_kinds[config->positions], "pooling", poolings[config->pooling],
+                  "dropout", (double)config->dropout);
+    if (config->form != SHOAL_PLAIN) { /* others need not be known by older readers */
+        json_object_set_new(object, "form", json_string(forms[config->form]));
+        json_object_set_new(object, "types", json_integer(config->types));
+    }
+    if (config->convolutions > 0)
+        json_object_set_new(object, "convolutions", json_integer(config->convolutions));
+    if (config->epsilon > 0)
+        json_object_set_new(object, "epsilon", json_real((double)config->epsilon));
+    char *text = json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    return text;
+}
+
+static bool find_choice(const char *const *choices, const char *text, int32_t *value) {
+    for (*value = 0; choices[*value]; ++*value)
+        if (strcmp(choices[*value], text) == 0)
+            return true;
+    return false;
+}
+
+/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+static shoal_status parse_attention(shoal_context *context, const char *text,
+                                    shoal_attention *attention) {
+    char whole[SPELLING];
+    if (strncmp(text, "shoal-", 6) != 0 || strstr(text, "keyclusters="))
+        return shoal_attention_parse(context, text, attention);
+    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
+             strchr(text, ':') ? ',' : ':');
+    return shoal_attention_parse(context, whole, attention);
+}
+
+static shoal_status unpack_config(shoal_context *context, json_t *object,
+                                  shoal_model_config *config) {
+    json_int_t sizes[8], types = 0, convolutions = 0;
+    const char *attention, *norm, *function, *positions, *pooling, *form = forms[0];
+    int shared;
+    double dropout, epsilon = 0;
+    json_error_t error;
+    if (json_unpack_ex(object, &error, 0,
+                       "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, "
+                       "s:s, s:s, s:F, s?s, s?I, s?F, s?I !}",
+                       "vocabulary", &sizes[0], "features", &sizes[1], "outputs",
+                       &sizes[2], "max_length", &sizes[3], "layers", &sizes[4], "heads",
+                       &sizes[5], "head_dim", &sizes[6], "feed_forward", &sizes[7],
+                       "attention", &attention, "shared_qk", &shared, "norm", &norm,
+                       "activation", &function, "positions", &positions, "pooling",
+                       &pooling, "dropout", &dropout, "form", &form, "types", &types,
+                       "epsilon", &epsilon, "convolutions", &convolutions) != 0)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
+    *config = (shoal_model_config){.vocabulary = sizes[0],
+                                   .features = sizes[1],
+                                   .outputs = sizes[2],
+                                   .max_length = sizes[3],
+                                   .layers = sizes[4],
+                                   .heads = sizes[5],
+                                   .head_dim = sizes[6],
+                                   .feed_forward = sizes[7],
+                                   .shared_qk = shared,
+                                   .dropout = (float)dropout,
+                                   .types = types,
+                                   .epsilon = (float)epsilon,
+                                   .convolutions = convolutions};
+    if (!find_choice(norms, norm, &config->norm) ||
+        !find_choice(activations, function, &config->activation) ||
+        !find_choice(position_kinds, positions, &config->positions) ||
+        !find_choice(poolings, pooling, &config->pooling) ||
+        !find_choice(forms, form, &config->form))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "unknown norm, activation, positions, pooling or form");
+    return parse_attention(context, attention, &config->attention);
+}
+
+/* Puts the path in front of the message, which may quote the file. */
+static shoal_status blame_file(const shoal_checkpoint *checkpoint) {
+    char reason[sizeof checkpoint->context->message];
+    snprintf(reason, sizeof reason, "%s", shoal_context_message(checkpoint->context));
+    return sh_fail(checkpoint->context, SHOAL_BAD_FILE, "%s: %s", checkpoint->path,
+                   reason);
+}
+
+/* ---- The checksum ---------------------------------------------------------------- */
+
+static uint64_t hash_text(const char *text, uint64_t seed) {
+    return sh_checksum(text, strlen(text), seed);
+}
+
+static uint64_t hash_tensor(const file_tensor *tensor) {
+    uint64_t hash = hash_text(sh_dtype_name(tensor->dtype), hash_text(tensor->name, 0));
+    hash = sh_checksum(tensor->shape, (size_t)tensor->rank * sizeof(int64_t), hash);
+    return sh_checksum(tensor->data, tensor->bytes, hash);
+}
+
+static uint64_t hash_note(const char *key, const char *value) {
+    return strcmp(key, CHECKSUM_NOTE) == 0 ? 0 : hash_text(value, hash_text(key, 1));
+}
+
+/* Of all tensors and notes but its own. A sum: how the header is written and in which
+   order does not matter. */
+static uint64_t checksum_of(const safetensors *file) {
+    uint64_t sum = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach(sh_safetensors_notes(file), key, value) {
+        sum += hash_note(key, json_string_value(value));
+    }
+    for (int64_t i = 0; i < sh_safetensors_count(file); i++)
+        sum += hash_tensor(sh_safetensors_at(file, i));
+    return sum;
+}
+
+static void print_checksum(char text[TEXT], uint64_t sum) {
+    snprintf(text, TEXT, "%016" PRIx64, sum);
+}
+
+static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
+    char text[TEXT];
+    const char *noted = sh_safetensors_note_of(checkpoint->file, CHECKSUM_NOTE);
+    if (!noted)
+        return SHOAL_OK;
+    print_checksum(text, checksum_of(checkpoint->file));
+    if (strcmp(noted, text) == 0)
+        return SHOAL_OK;
+    return sh_fail(
+        checkpoint->context, SHOAL_BAD_FILE,
+        "%s: the file is damaged: its checksum is %s, and that of its contents "
+        "%s; use a copy of it or an earlier one",
+        checkpoint->path, sh_shown(noted).text, text);
+}
+
+/* ---- Writing --------------------------------------------------------------------- */
+
+/* What goes into a file, and its text. */
+typedef struct {
+    const shoal_model *model;
+    const shoal_optimizer *optimizer;
+    const shoal_schedule *schedule;
+    const shoal_note *callers; /* [callers_count] */
+    int64_t callers_count;
+    shoal_note *notes; /* [OWN + callers_count] */
+    int64_t note_count;
+    char (*values)[TEXT]; /* [OWN] */
+    file_tensor *tensors; /* [ARRAYS x parameters] */
+    char (*names)[TENSOR_NAME];
+    int64_t tensor_count;
+} contents;
+
+static void place(void *argument, block_layout *block) {
+    contents *file = argument;
+    const int64_t tensors = sh_mul_checked(ARRAYS, file->model->arena->count);
+    file->notes = sh_reserve(block, OWN + file->callers_count, sizeof *file->notes);
+    file->values = sh_reserve(block, OWN, sizeof *file->values);
+    file->tensors = sh_reserve(block, tensors, sizeof *file->tensors);
+    file->names = sh_reserve(block, tensors, sizeof *file->names);
+}
+
+static void list_state(contents *file) {
+    const shoal_optimizer *optimizer = file->optimizer;
+    const shoal_schedule *schedule = file->schedule;
+    saved_state state = {0};
+    if (optimizer) {
+        state.steps = optimizer->steps;
+        state.averages = optimizer->averages;
+    }
+    if (schedule) {
+        state.best = schedule->best;
+        state.waiting = schedule->waiting;
+        state.scale = schedule->scale;
+    }
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const state_row *row = &state_rows[i];
+        const void *number = (const char *)&state + row->offset;
+        char *text = file->values[file->note_count];
+        if (row->owner == OF_OPTIMIZER ? !optimizer : !schedule)
+            continue;
+        if (row->type == COUNT)
+            snprintf(text, TEXT, "%" PRId64, *(const int64_t *)number);
+        else
+            sh_print_c(text, TEXT, "%a", *(const double *)number);
+        file->notes[file->note_count++] = (shoal_note){row->key, text};
+    }
+}
+
+static void list_tensors(contents *file) {
+    const parameters *arena = file->model->arena;
+    array_row arrays[ARRAYS];
+    list_arrays(file->model, file->optimizer, arrays);
+    for (int a = 0; a < ARRAYS; a++)
+        for (int64_t i = 0; arrays[a].values && i < arena->count; i++) {
+            const parameter *one = &arena->list[i];
+            file_tensor *tensor = &file->tensors[file->tensor_count];
+            char *name = file->names[file->tensor_count++];
+            snprintf(name, TENSOR_NAME, "%s%s", arrays[a].prefix, one->name);
+            *tensor = (file_tensor){.name = name,
+                                    .dtype = DTYPE_F32,
+                                    .rank = one->rank,
+                                    .data = arrays[a].values + one->offset,
+                                    .bytes = (size_t)one->count * sizeof(float)};
+            memcpy(tensor->shape, one->shape, (size_t)one->rank * sizeof(int64_t));
+        }
+}
+
+/* When everything else is listed. */
+static void list_checksum(contents *file) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < file->note_count; i++)
+        sum += hash_note(file->notes[i].key, file->notes[i].value);
+    for (int64_t i = 0; i < file->tensor_count; i++)
+        sum += hash_tensor(&file->tensors[i]);
+    print_checksum(file->values[OWN - 1], sum);
+    file->notes[file->note_count++] = (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
+}
+
+static shoal_status check_notes(shoal_context *context, const shoal_note *notes,
+                                int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!notes[i].key || !notes[i].value || !notes[i].key[0] ||
+            strlen(notes[i].key) >= KEY ||
+            strncmp(notes[i].key, OWN_NOTES, strlen(OWN_NOTES)) == 0)
+            return sh_fail(context, SHOAL_INVALID,
+                           "note %lld has no value, or its key is NULL, empty, longer "
+                           "than %d bytes or one of the library's",
+                           (long long)i, KEY - 1);
+    return SHOAL_OK;
+}
+
+static shoal_status save(const char *path, contents *file) {
+    shoal_context *context = file->model->context;
+    char *config = print_config(&file->model->config);
+    void *block = sh_allocate_parts(context, place, file, NULL);
+    shoal_status status = sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", path);
+    if (config && block) {
+        snprintf(file->values[0], TEXT, "%" PRIu64, file->model->seed);
+        file->notes[file->note_count++] = (shoal_note){SEED_NOTE, file->values[0]};
+        file->notes[file->note_count++] = (shoal_note){"format", FORMAT};
+        file->notes[file->note_count++] = (shoal_note){CONFIG_NOTE, config};
+        list_state(file);
+        for (int64_t i = 0; i < file->callers_count; i++)
+            file->notes[file->note_count++] = file->callers[i];
+        list_tensors(file);
+        list_checksum(file);
+        status = sh_safetensors_write(context, path, file->tensors, file->tensor_count,
+                                      file->notes, file->note_count, true);
+    }
+    sh_release(context, block);
+    free(config);
+    return status;
+}
+
+shoal_status shoal_checkpoint_save(const char *path, const shoal_model *model,
+                                   const shoal_optimizer *optimizer,
+                                   const shoal_schedule *schedule,
+                                   const shoal_note *notes, int64_t note_count) {
+    shoal_context *context = model ? model->context : NULL;
+    if (!path || !model || note_count < 0 || (note_count > 0 && !notes) ||
+        (optimizer && optimizer->model != model))
+        return sh_fail(context, SHOAL_INVALID,
+                       "path, model or notes is NULL, note_count is negative, or the "
+                       "optimizer is another model's");
+    if (optimizer && optimizer->using_average)
+        return sh_fail(context, SHOAL_INVALID, "the averaged weights are in use");
+    const shoal_status status = check_notes(context, notes, note_count);
+    contents file = {.model = model,
+                     .optimizer = optimizer,
+                     .schedule = schedule,
+                     .callers = notes,
+                     .callers_count = note_count};
+    return status == SHOAL_OK ? save(path, &file) : status;
+}
+
+shoal_status shoal_model_save(const shoal_model *model, const char *path) {
+    return shoal_checkpoint_save(path, model, NULL, NULL, NULL, 0);
+}
+
+/* ---- Opening --------------------------------------------------------------------- */
+
+static shoal_status check_format(shoal_checkpoint *checkpoint) {
+    const char *format = sh_safetensors_note_of(checkpoint->file, "format");
+    if (!format)
+        format = "";
+    checkpoint->first_format = strcmp(format, FIRST_FORMAT) == 0;
+    if (checkpoint->first_format || strcmp(format, FORMAT) == 0)
+        return SHOAL_OK;
+    return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                   "%s: not a checkpoint of Shoal's: its format is \"%s\", not \"%s\"",
+                   checkpoint->path, sh_shown(format).text, FORMAT);
+}
+
+shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
+                                   shoal_checkpoint **checkpoint) {
+    if (checkpoint)
+        *checkpoint = NULL;
+    if (!context || !path || !checkpoint)
+        return sh_fail(context, SHOAL_INVALID, "context, path or checkpoint is NULL");
+    shoal_checkpoint *made = sh_allocate(context, sizeof *made + strlen(path) + 1);
+    if (!made)
+        return SHOAL_NO_MEMORY;
+    *made = (shoal_checkpoint){.context = context};
+    strcpy(made->path, path);
+    shoal_status status = sh_safetensors_open(context, path, &made->file);
+    if (status == SHOAL_OK)
+        status = check_format(made);
+    if (status == SHOAL_OK)
+        *checkpoint = made;
+    else
+        shoal_checkpoint_close(made);
+    return status;
+}
+
+void shoal_checkpoint_close(shoal_checkpoint *checkpoint) {
+    if (!checkpoint)
+        return;
+    sh_safetensors_close(checkpoint->file);
+    sh_release(checkpoint->context, checkpoint);
+}
+
+const char *shoal_checkpoint_note(const shoal_checkpoint *checkpoint, const char *key) {
+    return checkpoint && key ? sh_safetensors_note_of(checkpoint->file, key) : NULL;
+}
+
+/* ---- Reading the notes ----------------------------------------------------------- */
+
+static shoal_status read_config(const shoal_checkpoint *checkpoint,
+                                shoal_model_config *config) {
+    json_t *object;
+    const char *text = sh_safetensors_note_of(checkpoint->file, CONFIG_NOTE);
+    if (!text)
+        return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                       "%s: it has no configuration of a model%s", checkpoint->path,
+                       checkpoint->first_format ? ", as none of the first format has"
+                                                : "");
+    shoal_status status = sh_json_object_parse(checkpoint->context, checkpoint->path,
+                                               text, strlen(text), &object);
+    if (status != SHOAL_OK)
+        return status;
+    status = unpack_config(checkpoint->context, object, config);
+    json_decref(object);
+    return status == SHOAL_OK ? SHOAL_OK : blame_file(checkpoint);
+}
+
+shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
+                                     shoal_model_config *config, uint64_t *seed) {
+    if (!checkpoint || !config || !seed)
+        return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
+                       "checkpoint, config or seed is NULL");
+    const char *text = sh_safetensors_note_of(checkpoint->file, SEED_NOTE);
+    *seed = text ? strtoull(text, NULL, 10) : 0;
+    return read_config(checkpoint, config);
+}
+
+/* Of the fields that give weights of the same shapes another meaning. */
+static shoal_status compare_config(const shoal_checkpoint *checkpoint,
+                                   const shoal_model_config *mine) {
+    shoal_model_config theirs;
+    if (checkpoint->first_format)
+        return SHOAL_OK;
+    const shoal_status status = read_config(checkpoint, &theirs);
+    if (status != SHOAL_OK)
+        return status;
+    const char *other = mine->heads != theirs.heads             ? "heads"
+                        : mine->norm != theirs.norm             ? "norm"
+                        : mine->activation != theirs.activation ? "activation"
+                        : mine->positions != theirs.positions   ? "positions"
+                        : mine->pooling != theirs.pooling       ? "pooling"
+                        : mine->form != theirs.form             ? "form"
+                                                                : NULL;
+    if (!other)
+        return SHOAL_OK;
+    return sh_fail(checkpoint->context, SHOAL_INVALID,
+                   "%s: its model was made with another %s", checkpoint->path, other);
+}
+
+/* At most 10^12: more than any training counts to, and products with sizes of batches fit
+   an int64_t. */
+static bool read_count(const char *text, int64_t *value) {
+    char *rest;
+    *value = strtoll(text, &rest, 10);
+    return rest != text && !*rest && *value >= 0 && *value <= INT64_C(1000000000000);
+}
+
+static bool read_real(const char *text, state_type type, double *value) {
+    return sh_read_c(text, value) && *value >= 0 && (type == LOSS || isfinite(*value));
+}
+
+static shoal_status read_state(const shoal_checkpoint *checkpoint, bool optimizer,
+                               bool schedule, saved_state *state) {
+    for (int i = 0; i < STATE_ROWS; i++) {
+        const state_row *row = &state_rows[i];
+        const char *key = checkpoint->first_format ? row->first_key : row->key;
+        const char *text = sh_safetensors_note_of(checkpoint->file, key);
+        void *place = (char *)state + row->offset;
+        if (row->owner == OF_OPTIMIZER ? !optimizer : !schedule)
+            continue;
+        if (!text || !(row->type == COUNT ? read_count(text, place)
+                                          : read_real(text, row->type, place)))
+            return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                           "%s: %s is %s; it must be a number from 0 up",
+                           checkpoint->path, key, text ? sh_shown(text).text : "missing");
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Reading the tensors --------------------------------------------------------- */
+
+static shoal_status require(const shoal_checkpoint *checkpoint, const char *prefix,
+                            const parameter *one, const file_tensor **found) {
+    char name[TENSOR_NAME];
+    snprintf(name, sizeof name, "%s%s", prefix, one->name);
+    return sh_safetensors_require(checkpoint->context, checkpoint->file, name, DTYPE_F32,
+                                  one->rank, one->shape, found);
+}
+
+/* A step takes NaN and infinities from one weight to all. The mean of squares may be
+   infinite: its weight rests then. */
+static shoal_status check_values(const shoal_checkpoint *checkpoint,
+                                 const file_tensor *tensor) {
+    const char *bytes = tensor->data;
+    const bool moment =
+        strncmp(tensor->name, optimizer_prefix, strlen(optimizer_prefix)) == 0;
+    for (size_t at = 0; at < tensor->bytes; at += sizeof(float)) {
+        float value;
+        memcpy(&value, bytes + at, sizeof value);
+        if (isnan(value) || (isinf(value) && !moment))
+            return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                           "%s: tensor '%s' has a NaN or an infinity (element %zu)",
+                           checkpoint->path, sh_shown(tensor->name).text,
+                           at / sizeof value);
+    }
+    return SHOAL_OK;
+}
+
+/* Every tensor must be there in its shape, with numbers in it; then, if `copying`, it is
+   read. */
+static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
+                                  const shoal_model *model,
+                                  const shoal_optimizer *optimizer, bool copying) {
+    array_row arrays[ARRAYS];
+    shoal_status status = SHOAL_OK;
+    list_arrays(model, optimizer, arrays);
+    for (int a = 0; a < ARRAYS; a++)
+        for (int64_t i = 0; arrays[a].values && i < model->arena->count; i++) {
+            const parameter *one = &model->arena->list[i];
+            const file_tensor *found;
+            status = require(checkpoint, arrays[a].prefix, one, &found);
+            if (status == SHOAL_OK)
+                status = copying ? sh_file_tensor_to_f32(checkpoint->context, found,
+                                                         arrays[a].values + one->offset)
+                                 : check_values(checkpoint, found);
+            if (status != SHOAL_OK)
+                return status;
+        }
+    return SHOAL_OK;
+}
+
+/* Weights of layers that this model does not have are a mistake. */
+static shoal_status check_count(const shoal_checkpoint *checkpoint, int64_t wanted) {
+    int64_t weights = 0;
+    for (int64_t i = 0; i < sh_safetensors_count(checkpoint->file); i++) {
+        const char *name = sh_safetensors_at(checkpoint->file, i)->name;
+        weights += strncmp(name, optimizer_prefix, strlen(optimizer_prefix)) != 0 &&
+                   strncmp(name, average_prefix, strlen(average_prefix)) != 0;
+    }
+    if (weights == wanted)
+        return SHOAL_OK;
+    return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                   "%s: it has %lld parameters, and this model has %lld",
+                   checkpoint->path, (long long)weights, (long long)wanted);
+}
+
+shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
+                                   const shoal_model_config *config) {
+    parameters *list;
+    const file_tensor *found;
+    if (!checkpoint || !config)
+        return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
+                       "checkpoint or config is NULL");
+    shoal_status status = sh_model_list(checkpoint->context, config, &list);
+    for (int64_t i = 0; status == SHOAL_OK && i < list->count; i++)
+        status = require(checkpoint, "", &list->list[i], &found);
+    if (status == SHOAL_OK)
+        status = check_count(checkpoint, list->count);
+    sh_parameters_destroy(list);
+    return status;
+}
+
+shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_model *model,
+                                   shoal_optimizer *optimizer, shoal_schedule *schedule) {
+    saved_state state;
+    if (!checkpoint || !model || (optimizer && optimizer->model != model) ||
+        (optimizer && optimizer->using_average))
+        return sh_fail(
+            checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
+            "checkpoint or model is NULL, the optimizer is another model's, or "
+            "its averaged weights are in use");
+    shoal_status status = compare_config(checkpoint, &model->config);
+    if (status == SHOAL_OK)
+        status = read_state(checkpoint, optimizer != NULL, schedule != NULL, &state);
+    if (status == SHOAL_OK)
+        status = visit_tensors(checkpoint, model, optimizer, false);
+    if (status == SHOAL_OK)
+        status = check_count(checkpoint, model->arena->count);
+    if (status == SHOAL_OK)
+        status = compare_checksum(checkpoint);
+    if (status == SHOAL_OK)
+        status = visit_tensors(checkpoint, model, optimizer, true);
+    if (status != SHOAL_OK)
+        return status;
+    if (optimizer) {
+        optimizer->steps = state.steps;
+        optimizer->averages = optimizer->averaged ? state.averages : 0;
+    }
+    if (schedule) {
+        schedule->best = state.best;
+        schedule->waiting = state.waiting;
+        schedule->scale = state.scale;
+    }
+    return SHOAL_OK;
+}
+
+shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t max_batch,
+                              int64_t max_rows, unsigned flags, shoal_model **model) {
+    shoal_checkpoint *checkpoint;
+    shoal_model_config config;
+    uint64_t seed = 0;
+    if (model)
+        *model = NULL;
+    if (!model)
+        return sh_fail(context, SHOAL_INVALID, "model is NULL");
+    shoal_status status = shoal_checkpoint_open(context, path, &checkpoint);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_config(checkpoint, &config, &seed);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_fits(checkpoint, &config);
+    if (status == SHOAL_OK)
+        status =
+            shoal_model_create(context, &config, seed, max_batch, max_rows, flags, model);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_load(checkpoint, *model, NULL, NULL);
+    shoal_checkpoint_close(checkpoint);
+    if (status != SHOAL_OK) {
+        shoal_model_destroy(*model);
+        *model = NULL;
+    }
+    return status;
+}

@@ -1,0 +1,204 @@
+/* Convolutions over time behind the product that takes features:
+
+       x += dropout(f(conv(norm(x))))
+
+   `convolutions` times, 3 taps, M features in and out. Sequences lie one after another
+   with a row between them, a gap, that is 0 where it goes into a convolution: so the
+   whole batch is one sequence for it, and nothing crosses a border. P: rows with gaps,
+   R + batch; sequence b begins at row offsets[b] + b. */
+#include <string.h>
+
+#include "models/nn/model.h"
+
+enum { ROWS_OF_A_TASK = 64 };
+
+void sh_stem_describe(parameters *into, const shoal_model_config *config) {
+    const int64_t width = config->heads * config->head_dim;
+    const parameter_shape row = {.rank = 1, .shape = {width}};
+    parameter_shape ones = row;
+    ones.start = START_ONE;
+    for (long long i = 0; i < config->convolutions; i++) {
+        sh_parameters_add(into, ones, "stem.%lld.norm.scale", i);
+        sh_parameters_add(into, row, "stem.%lld.norm.shift", i);
+        sh_parameters_add(into,
+                          (parameter_shape){.start = START_XAVIER,
+                                            .rank = 3,
+                                            .shape = {CONV_TAPS, width, width}},
+                          "stem.%lld.weight", i);
+        sh_parameters_add(into, row, "stem.%lld.bias", i);
+    }
+}
+
+void sh_stem_bind(shoal_model *model) {
+    const parameters *arena = model->arena;
+    const shoal_model_config *config = &model->config;
+    const int64_t width = config->heads * config->head_dim;
+    for (long long i = 0; i < config->convolutions; i++) {
+        stem_block *block = &model->stem.blocks[i];
+        block->norm = (layer_norm){width,
+                                   sh_parameters_tensor(arena, "stem.%lld.norm.scale", i),
+                                   sh_parameters_tensor(arena, "stem.%lld.norm.shift", i),
+                                   config->epsilon > 0 ? config->epsilon : 1e-5f};
+        block->conv =
+            (conv1d){.inputs = width,
+                     .outputs = width,
+                     .stride = 1,
+                     .weight = sh_parameters_tensor(arena, "stem.%lld.weight", i),
+                     .bias = sh_parameters_tensor(arena, "stem.%lld.bias", i),
+                     .active = true,
+                     .kind = config->activation == SHOAL_GELU ? ACTIVATION_GELU
+                                                              : ACTIVATION_RELU};
+    }
+}
+
+/* Without a backward all blocks share their arrays. */
+void sh_stem_place(shoal_model *model, block_layout *block) {
+    const encoder_limits *limits = &model->limits;
+    const int64_t width = model->config.heads * model->config.head_dim;
+    const int64_t count = model->config.convolutions;
+    conv_stem *stem = &model->stem;
+    int64_t rows;
+    if (count == 0)
+        return;
+    if (__builtin_add_overflow(limits->rows, limits->batch, &rows))
+        rows = INT64_MAX;
+    stem->blocks = sh_reserve(block, count, sizeof *stem->blocks);
+    stem->made = reserve_floats(block, rows, width);
+    if (limits->training) {
+        stem->gradient = reserve_floats(block, rows, width);
+        stem->inner = reserve_floats(block, rows, width);
+        stem->norm_parts = reserve_floats(block, sh_norm_scratch(width, rows), 1);
+    }
+    stem_block made = {0};
+    for (int64_t i = 0; i < count; i++) {
+        if (i == 0 || limits->training) {
+            made.x = reserve_floats(block, rows, width);
+            made.normed = reserve_floats(block, rows, width);
+        }
+        if (limits->training) {
+            made.statistics = reserve_floats(block, rows, 2);
+            made.sums = reserve_floats(block, rows, width);
+        }
+        if (block->base)
+            stem->blocks[i] = made;
+    }
+}
+
+/* ---- Gaps ------------------------------------------------------------------------- */
+
+typedef struct {
+    const int64_t *offsets;
+    int64_t count, width;
+    const float *from, *made;
+    float *to;
+} stem_call;
+
+/* Clears the gap behind each sequence. */
+static void clear_gaps(const shoal_model_inputs *inputs, int64_t width, float *x) {
+    for (int64_t b = 0; b < inputs->batch; b++)
+        memset(x + (inputs->offsets[b + 1] + b) * width, 0, sizeof *x * (size_t)width);
+}
+
+static void open_task(void *shared, int64_t b, int thread) {
+    (void)thread;
+    const stem_call *c = shared;
+    const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
+    memcpy(c->to + (first + b) * c->width, c->from + first * c->width,
+           sizeof(float) * (size_t)(length * c->width));
+}
+
+static void close_task(void *shared, int64_t b, int thread) {
+    (void)thread;
+    const stem_call *c = shared;
+    const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
+    memcpy(c->to + first * c->width, c->from + (first + b) * c->width,
+           sizeof(float) * (size_t)(length * c->width));
+}
+
+/* From packed rows to rows with gaps of 0, or back. */
+static void move_rows(const shoal_model *model, const shoal_model_inputs *inputs,
+                      task_function *task, const float *from, float *to) {
+    const int64_t width = model->config.heads * model->config.head_dim;
+    stem_call c = {.offsets = inputs->offsets, .width = width, .from = from, .to = to};
+    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
+    if (task == open_task)
+        clear_gaps(inputs, width, to);
+}
+
+static void sum_task(void *shared, int64_t task, int thread) {
+    (void)thread;
+    const stem_call *c = shared;
+    const int64_t first = task * ROWS_OF_A_TASK * c->width;
+    const int64_t end = min(first + ROWS_OF_A_TASK * c->width, c->count);
+    for (int64_t i = first; i < end; i++)
+        c->to[i] = c->from[i] + c->made[i];
+}
+
+/* to = x + what a block made, [P][M]; to may be either. */
+static void add_rows(const shoal_model *model, int64_t rows, const float *x, float *to) {
+    const int64_t width = model->config.heads * model->config.head_dim;
+    stem_call c = {.count = rows * width,
+                   .width = width,
+                   .from = x,
+                   .made = model->stem.made,
+                   .to = to};
+    sh_team_run(sh_team_of(model->context), ceil_divide(rows, ROWS_OF_A_TASK), sum_task,
+                &c);
+}
+
+/* ---- Both ways -------------------------------------------------------------------- */
+
+/* The first site is that of the input, three are those of each layer, and two are behind
+   the layers of other forms. A batch's share counts rows and gaps as the batch does. */
+static dropout_mask mask_of(const shoal_model *model, const shoal_model_inputs *inputs,
+                            int64_t block) {
+    return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
+                          .seed = model->seed,
+                          .step = (uint64_t)inputs->step,
+                          .site = (uint64_t)(3 + 3 * model->config.layers + block),
+                          .first = inputs->first_row + inputs->first_sequence};
+}
+
+void sh_stem_forward(shoal_model *model, const shoal_model_inputs *inputs, float *x) {
+    const int64_t count = model->config.convolutions;
+    const int64_t rows = inputs->offsets[inputs->batch] + inputs->batch;
+    float *made = model->stem.made;
+    if (count == 0)
+        return;
+    move_rows(model, inputs, open_task, x, model->stem.blocks[0].x);
+    for (int64_t i = 0; i < count; i++) {
+        const stem_block *block = &model->stem.blocks[i];
+        const dropout_mask mask = mask_of(model, inputs, i);
+        const int64_t width = block->norm.size;
+        sh_norm_forward(model->context, &block->norm, rows, block->x, block->normed,
+                        block->statistics);
+        clear_gaps(inputs, width, block->normed);
+        sh_conv_forward(model->context, &block->conv, rows, block->normed, block->sums,
+                        made);
+        if (mask.rate > 0)
+            sh_dropout_apply(model->context, &mask, rows, width, made, made);
+        add_rows(model, rows, block->x, i + 1 < count ? block[1].x : made);
+    }
+    move_rows(model, inputs, close_task, made, x);
+}
+
+void sh_stem_backward(shoal_model *model, const shoal_model_inputs *inputs,
+                      float *gradient) {
+    const conv_stem *stem = &model->stem;
+    const int64_t rows = inputs->offsets[inputs->batch] + inputs->batch;
+    if (model->config.convolutions == 0)
+        return;
+    move_rows(model, inputs, open_task, gradient, stem->gradient);
+    for (int64_t i = model->config.convolutions - 1; i >= 0; i--) {
+        const stem_block *block = &stem->blocks[i];
+        const dropout_mask mask = mask_of(model, inputs, i);
+        const int64_t width = block->norm.size;
+        sh_dropout_apply(model->context, &mask, rows, width, stem->gradient, stem->made);
+        sh_conv_backward(model->context, &block->conv, rows, block->normed, block->sums,
+                         stem->made, stem->inner);
+        clear_gaps(inputs, width, stem->inner);
+        sh_norm_backward(model->context, &block->norm, rows, block->x, block->statistics,
+                         stem->inner, stem->gradient, stem->gradient, stem->norm_parts);
+    }
+    move_rows(model, inputs, close_task, stem->gradient, gradient);
+}

@@ -1,0 +1,608 @@
+#define _GNU_SOURCE
+#include "speech/audio/audio.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sndfile.h>
+#include <soxr.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "models/files/files.h"
+#include "speech/audio/container.h"
+
+enum {
+    BLOCK = 16384, /* frames read at a time */
+    LOWEST_RATE = 1000,
+    HIGHEST_RATE = 768000, /* of a file */
+    MOST_CHANNELS = 1024,
+    CAPACITY = 2 * AUDIO_WINDOW + BLOCK
+};
+
+struct audio_file {
+    shoal_context *context;
+    char *path;
+    int descriptor;
+    bool partial; /* what is there of a file that was cut is taken */
+    SNDFILE *file;
+    int64_t size, position; /* position: of reading by file_read alone */
+    container_state container;
+    SF_INFO information;
+    soxr_t resampler; /* NULL where the file has the wanted rate */
+    float *frames;    /* [BLOCK][channels], as read */
+    float *mono;      /* [BLOCK], at the file's rate */
+    float *held;      /* [CAPACITY], samples held_begin .. held_begin + held_count - 1 */
+    int64_t held_begin, held_count;
+    int64_t frames_read;
+    int64_t mono_begin, mono_count; /* of `mono`, not yet resampled */
+    bool file_ended, ended;
+};
+
+/* ---- Libraries that write to standard error ---------------------------------------- */
+
+typedef struct {
+    void (*run)(void *argument);
+    void *argument;
+} call;
+
+/* A thread may have a table of file descriptors of its own (Linux): closing and opening
+   in it changes nothing for the others, while the open files themselves are shared. */
+static void *call_quietly(void *shared) {
+    const call *c = shared;
+#ifdef __linux__
+    if (unshare(CLONE_FILES) == 0) {
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (nowhere >= 0)
+            dup2(nowhere, STDERR_FILENO);
+    }
+#endif
+    c->run(c->argument);
+    return NULL;
+}
+
+/* Runs the function and waits for it; meanwhile what it writes to standard error is lost,
+   and nobody else's. Where the system cannot do that, it is only run. */
+static void run_quietly(void (*run)(void *argument), void *argument) {
+    call c = {run, argument};
+    pthread_t thread;
+    sigset_t all, before;
+    /* A signal's handler must not run where its messages would be lost. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, NULL, call_quietly, &c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        run(argument);
+    else
+        pthread_join(thread, NULL);
+}
+
+/* ---- Opening ---------------------------------------------------------------------- */
+
+static shoal_status open_descriptor(shoal_context *context, const char *path,
+                                    int *descriptor, int64_t *size) {
+    struct stat information;
+    /* A pipe without a writer would be waited for by open(). */
+    bool odd = stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
+               !S_ISDIR(information.st_mode);
+    if (odd)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a regular file", path);
+    return sh_file_open(context, path, descriptor, size);
+}
+
+/* libsndfile takes a sound's size of 0 at its word; these show it the file with the size
+   that the sound has. */
+static sf_count_t file_length(void *user) {
+    return ((const audio_file *)user)->size;
+}
+
+static sf_count_t file_seek(sf_count_t offset, int whence, void *user) {
+    audio_file *f = user;
+    const int64_t from = whence == SEEK_CUR   ? f->position
+                         : whence == SEEK_END ? f->size
+                                              : 0;
+    f->position = from + offset;
+    return f->position;
+}
+
+static sf_count_t file_tell(void *user) {
+    return ((const audio_file *)user)->position;
+}
+
+static sf_count_t file_read(void *bytes, sf_count_t count, void *user) {
+    audio_file *f = user;
+    const int64_t field = f->container.open_size;
+    const uint64_t sound = (uint64_t)(f->size - field - 4);
+    const uint32_t shown = sound < UINT32_MAX ? (uint32_t)sound : UINT32_MAX;
+    const ssize_t got = pread(f->descriptor, bytes, (size_t)count, f->position);
+    for (int i = 0; i < 4; i++) {
+        const int64_t at = field + i - f->position;
+        const int shift = 8 * (f->container.big_endian ? 3 - i : i);
+        if (at >= 0 && at < got)
+            ((unsigned char *)bytes)[at] = (unsigned char)(shown >> shift);
+    }
+    f->position += got > 0 ? got : 0;
+    return got > 0 ? got : 0;
+}
+
+/* The MP3 decoder writes to standard error, also when it only looks whether a file is
+   MP3. */
+static void open_quietly(void *argument) {
+    audio_file *f = argument;
+    SF_VIRTUAL_IO shown = {file_length, file_seek, file_read, NULL, file_tell};
+    f->file = f->container.open_size
+                  ? sf_open_virtual(&shown, SFM_READ, &f->information, f)
+                  : sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
+}
+
+/* What a message about a file that was cut ends with. */
+#define GO_ON "partial (transcribe --partial) takes what is there"
+
+/* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
+static shoal_status check_pages(const audio_file *f) {
+    const container_state *state = &f->container;
+    if (state->verdict == CONTAINER_UNREADABLE)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is no recording that can be read: its headers break off at "
+                       "byte %lld of %lld",
+                       f->path, (long long)state->at, (long long)f->size);
+    if (state->verdict == CONTAINER_BROKEN && !f->partial)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is cut short or damaged at byte %lld of %lld; " GO_ON,
+                       f->path, (long long)state->at, (long long)f->size);
+    return SHOAL_OK;
+}
+
+static shoal_status check_length(const audio_file *f) {
+    const container_state *state = &f->container;
+    const double seconds = (double)f->information.frames / f->information.samplerate;
+    if (state->verdict != CONTAINER_CUT || f->partial)
+        return SHOAL_OK;
+    if (state->there <= 0 || f->information.frames <= 0)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has no samples: it was cut behind its header", f->path);
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: was cut short: it has %.2f of the %.2f seconds that its header "
+                   "announces; " GO_ON,
+                   f->path, seconds,
+                   seconds * (double)state->announced / (double)state->there);
+}
+
+static shoal_status open_sound(audio_file *f) {
+    shoal_context *context = f->context;
+    const char *path = f->path;
+    SF_INFO *information = &f->information;
+    if (f->size == 0)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
+    f->container = sh_container_check(f->descriptor, f->size);
+    const shoal_status status = check_pages(f);
+    if (status != SHOAL_OK)
+        return status;
+    run_quietly(open_quietly, f);
+    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: its header says 0 samples per second, or no channels", path);
+    if (!f->file)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is no recording that can be read: %s; if it is one, this "
+                       "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
+                       path, sh_shown(sf_strerror(NULL)).text, path);
+    if (information->channels < 1 || information->channels > MOST_CHANNELS)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
+                       information->channels);
+    if (information->samplerate < LOWEST_RATE || information->samplerate > HIGHEST_RATE)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has %d samples per second; %d to %d can be read", path,
+                       information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
+    return check_length(f);
+}
+
+shoal_status sh_audio_set_rate(audio_file *f, int32_t rate) {
+    soxr_error_t error;
+    soxr_io_spec_t io = soxr_io_spec(SOXR_FLOAT32_I, SOXR_FLOAT32_I);
+    soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
+    soxr_runtime_spec_t runtime = soxr_runtime_spec(1);
+    if (f->resampler)
+        soxr_delete(f->resampler);
+    f->resampler = NULL;
+    if (f->information.samplerate == rate)
+        return SHOAL_OK;
+    f->resampler =
+        soxr_create(f->information.samplerate, rate, 1, &error, &io, &quality, &runtime);
+    if (!f->resampler)
+        return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s", f->path,
+                       sh_shown(error).text);
+    return SHOAL_OK;
+}
+
+static void place_buffers(void *argument, block_layout *block) {
+    audio_file *f = argument;
+    const int64_t channels = f->information.channels;
+    f->held = sh_reserve(block, CAPACITY, sizeof(float));
+    f->mono = sh_reserve(block, BLOCK, sizeof(float));
+    f->frames = reserve_floats(block, BLOCK, channels);
+}
+
+shoal_status sh_audio_open(shoal_context *context, const char *path, bool partial,
+                           audio_file **opened) {
+    int descriptor;
+    int64_t size;
+    *opened = NULL;
+    shoal_status status = open_descriptor(context, path, &descriptor, &size);
+    if (status != SHOAL_OK)
+        return status;
+    size_t path_bytes = strlen(path) + 1;
+    audio_file *made = sh_allocate(context, sizeof *made + path_bytes);
+    if (!made) {
+        close(descriptor);
+        return SHOAL_NO_MEMORY;
+    }
+    *made = (audio_file){.context = context,
+                         .descriptor = descriptor,
+                         .size = size,
+                         .partial = partial};
+    made->path = memcpy(made + 1, path, path_bytes);
+    status = open_sound(made);
+    if (status == SHOAL_OK)
+        status = sh_audio_set_rate(made, AUDIO_RATE);
+    if (status == SHOAL_OK && !sh_allocate_parts(context, place_buffers, made, NULL))
+        status = SHOAL_NO_MEMORY;
+    if (status != SHOAL_OK) {
+        sh_audio_close(made);
+        return status;
+    }
+    *opened = made;
+    return SHOAL_OK;
+}
+
+void sh_audio_close(audio_file *f) {
+    if (!f)
+        return;
+    if (f->resampler)
+        soxr_delete(f->resampler);
+    if (f->file)
+        sf_close(f->file);
+    close(f->descriptor);
+    sh_release(f->context, f->held);
+    sh_release(f->context, f);
+}
+
+audio_information sh_audio_describe(const audio_file *f) {
+    const SF_INFO *information = &f->information;
+    bool known = information->frames > 0 && information->frames < SF_COUNT_MAX;
+    return (audio_information){
+        .rate = information->samplerate,
+        .channels = information->channels,
+        .seconds = known ? (double)information->frames / information->samplerate : 0.0,
+    };
+}
+
+/* ---- Reading ---------------------------------------------------------------------- */
+
+/* The mean of the channels, up to the first sample that is not finite or far too large;
+   returns how many frames that is. */
+static int64_t mix(const float *frames, int64_t count, int channels, float *mono) {
+    const float largest = 1e9f;
+    for (int64_t i = 0; i < count; i++) {
+        double sum = 0.0;
+        for (int c = 0; c < channels; c++) {
+            float sample = frames[i * channels + c];
+            if (!(fabsf(sample) <= largest))
+                return i;
+            sum += (double)sample;
+        }
+        mono[i] = (float)(sum / channels);
+    }
+    return count;
+}
+
+static bool is_mp3(const SF_INFO *information) {
+    return (information->format & SF_FORMAT_TYPEMASK) == SF_FORMAT_MPEG;
+}
+
+/* MP3 headers only estimate the length, and some writers leave it open. */
+static bool length_is_certain(const SF_INFO *information) {
+    return !is_mp3(information) && information->frames < SF_COUNT_MAX;
+}
+
+static shoal_status at_file_end(audio_file *f) {
+    const SF_INFO *information = &f->information;
+    const double seconds = (double)f->frames_read / information->samplerate;
+    f->file_ended = true;
+    if (f->partial && f->frames_read > 0)
+        return SHOAL_OK;
+    if (sf_error(f->file) != SF_ERR_NO_ERROR)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: is damaged after %.2f seconds: %s; " GO_ON, f->path, seconds,
+                       sh_shown(sf_strerror(f->file)).text);
+    if (f->frames_read == 0)
+        return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
+    if (length_is_certain(information) && f->frames_read < information->frames)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: was cut short: it ends after %.2f of %.2f seconds; " GO_ON,
+                       f->path, seconds,
+                       (double)information->frames / information->samplerate);
+    return SHOAL_OK;
+}
+
+static void read_frames(void *argument) {
+    audio_file *f = argument;
+    sf_count_t count = sf_readf_float(f->file, f->frames, BLOCK);
+    f->mono_begin = 0;
+    f->mono_count = count > 0 ? count : 0;
+}
+
+static shoal_status read_block(audio_file *f) {
+    int channels = f->information.channels;
+    if (is_mp3(&f->information))
+        run_quietly(read_frames, f);
+    else
+        read_frames(f);
+    bool at_end = f->mono_count == 0;
+    const int64_t good = mix(f->frames, f->mono_count, channels, f->mono);
+    if (good < f->mono_count) {
+        f->mono_count = 0;
+        f->file_ended = true;
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has samples that are no numbers, after %.2f seconds", f->path,
+                       (double)(f->frames_read + good) / f->information.samplerate);
+    }
+    f->frames_read += f->mono_count;
+    return at_end ? at_file_end(f) : SHOAL_OK;
+}
+
+/* Makes room for BLOCK more samples behind those held, by dropping the oldest that no
+   call may ask for any more. */
+static void make_room(audio_file *f, int64_t begin) {
+    int64_t end = f->held_begin + f->held_count;
+    int64_t keep_from = (begin < end ? begin : end) - AUDIO_WINDOW;
+    int64_t drop = keep_from - f->held_begin;
+    if (f->held_count + BLOCK <= CAPACITY)
+        return;
+    f->held_begin += drop;
+    f->held_count -= drop;
+    memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
+}
+
+/* Appends up to BLOCK samples at 16 kHz to what is held. */
+static shoal_status produce(audio_file *f) {
+    float *out = f->held + f->held_count;
+    const float *in = f->mono + f->mono_begin;
+    size_t available = (size_t)f->mono_count, used = available, made = available;
+    if (!f->resampler) {
+        memcpy(out, in, available * sizeof *out);
+        f->ended = f->file_ended;
+    } else {
+        soxr_error_t error = soxr_process(f->resampler, f->file_ended ? NULL : in,
+                                          available, &used, out, BLOCK, &made);
+        if (error)
+            return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s",
+                           f->path, sh_shown(error).text);
+        used = f->file_ended ? available : used;
+        f->ended = f->file_ended && made == 0;
+    }
+    f->mono_begin += (int64_t)used;
+    f->mono_count -= (int64_t)used;
+    f->held_count += (int64_t)made;
+    return SHOAL_OK;
+}
+
+shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begin,
+                             int64_t count, const float **samples, int64_t *got) {
+    if (begin < f->held_begin || count < 0 || count > AUDIO_WINDOW)
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "samples %lld to %lld cannot be had: windows go back by 30 s at most",
+            (long long)begin, (long long)(begin + count));
+    while (!f->ended && f->held_begin + f->held_count < begin + count) {
+        shoal_status status = SHOAL_OK;
+        if (f->mono_count == 0 && !f->file_ended)
+            status = read_block(f);
+        if (status != SHOAL_OK)
+            return status;
+        make_room(f, begin);
+        status = produce(f);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    int64_t available = f->held_begin + f->held_count - begin;
+    available = available < 0 ? 0 : available;
+    *got = available < count ? available : count;
+    *samples = f->held + (*got > 0 ? begin - f->held_begin : 0);
+    return SHOAL_OK;
+}
+
+/* ---- Recordings: files one after another, or samples ------------------------------- */
+
+struct recording_stream {
+    shoal_context *context;
+    const shoal_recording *recording;
+    audio_file *file;     /* the one that is open; NULL: none */
+    int part;             /* number of the open file, or of the next one */
+    int64_t at;           /* samples taken of it */
+    int64_t silence;      /* samples of the gap that are still to come */
+    double seconds;       /* of the files opened so far, with their gaps */
+    int64_t begin, count; /* what the buffer holds of the recording */
+    int64_t first, limit; /* samples that are heard: first .. limit - 1 */
+    bool ended;
+    float *buffer; /* [AUDIO_WINDOW] */
+};
+
+static shoal_status check_recording(shoal_context *context,
+                                    const shoal_recording *recording) {
+    if (!recording || recording->files < 0 || recording->sample_count < 0 ||
+        (recording->files > 0 && !recording->paths) ||
+        (recording->files == 0 && recording->sample_count > 0 && !recording->samples))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording: it needs paths, or samples and their number");
+    if (!(recording->gap >= 0 && recording->gap <= 3600))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording.gap is %g: it must be 0 to 3600 s", recording->gap);
+    if (!(recording->offset >= 0 && recording->offset <= 1e9) ||
+        !(recording->duration >= 0 && recording->duration <= 1e9))
+        return sh_fail(context, SHOAL_INVALID,
+                       "recording.offset is %g, duration %g: both must be 0 or more "
+                       "seconds",
+                       recording->offset, recording->duration);
+    for (int i = 0; i < recording->files; i++)
+        if (!recording->paths[i])
+            return sh_fail(context, SHOAL_INVALID, "recording.paths[%d] is NULL", i);
+    if (recording->files > 0)
+        return SHOAL_OK;
+    for (int64_t i = 0; i < recording->sample_count; i++)
+        if (!(fabsf(recording->samples[i]) <= 1e9f))
+            return sh_fail(context, SHOAL_INVALID,
+                           "recording.samples[%lld] is not a number or beyond 1e9",
+                           (long long)i);
+    return SHOAL_OK;
+}
+
+/* Opens the next file, if there is one; none left ends the recording. */
+static shoal_status open_part(recording_stream *s) {
+    if (s->part == s->recording->files) {
+        s->ended = true;
+        return SHOAL_OK;
+    }
+    const shoal_status status = sh_audio_open(s->context, s->recording->paths[s->part],
+                                              s->recording->partial != 0, &s->file);
+    if (status == SHOAL_OK)
+        s->seconds += sh_audio_describe(s->file).seconds +
+                      (s->part > 0 ? s->recording->gap : 0);
+    s->at = 0;
+    return status;
+}
+
+static void place_stream(void *argument, block_layout *block) {
+    recording_stream *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->buffer = sh_reserve(block, AUDIO_WINDOW, sizeof *s->buffer);
+}
+
+shoal_status sh_recording_open(shoal_context *context, const shoal_recording *recording,
+                               recording_stream **made) {
+    *made = NULL;
+    shoal_status status = check_recording(context, recording);
+    if (status != SHOAL_OK)
+        return status;
+    const int64_t first = llround(recording->offset * 100) * (AUDIO_RATE / 100);
+    recording_stream sized = {.context = context,
+                              .recording = recording,
+                              .first = first,
+                              .limit = INT64_MAX};
+    if (recording->duration > 0)
+        sized.limit = first + llround(recording->duration * AUDIO_RATE);
+    recording_stream *s = sh_allocate_parts(context, place_stream, &sized, NULL);
+    if (!s)
+        return SHOAL_NO_MEMORY;
+    *s = sized;
+    if (recording->files > 0)
+        status = open_part(s);
+    else
+        s->seconds = (double)recording->sample_count / AUDIO_RATE;
+    if (status != SHOAL_OK) {
+        sh_recording_close(s);
+        return status;
+    }
+    *made = s;
+    return SHOAL_OK;
+}
+
+void sh_recording_close(recording_stream *s) {
+    if (!s)
+        return;
+    sh_audio_close(s->file);
+    sh_release(s->context, s);
+}
+
+double sh_recording_seconds(const recording_stream *s) {
+    return fmin(s->seconds, (double)s->limit / AUDIO_RATE);
+}
+
+int64_t sh_recording_first(const recording_stream *s) {
+    return s->first;
+}
+
+/* The next samples of the open file; at its end the gap and the next file follow. */
+static shoal_status take_from_file(recording_stream *s, int64_t most, float *to,
+                                   int64_t *got) {
+    const float *samples;
+    const shoal_status status =
+        sh_audio_window(s->context, s->file, s->at, most, &samples, got);
+    if (status != SHOAL_OK)
+        return status;
+    if (*got > 0)
+        memcpy(to, samples, (size_t)*got * sizeof *to);
+    s->at += *got;
+    if (*got == most)
+        return SHOAL_OK;
+    sh_audio_close(s->file);
+    s->file = NULL;
+    s->part++;
+    if (s->part < s->recording->files)
+        s->silence = (int64_t)(s->recording->gap * AUDIO_RATE);
+    return open_part(s);
+}
+
+static int64_t take_samples(recording_stream *s, int64_t most, float *to) {
+    const int64_t left = s->recording->sample_count - s->at;
+    const int64_t got = left < most ? left : most;
+    if (got > 0)
+        memcpy(to, s->recording->samples + s->at, (size_t)got * sizeof *to);
+    s->at += got;
+    s->ended = s->at == s->recording->sample_count;
+    return got;
+}
+
+/* Up to `most` samples more; 0 only at the end or where one part gives way to the next.
+   */
+static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
+    if (s->silence > 0) {
+        *got = s->silence < most ? s->silence : most;
+        memset(to, 0, (size_t)*got * sizeof *to);
+        s->silence -= *got;
+        return SHOAL_OK;
+    }
+    if (s->recording->files > 0)
+        return take_from_file(s, most, to, got);
+    *got = take_samples(s, most, to);
+    return SHOAL_OK;
+}
+
+shoal_status sh_recording_window(recording_stream *s, int64_t begin,
+                                 const float **samples, int64_t *got) {
+    int64_t skip = begin - s->begin;
+    if (skip < s->count) {
+        s->count -= skip;
+        memmove(s->buffer, s->buffer + skip, (size_t)s->count * sizeof *s->buffer);
+        s->begin = begin;
+    } else {
+        s->begin += s->count;
+        s->count = 0;
+    }
+    while (s->begin < begin && !s->ended) { /* skipped */
+        const int64_t left = begin - s->begin;
+        int64_t passed = 0;
+        const shoal_status status =
+            take(s, left < AUDIO_WINDOW ? left : AUDIO_WINDOW, s->buffer, &passed);
+        if (status != SHOAL_OK)
+            return status;
+        s->begin += passed;
+    }
+    while (s->count < AUDIO_WINDOW && !s->ended) {
+        int64_t more = 0;
+        const shoal_status status =
+            take(s, AUDIO_WINDOW - s->count, s->buffer + s->count, &more);
+        if (status != SHOAL_OK)
+            return status;
+        s->count += more;
+    }
+    const int64_t left = s->limit > begin ? s->limit - begin : 0;
+    *samples = s->buffer;
+    *got = s->begin < begin ? 0 : s->count < left ? s->count : left;
+    return SHOAL_OK;
+}

@@ -1,0 +1,627 @@
+/* Where somebody speaks: frames of 10 ms whose bands rise above the noise, runs of such
+   frames between pauses, runs that sound like speech, and pieces cut in the pauses. */
+#include <kiss_fftr.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "speech/audio/audio.h"
+#include "speech/audio/pieces.h"
+
+enum {
+    HOP = AUDIO_RATE / 100, /* a frame's share of the samples */
+    FFT = 512,              /* samples around it that it is made of */
+    FRAMES = AUDIO_WINDOW / HOP,
+    BANDS = 8,
+    LOWEST = 3,  /* bins 3 .. 128, 94 Hz to 4 kHz, show whether sound stands still */
+    SHAPE = 126, /* as many */
+    BLOCK = 50,  /* frames over which one minimum is kept */
+    BEHIND = 12, /* blocks before and */
+    AHEAD = 8,   /* after one that say what its noise is */
+    TASK = 100,  /* frames of one task */
+    MOST_RUNS = FRAMES / 10
+};
+
+/* Bins of the bands: 94 Hz to 7.2 kHz, each of enough bins for a steady noise to be
+   steady in it. */
+static const int edges[BANDS + 1] = {3, 11, 19, 29, 41, 59, 85, 131, 231};
+
+/* Decided on speakers of the training set, see docs/WHISPER.md. */
+#define NOTHING_BELOW -100.0f /* dB of full scale: digital silence, which is no noise, */
+#define NO_POWER 1e-10f       /* the same as a power */
+#define LOWEST_NOISE -95.0f   /* of a band */
+#define FAR_BELOW 50.0f       /* noise is at most so many dB below the loudest sound */
+#define RISE 4.0f             /* dB above the noise that count, */
+#define MOST_RISE 15.0f       /* of a band, and not more than these; */
+#define ACTIVE_ABOVE 1.0f     /* their mean over the bands */
+#define LIVELY_ABOVE 0.25f    /* or the mean of those over 21 frames */
+#define STILL_BELOW 0.02f  /* one minus the cosine of a spectrum with one 50 ms later */
+#define NEAR_LOUDEST 16.0f /* dB: frames that show a run's nature */
+#define MOST_STILL 0.35    /* share of such frames: a tone, a chord, hum */
+#define MOST_HELD 0.85     /* the same of means over 150 ms: low notes that beat */
+#define STEADY_BELOW 4.0f  /* dB between the quiet and the loud tenth: an engine */
+
+enum {
+    BRIDGED = 10,     /* shorter pauses, in frames, are none */
+    CLICK = 10,       /* shorter runs are none */
+    SHORT = 32,       /* those that one makes lively */
+    JUDGED = 50,      /* frames that a judgement needs */
+    STRETCH = 200,    /* and those that one is made of */
+    PAD = 40,         /* frames kept before and behind a run */
+    LONG_PAUSE = 100, /* a piece ends in one */
+    GOOD_PAUSE = 40   /* a cut there is between phrases */
+};
+
+typedef struct {
+    float bands[BANDS]; /* power */
+    float shape[SHAPE]; /* magnitudes */
+} sound_frame;
+
+typedef struct {
+    float floor[BANDS]; /* dB, the smallest; INFINITY where there was no sound */
+    float level;        /* dB, the largest of all bands together */
+} noise_block;
+
+/* What the latest sound was like, frames of it. */
+typedef struct {
+    double still, held, heard;
+} sound_memory;
+
+/* Frames begin .. end - 1, active but for short pauses. */
+typedef struct {
+    int begin, end;
+    bool speech;
+    sound_memory after; /* the judgement */
+} sound_run;
+
+struct speech_detector {
+    shoal_context *context;
+    int threads;
+    size_t transform_size;
+    float *window;          /* [FFT] */
+    char *transforms;       /* [threads][transform_size] */
+    sound_frame *frames;    /* [FRAMES] */
+    int64_t first;          /* the recording's sample at which frame 0 begins; -1: none */
+    int count, whole;       /* frames; those that saw all their samples */
+    float (*smooth)[BANDS]; /* [FRAMES], dB, of 5 frames */
+    float *level;           /* [FRAMES], dB, of 5 frames and all bands */
+    bool *still, *held;     /* [FRAMES] */
+    bool *active;           /* [FRAMES] */
+    float *rise;            /* [FRAMES], dB above the noise */
+    float *sorted;          /* [FRAMES] */
+    sound_run *runs;        /* [MOST_RUNS] */
+    sound_run *stretches;   /* [MOST_RUNS], parts of them that are judged, */
+    sound_run *voices;      /* [MOST_RUNS], and what is speech */
+    int run_count, stretch_count, voice_count;
+    noise_block before[BEHIND]; /* of the sound before frame 0, the latest last */
+    noise_block blocks[FRAMES / BLOCK + 1];
+    sound_memory memory; /* of the runs before frame 0 */
+};
+
+/* ---- Memory --------------------------------------------------------------------- */
+
+static void place(void *argument, block_layout *block) {
+    speech_detector *d = argument;
+    sh_reserve(block, 1, sizeof *d);
+    d->window = sh_reserve(block, FFT, sizeof *d->window);
+    d->transforms = sh_reserve(block, d->threads, d->transform_size);
+    d->frames = sh_reserve(block, FRAMES, sizeof *d->frames);
+    d->smooth = sh_reserve(block, FRAMES, sizeof *d->smooth);
+    d->level = sh_reserve(block, FRAMES, sizeof *d->level);
+    d->still = sh_reserve(block, FRAMES, sizeof *d->still);
+    d->held = sh_reserve(block, FRAMES, sizeof *d->held);
+    d->active = sh_reserve(block, FRAMES, sizeof *d->active);
+    d->rise = sh_reserve(block, FRAMES, sizeof *d->rise);
+    d->sorted = sh_reserve(block, FRAMES, sizeof *d->sorted);
+    d->runs = sh_reserve(block, MOST_RUNS, sizeof *d->runs);
+    d->stretches = sh_reserve(block, MOST_RUNS, sizeof *d->stretches);
+    d->voices = sh_reserve(block, MOST_RUNS, sizeof *d->voices);
+}
+
+static kiss_fftr_cfg transform_of(const speech_detector *d, int thread) {
+    return (kiss_fftr_cfg)(void *)(d->transforms + (size_t)thread * d->transform_size);
+}
+
+static const noise_block unknown_noise = {.floor = {INFINITY, INFINITY, INFINITY,
+                                                    INFINITY, INFINITY, INFINITY,
+                                                    INFINITY, INFINITY},
+                                          .level = -INFINITY};
+
+shoal_status sh_detector_create(shoal_context *context, speech_detector **made) {
+    const double turn = 6.283185307179586476925286766559;
+    speech_detector sized = {.context = context, .threads = context->threads};
+    kiss_fftr_alloc(FFT, 0, NULL, &sized.transform_size);
+    sized.transform_size = (sized.transform_size + CACHE_LINE - 1) & ~(CACHE_LINE - 1ul);
+    speech_detector *d = sh_allocate_parts(context, place, &sized, NULL);
+    *made = d;
+    if (!d)
+        return SHOAL_NO_MEMORY;
+    *d = sized;
+    for (int thread = 0; thread < d->threads; thread++)
+        kiss_fftr_alloc(FFT, 0, transform_of(d, thread), &d->transform_size);
+    /* Scaled so that a sine of full scale has power 1/2 in its band. */
+    for (int i = 0; i < FFT; i++)
+        d->window[i] = (float)((1 - cos(turn * i / FFT)) / (FFT * sqrt(0.75)));
+    d->first = -1;
+    for (int i = 0; i < BEHIND; i++)
+        d->before[i] = unknown_noise;
+    return SHOAL_OK;
+}
+
+void sh_detector_destroy(speech_detector *d) {
+    if (d)
+        sh_release(d->context, d);
+}
+
+/* ---- Frames --------------------------------------------------------------------- */
+
+static void measure_spectrum(const kiss_fft_cpx *spectrum, sound_frame *frame) {
+    memset(frame->bands, 0, sizeof frame->bands);
+    for (int band = 0; band < BANDS; band++)
+        for (int bin = edges[band]; bin < edges[band + 1]; bin++)
+            frame->bands[band] += spectrum[bin].r * spectrum[bin].r +
+                                  spectrum[bin].i * spectrum[bin].i;
+    for (int i = 0; i < SHAPE; i++) {
+        const kiss_fft_cpx *bin = &spectrum[LOWEST + i];
+        frame->shape[i] = sqrtf(bin->r * bin->r + bin->i * bin->i);
+    }
+}
+
+typedef struct {
+    speech_detector *d;
+    const float *samples;
+    int64_t count;
+    int done; /* frames that are there already */
+} measuring;
+
+/* A frame stands in the middle of the FFT's samples; beyond the ends is silence. */
+static void measure_task(void *shared, int64_t task, int thread) {
+    const measuring *m = shared;
+    speech_detector *d = m->d;
+    const int begin = m->done + (int)task * TASK;
+    const int end = begin + TASK < d->count ? begin + TASK : d->count;
+    float windowed[FFT];
+    kiss_fft_cpx spectrum[FFT / 2 + 1];
+    for (int frame = begin; frame < end; frame++) {
+        const int64_t from = (int64_t)frame * HOP + HOP / 2 - FFT / 2;
+        for (int i = 0; i < FFT; i++) {
+            const int64_t at = from + i;
+            const bool inside = at >= 0 && at < m->count;
+            windowed[i] = inside ? m->samples[at] * d->window[i] : 0;
+        }
+        kiss_fftr(transform_of(d, thread), windowed, spectrum);
+        measure_spectrum(spectrum, &d->frames[frame]);
+    }
+}
+
+/* Remembers what the stretches before a frame were like. */
+static void remember(speech_detector *d, int frame) {
+    for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frame; i++)
+        d->memory = d->stretches[i].after;
+}
+
+/* Forgets the first frames, but for the noise in them. */
+static void pass_over(speech_detector *d, int frames) {
+    remember(d, frames);
+    for (int block = 0; (block + 1) * BLOCK <= frames; block++) {
+        memmove(d->before, d->before + 1, (BEHIND - 1) * sizeof *d->before);
+        d->before[BEHIND - 1] = d->blocks[block];
+    }
+    d->count -= frames;
+    d->whole = d->whole > frames ? d->whole - frames : 0;
+    memmove(d->frames, d->frames + frames, (size_t)d->count * sizeof *d->frames);
+    d->first += (int64_t)frames * HOP;
+}
+
+/* Frames of these samples; those of the call before that lie in them are kept. */
+static void measure(speech_detector *d, int64_t from, const float *samples,
+                    int64_t count) {
+    const int64_t ahead = from - d->first;
+    if (d->first >= 0 && ahead >= 0 && ahead % HOP == 0 &&
+        ahead <= (int64_t)d->count * HOP)
+        pass_over(d, (int)(ahead / HOP));
+    else
+        d->whole = 0;
+    d->first = from;
+    d->count = (int)((count + HOP - 1) / HOP);
+    measuring m = {d, samples, count, d->whole < d->count ? d->whole : d->count};
+    sh_team_run(sh_team_of(d->context), (d->count - m.done + TASK - 1) / TASK,
+                measure_task, &m);
+    const int64_t whole = (count - FFT / 2 - HOP / 2) / HOP;
+    d->whole = whole > 0 ? (int)whole : 0;
+}
+
+/* ---- Noise ---------------------------------------------------------------------- */
+
+static float decibels(float power) {
+    return 10 * log10f(power + 1e-13f);
+}
+
+/* Of the frames around one, as far as there are any: powers [BANDS]; returns whether all
+   of them have sound. */
+static bool average(const speech_detector *d, int frame, int around, float *powers) {
+    const int begin = frame > around ? frame - around : 0;
+    const int end = frame + around < d->count ? frame + around + 1 : d->count;
+    bool sound = true;
+    memset(powers, 0, BANDS * sizeof *powers);
+    for (int at = begin; at < end; at++) {
+        float sum = 0;
+        for (int band = 0; band < BANDS; band++) {
+            powers[band] += d->frames[at].bands[band] / (float)(end - begin);
+            sum += d->frames[at].bands[band];
+        }
+        sound = sound && sum > NO_POWER;
+    }
+    return sound;
+}
+
+enum {
+    FAST = 2,
+    SLOW = 5,
+    WIDE = 10,
+    LAG = 5,
+    HELD = 15
+}; /* frames on each side, or
+                                                              apart */
+
+static void find_noise(speech_detector *d) {
+    const int blocks = (d->count + BLOCK - 1) / BLOCK;
+    for (int block = 0; block < blocks; block++)
+        d->blocks[block] = unknown_noise;
+    for (int frame = 0; frame < d->count; frame++) {
+        noise_block *block = &d->blocks[frame / BLOCK];
+        float powers[BANDS], sum = 0;
+        average(d, frame, FAST, powers);
+        for (int band = 0; band < BANDS; band++) {
+            d->smooth[frame][band] = decibels(powers[band]);
+            sum += powers[band];
+        }
+        d->level[frame] = decibels(sum);
+        block->level = fmaxf(block->level, d->level[frame]);
+        if (frame >= SLOW && frame + SLOW < d->whole && average(d, frame, SLOW, powers))
+            for (int band = 0; band < BANDS; band++)
+                block->floor[band] = fminf(block->floor[band], decibels(powers[band]));
+    }
+}
+
+/* What a block's noise is, by the blocks around it. */
+static noise_block noise_around(const speech_detector *d, int block) {
+    const int blocks = (d->count + BLOCK - 1) / BLOCK;
+    noise_block noise = unknown_noise;
+    for (int at = block - BEHIND; at <= block + AHEAD && at < blocks; at++) {
+        const noise_block *one = at < 0 ? &d->before[BEHIND + at] : &d->blocks[at];
+        noise.level = fmaxf(noise.level, one->level);
+        for (int band = 0; band < BANDS; band++)
+            noise.floor[band] = fminf(noise.floor[band], one->floor[band]);
+    }
+    const float least = fmaxf(noise.level - FAR_BELOW, LOWEST_NOISE);
+    for (int band = 0; band < BANDS; band++)
+        if (!(noise.floor[band] > least && isfinite(noise.floor[band])))
+            noise.floor[band] = least;
+    return noise;
+}
+
+/* ---- Activity ------------------------------------------------------------------- */
+
+/* How far a frame rises above the noise, dB. */
+static float rise_of(const speech_detector *d, int frame, const noise_block *noise) {
+    float sum = 0;
+    for (int band = 0; band < BANDS; band++) {
+        const float rise = d->smooth[frame][band] - noise->floor[band] - RISE;
+        sum += rise < 0 ? 0 : fminf(rise, MOST_RISE);
+    }
+    return sum / BANDS;
+}
+
+/* Frames that rise enough, or that rise a little together with those around them. */
+static void find_active(speech_detector *d) {
+    noise_block noise = unknown_noise;
+    double sum = 0;
+    for (int frame = 0; frame < d->count; frame++) {
+        if (frame % BLOCK == 0)
+            noise = noise_around(d, frame / BLOCK);
+        d->rise[frame] = rise_of(d, frame, &noise);
+    }
+    for (int frame = -WIDE; frame < d->count; frame++) {
+        sum += frame + WIDE < d->count ? (double)d->rise[frame + WIDE] : 0;
+        sum -= frame > WIDE ? (double)d->rise[frame - WIDE - 1] : 0;
+        if (frame >= 0)
+            d->active[frame] =
+                d->rise[frame] > ACTIVE_ABOVE ||
+                (d->rise[frame] > 0 && sum > (double)LIVELY_ABOVE * (2 * WIDE + 1));
+    }
+}
+
+/* The sum of three frames' shapes. */
+static void shape_at(const speech_detector *d, int frame, float *shape) {
+    const sound_frame *at = &d->frames[frame];
+    for (int i = 0; i < SHAPE; i++)
+        shape[i] = at[-1].shape[i] + at[0].shape[i] + at[1].shape[i];
+}
+
+static float dot(const float *a, const float *b) {
+    float sum = 0;
+    for (int i = 0; i < SHAPE; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+static bool alike(const float *a, const float *b) {
+    return dot(a, b) > (1 - STILL_BELOW) * sqrtf(dot(a, a) * dot(b, b));
+}
+
+/* Whether the spectrum around a frame has the shape that it had 50 ms before, or has
+   50 ms later. */
+static void find_still(speech_detector *d) {
+    float now[SHAPE], later[SHAPE];
+    memset(d->still, 0, (size_t)d->count * sizeof *d->still);
+    for (int frame = 1; frame + LAG + 1 < d->count; frame++) {
+        if (d->level[frame] < NOTHING_BELOW || d->level[frame + LAG] < NOTHING_BELOW)
+            continue;
+        shape_at(d, frame, now);
+        shape_at(d, frame + LAG, later);
+        if (alike(now, later))
+            d->still[frame] = d->still[frame + LAG] = true;
+    }
+}
+
+/* Sums of the HELD frames before one and of those from it on. */
+typedef struct {
+    double before[SHAPE], after[SHAPE];
+} shape_sums;
+
+static void move_sums(const speech_detector *d, int frame, shape_sums *sums) {
+    for (int i = 0; i < SHAPE; i++) {
+        const double middle = (double)d->frames[frame - 1].shape[i];
+        sums->before[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
+        sums->after[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
+    }
+}
+
+static bool sums_alike(const shape_sums *sums) {
+    double both = 0, before = 0, after = 0;
+    for (int i = 0; i < SHAPE; i++) {
+        both += sums->before[i] * sums->after[i];
+        before += sums->before[i] * sums->before[i];
+        after += sums->after[i] * sums->after[i];
+    }
+    return both > (1 - (double)STILL_BELOW) * sqrt(before * after);
+}
+
+/* Stretches of twice HELD frames whose halves have the same shape. */
+static void find_held(speech_detector *d) {
+    shape_sums sums = {{0}, {0}};
+    memset(d->held, 0, (size_t)d->count * sizeof *d->held);
+    for (int frame = 0; frame < 2 * HELD && 2 * HELD <= d->count; frame++)
+        for (int i = 0; i < SHAPE; i++)
+            (frame < HELD ? sums.before : sums.after)[i] +=
+                (double)d->frames[frame].shape[i];
+    for (int frame = HELD; frame + HELD <= d->count; frame++) {
+        if (frame > HELD)
+            move_sums(d, frame, &sums);
+        if (d->level[frame] >= NOTHING_BELOW && sums_alike(&sums))
+            memset(d->held + frame - HELD, true, 2 * HELD * sizeof *d->held);
+    }
+}
+
+/* ---- Runs ----------------------------------------------------------------------- */
+
+/* A click is loud in few frames, and makes those around it lively. */
+static bool is_click(const speech_detector *d, const sound_run *run) {
+    int loud = 0;
+    for (int frame = run->begin; frame < run->end; frame++)
+        loud += d->rise[frame] > ACTIVE_ABOVE;
+    return loud < CLICK && run->end - run->begin < SHORT;
+}
+
+static void end_run(speech_detector *d, const sound_run *run) {
+    if (run->begin < run->end && !is_click(d, run))
+        d->runs[d->run_count++] = *run;
+}
+
+static void find_runs(speech_detector *d) {
+    sound_run run = {0};
+    d->run_count = 0;
+    for (int frame = 0; frame < d->count; frame++) {
+        if (!d->active[frame])
+            continue;
+        if (run.end == 0 || frame - run.end >= BRIDGED) {
+            end_run(d, &run);
+            run.begin = frame;
+        }
+        run.end = frame + 1;
+    }
+    end_run(d, &run);
+}
+
+static int compare_floats(const void *a, const void *b) {
+    const float left = *(const float *)a, right = *(const float *)b;
+    return (left > right) - (left < right);
+}
+
+/* An engine, a fan, or hiss that was switched on: as loud all the time. */
+static bool is_steady(speech_detector *d, sound_run run) {
+    const int count = run.end - run.begin;
+    if (count < 2 * JUDGED)
+        return false;
+    memcpy(d->sorted, d->level + run.begin, (size_t)count * sizeof *d->sorted);
+    qsort(d->sorted, (size_t)count, sizeof *d->sorted, compare_floats);
+    return d->sorted[count * 9 / 10] - d->sorted[count / 10] < STEADY_BELOW;
+}
+
+/* Of the frames near the loudest. */
+static sound_memory listen(const speech_detector *d, const sound_run *run) {
+    sound_memory now = {0};
+    float loudest = -INFINITY;
+    for (int frame = run->begin; frame < run->end; frame++)
+        loudest = fmaxf(loudest, d->level[frame]);
+    for (int frame = run->begin; frame < run->end; frame++)
+        if (d->level[frame] > loudest - NEAR_LOUDEST) {
+            now.still += d->still[frame];
+            now.held += d->held[frame] || d->still[frame];
+            now.heard++;
+        }
+    return now;
+}
+
+/* Tones stand still between their beginnings; voices never do. A short run is judged
+   together with those before it. */
+static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
+    sound_memory now = listen(d, run);
+    if (now.heard < JUDGED && before.heard > 0) {
+        const double part = fmin(before.heard, JUDGED - now.heard);
+        now.still += before.still * part / before.heard;
+        now.held += before.held * part / before.heard;
+        now.heard += part;
+    }
+    run->after = now;
+    return now.still <= MOST_STILL * now.heard && now.held <= MOST_HELD * now.heard &&
+           !is_steady(d, *run);
+}
+
+/* Runs are judged by the stretch, the last of which is up to twice as long. */
+static int stretch_end(const sound_run *run, int begin) {
+    return run->end - begin < 2 * STRETCH ? run->end : begin + STRETCH;
+}
+
+static void judge(speech_detector *d) {
+    sound_memory before = d->memory;
+    d->stretch_count = 0;
+    for (int i = 0; i < d->run_count; i++)
+        for (int at = d->runs[i].begin; at < d->runs[i].end;) {
+            sound_run part = {.begin = at, .end = stretch_end(&d->runs[i], at)};
+            part.speech = is_speech(d, &part, before);
+            before = part.after;
+            d->stretches[d->stretch_count++] = part;
+            at = part.end;
+        }
+}
+
+/* A stretch of speech, or one among such: a vowel that is held, not a tune. */
+static bool is_kept(const speech_detector *d, int index) {
+    const sound_run *one = &d->stretches[index];
+    const bool left = index > 0 && one->begin - one[-1].end < LONG_PAUSE;
+    const bool right = index + 1 < d->stretch_count &&
+                       one[1].begin - one->end < LONG_PAUSE;
+    return one->speech ||
+           ((left || right) && (!left || one[-1].speech) && (!right || one[1].speech));
+}
+
+static void keep_speech(speech_detector *d) {
+    judge(d);
+    d->voice_count = 0;
+    for (int i = 0; i < d->stretch_count; i++) {
+        const sound_run *one = &d->stretches[i];
+        if (!is_kept(d, i))
+            continue;
+        if (d->voice_count > 0 && d->voices[d->voice_count - 1].end == one->begin)
+            d->voices[d->voice_count - 1].end = one->end;
+        else
+            d->voices[d->voice_count++] = *one;
+    }
+}
+
+/* ---- Pieces --------------------------------------------------------------------- */
+
+static int pause_after(const speech_detector *d, int run) {
+    const int next = run + 1 < d->voice_count ? d->voices[run + 1].begin : d->count;
+    return next - d->voices[run].end;
+}
+
+/* Where a piece ends behind a run, and the next begins at the earliest. */
+static int end_behind(const speech_detector *d, int run) {
+    const int pause = pause_after(d, run);
+    return d->voices[run].end + (pause < 2 * PAD ? pause / 2 : PAD);
+}
+
+/* The latest pause between phrases in the second half, or the longest of the last two
+   thirds, or of all; -1: none. */
+static int choose_pause(const speech_detector *d, int runs, int most) {
+    int longest = -1, phrase = -1;
+    for (int run = 0; run < runs && end_behind(d, run) <= most; run++) {
+        const int pause = pause_after(d, run);
+        if (longest < 0 || pause >= pause_after(d, longest) ||
+            d->voices[longest].end < most / 3)
+            longest = run;
+        if (pause >= GOOD_PAUSE && d->voices[run].end > most / 2)
+            phrase = run;
+    }
+    return phrase >= 0 ? phrase : longest;
+}
+
+/* Somebody who makes no pause. */
+static int quietest_frame(const speech_detector *d, int begin, int end) {
+    int quietest = begin;
+    for (int frame = begin; frame < end; frame++)
+        if (d->level[frame] < d->level[quietest])
+            quietest = frame;
+    return quietest;
+}
+
+/* The end, in frames, of a piece of at most so many that begins with the first run; 0
+   where `phrase` asks for a pause between phrases and there is none. */
+static int find_end(const speech_detector *d, bool last, int most, bool phrase) {
+    int run = 0;
+    while (run + 1 < d->voice_count && pause_after(d, run) < LONG_PAUSE)
+        run++;
+    const bool open = run + 1 == d->voice_count && !last &&
+                      pause_after(d, run) < LONG_PAUSE;
+    if (!open && end_behind(d, run) <= most)
+        return end_behind(d, run);
+    run = choose_pause(d, open ? run : run + 1, most);
+    if (phrase)
+        return run >= 0 && pause_after(d, run) >= GOOD_PAUSE ? end_behind(d, run) : 0;
+    return run >= 0 ? end_behind(d, run) : quietest_frame(d, most * 2 / 3, most);
+}
+
+/* Where the next call begins if no speech is found: what lies at the end may be the
+   beginning of some. */
+static int pass_silence(const speech_detector *d, bool last) {
+    const int kept = PAD + BRIDGED + CLICK;
+    return last || d->count <= kept ? d->count : d->count - kept;
+}
+
+static void analyse(speech_detector *d, int64_t from, const float *samples,
+                    int64_t count) {
+    measure(d, from, samples, count);
+    find_noise(d);
+    find_active(d);
+    find_still(d);
+    find_held(d);
+    find_runs(d);
+    keep_speech(d);
+}
+
+static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
+    const int64_t at = (int64_t)frame * HOP;
+    return d->first + (at < count ? at : count);
+}
+
+piece_found sh_detector_within(speech_detector *d, int64_t from, const float *samples,
+                               int64_t count, int64_t most, sound_piece *piece) {
+    const bool last = count < AUDIO_WINDOW;
+    analyse(d, from, samples, count);
+    *piece = (sound_piece){from, sample_at(d, pass_silence(d, last), count)};
+    if (d->voice_count == 0)
+        return PIECE_NONE;
+    const int begin = d->voices[0].begin > PAD ? d->voices[0].begin - PAD : 0;
+    piece->begin = piece->end = sample_at(d, begin, count);
+    if (!last && begin > LONG_PAUSE / 2)
+        return PIECE_NONE;
+    const int64_t room = begin + most / HOP;
+    const int end =
+        find_end(d, last, room < d->count ? (int)room : d->count, most < PIECE_MOST);
+    if (end > begin)
+        piece->end = sample_at(d, end, count);
+    return end > begin ? PIECE_FOUND : PIECE_TOO_LONG;
+}
+
+bool sh_detector_next(speech_detector *d, int64_t from, const float *samples,
+                      int64_t count, sound_piece *piece, int64_t *next) {
+    const piece_found found =
+        sh_detector_within(d, from, samples, count, PIECE_MOST, piece);
+    *next = piece->end;
+    return found == PIECE_FOUND;
+}

@@ -1,0 +1,766 @@
+/* Data folders: the lists, units, and mean and variance of the features. */
+#define _GNU_SOURCE
+#include "speech/recogniser/corpus.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/plain.h"
+#include "speech/whisper/tokens.h"
+
+static shoal_status no_memory(shoal_context *context) {
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the data folder");
+}
+
+void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...) {
+    char text[CORPUS_REASON];
+    va_list arguments;
+    if (utterance->reason)
+        return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    utterance->reason = strdup(text);
+}
+
+/* ---- Lists: lines of an id and the rest -------------------------------------------- */
+
+typedef struct {
+    char *id, *rest;
+    int64_t line, index; /* in the file, from 1; among the rows, from 0 */
+} list_row;
+
+typedef struct {
+    char *text; /* what the rows point into */
+    list_row *rows;
+    int64_t count;
+    char name[512]; /* of the file, for messages */
+} list_file;
+
+enum { CORPUS_LINE = 1 << 20 };
+enum { WAV_SCP, SEGMENTS, LABELS, SPEAKERS, LISTS };
+
+typedef struct {
+    list_file files[LISTS];
+    list_row *sorted[LISTS]; /* by id */
+} corpus_lists;
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* Cuts the text into rows; returns how many. rows NULL: counts. */
+static int64_t cut_rows(char *text, list_row *rows) {
+    int64_t count = 0, line = 0;
+    for (char *at = text; *at; line++) {
+        char *end = at + strcspn(at, "\n"), *next = *end ? end + 1 : end;
+        while (end > at && is_space(end[-1]))
+            end--;
+        while (at < end && is_space(*at))
+            at++;
+        if (at < end && rows) {
+            char *rest = at;
+            *end = 0;
+            while (*rest && !is_space(*rest))
+                rest++;
+            if (*rest)
+                *rest++ = 0;
+            while (is_space(*rest))
+                rest++;
+            rows[count] = (list_row){at, rest, line + 1, count};
+        }
+        count += at < end;
+        at = next;
+    }
+    return count;
+}
+
+/* The first line of a text that is too long to be one, from 1; 0: none is. */
+static int64_t long_line(const char *at, size_t size) {
+    const char *end = at + size;
+    for (int64_t line = 1; at < end; line++) {
+        const size_t left = (size_t)(end - at);
+        const char *next = memchr(at, '\n', left < CORPUS_LINE ? left : CORPUS_LINE);
+        if (!next)
+            return left < CORPUS_LINE ? 0 : line;
+        at = next + 1;
+    }
+    return 0;
+}
+
+static shoal_status read_text(shoal_context *context, const char *path, char **text) {
+    file_map map = {0};
+    const shoal_status status = sh_file_map_open(context, path, &map);
+    if (status != SHOAL_OK)
+        return status;
+    const int64_t line = long_line((const char *)map.bytes, map.size);
+    if (line > 0) {
+        sh_file_map_close(&map);
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld is longer than %d bytes",
+                       path, (long long)line, CORPUS_LINE);
+    }
+    *text = malloc(map.size + 1);
+    if (*text) {
+        if (map.size)
+            memcpy(*text, map.bytes, map.size);
+        (*text)[map.size] = 0;
+    }
+    const bool whole = *text && strlen(*text) == map.size;
+    sh_file_map_close(&map);
+    if (!*text)
+        return no_memory(context);
+    return whole
+               ? SHOAL_OK
+               : sh_fail(context, SHOAL_BAD_FILE, "%s: has bytes that are no text", path);
+}
+
+static int compare_rows(const void *a, const void *b) {
+    return strcmp(((const list_row *)a)->id, ((const list_row *)b)->id);
+}
+
+/* Missing files that may be missing leave the list empty. */
+static shoal_status read_list(shoal_context *context, const char *folder,
+                              const char *name, bool wanted, list_file *file,
+                              list_row **sorted) {
+    const int length = snprintf(file->name, sizeof file->name,
+                                name[0] == '/' ? "%s%s" : "%s/%s",
+                                name[0] == '/' ? "" : folder, name);
+    if (length < 0 || length >= (int)sizeof file->name)
+        return sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long", folder);
+    if (!wanted && access(file->name, F_OK) != 0)
+        return SHOAL_OK;
+    const shoal_status status = read_text(context, file->name, &file->text);
+    if (status != SHOAL_OK)
+        return status;
+    char *text = file->text;
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of UTF-8 */
+        text += 3;
+    const int64_t most = cut_rows(text, NULL);
+    file->rows = calloc((size_t)most + 1, sizeof *file->rows);
+    *sorted = calloc((size_t)most + 1, sizeof **sorted);
+    if (!file->rows || !*sorted)
+        return no_memory(context);
+    file->count = cut_rows(text, file->rows);
+    memcpy(*sorted, file->rows, sizeof **sorted * (size_t)file->count);
+    qsort(*sorted, (size_t)file->count, sizeof **sorted, compare_rows);
+    for (int64_t i = 1; i < file->count; i++)
+        if (strcmp((*sorted)[i].id, (*sorted)[i - 1].id) == 0)
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld: %s is there twice",
+                           file->name, (long long)(*sorted)[i].line,
+                           sh_shown((*sorted)[i].id).text);
+    return SHOAL_OK;
+}
+
+static const list_row *find(const corpus_lists *lists, int list, const char *id) {
+    const list_row key = {.id = (char *)(uintptr_t)id};
+    if (lists->files[list].count == 0)
+        return NULL;
+    return bsearch(&key, lists->sorted[list], (size_t)lists->files[list].count,
+                   sizeof key, compare_rows);
+}
+
+static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
+                               corpus_lists *lists) {
+    const char *labels = corpus->options.labels ? corpus->options.labels : "text";
+    const char *const names[LISTS] = {"wav.scp", "segments", labels, "utt2spk"};
+    for (int i = 0; i < LISTS; i++) {
+        const shoal_status status = read_list(corpus->context, folder, names[i],
+                                              i == WAV_SCP || i == LABELS,
+                                              &lists->files[i], &lists->sorted[i]);
+        corpus->texts[i] = lists->files[i].text;
+        if (status != SHOAL_OK)
+            return status;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Recordings and utterances ----------------------------------------------------- */
+
+static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
+                                    const list_file *list) {
+    corpus->recordings = calloc((size_t)list->count + 1, sizeof *corpus->recordings);
+    if (!corpus->recordings)
+        return no_memory(corpus->context);
+    for (int64_t i = 0; i < list->count; i++) {
+        const list_row *row = &list->rows[i];
+        const size_t length = strlen(row->rest);
+        corpus_recording *made = &corpus->recordings[corpus->recording_count++];
+        if (length == 0 || row->rest[length - 1] == '|')
+            return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                           "%s: line %lld: %s %s; it must be ID PATH", list->name,
+                           (long long)row->line, sh_shown(row->id).text,
+                           length ? "has a command, and none is run here: write the "
+                                    "recordings to files first"
+                                  : "has no path");
+        made->id = row->id;
+        if (asprintf(&made->path, row->rest[0] == '/' ? "%s%s" : "%s/%s",
+                     row->rest[0] == '/' ? "" : folder, row->rest) < 0) {
+            made->path = NULL;
+            return no_memory(corpus->context);
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* "REC BEGIN END" */
+static shoal_status take_segment(shoal_corpus *corpus, const corpus_lists *lists,
+                                 const list_row *row, corpus_utterance *made) {
+    const list_file *list = &lists->files[SEGMENTS];
+    char *recording = row->rest, *numbers = recording + strcspn(recording, " \t");
+    char *after;
+    if (*numbers)
+        *numbers++ = 0;
+    made->begin = strtod(numbers, &after);
+    made->end = after == numbers ? -1 : strtod(after, &numbers);
+    if (after == numbers || *numbers || !(made->begin >= 0) ||
+        (made->end != -1 && !(made->end > made->begin)))
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= BEGIN "
+                       "< END in seconds, or END -1 for the recording's end",
+                       list->name, (long long)row->line);
+    const list_row *found = find(lists, WAV_SCP, recording);
+    made->recording = found ? found->index : -1;
+    if (!found)
+        sh_corpus_refuse(made, "its recording %s is not in wav.scp",
+                         sh_shown(recording).text);
+    return SHOAL_OK;
+}
+
+static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *lists) {
+    const bool parts = lists->files[SEGMENTS].count > 0;
+    const list_file *list = &lists->files[parts ? SEGMENTS : WAV_SCP];
+    shoal_status status = SHOAL_OK;
+    corpus->utterances = calloc((size_t)list->count + 1, sizeof *corpus->utterances);
+    if (!corpus->utterances)
+        return no_memory(corpus->context);
+    for (int64_t i = 0; i < list->count && status == SHOAL_OK; i++) {
+        corpus_utterance *made = &corpus->utterances[corpus->utterance_count++];
+        *made = (corpus_utterance){.id = list->rows[i].id, .recording = i, .end = -1};
+        const list_row *speaker = find(lists, SPEAKERS, made->id);
+        made->speaker = speaker ? speaker->rest : made->id;
+        if (!speaker && lists->files[SPEAKERS].count > 0)
+            sh_corpus_refuse(made, "has no speaker in utt2spk");
+        if (parts)
+            status = take_segment(corpus, lists, &list->rows[i], made);
+    }
+    return status;
+}
+
+/* ---- Units ------------------------------------------------------------------------- */
+
+/* The next unit of a transcript into text; returns where to go on, or NULL at the end.
+   Letters are UTF-8; spaces between words are "_". too_long may be NULL. */
+static const char *next_unit(const char *at, bool characters, char text[64],
+                             bool *too_long) {
+    const char *begin = at;
+    size_t length = 0;
+    if (characters && is_space(*at)) {
+        while (is_space(*at))
+            at++;
+        strcpy(text, "_");
+        return *at ? at : NULL;
+    }
+    while (is_space(*at))
+        begin = ++at;
+    if (!*at)
+        return NULL;
+    if (characters)
+        do
+            length++;
+        while (((unsigned char)begin[length] & 0xc0) == 0x80);
+    else
+        while (begin[length] && !is_space(begin[length]))
+            length++;
+    if (too_long)
+        *too_long = length >= 64;
+    snprintf(text, 64, "%.*s", (int)length, begin);
+    return begin + length;
+}
+
+/* What no model could keep as its units, or could not tell apart, is refused. */
+static void check_transcript(corpus_utterance *one, const char *at, bool characters) {
+    char unit[64];
+    bool too_long = false;
+    if (!sh_utf8_valid(at, strlen(at)))
+        sh_corpus_refuse(one, "its transcript is no UTF-8; iconv -f latin1 -t utf-8 may "
+                              "make it so");
+    if (sh_utf8_has_controls(at, strlen(at)))
+        sh_corpus_refuse(one, "its transcript has control characters: %s",
+                         sh_shown(at).text);
+    if (characters && strchr(at, '_'))
+        sh_corpus_refuse(one, "its transcript has \"_\", which as a letter is the space "
+                              "between words");
+    while (!too_long && (at = next_unit(at, characters, unit, &too_long)))
+        if (too_long)
+            sh_corpus_refuse(one, "a unit is longer than 63 bytes: %s",
+                             sh_shown(unit).text);
+}
+
+static void check_transcripts(shoal_corpus *corpus, const corpus_lists *lists) {
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance *one = &corpus->utterances[i];
+        const list_row *row = find(lists, LABELS, one->id);
+        if (row)
+            check_transcript(one, row->rest, corpus->options.characters);
+        if (!row || !*row->rest)
+            sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
+    }
+}
+
+static int compare_texts(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The number of a unit among the sorted ones; 0: there is none. */
+static int32_t unit_number(const shoal_corpus *corpus, const char *text) {
+    char **found = bsearch(&text, corpus->units, (size_t)corpus->info.units,
+                           sizeof *corpus->units, compare_texts);
+    return found ? (int32_t)(found - corpus->units) + 1 : 0;
+}
+
+static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
+    if (corpus->info.units == *room) {
+        *room = 2 * *room + 64;
+        char **more = realloc(corpus->units, sizeof *more * (size_t)*room);
+        if (!more)
+            return false;
+        corpus->units = more;
+    }
+    corpus->units[corpus->info.units] = strdup(text);
+    return corpus->units[corpus->info.units++] != NULL;
+}
+
+/* Sorts the units and drops all but one of each. */
+static void sort_units(shoal_corpus *corpus) {
+    int64_t kept = 0;
+    char **units = corpus->units;
+    if (units)
+        qsort(units, (size_t)corpus->info.units, sizeof *units, compare_texts);
+    for (int64_t i = 0; i < corpus->info.units; i++)
+        if (kept > 0 && strcmp(units[kept - 1], units[i]) == 0)
+            free(units[i]);
+        else
+            units[kept++] = units[i];
+    corpus->info.units = kept;
+}
+
+/* Of an utterance that can be used, as far as is known. */
+static const char *transcript_of(const corpus_lists *lists, const corpus_utterance *one) {
+    const list_row *row = one->reason ? NULL : find(lists, LABELS, one->id);
+    return row ? row->rest : "";
+}
+
+/* The options' units, or all that the transcripts of the folder have. */
+static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) {
+    int64_t room = 0, since = 0;
+    char text[64];
+    bool good = true;
+    const shoal_corpus_options *options = &corpus->options;
+    for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
+        good = append_unit(corpus, options->units[i], &room);
+    for (int64_t i = 0; good && !options->units && i < corpus->utterance_count; i++) {
+        const char *at = transcript_of(lists, &corpus->utterances[i]);
+        while (good && (at = next_unit(at, options->characters, text, NULL)))
+            good = append_unit(corpus, text, &room);
+        if (corpus->info.units - since > 100000) { /* mostly repetitions */
+            sort_units(corpus);
+            since = corpus->info.units;
+        }
+    }
+    sort_units(corpus);
+    if (good && options->units && corpus->info.units != options->unit_count)
+        return sh_fail(corpus->context, SHOAL_INVALID, "a unit is there twice");
+    for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
+        if (strcmp(corpus->units[i], options->units[i]) != 0)
+            return sh_fail(corpus->context, SHOAL_INVALID, "the units are not sorted");
+    return good ? SHOAL_OK : no_memory(corpus->context);
+}
+
+static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists) {
+    int64_t room = 0;
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance *one = &corpus->utterances[i];
+        const char *at = transcript_of(lists, one);
+        char text[64];
+        one->first_label = corpus->label_count;
+        while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
+            const int32_t unit = unit_number(corpus, text);
+            if (unit == 0)
+                sh_corpus_refuse(one, "%s is no unit of the model", sh_shown(text).text);
+            if (corpus->label_count == room) {
+                room = 2 * room + 1024;
+                int32_t *more = realloc(corpus->labels, sizeof *more * (size_t)room);
+                if (!more)
+                    return no_memory(corpus->context);
+                corpus->labels = more;
+            }
+            corpus->labels[corpus->label_count++] = unit;
+        }
+        one->label_count = corpus->label_count - one->first_label;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- What is left when bad ones are gone ------------------------------------------- */
+
+static int compare_order(const void *a, const void *b, void *shared) {
+    const shoal_corpus *corpus = shared;
+    const int32_t first = *(const int32_t *)a, second = *(const int32_t *)b;
+    const int64_t x = corpus->utterances[first].recording;
+    const int64_t y = corpus->utterances[second].recording;
+    return x != y ? (x < y ? -1 : 1) : first - second;
+}
+
+/* Which utterances each recording has. */
+static shoal_status order_by_recording(shoal_corpus *corpus) {
+    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
+    if (!corpus->order)
+        return no_memory(corpus->context);
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        corpus->order[i] = (int32_t)i;
+    qsort_r(corpus->order, (size_t)corpus->utterance_count, sizeof *corpus->order,
+            compare_order, corpus);
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        const int64_t r = corpus->utterances[corpus->order[i]].recording;
+        if (r < 0)
+            continue;
+        if (corpus->recordings[r].count++ == 0)
+            corpus->recordings[r].first = i;
+    }
+    return SHOAL_OK;
+}
+
+/* The names of bad ones go to the caller, and the first into the message. */
+static shoal_status drop_bad(shoal_corpus *corpus, const char *folder) {
+    char first[CORPUS_REASON] = "";
+    int64_t kept = 0, bad = 0;
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance one = corpus->utterances[i];
+        if (!one.reason) {
+            corpus->utterances[kept++] = one;
+            continue;
+        }
+        if (corpus->options.bad)
+            corpus->options.bad(corpus->options.user, one.id, one.reason);
+        if (bad++ == 0)
+            snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
+                     one.reason);
+        free(one.reason);
+    }
+    const int64_t all = corpus->utterance_count;
+    corpus->utterance_count = corpus->info.utterances = kept;
+    corpus->info.bad = bad;
+    if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
+                       (long long)bad, (long long)all, first);
+    return kept > 0 ? SHOAL_OK
+                    : sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances",
+                              folder);
+}
+
+static int compare_speakers(const void *a, const void *b, void *shared) {
+    const shoal_corpus *corpus = shared;
+    const int32_t first = *(const int32_t *)a, second = *(const int32_t *)b;
+    const int order =
+        strcmp(corpus->utterances[first].speaker, corpus->utterances[second].speaker);
+    return order ? order : first - second;
+}
+
+/* Numbers in the order of the speakers' names. */
+static void number_speakers(shoal_corpus *corpus) {
+    const int64_t count = corpus->info.utterances;
+    for (int64_t i = 0; i < count; i++)
+        corpus->order[i] = (int32_t)i;
+    qsort_r(corpus->order, (size_t)count, sizeof *corpus->order, compare_speakers,
+            corpus);
+    for (int64_t i = 0; i < count; i++) {
+        corpus_utterance *one = &corpus->utterances[corpus->order[i]];
+        const corpus_utterance *before = i ? &corpus->utterances[corpus->order[i - 1]]
+                                           : NULL;
+        corpus->info.speakers += !before || strcmp(before->speaker, one->speaker) != 0;
+        one->speaker_index = corpus->info.speakers - 1;
+    }
+}
+
+static uint64_t print_text(uint64_t print, const char *text) {
+    for (const char *c = text; *c; c++)
+        print = (print ^ (unsigned char)*c) * 0x100000001b3u;
+    return print;
+}
+
+/* Most ids begin with the speaker, as Kaldi wants it: what the id says already adds
+   nothing, and fingerprints from when speakers were not in them stay. */
+static uint64_t print_speaker(uint64_t print, const corpus_utterance *one) {
+    const size_t length = strcspn(one->id, "-");
+    if (strlen(one->speaker) == length && strncmp(one->speaker, one->id, length) == 0)
+        return print;
+    return print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
+}
+
+static void sum_up(shoal_corpus *corpus) {
+    shoal_corpus_info *info = &corpus->info;
+    uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands ^
+                     (info->rate == 16000 ? 0 : (uint64_t)info->rate << 8);
+    for (int64_t i = 0; i < info->utterances; i++) {
+        const corpus_utterance *one = &corpus->utterances[i];
+        info->frames += one->frames;
+        info->labels += one->label_count;
+        info->longest = one->frames > info->longest ? one->frames : info->longest;
+        info->most_labels = one->label_count > info->most_labels ? one->label_count
+                                                                 : info->most_labels;
+        print = print_speaker(print_text(print, one->id), one);
+        for (int64_t k = 0; k < one->label_count; k++)
+            print = (print ^ (uint64_t)corpus->labels[one->first_label + k]) *
+                    0x100000001b3u;
+        print = (print ^ (uint64_t)one->frames) * 0x100000001b3u;
+    }
+    for (int64_t i = 0; i < info->units; i++)
+        print = print_text(print, corpus->units[i]);
+    info->fingerprint = print;
+}
+
+/* ---- Mean and variance ------------------------------------------------------------- */
+
+static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
+    switch (corpus->options.normalise) {
+    case SHOAL_NORMALISE_SPEAKER: return corpus->utterances[index].speaker_index;
+    case SHOAL_NORMALISE_UTTERANCE: return index;
+    default: return 0;
+    }
+}
+
+static void add_frames(const shoal_corpus *corpus, const corpus_utterance *one,
+                       double *sums) {
+    const int32_t bands = corpus->info.bands;
+    const float *row = corpus->features + one->first_frame * bands;
+    for (int64_t t = 0; t < one->frames; t++, row += bands)
+        for (int32_t band = 0; band < bands; band++) {
+            sums[band] += (double)row[band];
+            sums[bands + band] += (double)row[band] * (double)row[band];
+        }
+    sums[2 * bands] += (double)one->frames;
+}
+
+static void finish_group(int32_t bands, const double *sums, float *means, float *scales) {
+    const double count = sums[2 * bands];
+    for (int32_t band = 0; band < bands; band++) {
+        const double mean = sums[band] / count;
+        const double variance = sums[bands + band] / count - mean * mean;
+        means[band] = (float)mean;
+        scales[band] = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
+    }
+}
+
+static shoal_status find_statistics(shoal_corpus *corpus) {
+    const int32_t bands = corpus->info.bands;
+    const int64_t groups = corpus->options.normalise == SHOAL_NORMALISE_SPEAKER
+                               ? corpus->info.speakers
+                           : corpus->options.normalise == SHOAL_NORMALISE_UTTERANCE
+                               ? corpus->info.utterances
+                               : 1;
+    const size_t stride = 2 * (size_t)bands + 1;
+    double *sums = calloc((size_t)groups * stride, sizeof *sums);
+    corpus->means = calloc((size_t)(groups * bands), sizeof(float));
+    corpus->scales = calloc((size_t)(groups * bands), sizeof(float));
+    if (!sums || !corpus->means || !corpus->scales) {
+        free(sums);
+        return no_memory(corpus->context);
+    }
+    const bool wanted = corpus->options.normalise != SHOAL_NORMALISE_NOTHING;
+    for (int64_t i = 0; wanted && i < corpus->info.utterances; i++)
+        add_frames(corpus, &corpus->utterances[i],
+                   sums + (size_t)group_of(corpus, i) * stride);
+    for (int64_t g = 0; wanted && g < groups; g++)
+        finish_group(bands, sums + (size_t)g * stride, corpus->means + g * bands,
+                     corpus->scales + g * bands);
+    for (int32_t band = 0; !wanted && band < bands; band++)
+        corpus->scales[band] = 1;
+    free(sums);
+    return SHOAL_OK;
+}
+
+/* What follows from the utterances that are there. */
+static shoal_status finish(shoal_corpus *corpus) {
+    shoal_corpus_info *info = &corpus->info;
+    info->speakers = info->frames = info->labels = info->longest = info->most_labels = 0;
+    free(corpus->means);
+    free(corpus->scales);
+    corpus->means = corpus->scales = NULL;
+    number_speakers(corpus);
+    sum_up(corpus);
+    return find_statistics(corpus);
+}
+
+/* ---- The same folder at other speeds ----------------------------------------------- */
+
+/* The ids of a corpus, sorted; NULL: no memory. */
+static const char **sorted_ids(const shoal_corpus *corpus) {
+    const int64_t count = corpus->info.utterances;
+    const char **ids = calloc((size_t)count + 1, sizeof *ids);
+    for (int64_t i = 0; ids && i < count; i++)
+        ids[i] = corpus->utterances[i].id;
+    if (ids)
+        qsort(ids, (size_t)count, sizeof *ids, compare_texts);
+    return ids;
+}
+
+/* Moves those with such an id to the front; returns how many there are. */
+static int64_t keep_named(shoal_corpus *corpus, const char **ids, int64_t count,
+                          double speed) {
+    const shoal_corpus_options *options = &corpus->options;
+    char reason[64];
+    int64_t kept = 0;
+    snprintf(reason, sizeof reason, "cannot be used at speed %g", speed);
+    for (int64_t i = 0; i < corpus->info.utterances; i++) {
+        const corpus_utterance one = corpus->utterances[i];
+        if (bsearch(&one.id, ids, (size_t)count, sizeof *ids, compare_texts))
+            corpus->utterances[kept++] = one;
+        else if (options->bad)
+            options->bad(options->user, one.id, reason);
+    }
+    return kept;
+}
+
+shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *other) {
+    if (!corpus || !other)
+        return sh_fail(corpus ? corpus->context : NULL, SHOAL_INVALID,
+                       "corpus or other is NULL");
+    shoal_corpus_info *info = &corpus->info;
+    const char **ids = sorted_ids(other);
+    if (!ids)
+        return no_memory(corpus->context);
+    const double speed = other->options.speed == 0 ? 1 : other->options.speed;
+    const int64_t kept = keep_named(corpus, ids, other->info.utterances, speed);
+    const bool same = kept == info->utterances;
+    free(ids);
+    info->bad += info->utterances - kept;
+    corpus->utterance_count = info->utterances = kept;
+    if (kept == 0)
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "no utterance can be used at speed %g too", speed);
+    return same ? SHOAL_OK : finish(corpus);
+}
+
+/* ---- The object -------------------------------------------------------------------- */
+
+static shoal_status check_options(shoal_context *context,
+                                  const shoal_corpus_options *options) {
+    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
+        options->normalise > SHOAL_NORMALISE_NOTHING ||
+        (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
+        options->unit_count < 0 || (options->unit_count > 0 && !options->units))
+        return sh_fail(context, SHOAL_INVALID,
+                       "cache or units is NULL, normalise is none of its enumeration, or "
+                       "speed is not from 0.5 to 2");
+    return SHOAL_OK;
+}
+
+static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists *lists) {
+    shoal_status status = read_lists(corpus, folder, lists);
+    if (status == SHOAL_OK)
+        status = take_recordings(corpus, folder, &lists->files[WAV_SCP]);
+    if (status == SHOAL_OK)
+        status = take_utterances(corpus, lists);
+    if (status == SHOAL_OK) {
+        check_transcripts(corpus, lists);
+        status = make_units(corpus, lists);
+    }
+    if (status == SHOAL_OK)
+        status = take_labels(corpus, lists);
+    if (status == SHOAL_OK)
+        status = order_by_recording(corpus);
+    if (status == SHOAL_OK) {
+        sh_corpus_find_rate(corpus);
+        status = sh_corpus_features(corpus);
+    }
+    if (status == SHOAL_OK)
+        status = drop_bad(corpus, folder);
+    return status == SHOAL_OK ? finish(corpus) : status;
+}
+
+shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
+                               const shoal_corpus_options *options,
+                               shoal_corpus **corpus) {
+    corpus_lists lists = {0};
+    if (corpus)
+        *corpus = NULL;
+    if (!context || !context->kernels || !folder || !options || !corpus)
+        return sh_fail(context, SHOAL_INVALID,
+                       "context, folder, options or corpus is NULL");
+    shoal_status status = check_options(context, options);
+    if (status != SHOAL_OK)
+        return status;
+    shoal_corpus *made = calloc(1, sizeof *made);
+    if (!made)
+        return no_memory(context);
+    made->context = context;
+    made->options = *options;
+    made->info.bands = sh_fbank_bands(&options->fbank);
+    status = fill(made, folder, &lists);
+    for (int i = 0; i < LISTS; i++) {
+        free(lists.files[i].rows);
+        free(lists.sorted[i]);
+    }
+    if (status == SHOAL_OK)
+        *corpus = made;
+    else
+        shoal_corpus_close(made);
+    return status;
+}
+
+void shoal_corpus_close(shoal_corpus *corpus) {
+    if (!corpus)
+        return;
+    for (int i = 0; i < LISTS; i++)
+        free(corpus->texts[i]);
+    for (int64_t i = 0; i < corpus->recording_count; i++)
+        free(corpus->recordings[i].path);
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        free(corpus->utterances[i].reason);
+    for (int64_t i = 0; i < corpus->info.units; i++)
+        free(corpus->units[i]);
+    free(corpus->recordings);
+    free(corpus->utterances);
+    free(corpus->order);
+    free(corpus->units);
+    free(corpus->labels);
+    free(corpus->means);
+    free(corpus->scales);
+    sh_file_map_close(&corpus->map);
+    free(corpus);
+}
+
+shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {
+    return corpus ? corpus->info : (shoal_corpus_info){0};
+}
+
+int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,
+                           shoal_utterance *utterance) {
+    if (!corpus || !utterance || index < 0 || index >= corpus->info.utterances)
+        return 0;
+    const corpus_utterance *one = &corpus->utterances[index];
+    const int32_t bands = corpus->info.bands;
+    const int64_t group = group_of(corpus, index);
+    *utterance =
+        (shoal_utterance){.id = one->id,
+                          .speaker = one->speaker,
+                          .speaker_index = one->speaker_index,
+                          .frames = one->frames,
+                          .features = corpus->features + one->first_frame * bands,
+                          .mean = corpus->means + group * bands,
+                          .scale = corpus->scales + group * bands,
+                          .label_count = one->label_count,
+                          .labels = corpus->labels + one->first_label};
+    return 1;
+}
+
+const char *shoal_corpus_unit(const shoal_corpus *corpus, int64_t unit) {
+    return corpus && unit >= 1 && unit <= corpus->info.units ? corpus->units[unit - 1]
+                                                             : NULL;
+}

@@ -1,0 +1,544 @@
+/* The file of a data folder's features: made by all threads, mapped, and checked whole
+   when it is opened.
+
+       cache_head, then [utterances] cache_row, then features [frames][bands], floats
+
+   in the machine's own byte order, since it never leaves it. Utterances that could not be
+   read have no frames there; they are looked at again each time, for the reason. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <soxr.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "base/parallel.h"
+#include "shoal_models.h"
+#include "speech/audio/audio.h"
+#include "speech/recogniser/corpus.h"
+
+enum {
+    CACHE_VERSION = 2,
+    CHUNK = 64 /* recordings that are read before any is written */
+};
+
+typedef struct {
+    char magic[8];
+    uint64_t key;
+    int64_t bands, utterances, frames;
+    uint64_t checksum; /* of all that follows */
+} cache_head;
+
+typedef struct {
+    int64_t first, frames;
+} cache_row;
+
+static const char magic[8] = "shoalfb1";
+
+/* ---- Sums -------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * 0xd6e8feb86659fd93u;
+    return sum ^ (sum >> 32);
+}
+
+static uint64_t mix_text(uint64_t sum, const char *text) {
+    for (; *text; text++)
+        sum = mix(sum, (unsigned char)*text);
+    return mix(sum, 0x100);
+}
+
+static uint64_t mix_real(uint64_t sum, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return mix(sum, bits);
+}
+
+/* bytes: a multiple of 4. */
+static uint64_t mix_bytes(uint64_t sum, const void *bytes, size_t size) {
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i + 4 <= size; i += 4) {
+        uint32_t word;
+        memcpy(&word, at + i, sizeof word);
+        sum = mix(sum, word);
+    }
+    return sum;
+}
+
+/* What the features depend on. */
+static uint64_t key_of(const shoal_corpus *corpus) {
+    uint64_t key = mix(CACHE_VERSION, (uint64_t)corpus->info.bands);
+    key = mix(key, corpus->options.fbank.centred != 0);
+    key = mix(key, (uint64_t)corpus->info.rate);
+    key = mix(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
+    key = mix_real(key, corpus->options.speed == 0 ? 1 : corpus->options.speed);
+    for (int64_t i = 0; i < corpus->recording_count; i++) {
+        struct stat information = {0};
+        const bool there = stat(corpus->recordings[i].path, &information) == 0;
+        key = mix_text(key, corpus->recordings[i].path);
+        key = mix(key, there ? (uint64_t)information.st_size : UINT64_MAX);
+        key = mix(key, (uint64_t)information.st_mtim.tv_sec);
+        key = mix(key, (uint64_t)information.st_mtim.tv_nsec);
+    }
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        key = mix(key, (uint64_t)corpus->utterances[i].recording);
+        key = mix_real(key, corpus->utterances[i].begin);
+        key = mix_real(key, corpus->utterances[i].end);
+    }
+    return key;
+}
+
+/* ---- One recording ----------------------------------------------------------------- */
+
+/* What came of it; features of its utterances one after another. */
+typedef struct {
+    float *features;
+    int64_t frames;
+} read_recording;
+
+typedef struct {
+    shoal_corpus *corpus;
+    shoal_context **contexts; /* [threads], one for each thread */
+    fbank **banks;            /* [threads] */
+    int64_t first;            /* recording of task 0 */
+    read_recording *found;    /* [CHUNK] */
+} reading;
+
+typedef struct {
+    float *samples;
+    int64_t count, room;
+} sound;
+
+static bool append(sound *s, const float *samples, int64_t count) {
+    if (s->count + count > s->room) {
+        s->room = 2 * s->room + count;
+        float *more = realloc(s->samples, sizeof *more * (size_t)s->room);
+        if (!more)
+            return false;
+        s->samples = more;
+    }
+    memcpy(s->samples + s->count, samples, sizeof *samples * (size_t)count);
+    s->count += count;
+    return true;
+}
+
+static shoal_status read_all(shoal_context *context, audio_file *file, sound *s) {
+    const float *part;
+    int64_t got = 0;
+    do {
+        const shoal_status status =
+            sh_audio_window(context, file, s->count, AUDIO_WINDOW, &part, &got);
+        if (status != SHOAL_OK)
+            return status;
+        if (!append(s, part, got))
+            return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    } while (got > 0);
+    return SHOAL_OK;
+}
+
+enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
+
+/* alike: `wanted` is what most recordings have, and others are refused. */
+static shoal_status check_rate(shoal_context *context, const char *path, int rate,
+                               int wanted, bool alike) {
+    const bool low = wanted < AUDIO_RATE;
+    const int least = alike ? LOW_RATE : wanted;
+    if (rate < least)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has %d samples per second; %d or more are wanted", path, rate,
+                       least);
+    if (!alike || low == (rate < AUDIO_RATE))
+        return SHOAL_OK;
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   low ? "%s: has %d samples per second, and most recordings less than "
+                         "%d; rate=%d takes both, rate=%d those of more alone"
+                       : "%s: has %d samples per second, and most recordings %d or more; "
+                         "rate=%d takes both",
+                   path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
+}
+
+static shoal_status read_sound(shoal_context *context, const char *path, int wanted,
+                               bool alike, sound *s) {
+    audio_file *file;
+    shoal_status status = sh_audio_open(context, path, false, &file);
+    if (status != SHOAL_OK)
+        return status;
+    status = check_rate(context, path, sh_audio_describe(file).rate, wanted, alike);
+    if (status == SHOAL_OK)
+        status = sh_audio_set_rate(file, wanted);
+    if (status == SHOAL_OK)
+        status = read_all(context, file, s);
+    sh_audio_close(file);
+    return status;
+}
+
+/* Samples per second as the header has them; 0: it cannot be read. */
+static int rate_of(shoal_context *context, const char *path) {
+    audio_file *file;
+    if (sh_audio_open(context, path, false, &file) != SHOAL_OK)
+        return 0;
+    const int rate = sh_audio_describe(file).rate;
+    sh_audio_close(file);
+    return rate;
+}
+
+/* Whether most utterances are of recordings with a low rate. Of a long list some are
+   drawn: opening a file may take some milliseconds. */
+static bool most_are_low(const shoal_corpus *corpus) {
+    const int64_t all = corpus->utterance_count, looks = min(all, LOOKED_AT);
+    int64_t low = 0, high = 0;
+    for (int64_t i = 0; i < looks; i++) {
+        const int64_t at =
+            all == looks ? i
+                         : (int64_t)shoal_random_below(1, 0, (uint64_t)i, (uint64_t)all);
+        const int64_t recording = corpus->utterances[at].recording;
+        const int rate =
+            recording < 0 ? 0
+                          : rate_of(corpus->context, corpus->recordings[recording].path);
+        low += rate >= LOW_RATE && rate < AUDIO_RATE;
+        high += rate >= AUDIO_RATE;
+    }
+    return low > high;
+}
+
+void sh_corpus_find_rate(shoal_corpus *corpus) {
+    corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
+    corpus->rate_found = corpus->options.fbank.rate == 0;
+    if (corpus->rate_found)
+        corpus->info.rate = most_are_low(corpus) ? LOW_RATE : AUDIO_RATE;
+    corpus->options.fbank.rate = corpus->info.rate;
+}
+
+static shoal_status play_faster(shoal_context *context, double speed, sound *s) {
+    const size_t room = (size_t)((double)s->count / speed) + 16;
+    const soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
+    float *made = malloc(sizeof *made * room);
+    size_t count = 0;
+    const soxr_error_t error = made ? soxr_oneshot(speed, 1, 1, s->samples,
+                                                   (size_t)s->count, NULL, made, room,
+                                                   &count, NULL, &quality, NULL)
+                                    : "out of memory";
+    if (error) {
+        free(made);
+        return sh_fail(context, SHOAL_NO_MEMORY, "cannot resample: %s",
+                       sh_shown(error).text);
+    }
+    free(s->samples);
+    *s = (sound){made, (int64_t)count, (int64_t)room};
+    return SHOAL_OK;
+}
+
+/* The samples of an utterance; 0 where there are too few for a frame. */
+static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const sound *s,
+                   int64_t *begin) {
+    const double rate = corpus->info.rate /
+                        (corpus->options.speed > 0 ? corpus->options.speed : 1);
+    const double first = one->begin * rate;
+    const double last = one->end < 0 ? (double)s->count : one->end * rate;
+    if (last > (double)s->count + rate / 10) {
+        sh_corpus_refuse(one, "ends at %.2f s, but its recording has %.2f s", one->end,
+                         (double)s->count / rate);
+        return 0;
+    }
+    if (first > (double)s->count) {
+        sh_corpus_refuse(one, "begins at %.2f s, but its recording has %.2f s",
+                         one->begin, (double)s->count / rate);
+        return 0;
+    }
+    *begin = (int64_t)(first + 0.5);
+    const int64_t end = min(s->count, (int64_t)(last + 0.5));
+    const int64_t count = end - *begin;
+    if (shoal_fbank_frames(&corpus->options.fbank, count) > 0)
+        return count;
+    sh_corpus_refuse(one, "is too short: %lld samples", (long long)count);
+    return 0;
+}
+
+static void refuse_all(const reading *r, const corpus_recording *recording,
+                       const char *reason) {
+    for (int64_t i = 0; i < recording->count; i++)
+        sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
+                         "%s", reason);
+}
+
+/* Features of all utterances of the recording; frames are counted from its first. */
+static void make_features(const reading *r, const corpus_recording *recording, int thread,
+                          const sound *s, read_recording *made) {
+    const shoal_corpus *corpus = r->corpus;
+    for (int64_t i = 0; i < recording->count; i++) {
+        corpus_utterance *one = &corpus->utterances[corpus->order[recording->first + i]];
+        int64_t begin;
+        const int64_t count = cut(corpus, one, s, &begin);
+        const int64_t frames =
+            count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
+        float *more =
+            realloc(made->features,
+                    sizeof *more *
+                        (size_t)((made->frames + frames) * corpus->info.bands + 1));
+        one->frames = more ? frames : 0;
+        one->first_frame = made->frames;
+        if (!more) {
+            sh_corpus_refuse(one, "out of memory");
+            continue;
+        }
+        made->features = more;
+        if (frames > 0)
+            sh_fbank_compute(r->banks[thread], s->samples + begin, count,
+                             more + made->frames * corpus->info.bands);
+        made->frames += frames;
+    }
+}
+
+static void recording_task(void *shared, int64_t task, int thread) {
+    const reading *r = shared;
+    const corpus_recording *recording = &r->corpus->recordings[r->first + task];
+    shoal_context *context = r->contexts[thread];
+    sound s = {0};
+    r->found[task] = (read_recording){0};
+    if (recording->count == 0)
+        return;
+    shoal_status status = read_sound(context, recording->path, r->corpus->info.rate,
+                                     r->corpus->rate_found, &s);
+    const double speed = r->corpus->options.speed;
+    if (status == SHOAL_OK && speed > 0 && speed != 1)
+        status = play_faster(context, speed, &s);
+    if (status == SHOAL_OK)
+        make_features(r, recording, thread, &s, &r->found[task]);
+    else
+        refuse_all(r, recording, shoal_context_message(context));
+    free(s.samples);
+}
+
+/* ---- All of them ------------------------------------------------------------------- */
+
+static void end_reading(reading *r, int threads) {
+    for (int i = 0; i < threads; i++) {
+        if (r->banks)
+            sh_fbank_destroy(r->banks[i]);
+        if (r->contexts)
+            shoal_context_destroy(r->contexts[i]);
+    }
+    free(r->banks);
+    free(r->contexts);
+    free(r->found);
+}
+
+/* A context may not be shared by threads: each has its own, of one thread. */
+static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
+    const int threads = corpus->context->threads;
+    const shoal_options options = {.threads = 1};
+    *r = (reading){.corpus = corpus,
+                   .contexts = calloc((size_t)threads, sizeof *r->contexts),
+                   .banks = calloc((size_t)threads, sizeof *r->banks),
+                   .found = calloc(CHUNK, sizeof *r->found)};
+    shoal_status status = r->contexts && r->banks && r->found ? SHOAL_OK
+                                                              : SHOAL_NO_MEMORY;
+    for (int i = 0; i < threads && status == SHOAL_OK; i++) {
+        status = shoal_context_create(&options, &r->contexts[i]);
+        if (status == SHOAL_OK)
+            status =
+                sh_fbank_create(r->contexts[i], &corpus->options.fbank, &r->banks[i]);
+        if (status != SHOAL_OK)
+            sh_fail(corpus->context, status, "%s", shoal_context_message(r->contexts[i]));
+    }
+    return status;
+}
+
+static shoal_status tell(shoal_corpus *corpus, int64_t done, int64_t all) {
+    const shoal_corpus_options *options = &corpus->options;
+    if (options->progress && options->progress(options->user, done, all) != 0)
+        return sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
+    return SHOAL_OK;
+}
+
+/* Writes what the chunk gave, and drops it. */
+static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head *head,
+                        cache_row *rows) {
+    const shoal_corpus *corpus = r->corpus;
+    bool good = true;
+    for (int64_t i = 0; i < count; i++) {
+        const corpus_recording *recording = &corpus->recordings[r->first + i];
+        read_recording *found = &r->found[i];
+        const size_t floats = (size_t)(found->frames * corpus->info.bands);
+        for (int64_t k = 0; k < recording->count; k++) {
+            const int32_t index = corpus->order[recording->first + k];
+            const corpus_utterance *one = &corpus->utterances[index];
+            rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
+        }
+        good = good && (floats == 0 ||
+                        fwrite(found->features, sizeof(float), floats, file) == floats);
+        head->checksum =
+            mix_bytes(head->checksum, found->features, floats * sizeof(float));
+        head->frames += found->frames;
+        free(found->features);
+        found->features = NULL;
+    }
+    return good;
+}
+
+/* Reads all recordings into the open file, whose head and rows come last. */
+static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head,
+                              cache_row *rows) {
+    reading r;
+    bool good = fwrite(head, sizeof *head, 1, file) == 1 &&
+                fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
+                    (size_t)head->utterances;
+    shoal_status status = begin_reading(corpus, &r);
+    const int64_t all = corpus->recording_count;
+    for (; r.first < all && good && status == SHOAL_OK; r.first += CHUNK) {
+        const int64_t count = min(CHUNK, all - r.first);
+        sh_team_run(sh_team_of(corpus->context), count, recording_task, &r);
+        good = write_chunk(&r, count, file, head, rows);
+        status = tell(corpus, r.first + count, all);
+    }
+    end_reading(&r, corpus->context->threads);
+    head->checksum =
+        mix_bytes(head->checksum, rows, sizeof *rows * (size_t)head->utterances);
+    good = good && fseek(file, 0, SEEK_SET) == 0 &&
+           fwrite(head, sizeof *head, 1, file) == 1 &&
+           fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
+               (size_t)head->utterances &&
+           fflush(file) == 0 && fsync(fileno(file)) == 0;
+    if (status == SHOAL_OK && !good)
+        status = sh_fail(corpus->context, SHOAL_IO, "the features cannot be written: %s",
+                         strerror(errno));
+    return status;
+}
+
+/* Under another name first. */
+static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
+    char temporary[4200];
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    cache_head head = {.key = key,
+                       .bands = corpus->info.bands,
+                       .utterances = corpus->utterance_count};
+    memcpy(head.magic, magic, sizeof magic);
+    cache_row *rows = calloc((size_t)corpus->utterance_count + 1, sizeof *rows);
+    FILE *file = rows ? fopen(temporary, "wb") : NULL;
+    shoal_status status = SHOAL_OK;
+    if (!file)
+        status = sh_fail(corpus->context, rows ? SHOAL_IO : SHOAL_NO_MEMORY,
+                         "%s cannot be written: %s", temporary, strerror(errno));
+    else
+        status = write_all(corpus, file, &head, rows);
+    if (file && fclose(file) != 0 && status == SHOAL_OK)
+        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", temporary,
+                         strerror(errno));
+    if (status == SHOAL_OK && rename(temporary, path) != 0)
+        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", path,
+                         strerror(errno));
+    if (status != SHOAL_OK && file)
+        unlink(temporary);
+    free(rows);
+    return status;
+}
+
+/* ---- Using it ---------------------------------------------------------------------- */
+
+/* Whether the map is whole and of this key. */
+static bool is_good(const shoal_corpus *corpus, uint64_t key) {
+    const cache_head *head = (const void *)corpus->map.bytes;
+    if (corpus->map.size < sizeof *head ||
+        memcmp(head->magic, magic, sizeof magic) != 0 || head->key != key ||
+        head->bands != corpus->info.bands ||
+        head->utterances != corpus->utterance_count || head->frames < 0 ||
+        head->frames > (int64_t)(corpus->map.size / sizeof(float)))
+        return false;
+    const size_t rows = sizeof(cache_row) * (size_t)head->utterances;
+    const size_t floats = sizeof(float) * (size_t)(head->frames * head->bands);
+    if (corpus->map.size != sizeof *head + rows + floats)
+        return false;
+    const unsigned char *after = corpus->map.bytes + sizeof *head;
+    const uint64_t sum = mix_bytes(mix_bytes(0, after + rows, floats), after, rows);
+    return sum == head->checksum;
+}
+
+/* Frames of the utterances, and again the reason of those that have none. */
+static shoal_status take_rows(shoal_corpus *corpus) {
+    const cache_head *head = (const void *)corpus->map.bytes;
+    const cache_row *rows = (const void *)(head + 1);
+    corpus->features = (const void *)(rows + head->utterances);
+    reading r = {0};
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance *one = &corpus->utterances[i];
+        if (rows[i].frames == 0 && !one->reason && one->recording >= 0) {
+            if (!r.contexts && begin_reading(corpus, &r) != SHOAL_OK) {
+                end_reading(&r, corpus->context->threads);
+                return SHOAL_NO_MEMORY;
+            }
+            r.first = one->recording;
+            recording_task(&r, 0, 0);
+            free(r.found[0].features);
+            sh_corpus_refuse(one, "could not be read at first; remove the cache");
+        }
+    }
+    if (r.contexts)
+        end_reading(&r, corpus->context->threads);
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus->utterances[i].first_frame = rows[i].first;
+        corpus->utterances[i].frames = rows[i].frames;
+    }
+    return SHOAL_OK;
+}
+
+shoal_status sh_corpus_features(shoal_corpus *corpus) {
+    char path[4096];
+    const uint64_t key = key_of(corpus);
+    const int length = snprintf(path, sizeof path, "%s/fbank%d-%016llx.features",
+                                corpus->options.cache, (int)corpus->info.bands,
+                                (unsigned long long)key);
+    if (length < 0 || length >= (int)sizeof path)
+        return sh_fail(corpus->context, SHOAL_INVALID, "the cache's path is too long");
+    shoal_status status = SHOAL_OK;
+    if (access(path, F_OK) == 0)
+        status = sh_file_map_open(corpus->context, path, &corpus->map);
+    corpus->info.cached = status == SHOAL_OK && is_good(corpus, key);
+    if (corpus->info.cached)
+        return take_rows(corpus);
+    sh_file_map_close(&corpus->map);
+    status = make_file(corpus, path, key);
+    if (status == SHOAL_OK)
+        status = sh_file_map_open(corpus->context, path, &corpus->map);
+    if (status != SHOAL_OK)
+        return status;
+    return is_good(corpus, key)
+               ? take_rows(corpus)
+               : sh_fail(corpus->context, SHOAL_IO, "%s: is not what was written", path);
+}
+
+/* ---- One file by itself ------------------------------------------------------------ */
+
+shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options *options,
+                              const char *path, float **features, int64_t *frames) {
+    sound s = {0};
+    fbank *bank = NULL;
+    if (features)
+        *features = NULL;
+    if (!context || !path || !features || !frames)
+        return sh_fail(context, SHOAL_INVALID,
+                       "context, path, features or frames is NULL");
+    shoal_status status = sh_fbank_create(context, options, &bank);
+    if (status == SHOAL_OK)
+        status = read_sound(context, path, sh_fbank_rate(options), false, &s);
+    *frames = shoal_fbank_frames(options, s.count);
+    if (status == SHOAL_OK) {
+        const size_t floats = (size_t)*frames * (size_t)sh_fbank_bands(options);
+        *features = sh_allocate(context, floats * sizeof(float));
+        status = *features ? SHOAL_OK : SHOAL_NO_MEMORY;
+    }
+    if (status == SHOAL_OK)
+        sh_fbank_compute(bank, s.samples, s.count, *features);
+    sh_fbank_destroy(bank);
+    free(s.samples);
+    return status;
+}
+
+void shoal_fbank_release(shoal_context *context, float *features) {
+    if (context)
+        sh_release(context, features);
+}

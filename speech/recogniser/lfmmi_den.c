@@ -1,0 +1,297 @@
+/* The denominator's passes, in probabilities that are scaled at each step, and the best
+   path. a'_t, with what leaks to every state, is kept for all steps; b for two. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "speech/recogniser/lfmmi.h"
+
+/* Of a step's best output: less is nothing, far below what leaks, and is not worth
+   numbers that a processor is slow with. */
+static const float least_share = 1e-20f;
+
+bool sh_lfmmi_room(void *block, size_t *room, size_t bytes) {
+    void **at = block;
+    if (bytes <= *room)
+        return true;
+    free(*at);
+    *room = 0;
+    *at = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE) / CACHE_LINE * CACHE_LINE);
+    if (*at)
+        *room = bytes;
+    return *at != NULL;
+}
+
+typedef struct {
+    const den_graph *den;
+    float leak;
+    const float *y; /* [steps][outputs] */
+    int64_t steps, outputs;
+    float *rows;        /* [steps + 1][states]: a' */
+    double *totals;     /* [steps + 1]: A */
+    double *posteriors; /* [outputs], of one step */
+    float *x;           /* [outputs] */
+    float *b, *entered; /* [states] */
+} den_pass;
+
+static float *row_of(const den_pass *p, int64_t t) {
+    return p->rows + t * p->den->states;
+}
+
+/* exp(y - largest) / divisor of step t; returns the largest, or NaN. */
+static double take_outputs(const den_pass *p, int64_t t, double divisor) {
+    const float *y = p->y + t * p->outputs;
+    float top = y[0];
+    bool finite = true;
+    for (int64_t n = 0; n < p->outputs; n++) {
+        top = y[n] > top ? y[n] : top;
+        finite = finite && isfinite(y[n]);
+    }
+    const float scale = (float)(1 / divisor);
+    for (int64_t n = 0; n < p->outputs; n++) {
+        const float value = expf(y[n] - top);
+        p->x[n] = value < least_share ? 0 : value * scale;
+    }
+    return finite ? (double)top : NAN;
+}
+
+/* Each state gets its share of what leaks. */
+static void leak_ahead(const den_pass *p, int64_t t, double total) {
+    const float *occupancy = p->den->occupancy;
+    const float share = (float)((double)p->leak * total);
+    float *to = row_of(p, t);
+    p->totals[t] = total;
+    for (int32_t s = 0; s < p->den->states; s++)
+        to[s] += share * occupancy[s];
+}
+
+static double start(const den_pass *p) {
+    double total = 0;
+    float *to = row_of(p, 0);
+    for (int32_t s = 0; s < p->den->states; s++) {
+        to[s] = p->den->init[s];
+        total += (double)to[s];
+    }
+    return total;
+}
+
+/* From a'_t to a_(t+1); returns their sum. */
+static double step_ahead(const den_pass *p, int64_t t) {
+    const den_graph *den = p->den;
+    const arc_lists *in = &den->in;
+    const float *from = row_of(p, t), *x = p->x;
+    float *to = row_of(p, t + 1);
+    double total = 0;
+    to[0] = 0;
+    for (int32_t s = 1; s < den->states; s++) {
+        float sum = 0;
+        for (int32_t a = in->first[s]; a < in->first[s + 1]; a++)
+            sum += from[in->other[a]] * in->weight[a];
+        to[s] = sum * x[den->outputs[s].entry] + from[s] * x[den->outputs[s].loop];
+        total += (double)to[s];
+    }
+    return total;
+}
+
+/* Returns the logarithm; *last: Z. */
+static double go_ahead(const den_pass *p, double *last) {
+    double logarithm = 0, total = start(p);
+    for (int64_t t = 0; t < p->steps; t++) {
+        leak_ahead(p, t, total);
+        const double top = take_outputs(p, t, total);
+        logarithm += log(total) + top;
+        if (!isfinite(logarithm))
+            return NAN;
+        total = step_ahead(p, t);
+    }
+    leak_ahead(p, p->steps, total);
+    const float *row = row_of(p, p->steps);
+    *last = 0;
+    for (int32_t s = 0; s < p->den->states; s++)
+        *last += (double)row[s] * (double)p->den->final[s];
+    return logarithm + log(*last);
+}
+
+/* From b'_t to b_t. */
+static void leak_back(const den_pass *p) {
+    double leaked = 0;
+    for (int32_t s = 0; s < p->den->states; s++)
+        leaked += (double)p->den->occupancy[s] * (double)p->b[s];
+    const float share = (float)((double)p->leak * leaked);
+    for (int32_t s = 0; s < p->den->states; s++)
+        p->b[s] += share;
+}
+
+/* The posteriors of step t: what came to a state, less what had been there, entered it.
+   b becomes what staying there is worth, `entered` what entering is. */
+static void take_posteriors(const den_pass *p, int64_t t) {
+    const den_graph *den = p->den;
+    const float *from = row_of(p, t), *to = row_of(p, t + 1), *x = p->x;
+    const float share = (float)((double)p->leak * p->totals[t + 1]);
+    memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
+    for (int32_t s = 1; s < den->states; s++) {
+        const state_outputs of = den->outputs[s];
+        const float stay = x[of.loop] * p->b[s];
+        const float stayed = from[s] * stay;
+        const float came = (to[s] - share * den->occupancy[s]) * p->b[s] - stayed;
+        p->posteriors[of.loop] += (double)stayed;
+        p->posteriors[of.entry] += came > 0 ? (double)came : 0;
+        p->entered[s] = x[of.entry] * p->b[s];
+        p->b[s] = stay;
+    }
+    p->entered[0] = p->b[0] = 0;
+}
+
+static void step_back(const den_pass *p) {
+    const arc_lists *out = &p->den->out;
+    const float *entered = p->entered;
+    for (int32_t s = 0; s < p->den->states; s++) {
+        float sum = p->b[s];
+        for (int32_t a = out->first[s]; a < out->first[s + 1]; a++)
+            sum += out->weight[a] * entered[out->other[a]];
+        p->b[s] = sum;
+    }
+}
+
+/* Adds the step's posteriors; false where they do not add up to 1. */
+static bool give_posteriors(const den_pass *p, int64_t t, float *gradient, float sign) {
+    double sum = 0;
+    for (int64_t n = 0; n < p->outputs; n++) {
+        sum += p->posteriors[n];
+        gradient[t * p->outputs + n] += sign * (float)p->posteriors[n];
+    }
+    return fabs(sum - 1) <= 0.05;
+}
+
+static bool go_back(const den_pass *p, double last, float *gradient, float sign) {
+    bool good = true;
+    for (int32_t s = 0; s < p->den->states; s++)
+        p->b[s] = (float)((double)p->den->final[s] / last);
+    for (int64_t t = p->steps - 1; t >= 0; t--) {
+        leak_back(p);
+        take_outputs(p, t, p->totals[t]);
+        take_posteriors(p, t);
+        good = give_posteriors(p, t, gradient, sign) && good;
+        step_back(p);
+    }
+    return good;
+}
+
+bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps,
+                 int64_t outputs, lfmmi_scratch *scratch, double *logarithm,
+                 float *gradient, float sign) {
+    const size_t states = (size_t)den->states, all = (size_t)steps + 1;
+    const size_t doubles = all + (size_t)outputs;
+    den_pass p = {.den = den, .leak = leak, .y = y, .steps = steps, .outputs = outputs};
+    double last;
+    if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
+                       all * states * sizeof(float)) ||
+        !sh_lfmmi_room(&scratch->small, &scratch->small_room,
+                       doubles * sizeof(double) +
+                           ((size_t)outputs + 2 * states) * sizeof(float)))
+        return false;
+    p.rows = scratch->rows;
+    p.totals = scratch->small;
+    p.posteriors = p.totals + all;
+    p.x = (float *)(void *)(p.posteriors + outputs);
+    p.b = p.x + outputs;
+    p.entered = p.b + states;
+    *logarithm = go_ahead(&p, &last);
+    if (gradient && isfinite(*logarithm) && !go_back(&p, last, gradient, sign))
+        *logarithm = NAN;
+    return true;
+}
+
+/* ---- The best path ----------------------------------------------------------------- */
+
+typedef struct {
+    const den_graph *den;
+    int64_t steps, outputs;
+    const float *y;
+    int32_t *came;    /* [steps][states]: the state that one entered from; -1: stayed */
+    float *from, *to; /* [states] */
+} best_pass;
+
+/* arcs' logarithms: [arcs] */
+static void step_best(const best_pass *p, const float *logs, int64_t t) {
+    const arc_lists *in = &p->den->in;
+    const float *y = p->y + t * p->outputs;
+    int32_t *came = p->came + t * p->den->states;
+    p->to[0] = -INFINITY;
+    came[0] = -1;
+    for (int32_t s = 1; s < p->den->states; s++) {
+        float best = -INFINITY;
+        int32_t arc = -1;
+        for (int32_t a = in->first[s]; a < in->first[s + 1]; a++) {
+            const float score = p->from[in->other[a]] + logs[a];
+            arc = score > best ? a : arc;
+            best = score > best ? score : best;
+        }
+        best += y[p->den->outputs[s].entry];
+        const float stay = p->from[s] + y[p->den->outputs[s].loop];
+        came[s] = stay >= best || arc < 0 ? -1 : in->other[arc];
+        p->to[s] = stay >= best ? stay : best;
+    }
+}
+
+/* Follows the path back; returns how many phones it has. */
+static int64_t trace(const best_pass *p, int32_t state, int32_t *phones,
+                     int32_t *begins) {
+    int64_t count = 0;
+    for (int64_t t = p->steps - 1; t >= 0; t--) {
+        const int32_t from = p->came[t * p->den->states + state];
+        if (from < 0)
+            continue;
+        phones[count] = p->den->last[state];
+        begins[count++] = (int32_t)t;
+        state = from;
+    }
+    for (int64_t i = 0; i < count / 2; i++) {
+        const int32_t phone = phones[i], begin = begins[i];
+        phones[i] = phones[count - 1 - i];
+        begins[i] = begins[count - 1 - i];
+        phones[count - 1 - i] = phone;
+        begins[count - 1 - i] = begin;
+    }
+    return count;
+}
+
+static int32_t best_end(const best_pass *p) {
+    int32_t best = 0;
+    float top = -INFINITY;
+    for (int32_t s = 0; s < p->den->states; s++) {
+        const float score = p->from[s] + logf(p->den->final[s]);
+        best = score > top ? s : best;
+        top = score > top ? score : top;
+    }
+    return best;
+}
+
+int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
+                      int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
+                      int32_t *begins) {
+    const size_t states = (size_t)den->states;
+    best_pass p = {.den = den, .steps = steps, .outputs = outputs, .y = y};
+    if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
+                       (size_t)steps * states * sizeof(int32_t)) ||
+        !sh_lfmmi_room(&scratch->small, &scratch->small_room,
+                       (2 * states + (size_t)den->arcs) * sizeof(float)))
+        return -1;
+    p.came = (int32_t *)(void *)scratch->rows;
+    p.from = (float *)(void *)scratch->small;
+    p.to = p.from + states;
+    float *logs = p.to + states;
+    for (int32_t a = 0; a < den->arcs; a++)
+        logs[a] = logf(den->in.weight[a]);
+    for (size_t s = 0; s < states; s++)
+        p.from[s] = logf(den->init[s]);
+    for (int64_t t = 0; t < steps; t++) {
+        step_best(&p, logs, t);
+        float *last = p.from;
+        p.from = p.to;
+        p.to = last;
+    }
+    return trace(&p, best_end(&p), phones, begins);
+}

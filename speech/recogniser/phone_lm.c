@@ -1,0 +1,485 @@
+/* Counts and the automaton. A history of up to order - 1 symbols is one number, 12 bits
+   for a symbol, the oldest first and the rest 0, so that numbers are in the order of
+   histories: 1 is the beginning, phone p is p + 2. An n-gram is a history with one symbol
+   more, where 1 is the end. */
+#define _GNU_SOURCE
+#include "speech/recogniser/phone_lm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+enum { BITS = 12, START = 1, END = 1, FIRST_PHONE = 2 };
+
+/* Probabilities of a silence at both ends of an utterance and between its words. */
+static const double edge_silence = 0.8, inner_silence = 0.1;
+
+static shoal_status no_memory(shoal_context *context) {
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the phones' n-grams");
+}
+
+/* ---- Histories --------------------------------------------------------------------- */
+
+static int place_of(int longest, int index) {
+    return BITS * (longest - 1 - index);
+}
+
+static int length_of(uint64_t history, int longest) {
+    int length = longest;
+    while (length > 0 && (history >> place_of(longest, length - 1)) % (1 << BITS) == 0)
+        length--;
+    return length;
+}
+
+static uint64_t append(uint64_t history, int longest, uint64_t symbol) {
+    const int length = length_of(history, longest);
+    const uint64_t all = (UINT64_C(1) << BITS * longest) - 1;
+    if (length == longest)
+        return (history << BITS & all) | symbol;
+    return history | symbol << place_of(longest, length);
+}
+
+/* Without the oldest symbol. */
+static uint64_t shorten(uint64_t history, int longest) {
+    return history << BITS & ((UINT64_C(1) << BITS * longest) - 1);
+}
+
+/* ---- Counts ------------------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t key; /* an n-gram: history << BITS | symbol; 0: a free slot */
+    double count;
+} gram;
+
+typedef struct {
+    gram *slots;
+    int64_t room, used; /* room: a power of 2 */
+    bool failed;        /* out of memory */
+} gram_table;
+
+static gram *slot_of(const gram_table *table, uint64_t key) {
+    uint64_t i = key * 0x9e3779b97f4a7c15u;
+    i ^= i >> 29;
+    while (table->slots[i & (uint64_t)(table->room - 1)].key != 0 &&
+           table->slots[i & (uint64_t)(table->room - 1)].key != key)
+        i++;
+    return &table->slots[i & (uint64_t)(table->room - 1)];
+}
+
+static void widen(gram_table *table) {
+    const gram_table old = *table;
+    table->room = old.room ? 2 * old.room : 1 << 12;
+    table->slots = calloc((size_t)table->room, sizeof *table->slots);
+    if (!table->slots) {
+        *table = old;
+        table->failed = true;
+        return;
+    }
+    for (int64_t i = 0; i < old.room; i++)
+        if (old.slots[i].key)
+            *slot_of(table, old.slots[i].key) = old.slots[i];
+    free(old.slots);
+}
+
+static void count_gram(gram_table *table, uint64_t key, double count) {
+    if (2 * (table->used + 1) > table->room)
+        widen(table);
+    if (table->failed)
+        return;
+    gram *slot = slot_of(table, key);
+    table->used += slot->key == 0;
+    slot->key = key;
+    slot->count += count;
+}
+
+/* Histories with their probabilities, each once. */
+typedef struct {
+    struct {
+        uint64_t history;
+        double share;
+    } * list;
+    int64_t count, room;
+} live_set;
+
+static bool add_live(live_set *set, uint64_t history, double share) {
+    for (int64_t i = 0; i < set->count; i++)
+        if (set->list[i].history == history) {
+            set->list[i].share += share;
+            return true;
+        }
+    if (set->count == set->room) {
+        const int64_t room = 2 * set->room + 16;
+        void *more = realloc(set->list, sizeof *set->list * (size_t)room);
+        if (!more)
+            return false;
+        set->list = more;
+        set->room = room;
+    }
+    set->list[set->count].history = history;
+    set->list[set->count++].share = share;
+    return true;
+}
+
+typedef struct {
+    const phone_texts *texts;
+    int longest; /* symbols of a history */
+    gram_table table;
+    live_set live, next;
+    bool failed;
+} counting;
+
+/* A share of all that is live goes through the phones into `next`. */
+static void push(counting *c, const int32_t *phones, int64_t count, double share) {
+    for (int64_t i = 0; i < c->live.count; i++) {
+        uint64_t history = c->live.list[i].history;
+        const double part = c->live.list[i].share * share;
+        for (int64_t k = 0; k < count; k++) {
+            const uint64_t symbol = (uint64_t)phones[k] + FIRST_PHONE;
+            count_gram(&c->table, history << BITS | symbol, part);
+            history = append(history, c->longest, symbol);
+        }
+        c->failed = !add_live(&c->next, history, part) || c->failed;
+    }
+}
+
+static void go_on(counting *c) {
+    const live_set empty = c->live;
+    c->live = c->next;
+    c->next = empty;
+    c->next.count = 0;
+}
+
+static void count_silence(counting *c, double chance) {
+    const int32_t silence = (int32_t)shoal_lexicon_describe(c->texts->lexicon).silence;
+    push(c, NULL, 0, 1 - chance);
+    push(c, &silence, 1, chance);
+    go_on(c);
+}
+
+static void count_word(counting *c, int32_t word) {
+    const int64_t count = shoal_lexicon_pronunciations(c->texts->lexicon, word);
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t *phones;
+        const int64_t length =
+            shoal_lexicon_pronunciation(c->texts->lexicon, word, i, &phones);
+        push(c, phones, length, 1 / (double)count);
+    }
+    go_on(c);
+}
+
+static void count_utterance(counting *c, int64_t index) {
+    const int64_t begin = c->texts->offsets[index], end = c->texts->offsets[index + 1];
+    c->live.count = 0;
+    c->failed = !add_live(&c->live, append(0, c->longest, START), 1) || c->failed;
+    count_silence(c, edge_silence);
+    for (int64_t w = begin; w < end; w++) {
+        count_word(c, c->texts->words[w]);
+        count_silence(c, w + 1 == end ? edge_silence : inner_silence);
+    }
+    for (int64_t i = 0; i < c->live.count; i++)
+        count_gram(&c->table, c->live.list[i].history << BITS | END,
+                   c->live.list[i].share);
+}
+
+/* ---- Sorted counts ----------------------------------------------------------------- */
+
+/* An n-gram's count, under the history that it has now; `from` is the one it had. */
+typedef struct {
+    uint64_t history, from;
+    uint32_t symbol;
+    double count;
+} row;
+
+static int compare_rows(const void *a, const void *b) {
+    const row *x = a, *y = b;
+    if (x->history != y->history)
+        return x->history < y->history ? -1 : 1;
+    if (x->symbol != y->symbol)
+        return x->symbol < y->symbol ? -1 : 1;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+/* Sorts and adds up rows of the same n-gram; returns how many are left. */
+static int64_t sort_rows(row *rows, int64_t count) {
+    int64_t kept = 0;
+    qsort(rows, (size_t)count, sizeof *rows, compare_rows);
+    for (int64_t i = 0; i < count; i++)
+        if (kept > 0 && rows[kept - 1].history == rows[i].history &&
+            rows[kept - 1].symbol == rows[i].symbol)
+            rows[kept - 1].count += rows[i].count;
+        else
+            rows[kept++] = rows[i];
+    return kept;
+}
+
+/* The end of the rows that have the history of row `begin`, and the sum of counts. */
+static int64_t end_of(const row *rows, int64_t count, int64_t begin, double *sum) {
+    int64_t end = begin;
+    for (*sum = 0; end < count && rows[end].history == rows[begin].history; end++)
+        *sum += rows[end].count;
+    return end;
+}
+
+static row *take_rows(const gram_table *table) {
+    row *rows = calloc((size_t)table->used + 1, sizeof *rows);
+    int64_t count = 0;
+    for (int64_t i = 0; rows && i < table->room; i++) {
+        const gram *slot = &table->slots[i];
+        if (slot->key)
+            rows[count++] = (row){slot->key >> BITS, slot->key >> BITS,
+                                  (uint32_t)(slot->key % (1 << BITS)), slot->count};
+    }
+    if (rows)
+        sort_rows(rows, count);
+    return rows;
+}
+
+/* ---- Pruning ----------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t history;
+    double gain; /* log-likelihood that is lost when it is merged into its suffix */
+} ranked;
+
+static int compare_ranked(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->gain != y->gain)
+        return x->gain > y->gain ? -1 : 1;
+    return (x->history > y->history) - (x->history < y->history);
+}
+
+static int compare_histories(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    return (x->history > y->history) - (x->history < y->history);
+}
+
+/* The first of the sorted rows that is not before this n-gram. */
+static int64_t find_row(const row *rows, int64_t count, uint64_t history,
+                        uint32_t symbol) {
+    const row wanted = {.history = history, .symbol = symbol};
+    int64_t low = 0, high = count;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (compare_rows(&rows[middle], &wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* rows [begin, end) of one history against those of its suffix. */
+static double gain_of(const row *rows, int64_t begin, int64_t end, double sum,
+                      const row *low, int64_t low_count, int longest) {
+    const uint64_t suffix = shorten(rows[begin].history, longest);
+    double low_sum, gain = 0;
+    end_of(low, low_count, find_row(low, low_count, suffix, 0), &low_sum);
+    for (int64_t i = begin; i < end; i++) {
+        const row *same = &low[find_row(low, low_count, suffix, rows[i].symbol)];
+        gain += rows[i].count * (log(rows[i].count / sum) - log(same->count / low_sum));
+    }
+    return gain;
+}
+
+/* Histories of the longest kind, the best `extra` of them, sorted by themselves. */
+static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
+                    int64_t *kept) {
+    row *low = calloc((size_t)count + 1, sizeof *low);
+    ranked *list = calloc((size_t)count + 1, sizeof *list);
+    int64_t low_count = 0, found = 0;
+    double sum;
+    for (int64_t i = 0; low && i < count; i++)
+        if (length_of(rows[i].history, longest) == longest) {
+            low[low_count] = rows[i];
+            low[low_count].history = shorten(rows[i].history, longest);
+            low[low_count++].from = rows[i].history;
+        }
+    if (low)
+        low_count = sort_rows(low, low_count);
+    for (int64_t i = 0, end; low && list && i < count; i = end) {
+        end = end_of(rows, count, i, &sum);
+        if (length_of(rows[i].history, longest) == longest)
+            list[found++] = (ranked){rows[i].history,
+                                     gain_of(rows, i, end, sum, low, low_count, longest)};
+    }
+    *kept = extra < found ? extra : found;
+    if (list) {
+        qsort(list, (size_t)found, sizeof *list, compare_ranked);
+        qsort(list, (size_t)*kept, sizeof *list, compare_histories);
+    }
+    if (!low) {
+        free(list);
+        return NULL;
+    }
+    free(low);
+    return list;
+}
+
+/* The history that stands for this one. */
+static uint64_t reduce(uint64_t history, int longest, const ranked *kept, int64_t count) {
+    const ranked wanted = {.history = history};
+    if (!kept || length_of(history, longest) < longest ||
+        bsearch(&wanted, kept, (size_t)count, sizeof *kept, compare_histories))
+        return history;
+    return shorten(history, longest);
+}
+
+/* ---- The automaton ----------------------------------------------------------------- */
+
+static void place(void *argument, block_layout *block) {
+    phone_lm *lm = argument;
+    lm->last = sh_reserve(block, lm->states, sizeof *lm->last);
+    lm->first = sh_reserve(block, lm->states + 1, sizeof *lm->first);
+    lm->phone = sh_reserve(block, lm->arcs, sizeof *lm->phone);
+    lm->next = sh_reserve(block, lm->arcs, sizeof *lm->next);
+    lm->weight = sh_reserve(block, lm->arcs, sizeof *lm->weight);
+    lm->end = sh_reserve(block, lm->states, sizeof *lm->end);
+}
+
+bool sh_phone_lm_allocate(phone_lm *lm) {
+    block_layout block = {0};
+    place(lm, &block);
+    char *memory = block.overflow ? NULL : calloc(1, block.bytes + CACHE_LINE);
+    block = (block_layout){.base = memory};
+    if (memory)
+        place(lm, &block);
+    lm->block = memory;
+    return memory != NULL;
+}
+
+void sh_phone_lm_free(phone_lm *lm) {
+    free(lm->block);
+    *lm = (phone_lm){0};
+}
+
+static int32_t state_of(const uint64_t *histories, int32_t count, uint64_t history) {
+    int32_t low = 0, high = count;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (histories[middle] < history)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int32_t last_phone(uint64_t history, int longest) {
+    const int length = length_of(history, longest);
+    const uint64_t symbol = history >> place_of(longest, length - 1);
+    return (int32_t)(symbol % (1 << BITS)) - FIRST_PHONE;
+}
+
+/* Rows [begin, end) become the next state. */
+static void add_state(phone_lm *lm, const row *rows, int64_t begin, int64_t end,
+                      double sum, const uint64_t *histories, int32_t states,
+                      const ranked *kept, int64_t kept_count) {
+    const int longest = lm->order - 1;
+    const int32_t state = lm->states++;
+    lm->last[state] = last_phone(rows[begin].history, longest);
+    for (int64_t i = begin; i < end; i++) {
+        const double share = rows[i].count / sum;
+        if (rows[i].symbol == END) {
+            lm->end[state] = share;
+            continue;
+        }
+        const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
+        lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
+        lm->next[lm->arcs] =
+            state_of(histories, states, reduce(to, longest, kept, kept_count));
+        lm->weight[lm->arcs++] = share;
+    }
+    lm->first[state + 1] = lm->arcs;
+}
+
+/* Of rows under the histories that stay. */
+static bool build(phone_lm *lm, const row *rows, int64_t count, const ranked *kept,
+                  int64_t kept_count) {
+    uint64_t *histories = calloc((size_t)count + 1, sizeof *histories);
+    int32_t states = 0;
+    double sum;
+    for (int64_t i = 0; histories && i < count; i++) {
+        if (i == 0 || rows[i - 1].history != rows[i].history)
+            histories[states++] = rows[i].history;
+        lm->arcs += rows[i].symbol != END;
+    }
+    lm->states = states;
+    const bool good = histories && sh_phone_lm_allocate(lm);
+    lm->states = lm->arcs = 0;
+    for (int64_t i = 0, end; good && i < count; i = end) {
+        end = end_of(rows, count, i, &sum);
+        add_state(lm, rows, i, end, sum, histories, states, kept, kept_count);
+    }
+    free(histories);
+    return good;
+}
+
+static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm) {
+    const int longest = lm->order - 1;
+    row *rows = take_rows(table);
+    int64_t count = table->used, kept_count = 0;
+    ranked *kept = NULL;
+    bool good = rows != NULL;
+    if (good && extra >= 0 && longest > 1) { /* a single symbol has nothing to drop */
+        kept = rank(rows, count, longest, extra, &kept_count);
+        good = kept != NULL;
+        for (int64_t i = 0; good && i < count; i++)
+            rows[i].history = reduce(rows[i].history, longest, kept, kept_count);
+        if (good)
+            count = sort_rows(rows, count);
+    }
+    good = good && build(lm, rows, count, kept, kept_count);
+    free(rows);
+    free(kept);
+    return good;
+}
+
+static shoal_status check(shoal_context *context, const phone_texts *texts, int32_t order,
+                          int64_t extra) {
+    const shoal_lexicon_info info = shoal_lexicon_describe(texts->lexicon);
+    if (order < PHONE_LM_LEAST_ORDER || order > PHONE_LM_MOST_ORDER || extra < -1 ||
+        info.phones > PHONE_LM_PHONES)
+        return sh_fail(context, SHOAL_INVALID,
+                       "the order is %d and must be 2 to 5, extra is below -1, or there "
+                       "are more than %d phones",
+                       (int)order, PHONE_LM_PHONES);
+    if (texts->count == 0)
+        return sh_fail(context, SHOAL_INVALID, "there is no transcript to count in");
+    return SHOAL_OK;
+}
+
+shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
+                              int32_t order, int64_t extra, phone_lm *lm) {
+    counting c = {.texts = texts, .longest = order - 1};
+    *lm = (phone_lm){0};
+    const shoal_status status = check(context, texts, order, extra);
+    if (status != SHOAL_OK)
+        return status;
+    for (int64_t i = 0; i < texts->count; i++)
+        count_utterance(&c, i);
+    lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon).phones;
+    lm->order = order;
+    const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
+                      make_automaton(&c.table, extra, lm);
+    free(c.table.slots);
+    free(c.live.list);
+    free(c.next.list);
+    if (!good)
+        sh_phone_lm_free(lm);
+    return good ? SHOAL_OK : no_memory(context);
+}
+
+int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {
+    int32_t low = lm->first[state], high = lm->first[state + 1];
+    const int32_t end = high;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (lm->phone[middle] < phone)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < end && lm->phone[low] == phone ? low : -1;
+}

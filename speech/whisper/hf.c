@@ -1,0 +1,537 @@
+/* Hugging Face folders of a Whisper model: configuration, weights and lists of tokens. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "models/files/files.h"
+#include "speech/audio/mel.h"
+#include "speech/whisper/whisper_readers.h"
+
+/* ---- config.json ------------------------------------------------------------------ */
+
+static shoal_status read_size(shoal_context *context, const char *label,
+                              const json_t *root, const char *key, int32_t *size) {
+    const json_t *value = json_object_get(root, key);
+    json_int_t number = json_integer_value(value);
+    if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: '%s' should be there, as a whole number", label, key);
+    *size = (int32_t)number;
+    return SHOAL_OK;
+}
+
+/* Refuses settings that need other arithmetic than this code has. */
+static shoal_status check_variant(shoal_context *context, const char *label,
+                                  const json_t *root, const whisper_sizes *sizes,
+                                  const int32_t feed_forward[2]) {
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    const json_t *activation = json_object_get(root, "activation_function");
+    const char *name = json_string_value(activation);
+    if (!type || strcmp(type, "whisper") != 0)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: its model_type is not 'whisper'",
+                       label);
+    if (activation && (!name || strcmp(name, "gelu") != 0))
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: its activation is not 'gelu'",
+                       label);
+    if (json_is_true(json_object_get(root, "scale_embedding")))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: scale_embedding is true, which no published model has",
+                       label);
+    for (int i = 0; i < 2; i++)
+        if (feed_forward[i] != 4 * (int64_t)sizes->audio_width)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: its feed-forward layers are not 4 times d_model", label);
+    return SHOAL_OK;
+}
+
+static shoal_status read_config(shoal_context *context, const char *label,
+                                const json_t *root, whisper_sizes *sizes) {
+    int32_t feed_forward[2];
+    const struct {
+        const char *key;
+        int32_t *size;
+    } fields[] = {
+        {"vocab_size", &sizes->vocabulary},
+        {"max_source_positions", &sizes->audio_positions},
+        {"d_model", &sizes->audio_width},
+        {"encoder_attention_heads", &sizes->audio_heads},
+        {"encoder_layers", &sizes->audio_layers},
+        {"max_target_positions", &sizes->text_positions},
+        {"d_model", &sizes->text_width},
+        {"decoder_attention_heads", &sizes->text_heads},
+        {"decoder_layers", &sizes->text_layers},
+        {"num_mel_bins", &sizes->mels},
+        {"encoder_ffn_dim", &feed_forward[0]},
+        {"decoder_ffn_dim", &feed_forward[1]},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        shoal_status status =
+            read_size(context, label, root, fields[i].key, fields[i].size);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    shoal_status status = sh_whisper_sizes_check(context, label, sizes);
+    return status == SHOAL_OK ? check_variant(context, label, root, sizes, feed_forward)
+                              : status;
+}
+
+shoal_status sh_hf_parse_config(shoal_context *context, const char *label,
+                                const char *text, size_t size, whisper_sizes *sizes) {
+    json_t *root;
+    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_config(context, label, root, sizes);
+    json_decref(root);
+    return status;
+}
+
+/* ---- Names of weights ------------------------------------------------------------- */
+
+typedef struct {
+    const char *theirs, *ours;
+} renaming;
+
+static const renaming outside_layers[] = {
+    {"encoder.embed_positions.weight", "encoder.positional_embedding"},
+    {"encoder.layer_norm.", "encoder.ln_post."},
+    {"encoder.conv", "encoder.conv"},
+    {"decoder.embed_tokens.weight", "decoder.token_embedding.weight"},
+    {"decoder.embed_positions.weight", "decoder.positional_embedding"},
+    {"decoder.layer_norm.", "decoder.ln."},
+};
+
+static const renaming inside_layers[] = {
+    {"self_attn.q_proj.", "attn.query."},
+    {"self_attn.k_proj.", "attn.key."},
+    {"self_attn.v_proj.", "attn.value."},
+    {"self_attn.out_proj.", "attn.out."},
+    {"self_attn_layer_norm.", "attn_ln."},
+    {"encoder_attn.q_proj.", "cross_attn.query."},
+    {"encoder_attn.k_proj.", "cross_attn.key."},
+    {"encoder_attn.v_proj.", "cross_attn.value."},
+    {"encoder_attn.out_proj.", "cross_attn.out."},
+    {"encoder_attn_layer_norm.", "cross_attn_ln."},
+    {"fc1.", "mlp.0."},
+    {"fc2.", "mlp.2."},
+    {"final_layer_norm.", "mlp_ln."},
+};
+
+/* Replaces the beginning of `name` by the table's row that fits, after `prefix`. */
+static bool rename_start(const renaming *rows, size_t count, const char *prefix,
+                         const char *name, char *canonical, size_t size) {
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strlen(rows[i].theirs);
+        if (strncmp(name, rows[i].theirs, length) == 0) {
+            int printed =
+                snprintf(canonical, size, "%s%s%s", prefix, rows[i].ours, name + length);
+            return printed > 0 && (size_t)printed < size;
+        }
+    }
+    return false;
+}
+
+static const char *after(const char *text, const char *prefix) {
+    size_t length = strlen(prefix);
+    return strncmp(text, prefix, length) == 0 ? text + length : NULL;
+}
+
+bool sh_hf_canonical_name(const char *name, char *canonical, size_t size) {
+    enum { SIDE = 8 }; /* "encoder." and "decoder." */
+    const char *inner = after(name, "model.");
+    inner = inner ? inner : name; /* a model saved without its head has no "model." */
+    bool known_side = after(inner, "encoder.") || after(inner, "decoder.");
+    const char *number = known_side ? after(inner + SIDE, "layers.") : NULL;
+    if (!number)
+        return rename_start(outside_layers, sizeof outside_layers / sizeof(renaming), "",
+                            inner, canonical, size);
+    size_t digits = strspn(number, "0123456789");
+    char prefix[WEIGHT_NAME];
+    if (digits == 0 || digits > 3 || number[digits] != '.')
+        return false;
+    snprintf(prefix, sizeof prefix, "%.*sblocks.%.*s.", SIDE, inner, (int)digits, number);
+    return rename_start(inside_layers, sizeof inside_layers / sizeof(renaming), prefix,
+                        number + digits + 1, canonical, size);
+}
+
+static shoal_status take_weights(shoal_context *context, const char *label,
+                                 whisper_file *file) {
+    struct whisper_source *source = file->source;
+    int64_t most = sh_whisper_tensor_count(&file->sizes);
+    for (int64_t i = 0; i < sh_safetensors_count(source->weights); i++) {
+        const file_tensor *tensor = sh_safetensors_at(source->weights, i);
+        char name[WEIGHT_NAME];
+        if (!sh_hf_canonical_name(tensor->name, name, sizeof name))
+            continue;
+        if (file->tensor_count == most)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: has more tensors than a model of its sizes ('%s')", label,
+                           sh_shown(tensor->name).text);
+        int64_t index = file->tensor_count++;
+        source->tensors[index] = *tensor;
+        source->tensors[index].name = strcpy(source->names[index], name);
+    }
+    sh_file_tensors_sort(source->tensors, file->tensor_count);
+    return sh_whisper_tensors_check(context, label, &file->sizes, source->tensors,
+                                    file->tensor_count);
+}
+
+/* ---- Special tokens --------------------------------------------------------------- */
+
+static shoal_status check_special(shoal_context *context, const char *label,
+                                  const tokens *t, const char *name,
+                                  const json_t *value) {
+    const struct {
+        const char *name;
+        int32_t id;
+    } specials[] = {
+        {"<|endoftext|>", t->end_of_text}, {"<|startoftranscript|>", t->start},
+        {"<|en|>", t->first_language},     {"<|translate|>", t->translate},
+        {"<|transcribe|>", t->transcribe}, {"<|startoflm|>", t->start_lm},
+        {"<|startofprev|>", t->previous},  {"<|nospeech|>", t->no_speech},
+        {"<|nocaptions|>", t->no_speech},  {"<|notimestamps|>", t->no_timestamps},
+        {"<|0.00|>", t->first_timestamp},
+    };
+    for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
+        if (strcmp(name, specials[i].name) == 0 &&
+            !(json_is_integer(value) && json_integer_value(value) == specials[i].id))
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: token %s should be number %d in a model of %d tokens",
+                           label, name, (int)specials[i].id, (int)t->count);
+    return SHOAL_OK;
+}
+
+shoal_status sh_hf_check_added(shoal_context *context, const char *label,
+                               const json_t *root, tokens *t) {
+    shoal_status status = SHOAL_OK;
+    json_t *object = (json_t *)(uintptr_t)root; /* jansson iterates over non-const only */
+    void *i = json_object_iter(object);
+    for (; i && status == SHOAL_OK; i = json_object_iter_next(object, i))
+        status = check_special(context, label, t, json_object_iter_key(i),
+                               json_object_iter_value(i));
+    return status;
+}
+
+shoal_status sh_hf_check_tokenizer(shoal_context *context, const char *label,
+                                   const json_t *root, tokens *t) {
+    const json_t *added = json_object_get(root, "added_tokens");
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < json_array_size(added) && status == SHOAL_OK; i++) {
+        const json_t *token = json_array_get(added, i);
+        const char *name = json_string_value(json_object_get(token, "content"));
+        if (name)
+            status = check_special(context, label, t, name, json_object_get(token, "id"));
+    }
+    return status;
+}
+
+/* ---- Suppressed tokens ------------------------------------------------------------ */
+
+typedef bool list_setter(tokens *t, const int32_t *ids, int64_t count);
+
+static shoal_status read_ids(shoal_context *context, const char *label,
+                             const json_t *root, const char *key, tokens *t,
+                             list_setter *set) {
+    const json_t *list = json_object_get(root, key);
+    int32_t ids[TOKEN_SUPPRESS_MOST];
+    size_t count = json_array_size(list);
+    if (!list || json_is_null(list))
+        return SHOAL_OK;
+    bool good = json_is_array(list) && count <= TOKEN_SUPPRESS_MOST;
+    for (size_t i = 0; i < count && good; i++) {
+        const json_t *value = json_array_get(list, i);
+        json_int_t id = json_integer_value(value);
+        good = json_is_integer(value) && id >= 0 && id < t->count;
+        ids[i] = (int32_t)(good ? id : 0);
+    }
+    if (!good || !set(t, ids, (int64_t)count))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: '%s' should be a short list of tokens", label, key);
+    return SHOAL_OK;
+}
+
+shoal_status sh_hf_read_suppressed(shoal_context *context, const char *label,
+                                   const json_t *root, tokens *t) {
+    shoal_status status =
+        read_ids(context, label, root, "suppress_tokens", t, sh_tokens_set_suppressed);
+    return status == SHOAL_OK ? read_ids(context, label, root, "begin_suppress_tokens", t,
+                                         sh_tokens_set_suppressed_first)
+                              : status;
+}
+
+/* ---- Vocabulary ------------------------------------------------------------------- */
+
+/* A vocabulary spells every byte as one character: bytes that print in Latin-1 are
+   themselves, the other 68 are U+0100 and up in their order. */
+
+static bool prints_in_latin1(int byte) {
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+}
+
+enum { SPELLINGS = 256 + 68 };
+
+/* byte_of[c]: the byte that the character c spells, or -1. */
+static void list_spellings(int16_t byte_of[SPELLINGS]) {
+    int next = 256;
+    for (int i = 0; i < SPELLINGS; i++)
+        byte_of[i] = -1;
+    for (int byte = 0; byte < 256; byte++)
+        byte_of[prints_in_latin1(byte) ? byte : next++] = (int16_t)byte;
+}
+
+/* Characters up to U+07FF of well-formed UTF-8; anything longer spells no byte. */
+static bool spelled_bytes(const int16_t byte_of[SPELLINGS], const char *text,
+                          unsigned char *bytes, uint32_t *filled) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        int character = *c;
+        if (*c >= 0xc0 && *c < 0xe0) {
+            character = (*c & 0x1f) << 6 | (c[1] & 0x3f);
+            c++;
+        } else if (*c >= 0x80) {
+            return false;
+        }
+        if (character >= SPELLINGS || byte_of[character] < 0)
+            return false;
+        bytes[(*filled)++] = (unsigned char)byte_of[character];
+    }
+    return true;
+}
+
+/* spellings: [end_of_text], by id. */
+static shoal_status list_tokens(shoal_context *context, const char *label,
+                                json_t *vocabulary, const tokens *t,
+                                const char **spellings) {
+    void *i = json_object_iter(vocabulary);
+    for (; i; i = json_object_iter_next(vocabulary, i)) {
+        const char *text = json_object_iter_key(i);
+        const json_t *value = json_object_iter_value(i);
+        json_int_t id = json_integer_value(value);
+        if (!json_is_integer(value) || id < 0 || id >= t->count)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: token '%s' should have a number below %d", label,
+                           sh_shown(text).text, (int)t->count);
+        if (id >= t->end_of_text)
+            continue;
+        if (spellings[id])
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: tokens '%s' and '%s' are both %d", label,
+                           sh_shown(spellings[id]).text, sh_shown(text).text, (int)id);
+        spellings[id] = text;
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status spell_tokens(shoal_context *context, const char *label,
+                                 const char **spellings, unsigned char *bytes,
+                                 uint32_t *begin, tokens *t) {
+    int16_t byte_of[SPELLINGS];
+    uint32_t filled = 0;
+    list_spellings(byte_of);
+    for (int32_t id = 0; id < t->end_of_text; id++) {
+        begin[id] = filled;
+        if (!spellings[id])
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: token %d is missing", label,
+                           (int)id);
+        if (!spelled_bytes(byte_of, spellings[id], bytes, &filled))
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: token %d ('%s') spells no bytes",
+                           label, (int)id, sh_shown(spellings[id]).text);
+    }
+    for (int32_t id = t->end_of_text; id <= t->count; id++)
+        begin[id] = filled;
+    t->bytes = bytes;
+    t->begin = begin;
+    return SHOAL_OK;
+}
+
+shoal_status sh_hf_parse_vocabulary(shoal_context *context, const char *label,
+                                    const char *text, size_t size, unsigned char *bytes,
+                                    uint32_t *begin, tokens *t) {
+    json_t *root;
+    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
+    if (status != SHOAL_OK)
+        return status;
+    json_t *inner = json_object_get(json_object_get(root, "model"), "vocab");
+    json_t *vocabulary = json_is_object(inner) ? inner : root;
+    size_t room = (size_t)t->end_of_text * sizeof(char *);
+    const char **spellings = sh_allocate(context, room);
+    if (spellings) {
+        memset(spellings, 0, room);
+        status = list_tokens(context, label, vocabulary, t, spellings);
+        if (status == SHOAL_OK)
+            status = spell_tokens(context, label, spellings, bytes, begin, t);
+        sh_release(context, spellings);
+    } else {
+        status = SHOAL_NO_MEMORY;
+    }
+    json_decref(root);
+    return status;
+}
+
+/* ---- The folder ------------------------------------------------------------------- */
+
+enum {
+    LARGEST_CONFIG = 1 << 20,
+    LARGEST_VOCABULARY = 1 << 26 /* of a tokenizer.json, merges included */
+};
+
+typedef struct {
+    shoal_context *context;
+    const char *path;
+    char name[PATH_MAX]; /* path of the file that is being read */
+} folder;
+
+/* Makes f->name the path of a file in the folder; true when it is there. */
+static bool there(folder *f, const char *name) {
+    int length = snprintf(f->name, sizeof f->name, "%s/%s", f->path, name);
+    return length > 0 && (size_t)length < sizeof f->name && access(f->name, F_OK) == 0;
+}
+
+static shoal_status open_weights(folder *f, safetensors **weights) {
+    if (there(f, "model.safetensors") || there(f, "model.safetensors.index.json"))
+        return sh_safetensors_open(f->context, f->name, weights);
+    return sh_fail(f->context, SHOAL_BAD_FILE,
+                   "%s: has neither model.safetensors nor model.safetensors.index.json",
+                   f->path);
+}
+
+/* Reads an optional file of special tokens or lists. */
+typedef shoal_status list_reader(shoal_context *context, const char *label,
+                                 const json_t *root, tokens *t);
+
+static shoal_status read_if_there(folder *f, const char *name, list_reader *read,
+                                  tokens *t) {
+    json_t *root;
+    if (!there(f, name))
+        return SHOAL_OK;
+    shoal_status status =
+        sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = read(f->context, f->name, root, t);
+    json_decref(root);
+    return status;
+}
+
+static bool read_head(const json_t *pair, const whisper_sizes *sizes,
+                      decoder_head *head) {
+    const json_t *layer = json_array_get(pair, 0), *which = json_array_get(pair, 1);
+    const json_int_t l = json_integer_value(layer), h = json_integer_value(which);
+    if (json_array_size(pair) != 2 || !json_is_integer(layer) ||
+        !json_is_integer(which) || l < 0 || l >= sizes->text_layers || h < 0 ||
+        h >= sizes->text_heads)
+        return false;
+    *head = (decoder_head){(int32_t)l, (int32_t)h};
+    return true;
+}
+
+/* Pairs [layer, head]: as many as the decoder has heads at most. */
+static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file) {
+    const whisper_sizes *sizes = &file->sizes;
+    const json_t *list = json_object_get(root, "alignment_heads");
+    const size_t count = json_array_size(list);
+    const int64_t all = (int64_t)sizes->text_layers * sizes->text_heads;
+    if (!list || json_is_null(list))
+        return SHOAL_OK;
+    bool good = json_is_array(list) && count <= FILE_HEADS_MOST && (int64_t)count <= all;
+    for (size_t i = 0; i < count && good; i++)
+        good = read_head(json_array_get(list, i), sizes, &file->alignment[i]);
+    if (!good)
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: 'alignment_heads' should be a short list of [layer, head] of "
+                       "the decoder",
+                       f->name);
+    file->alignment_count = (int)count;
+    return SHOAL_OK;
+}
+
+static shoal_status read_heads(folder *f, whisper_file *file) {
+    json_t *root;
+    if (!there(f, "generation_config.json"))
+        return SHOAL_OK;
+    shoal_status status =
+        sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = take_heads(f, root, file);
+    json_decref(root);
+    return status;
+}
+
+static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file *file) {
+    struct whisper_source *source = file->source;
+    shoal_status status =
+        sh_hf_parse_vocabulary(f->context, f->name, (const char *)map->bytes, map->size,
+                               source->bytes, source->begin, &file->tokens);
+    if (status != SHOAL_OK)
+        return status;
+    sh_whisper_file_finish_tokens(file);
+    status = read_if_there(f, "added_tokens.json", sh_hf_check_added, &file->tokens);
+    if (status == SHOAL_OK)
+        status = read_if_there(f, "tokenizer.json", sh_hf_check_tokenizer, &file->tokens);
+    if (status == SHOAL_OK)
+        status = read_if_there(f, "generation_config.json", sh_hf_read_suppressed,
+                               &file->tokens);
+    if (status == SHOAL_OK)
+        status = read_heads(f, file);
+    return status;
+}
+
+/* Tokens have no more bytes than the vocabulary's text: its size is that of their
+   room. */
+static shoal_status read_folder(folder *f, const whisper_sizes *sizes,
+                                const file_map *map, whisper_file **file) {
+    shoal_status status = sh_whisper_file_allocate(f->context, sizes, map->size, file);
+    if (status == SHOAL_OK)
+        status = read_vocabulary(f, map, *file);
+    if (status == SHOAL_OK)
+        status = open_weights(f, &(*file)->source->weights);
+    if (status == SHOAL_OK)
+        status = take_weights(f->context, f->name, *file);
+    if (status == SHOAL_OK)
+        sh_mel_filters((*file)->sizes.mels, (*file)->source->mel_filters);
+    if (status != SHOAL_OK) {
+        sh_whisper_file_close(*file);
+        *file = NULL;
+    }
+    return status;
+}
+
+static shoal_status open_vocabulary(folder *f, file_map *map) {
+    if (!there(f, "vocab.json") && !there(f, "tokenizer.json"))
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has neither vocab.json nor tokenizer.json", f->path);
+    shoal_status status = sh_file_map_open(f->context, f->name, map);
+    if (status == SHOAL_OK && map->size > LARGEST_VOCABULARY) {
+        sh_file_map_close(map);
+        return sh_fail(f->context, SHOAL_BAD_FILE, "%s: is too large for a vocabulary",
+                       f->name);
+    }
+    return status;
+}
+
+shoal_status sh_hf_open(shoal_context *context, const char *path, whisper_file **file) {
+    folder f = {.context = context, .path = path};
+    whisper_sizes sizes;
+    json_t *root;
+    file_map map;
+    *file = NULL;
+    if (!there(&f, "config.json"))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is no model folder: it has no config.json", path);
+    shoal_status status = sh_json_object_read(context, f.name, LARGEST_CONFIG, &root);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_config(context, f.name, root, &sizes);
+    json_decref(root);
+    if (status == SHOAL_OK)
+        status = open_vocabulary(&f, &map);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_folder(&f, &sizes, &map, file);
+    sh_file_map_close(&map);
+    return status;
+}

@@ -1,0 +1,686 @@
+#include "speech/whisper/search.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+
+/* ---- Rules ---------------------------------------------------------------------- */
+
+static void forbid(float *logits, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++)
+        logits[i] = -INFINITY;
+}
+
+static void forbid_listed(float *logits, int32_t vocabulary, const int32_t *listed,
+                          int32_t count) {
+    for (int32_t i = 0; i < count; i++)
+        if (listed[i] >= 0 && listed[i] < vocabulary)
+            logits[listed[i]] = -INFINITY;
+}
+
+int32_t sh_largest_logit(const float *logits, int count) {
+    int32_t best = 0;
+    float largest = -INFINITY;
+    for (int32_t i = 0; i < count; i++)
+        if (logits[i] > largest) {
+            largest = logits[i];
+            best = i;
+        }
+    return best;
+}
+
+double sh_log_sum_exp(const float *logits, int count) {
+    float sums[8] = {0}, largest = -INFINITY;
+    for (int i = 0; i < count; i++)
+        largest = logits[i] > largest ? logits[i] : largest;
+    if (isinf(largest))
+        return (double)largest;
+    double total = 0;
+    /* A float sum of at most 1024 numbers loses little; the blocks are added as
+       doubles. */
+    for (int first = 0; first < count; first += 1024) {
+        const int end = first + 1024 < count ? first + 1024 : count;
+        for (int j = 0; j < 8; j++)
+            sums[j] = 0;
+        for (int i = first; i < end; i++)
+            if (logits[i] > largest - 40)
+                sums[i % 8] += expf(logits[i] - largest);
+        for (int j = 0; j < 8; j++)
+            total += (double)sums[j];
+    }
+    return (double)largest + log(total);
+}
+
+/* Times come in pairs, an end and the next beginning: after one that stands alone only
+   its partner or the end of the text may come, after two only words. */
+static void keep_pairs(const decode_rules *rules, const int32_t *sampled, int count,
+                       float *logits) {
+    const int32_t first = rules->first_timestamp;
+    const bool last_is_time = count >= 1 && sampled[count - 1] >= first;
+    const bool one_before_is_time = count < 2 || sampled[count - 2] >= first;
+    if (last_is_time && one_before_is_time)
+        forbid(logits, first, rules->vocabulary);
+    else if (last_is_time)
+        forbid(logits, 0, rules->end);
+    /* Time goes forward; only the partner of a lone time may repeat it. */
+    for (int i = count - 1; i >= 0; i--)
+        if (sampled[i] >= first) {
+            const bool partner = last_is_time && !one_before_is_time;
+            forbid(logits, first, (int64_t)sampled[i] + !partner);
+            break;
+        }
+}
+
+static void begin_with_a_time(const decode_rules *rules, float *logits) {
+    forbid(logits, 0, rules->first_timestamp);
+    if (rules->latest_beginning >= 0)
+        forbid(logits, (int64_t)rules->latest_beginning + 1, rules->vocabulary);
+}
+
+/* The softmax's normaliser is the same on both sides, so logits are compared as they
+   are. */
+static void prefer_likely_times(const decode_rules *rules, float *logits) {
+    const int32_t first = rules->first_timestamp;
+    const double times = sh_log_sum_exp(logits + first, rules->vocabulary - first);
+    float best_word = -INFINITY;
+    for (int32_t i = 0; i < first; i++)
+        best_word = logits[i] > best_word ? logits[i] : best_word;
+    if (times > (double)best_word)
+        forbid(logits, 0, first);
+}
+
+/* Whether a symbol that will be left out is likelier than the end. */
+static bool a_symbol_wins(const decode_rules *rules, const float *logits) {
+    for (int32_t i = 0; i < rules->never_count; i++)
+        if (rules->never[i] >= 0 && rules->never[i] < rules->end &&
+            logits[rules->never[i]] > logits[rules->end])
+            return true;
+    return false;
+}
+
+void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count,
+                    float *logits) {
+    if (!rules->published && a_symbol_wins(rules, logits))
+        forbid(logits, rules->end, (int64_t)rules->end + 1);
+    if (count == 0)
+        forbid_listed(logits, rules->vocabulary, rules->not_first,
+                      rules->not_first_count);
+    forbid_listed(logits, rules->vocabulary, rules->never, rules->never_count);
+    if (!rules->timestamps)
+        return;
+    forbid(logits, rules->no_timestamps, (int64_t)rules->no_timestamps + 1);
+    keep_pairs(rules, sampled, count, logits);
+    if (count == 0)
+        begin_with_a_time(rules, logits);
+    prefer_likely_times(rules, logits);
+}
+
+/* ---- Memory --------------------------------------------------------------------- */
+
+/* B texts, P text positions, V vocabulary. */
+typedef struct {
+    int32_t *tokens; /* [P] */
+    float *logprobs; /* [P] */
+    int count;
+    double sum; /* of log-probabilities */
+    bool ended;
+} hypothesis;
+
+typedef struct {
+    double sum;
+    float logprob;
+    int32_t token, parent; /* parent: which of the job's texts */
+} candidate;
+
+/* One search. Its i-th text has the decoder's text texts[i], whose number is also that
+   of its hypotheses. */
+typedef struct {
+    bool used, ended;
+    search_task task;
+    int32_t *texts; /* [task.beams] */
+    int live, done; /* texts that go on (beams), hypotheses that are done */
+    int step;
+    int32_t prompt_row, start_row; /* of the run in which it began */
+    double no_speech;
+    const hypothesis *best;
+} search_job;
+
+/* A row of logits: of one text, or at first of all the texts of a job. */
+typedef struct {
+    int32_t job, text; /* text: which of the job's */
+    int32_t row;       /* of the network's run */
+    float largest;
+    int64_t who;
+    double sum; /* log of the sum of exp */
+    bool damaged;
+} logit_row;
+
+struct search {
+    shoal_context *context;
+    decoder *network;
+    int texts, positions, vocabulary; /* B, P, V */
+    float *logits;                    /* [B][V] */
+    float *drawing;                   /* [threads][V] */
+    hypothesis *live, *next, *done;   /* [B] each */
+    candidate *candidates;            /* [B][B + 1] */
+    candidate *merged;                /* [B * (B + 1)] */
+    int *found;                       /* [B]: candidates of each text */
+    int32_t *pending;                 /* [B]: the row of a text in the coming run */
+    int32_t *parents, *row_list;      /* [B] */
+    int32_t *free_texts;              /* [B] */
+    int free_count;
+    search_job *jobs; /* [B] */
+    logit_row *rows;  /* [B] */
+    int row_count;
+};
+
+static void place_hypotheses(block_layout *block, int count, int positions,
+                             hypothesis **list) {
+    *list = sh_reserve(block, count, sizeof **list);
+    int32_t *ids = sh_reserve(block, sh_mul_checked(count, positions), sizeof *ids);
+    float *logprobs =
+        sh_reserve(block, sh_mul_checked(count, positions), sizeof *logprobs);
+    for (int i = 0; i < count && *list && ids && logprobs; i++) {
+        (*list)[i].tokens = ids + (int64_t)i * positions;
+        (*list)[i].logprobs = logprobs + (int64_t)i * positions;
+    }
+}
+
+static void place_lists(search *s, block_layout *block) {
+    const int64_t texts = s->texts;
+    const int64_t all = sh_mul_checked(texts, texts + 1);
+    s->candidates = sh_reserve(block, all, sizeof *s->candidates);
+    s->merged = sh_reserve(block, all, sizeof *s->merged);
+    s->found = sh_reserve(block, texts, sizeof *s->found);
+    s->pending = sh_reserve(block, texts, sizeof *s->pending);
+    s->parents = sh_reserve(block, texts, sizeof *s->parents);
+    s->row_list = sh_reserve(block, texts, sizeof *s->row_list);
+    s->free_texts = sh_reserve(block, texts, sizeof *s->free_texts);
+    s->rows = sh_reserve(block, texts, sizeof *s->rows);
+    s->jobs = sh_reserve(block, texts, sizeof *s->jobs);
+    int32_t *own = sh_reserve(block, sh_mul_checked(texts, texts), sizeof *own);
+    for (int i = 0; i < s->texts && s->jobs && own; i++)
+        s->jobs[i] = (search_job){.texts = own + (int64_t)i * s->texts};
+}
+
+static void place(void *argument, block_layout *block) {
+    search *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->logits = reserve_floats(block, s->texts, s->vocabulary);
+    s->drawing = reserve_floats(block, s->context->threads, s->vocabulary);
+    place_hypotheses(block, s->texts, s->positions, &s->live);
+    place_hypotheses(block, s->texts, s->positions, &s->next);
+    place_hypotheses(block, s->texts, s->positions, &s->done);
+    place_lists(s, block);
+}
+
+shoal_status sh_search_create(shoal_context *context, decoder *network, search **made) {
+    const whisper_sizes *sizes = sh_decoder_sizes(network);
+    search sized = {.context = context,
+                    .network = network,
+                    .texts = sh_decoder_limits(network)->texts,
+                    .positions = sizes->text_positions,
+                    .vocabulary = sizes->vocabulary};
+    search *s = sh_allocate_parts(context, place, &sized, NULL);
+    *made = s;
+    if (!s)
+        return SHOAL_NO_MEMORY;
+    *s = sized;
+    sh_search_drop_all(s);
+    return SHOAL_OK;
+}
+
+void sh_search_destroy(search *s) {
+    if (s)
+        sh_release(s->context, s);
+}
+
+static float *logits_of(const search *s, int64_t row) {
+    return s->logits + row * s->vocabulary;
+}
+
+static void copy_hypothesis(hypothesis *to, const hypothesis *from) {
+    memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
+    memcpy(to->logprobs, from->logprobs, (size_t)from->count * sizeof *to->logprobs);
+    to->count = from->count;
+    to->sum = from->sum;
+    to->ended = from->ended;
+}
+
+static void lengthen(hypothesis *h, int32_t token, float logprob) {
+    h->tokens[h->count] = token;
+    h->logprobs[h->count++] = logprob;
+}
+
+/* Mean log-probability of the words; how texts of different lengths are ranked. */
+static double rank_of(const hypothesis *h) {
+    return h->sum / (h->count > 0 ? h->count : 1);
+}
+
+/* Of the first `count` of a job's hypotheses in a list. */
+static const hypothesis *best_of(const search_job *job, const hypothesis *list,
+                                 int count) {
+    int best = 0;
+    for (int i = 1; i < count; i++)
+        if (rank_of(&list[job->texts[i]]) > rank_of(&list[job->texts[best]]))
+            best = i;
+    return &list[job->texts[best]];
+}
+
+/* Beams part and die out; samples, and a single text, are their own. */
+static bool has_beams(const search_job *job) {
+    return job->task.temperature <= 0 && job->task.beams > 1;
+}
+
+/* ---- Beginning and ending ------------------------------------------------------- */
+
+void sh_search_drop_all(search *s) {
+    sh_decoder_forget(s->network);
+    s->free_count = s->texts;
+    for (int i = 0; i < s->texts; i++) {
+        s->free_texts[i] = s->texts - 1 - i;
+        s->jobs[i].used = false;
+    }
+}
+
+void sh_search_drop(search *s, int number) {
+    search_job *job = &s->jobs[number];
+    for (int i = job->task.beams - 1; i >= 0; i--)
+        s->free_texts[s->free_count++] = job->texts[i];
+    job->used = false;
+}
+
+int sh_search_running(const search *s) {
+    int running = 0;
+    for (int i = 0; i < s->texts; i++)
+        running += s->jobs[i].used && !s->jobs[i].ended;
+    return running;
+}
+
+bool sh_search_ended(const search *s, int number, search_result *result) {
+    const search_job *job = &s->jobs[number];
+    if (!job->ended)
+        return false;
+    *result = (search_result){.tokens = job->best->tokens,
+                              .logprobs = job->best->logprobs,
+                              .count = job->best->count,
+                              .mean_logprob = job->best->sum / (job->best->count + 1),
+                              .no_speech = job->no_speech};
+    return true;
+}
+
+static int free_job(const search *s) {
+    int number = 0;
+    while (s->jobs[number].used)
+        number++;
+    return number;
+}
+
+/* The task as it can be done. */
+static search_task bounded(const search *s, const search_task *task) {
+    search_task wanted = *task;
+    const int room = s->positions - task->prompt_count + 1;
+    wanted.longest = wanted.longest < room ? wanted.longest : room;
+    wanted.longest = wanted.longest < s->positions ? wanted.longest : s->positions;
+    wanted.beams = wanted.beams < s->texts ? wanted.beams : s->texts;
+    wanted.prompt = NULL;
+    return wanted;
+}
+
+static void take_texts(search *s, search_job *job) {
+    for (int i = 0; i < job->task.beams; i++) {
+        const int32_t text = s->free_texts[--s->free_count];
+        hypothesis *const all[] = {&s->live[text], &s->next[text], &s->done[text]};
+        job->texts[i] = text;
+        for (int j = 0; j < 3; j++) {
+            all[j]->count = 0;
+            all[j]->sum = 0;
+            all[j]->ended = false;
+        }
+    }
+}
+
+int sh_search_begin(search *s, const search_task *task) {
+    const search_task wanted = bounded(s, task);
+    if (wanted.beams > s->free_count ||
+        task->prompt_count > sh_decoder_free_rows(s->network))
+        return -1;
+    const int number = free_job(s);
+    search_job *job = &s->jobs[number];
+    *job = (search_job){.used = true, .task = wanted, .texts = job->texts};
+    take_texts(s, job);
+    sh_decoder_begin(s->network, job->texts[0], task->window);
+    for (int i = 0; i < task->prompt_count; i++) {
+        const int row = sh_decoder_queue(s->network, job->texts[0], task->prompt[i]);
+        job->start_row = i == task->start ? row : job->start_row;
+        job->prompt_row = row;
+    }
+    return number;
+}
+
+/* ---- Rows of logits ------------------------------------------------------------- */
+
+/* Which rows of the run are wanted: of a job that begins the prompt's last, else that of
+   each text that goes on. What lies in logits[i] is for rows[i]. */
+static void list_rows(search *s) {
+    s->row_count = 0;
+    for (int number = 0; number < s->texts; number++) {
+        const search_job *job = &s->jobs[number];
+        if (!job->used || job->ended)
+            continue;
+        const int texts = job->step == 0   ? 1
+                          : has_beams(job) ? job->live
+                                           : job->task.beams;
+        for (int i = 0; i < texts; i++) {
+            const int32_t row = job->step == 0 ? job->prompt_row
+                                               : s->pending[job->texts[i]];
+            if (job->step > 0 && s->live[job->texts[i]].ended)
+                continue;
+            s->rows[s->row_count++] = (logit_row){.job = number, .text = i, .row = row};
+        }
+    }
+}
+
+static double probability_of(const search *s, const float *logits, int32_t token) {
+    float largest;
+    int64_t who;
+    double total;
+    s->context->kernels->peak(s->vocabulary, logits, &largest, &who, &total);
+    return exp((double)logits[token] - (double)largest) / total;
+}
+
+/* Probabilities of silence of the jobs that begin. */
+static void hear_silence(search *s) {
+    int count = 0;
+    for (int number = 0; number < s->texts; number++)
+        if (s->jobs[number].used && s->jobs[number].step == 0)
+            s->row_list[count++] = s->jobs[number].start_row;
+    if (count == 0)
+        return;
+    sh_decoder_logits(s->network, s->row_list, count, s->logits);
+    for (int number = 0, i = 0; number < s->texts; number++) {
+        search_job *job = &s->jobs[number];
+        if (job->used && job->step == 0)
+            job->no_speech = probability_of(s, logits_of(s, i++), job->task.no_speech);
+    }
+}
+
+static void rules_task(void *shared, int64_t index, int thread) {
+    search *s = shared;
+    logit_row *row = &s->rows[index];
+    const search_job *job = &s->jobs[row->job];
+    const hypothesis *h = &s->live[job->texts[row->text]];
+    float *logits = logits_of(s, index);
+    double total;
+    (void)thread;
+    sh_rules_apply(&job->task.rules, h->tokens, h->count, logits);
+    s->context->kernels->peak(s->vocabulary, logits, &row->largest, &row->who, &total);
+    row->sum = (double)row->largest + log(total);
+    row->damaged = !isfinite(row->sum);
+}
+
+/* ---- Greedy, and samples -------------------------------------------------------- */
+
+/* A token with the probability that softmax(logits / temperature) gives it. room: [V]. */
+static int32_t draw(const search *s, const search_task *task, const logit_row *row,
+                    const float *logits, uint64_t counter, float *room) {
+    const double uniform =
+        (double)(sh_random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
+    float total;
+    double passed = 0, all = 0;
+    int32_t last = (int32_t)row->who;
+    for (int i = 0; i < s->vocabulary; i++)
+        room[i] = (logits[i] - row->largest) / task->temperature;
+    s->context->kernels->soften(s->vocabulary, room, &total);
+    for (int i = 0; i < s->vocabulary; i++)
+        all += (double)room[i];
+    for (int32_t i = 0; i < s->vocabulary; i++) {
+        passed += (double)room[i];
+        last = room[i] > 0 ? i : last;
+        if (room[i] > 0 && passed > uniform * all)
+            return i;
+    }
+    return last;
+}
+
+static void extend(search *s, const logit_row *row, const float *logits, int text,
+                   float *room) {
+    const search_job *job = &s->jobs[row->job];
+    const search_task *task = &job->task;
+    hypothesis *h = &s->live[job->texts[text]];
+    const uint64_t counter = (uint64_t)job->step * (uint64_t)task->beams + (uint64_t)text;
+    int32_t token = task->rules.end;
+    if (!row->damaged) {
+        token = task->temperature > 0 ? draw(s, task, row, logits, counter, room)
+                                      : (int32_t)row->who;
+        h->sum += (double)logits[token] - row->sum;
+    }
+    if (token == task->rules.end)
+        h->ended = true;
+    else
+        lengthen(h, token, (float)((double)logits[token] - row->sum));
+}
+
+/* ---- Beams ---------------------------------------------------------------------- */
+
+/* Better first; of equal sums the beam and token that come first. */
+static bool is_better(const candidate *a, const candidate *b) {
+    if (a->sum != b->sum)
+        return a->sum > b->sum;
+    return a->parent != b->parent ? a->parent < b->parent : a->token < b->token;
+}
+
+static int insert(candidate *list, int count, int most, candidate one) {
+    if (count == most && !is_better(&one, &list[count - 1]))
+        return count;
+    int at = count < most ? count++ : count - 1;
+    for (; at > 0 && is_better(&one, &list[at - 1]); at--)
+        list[at] = list[at - 1];
+    list[at] = one;
+    return count;
+}
+
+/* The best beams + 1 continuations of one beam. */
+static void propose(search *s, const logit_row *row, const float *logits) {
+    const search_job *job = &s->jobs[row->job];
+    const int32_t text = job->texts[row->text];
+    const hypothesis *h = &s->live[text];
+    candidate *own = s->candidates + (int64_t)text * (s->texts + 1);
+    const int most = job->task.beams + 1;
+    int found = 0;
+    float floor = -INFINITY;
+    for (int32_t token = 0; token < s->vocabulary && !row->damaged; token++)
+        if (logits[token] > floor) {
+            const double one = (double)logits[token] - row->sum;
+            found = insert(own, found, most,
+                           (candidate){h->sum + one, (float)one, token, row->text});
+            if (found == most)
+                floor = logits[own[most - 1].token];
+        }
+    s->found[text] = found;
+}
+
+/* After a row of logits: the next token of its text, of all texts of a job that begins,
+   or what a beam proposes. */
+static void choose_task(void *shared, int64_t index, int thread) {
+    search *s = shared;
+    const logit_row *row = &s->rows[index];
+    const search_job *job = &s->jobs[row->job];
+    const float *logits = logits_of(s, index);
+    float *room = s->drawing + (int64_t)thread * s->vocabulary;
+    if (has_beams(job))
+        propose(s, row, logits);
+    else if (job->step > 0)
+        extend(s, row, logits, row->text, room);
+    else
+        for (int text = 0; text < job->task.beams; text++)
+            extend(s, row, logits, text, room);
+}
+
+static void finish(search *s, search_job *job, const candidate *end) {
+    if (job->done == job->task.beams)
+        return;
+    hypothesis *h = &s->done[job->texts[job->done++]];
+    copy_hypothesis(h, &s->live[job->texts[end->parent]]);
+    h->sum = end->sum;
+}
+
+static void continue_with(search *s, const search_job *job, const candidate *c,
+                          int beam) {
+    const int32_t text = job->texts[beam];
+    hypothesis *h = &s->next[text];
+    copy_hypothesis(h, &s->live[job->texts[c->parent]]);
+    lengthen(h, c->token, c->logprob);
+    h->sum = c->sum;
+    s->parents[beam] = job->texts[c->parent];
+}
+
+/* All candidates of a job, the best first; returns how many. */
+static int merge(search *s, const search_job *job, int texts) {
+    int count = 0;
+    for (int i = 0; i < texts; i++) {
+        const candidate *own = s->candidates + (int64_t)job->texts[i] * (s->texts + 1);
+        for (int j = 0; j < s->found[job->texts[i]]; j++)
+            count = insert(s->merged, count, count + 1, own[j]);
+    }
+    return count;
+}
+
+static void exchange(hypothesis *a, hypothesis *b) {
+    const hypothesis before = *a;
+    *a = *b;
+    *b = before;
+}
+
+/* One step: the best candidates that go on are the next beams, those that end before the
+   last of them are done. */
+static void advance_beams(search *s, search_job *job) {
+    const int count = merge(s, job, job->step == 0 ? 1 : job->live);
+    int kept = 0;
+    for (int i = 0; i < count && kept < job->task.beams; i++) {
+        if (s->merged[i].token == job->task.rules.end)
+            finish(s, job, &s->merged[i]);
+        else
+            continue_with(s, job, &s->merged[i], kept++);
+    }
+    for (int i = 0; i < kept; i++)
+        exchange(&s->live[job->texts[i]], &s->next[job->texts[i]]);
+    job->live = kept;
+}
+
+/* Where too few have ended, the likeliest of the others, which are sorted. */
+static void end_beams(search *s, search_job *job) {
+    for (int i = 0; i < job->live && job->done < job->task.beams; i++)
+        copy_hypothesis(&s->done[job->texts[job->done++]], &s->live[job->texts[i]]);
+    if (job->done == 0) {
+        s->done[job->texts[0]].count = 0;
+        s->done[job->texts[0]].sum = 0;
+        job->done = 1;
+    }
+}
+
+/* ---- Steps ---------------------------------------------------------------------- */
+
+static int still_open(const search *s, const search_job *job) {
+    int open = 0;
+    for (int i = 0; i < job->task.beams; i++)
+        open += !s->live[job->texts[i]].ended;
+    return open;
+}
+
+static void end_job(search *s, search_job *job) {
+    if (has_beams(job))
+        end_beams(s, job);
+    job->best = has_beams(job) ? best_of(job, s->done, job->done)
+                               : best_of(job, s->live, job->task.beams);
+    job->ended = true;
+}
+
+/* The prompt was read by the first text; the others have it as their past too. */
+static void share_prompt(search *s, const search_job *job) {
+    for (int i = 0; i < job->task.beams; i++)
+        s->parents[i] = job->texts[0];
+    sh_decoder_reorder(s->network, job->texts, s->parents, job->task.beams);
+}
+
+static void queue_texts(search *s, const search_job *job) {
+    const int texts = has_beams(job) ? job->live : job->task.beams;
+    for (int i = 0; i < texts; i++) {
+        const int32_t text = job->texts[i];
+        const hypothesis *h = &s->live[text];
+        if (!h->ended)
+            s->pending[text] =
+                sh_decoder_queue(s->network, text, h->tokens[h->count - 1]);
+    }
+}
+
+/* The tokens are chosen: ends a job, or queues its next rows. */
+static void advance_job(search *s, search_job *job) {
+    if (has_beams(job))
+        advance_beams(s, job);
+    const bool over = has_beams(job) ? job->live == 0 || job->done == job->task.beams
+                                     : still_open(s, job) == 0;
+    if (over || ++job->step == job->task.longest) {
+        end_job(s, job);
+        return;
+    }
+    if (has_beams(job))
+        sh_decoder_reorder(s->network, job->texts, s->parents, job->live);
+    else if (job->step == 1 && job->task.beams > 1)
+        share_prompt(s, job);
+    queue_texts(s, job);
+}
+
+shoal_status sh_search_step(search *s) {
+    bool damaged = false;
+    sh_decoder_run(s->network);
+    hear_silence(s);
+    list_rows(s);
+    for (int i = 0; i < s->row_count; i++)
+        s->row_list[i] = s->rows[i].row;
+    sh_decoder_logits(s->network, s->row_list, s->row_count, s->logits);
+    const team all = sh_team_of(s->context);
+    sh_team_run(all, s->row_count, rules_task, s);
+    sh_team_run(all, s->row_count, choose_task, s);
+    for (int i = 0; i < s->row_count; i++)
+        damaged = damaged || s->rows[i].damaged;
+    for (int number = 0; number < s->texts; number++)
+        if (s->jobs[number].used && !s->jobs[number].ended)
+            advance_job(s, &s->jobs[number]);
+    return damaged ? sh_fail(s->context, SHOAL_BAD_FILE,
+                             "the model's decoder gives NaN or infinities: its weights "
+                             "are damaged")
+                   : SHOAL_OK;
+}
+
+shoal_status sh_search_run(search *s, const search_task *task, search_result *result) {
+    const int number = sh_search_begin(s, task);
+    shoal_status status = SHOAL_OK;
+    *result = (search_result){0};
+    while (status == SHOAL_OK && !sh_search_ended(s, number, result))
+        status = sh_search_step(s);
+    if (status == SHOAL_OK)
+        sh_search_drop(s, number);
+    else
+        sh_search_drop_all(s);
+    return status;
+}
+
+int32_t sh_search_choice(search *s, int window, int32_t after, const int32_t *among,
+                         int count, double *probability) {
+    const int32_t row = 0;
+    int best = 0;
+    /* By itself: other texts may have rows that wait. */
+    sh_decoder_weights(s->network, window, &after, 1, NULL, 0, NULL);
+    sh_decoder_logits(s->network, &row, 1, s->logits);
+    for (int i = 0; i < count; i++)
+        if (s->logits[among[i]] > s->logits[among[best]])
+            best = i;
+    double total = 0;
+    for (int i = 0; i < count; i++)
+        total += exp((double)s->logits[among[i]] - (double)s->logits[among[best]]);
+    *probability = 1 / total;
+    return among[best];
+}

@@ -1,0 +1,826 @@
+/* Whole recordings. Where speech is found first, windows are packed with it and run side
+   by side, each by itself, those of the next recordings as well, and their texts come out
+   in order. Else window follows upon window, each beginning where the last words of the
+   one before ended, and each told what was said before it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "shoal_speech.h"
+#include "speech/whisper/window.h"
+
+/* ---- The recording -------------------------------------------------------------- */
+
+/* Windows on their way, W at most, P text positions: a ring, the oldest first. */
+typedef struct {
+    shoal_speech *speech;
+    int slots;              /* W */
+    speech_window *windows; /* [W] */
+    int first, count;
+    int32_t *sampled; /* [W][P] */
+    float *logprobs;  /* [W][P] */
+    int32_t *told;    /* [W][P]: what the rest of a window is told that was said in it */
+    float *samples;   /* [W][AUDIO_WINDOW], where speech is found first */
+    bool pieces;      /* so it is */
+} window_ring;
+
+typedef struct transcription {
+    shoal_speech *speech;
+    const shoal_transcribe_options *options;
+    const shoal_recording *recording;
+    shoal_segment_function *segment;
+    void *user;
+    window_ring *ring;
+    bool pieces; /* speech is found first */
+    recording_stream *stream;
+    window_packer *packer;
+    double begins, lasts; /* seconds of the recording, as far as is known */
+    window_rules rules;
+    int past_count;   /* tokens of speech->past that the next window is told */
+    bool stopped;     /* by the caller */
+    bool guessed;     /* the language, in this window */
+    int64_t said;     /* segments */
+    int on_way;       /* windows of the ring that are its */
+    align_task words; /* of the window whose segments are handed over, if asked for */
+    shoal_transcription summary;
+    shoal_status status;
+    char message[256]; /* of a status that is not SHOAL_OK */
+} transcription;
+
+static void place(void *argument, block_layout *block) {
+    window_ring *ring = argument;
+    const int64_t all =
+        sh_mul_checked(ring->slots, sizes_of(ring->speech->model)->text_positions);
+    const int64_t sounds = ring->pieces ? ring->slots : 0;
+    ring->windows = sh_reserve(block, ring->slots, sizeof *ring->windows);
+    ring->sampled = sh_reserve(block, all, sizeof *ring->sampled);
+    ring->logprobs = sh_reserve(block, all, sizeof *ring->logprobs);
+    ring->told = sh_reserve(block, all, sizeof *ring->told);
+    ring->samples =
+        sh_reserve(block, sh_mul_checked(sounds, AUDIO_WINDOW), sizeof *ring->samples);
+}
+
+/* *memory is given back with sh_release. */
+static shoal_status make_ring(shoal_speech *speech, bool pieces, window_ring *ring,
+                              void **memory) {
+    *ring =
+        (window_ring){.speech = speech,
+                      .slots = pieces ? sh_decoder_limits(speech->decoder)->windows : 1,
+                      .pieces = pieces};
+    *memory = sh_allocate_parts(speech->context, place, ring, NULL);
+    return *memory ? SHOAL_OK : SHOAL_NO_MEMORY;
+}
+
+static speech_window *window_at(const window_ring *ring, int index) {
+    return &ring->windows[(ring->first + index) % ring->slots];
+}
+
+/* A new window in a slot, without anything heard. */
+static speech_window *new_window(transcription *t, int slot) {
+    const int64_t positions = sizes_of(t->speech->model)->text_positions;
+    speech_window *window = &t->ring->windows[slot];
+    *window = (speech_window){.owner = t,
+                              .slot = slot,
+                              .past = t->speech->past,
+                              .past_count = t->past_count,
+                              .search = -1,
+                              .sampled = t->ring->sampled + slot * positions,
+                              .logprobs = t->ring->logprobs + slot * positions};
+    return window;
+}
+
+static shoal_status choose_language(transcription *t) {
+    shoal_context *context = t->speech->context;
+    const tokens *known = &t->speech->model->file->tokens;
+    const char *name = t->options->language;
+    if (!name && known->multilingual)
+        return SHOAL_OK; /* detected in the first window */
+    const int32_t index = sh_language_find(name ? name : "en");
+    if (index < 0 || (known->multilingual && index >= known->languages))
+        return sh_fail(context, SHOAL_INVALID,
+                       "language \"%s\" is not one that this model knows", name);
+    if (!known->multilingual && strcmp(sh_language_code(index), "en") != 0)
+        return sh_fail(context, SHOAL_INVALID,
+                       "language \"%s\": this model knows English only", name);
+    if (known->multilingual)
+        t->rules.language = known->first_language + index;
+    strncpy(t->summary.language, sh_language_code(index), sizeof t->summary.language - 1);
+    t->summary.language_probability = 1;
+    return SHOAL_OK;
+}
+
+static shoal_status prepare(transcription *t) {
+    const shoal_transcribe_options *options = t->options;
+    shoal_context *context = t->speech->context;
+    const int beams = options->beams ? options->beams : 1;
+    if (beams < 1 || beams > t->speech->beams)
+        return sh_fail(context, SHOAL_INVALID,
+                       "beams is %d: the model was opened for 1 to %d", beams,
+                       t->speech->beams);
+    if (options->translate && !t->speech->model->file->tokens.multilingual)
+        return sh_fail(context, SHOAL_INVALID,
+                       "translate: this model knows English only");
+    t->rules = (window_rules){.language = -1,
+                              .translate = options->translate != 0,
+                              .timestamps = !options->no_timestamps,
+                              .fallback = !options->no_fallback,
+                              .published = options->published != 0,
+                              .beams = beams,
+                              .seed = options->seed};
+    return choose_language(t);
+}
+
+/* The likeliest language token after the start token. */
+static void detect_language(transcription *t, int slot) {
+    const tokens *known = &t->speech->model->file->tokens;
+    int32_t among[LANGUAGE_COUNT];
+    for (int32_t i = 0; i < known->languages; i++)
+        among[i] = known->first_language + i;
+    t->rules.language = sh_search_choice(t->speech->search, slot, known->start, among,
+                                         known->languages,
+                                         &t->summary.language_probability);
+    strncpy(t->summary.language,
+            sh_language_code(t->rules.language - known->first_language),
+            sizeof t->summary.language - 1);
+    t->guessed = true;
+}
+
+static void forget_language(transcription *t) {
+    t->summary.language[0] = 0;
+    t->summary.language_probability = 0;
+}
+
+/* ---- Segments ------------------------------------------------------------------- */
+
+static bool has_text(const char *text) {
+    return text[strspn(text, " \t\r\n\v\f")] != 0;
+}
+
+/* Later windows are told the latest half of the decoder's positions. */
+static void remember(transcription *t, const int32_t *sampled, int count) {
+    const int room = 2 * sizes_of(t->speech->model)->text_positions;
+    int32_t *past = t->speech->past;
+    const int over = t->past_count + count - room;
+    if (t->pieces)
+        return;
+    if (over > 0) {
+        memmove(past, past + over, (size_t)(t->past_count - over) * sizeof *past);
+        t->past_count -= over;
+    }
+    memcpy(past + t->past_count, sampled, (size_t)count * sizeof *past);
+    t->past_count += count;
+}
+
+/* What the caller says was said before: its end, where there is too much of it. */
+static void begin_past(transcription *t) {
+    char text[4096];
+    const char *prompt = t->options->prompt ? t->options->prompt : "";
+    const size_t length = strlen(prompt), most = sizeof text - 2;
+    t->past_count = 0;
+    prompt += length > most ? length - most : 0;
+    prompt += strspn(prompt, " ");
+    snprintf(text, sizeof text, " %s", prompt);
+    if (*prompt)
+        t->past_count = sh_tokens_encode(&t->speech->model->file->tokens, text,
+                                         t->speech->past,
+                                         2 * sizes_of(t->speech->model)->text_positions);
+}
+
+/* The recording's times of a cut; false where it begins after the sound's end, in the
+   silence that fills the window. */
+static bool times_of(const transcription *t, const speech_window *window,
+                     const segment_cut *cut, shoal_segment *segment) {
+    const double length = (double)window->frames / FRAMES_PER_SECOND;
+    const double ends = fmin(cut->ends, length);
+    const double begins = fmin(cut->begins, fmax(ends - 0.02, 0));
+    segment->begin = sh_packed_begin(&window->sound, begins);
+    segment->end = sh_packed_end(&window->sound, ends);
+    return t->rules.published || cut->begins < length;
+}
+
+static void hand_over(transcription *t, const speech_window *window,
+                      const segment_cut *cut) {
+    const int32_t *sampled = window->sampled + cut->first;
+    const int count = cut->end - cut->first;
+    shoal_segment segment = {.text = t->speech->text,
+                             .tokens = sampled,
+                             .token_count = count,
+                             .temperature = window->temperature,
+                             .mean_logprob = window->mean_logprob,
+                             .no_speech = window->no_speech,
+                             .compression = window->compression};
+    sh_window_text(t->speech, sampled, count);
+    if (cut->begins == cut->ends || !has_text(t->speech->text) ||
+        !times_of(t, window, cut, &segment))
+        return;
+    remember(t, sampled, count);
+    t->said++;
+    if (t->options->words)
+        segment.word_count = sh_aligned_words(t->speech->aligner, &t->words,
+                                              &window->sound, cut->first, cut->end,
+                                              &segment.words);
+    if (t->segment && !t->stopped)
+        t->stopped = t->segment(t->user, &segment) != 0;
+}
+
+/* Seconds that may be left without words, and those that are something done. */
+enum { LEFT_MOST = FRAMES_PER_SECOND, LEAST_DONE = FRAMES_PER_SECOND };
+#define AS_LOUD 0.1 /* as the loudest of the window: more speech */
+
+/* Whether the window's sound from a frame on asks for words. */
+static bool goes_on(const speech_window *window, int64_t frame) {
+    const int64_t at = frame * MEL_HOP, all = window->sound.samples;
+    if (!window->samples || frame < LEAST_DONE || window->frames - frame <= LEFT_MOST)
+        return false;
+    const double rest = sh_sound_level(window->samples + at, all - at).loudest;
+    return rest > AS_LOUD * sh_sound_level(window->samples, all).loudest;
+}
+
+/* Where the text ends that has a last word to say on it: a lone time. Beyond it more may
+   be said, although the model has ended. *whole: nothing comes after the window's sound,
+   so that words after the last pair of times stay. */
+static int64_t advance_from(const transcription *t, const speech_window *window,
+                            bool whole, int *cuts, int64_t advance) {
+    const int32_t first_time = t->speech->model->file->tokens.first_timestamp;
+    segment_cut *list = t->speech->cuts;
+    const int last = window->count - 1;
+    const bool lone = last > 0 && window->sampled[last] >= first_time;
+    if (t->rules.published || !t->rules.timestamps || *cuts == 0)
+        return advance;
+    if (advance == window->frames && lone) {
+        const int64_t end = (window->sampled[last] - first_time) * FRAMES_PER_STEP;
+        return goes_on(window, end) ? end : advance;
+    }
+    if (advance == window->frames || !whole || goes_on(window, advance))
+        return advance;
+    list[*cuts] = (segment_cut){.first = list[*cuts - 1].end,
+                                .end = window->count,
+                                .begins = (double)advance / FRAMES_PER_SECOND,
+                                .ends = (double)window->frames / FRAMES_PER_SECOND};
+    ++*cuts;
+    return window->frames;
+}
+
+static void align_words(transcription *t, const speech_window *window, int count) {
+    const aligned_word *found;
+    if (!t->options->words)
+        return;
+    t->words = (align_task){.window = window->slot,
+                            .tokens = &t->speech->model->file->tokens,
+                            .language = t->rules.language,
+                            .translate = t->rules.translate,
+                            .spaces = t->rules.translate ||
+                                      sh_language_has_spaces(t->summary.language),
+                            .ids = window->sampled,
+                            .logprobs = window->logprobs,
+                            .count = count,
+                            .frames = window->frames};
+    sh_align(t->speech->aligner, &t->words, &found);
+}
+
+/* Returns the frames to the next window. */
+static int64_t use_window(transcription *t, speech_window *window, bool whole) {
+    const int32_t first_time = t->speech->model->file->tokens.first_timestamp;
+    int64_t advance;
+    int cuts = sh_segments_cut(window->sampled, window->count, first_time, window->frames,
+                               t->speech->cuts, &advance);
+    advance = advance_from(t, window, whole, &cuts, advance);
+    window->said = cuts > 0 ? t->speech->cuts[cuts - 1].end : 0;
+    align_words(t, window, window->said);
+    for (int i = 0; i < cuts && !t->stopped; i++)
+        hand_over(t, window, &t->speech->cuts[i]);
+    t->summary.tokens += window->count;
+    /* A text sampled at a high temperature may be wrong, and would mislead the windows
+       after it. */
+    if (!t->pieces && (t->options->no_context || window->temperature > 0.5))
+        begin_past(t);
+    return advance;
+}
+
+/* A window is ready: its segments, and the frames from its beginning to the next one. */
+static int64_t finish_window(transcription *t, speech_window *window, bool whole) {
+    t->summary.windows++;
+    t->summary.fallbacks += window->attempt > 0;
+    t->summary.silent += window->silent;
+    if (window->silent && t->guessed && !t->pieces)
+        forget_language(t); /* that of the next ones is not that of its noise */
+    return window->silent || window->failed ? window->frames
+                                            : use_window(t, window, whole);
+}
+
+/* ---- Windows -------------------------------------------------------------------- */
+
+/* NaN in the encoder's output would only show as an empty text. */
+static shoal_status check_encoded(const transcription *t, const float *encoded) {
+    const whisper_sizes *sizes = sizes_of(t->speech->model);
+    const int64_t count = (int64_t)sizes->audio_positions * sizes->audio_width;
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(encoded[i]))
+            return sh_fail(t->speech->context, SHOAL_BAD_FILE,
+                           "the model's encoder gives NaN or infinities: its weights are "
+                           "damaged");
+    return SHOAL_OK;
+}
+
+/* What the decoder is to hear. */
+static shoal_status take_encoded(transcription *t, const speech_window *window,
+                                 const float *encoded) {
+    const shoal_status status = check_encoded(t, encoded);
+    if (status != SHOAL_OK)
+        return status;
+    const double begun = sh_seconds();
+    sh_decoder_hear(t->speech->decoder, window->slot, encoded);
+    t->guessed = t->pieces && t->guessed;
+    if (!*t->summary.language)
+        detect_language(t, window->slot);
+    t->summary.decoder_seconds += sh_seconds() - begun;
+    return SHOAL_OK;
+}
+
+static shoal_status hear(transcription *t, speech_window *window) {
+    const double begun = sh_seconds();
+    const float *encoded;
+    window->flat = sh_is_flat(sh_sound_level(window->samples, window->sound.samples));
+    sh_mel_compute(t->speech->mel, window->samples, window->sound.samples,
+                   t->speech->features);
+    const shoal_status status =
+        sh_whisper_encode(t->speech->encoder, t->speech->features, &encoded);
+    t->summary.encoder_seconds += sh_seconds() - begun;
+    return status == SHOAL_OK ? take_encoded(t, window, encoded) : status;
+}
+
+/* One step of all windows on their way, which share the time that it takes. */
+static shoal_status step(window_ring *ring) {
+    const double begun = sh_seconds();
+    for (int i = 0; i < ring->count; i++) {
+        speech_window *window = window_at(ring, i);
+        if (!window->ready && window->search < 0)
+            sh_window_search(ring->speech, &window->owner->rules, window);
+    }
+    const shoal_status status = sh_search_step(ring->speech->search);
+    const double share = (sh_seconds() - begun) / ring->count;
+    for (int i = 0; i < ring->count && status == SHOAL_OK; i++) {
+        speech_window *window = window_at(ring, i);
+        sh_window_collect(ring->speech, &window->owner->rules, window);
+        window->owner->summary.decoder_seconds += share;
+    }
+    return status;
+}
+
+static void report(transcription *t, double done) {
+    t->summary.seconds = done - t->begins;
+    if (t->stream)
+        t->lasts = sh_recording_seconds(t->stream);
+    if (t->options->progress)
+        t->options->progress(t->user, done, t->lasts > done ? t->lasts : done);
+}
+
+/* ---- Window upon window --------------------------------------------------------- */
+
+static packed_window one_piece(int64_t begin, int64_t count) {
+    return (
+        packed_window){.pieces = {{begin, begin + count}}, .count = 1, .samples = count};
+}
+
+static shoal_status decode(transcription *t, speech_window *window) {
+    shoal_status status = SHOAL_OK;
+    t->ring->count = 1;
+    while (status == SHOAL_OK && !window->ready)
+        status = step(t->ring);
+    return status;
+}
+
+/* One window; *advance is 0 at the end of the recording. */
+static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) {
+    const float *samples;
+    int64_t got = 0;
+    *advance = 0;
+    shoal_status status = sh_recording_window(t->stream, seek * MEL_HOP, &samples, &got);
+    if (status != SHOAL_OK || got < MEL_HOP)
+        return status;
+    speech_window *window = new_window(t, 0);
+    window->sound = one_piece(seek * MEL_HOP, got);
+    window->samples = samples;
+    window->frames = got / MEL_HOP;
+    if (sh_is_nothing(sh_sound_level(samples, got))) {
+        t->summary.windows++;
+        t->summary.silent++;
+        *advance = window->frames;
+    } else {
+        status = hear(t, window);
+        if (status == SHOAL_OK)
+            status = decode(t, window);
+        if (status == SHOAL_OK)
+            *advance = finish_window(t, window, got < AUDIO_WINDOW);
+    }
+    if (status == SHOAL_OK)
+        report(t, (double)(seek + *advance) / FRAMES_PER_SECOND);
+    return status;
+}
+
+static shoal_status run_windows(transcription *t) {
+    shoal_status status = SHOAL_OK;
+    int64_t seek = sh_recording_first(t->stream) / MEL_HOP;
+    for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
+        status = do_window(t, seek, &advance);
+        seek += advance;
+    }
+    return status;
+}
+
+/* ---- Windows side by side ------------------------------------------------------- */
+
+static float *own_samples(const window_ring *ring, int slot) {
+    return ring->samples + (int64_t)slot * AUDIO_WINDOW;
+}
+
+/* The next window of speech, if there is one, behind those on their way. */
+static shoal_status add_window(transcription *t, bool *exhausted) {
+    window_ring *ring = t->ring;
+    packed_window sound;
+    const float *samples;
+    shoal_status status = sh_packer_next(t->packer, &sound, &samples);
+    *exhausted = sound.count == 0;
+    if (status != SHOAL_OK || *exhausted)
+        return status;
+    const int slot = (ring->first + ring->count) % ring->slots;
+    speech_window *window = new_window(t, slot);
+    memcpy(own_samples(ring, slot), samples, (size_t)sound.samples * sizeof *samples);
+    window->sound = sound;
+    window->samples = own_samples(ring, slot);
+    window->frames = sound.samples / MEL_HOP;
+    status = hear(t, window);
+    ring->count += status == SHOAL_OK;
+    t->on_way += status == SHOAL_OK;
+    return status;
+}
+
+/* A time that the model wrote may lie in a word: the quietest place near, in frames. */
+static int64_t quiet_place(const speech_window *window, int64_t frame) {
+    enum { EARLIER = 60, LATER = 30, WIDTH = 10 };
+    int64_t best = frame;
+    double quietest = INFINITY;
+    for (int64_t at = frame - EARLIER; at <= frame + LATER; at++) {
+        const int64_t first = at - WIDTH / 2;
+        if (first < 0 || first + WIDTH > window->frames)
+            continue;
+        const double level =
+            sh_sound_level(window->samples + first * MEL_HOP, WIDTH * MEL_HOP).loudest;
+        if (level < quietest) {
+            quietest = level;
+            best = at;
+        }
+    }
+    return best;
+}
+
+/* Tells a window what was said in the one before it: the latest of it, and of what that
+   one was told. */
+static void tell(const transcription *t, const speech_window *before,
+                 speech_window *window) {
+    const int positions = sizes_of(t->speech->model)->text_positions;
+    int32_t *told = t->ring->told + (int64_t)before->slot * positions;
+    const int said = before->temperature > 0.5 ? 0 : before->said;
+    const int kept = (int)min(before->past_count, positions - said);
+    memmove(told, before->past + before->past_count - kept, (size_t)kept * sizeof *told);
+    memcpy(told + kept, before->sampled, (size_t)said * sizeof *told);
+    window->past = told;
+    window->past_count = kept + said;
+}
+
+/* What is left of a window's sound from a frame on is heard again, in the same slot. */
+static shoal_status hear_rest(transcription *t, speech_window *window, int64_t frame) {
+    float *own = own_samples(t->ring, window->slot);
+    const speech_window last = *window;
+    const packed_window before = last.sound;
+    frame = quiet_place(&last, frame);
+    int64_t skip = frame * MEL_HOP;
+    window = new_window(t, window->slot);
+    tell(t, &last, window);
+    for (int i = 0; i < before.count; i++) {
+        const int64_t length = before.pieces[i].end - before.pieces[i].begin;
+        const int64_t cut = min(skip, length);
+        skip -= cut;
+        if (cut < length)
+            window->sound.pieces[window->sound.count++] =
+                (sound_piece){before.pieces[i].begin + cut, before.pieces[i].end};
+    }
+    window->sound.samples = before.samples - frame * MEL_HOP;
+    memmove(own, own + frame * MEL_HOP, (size_t)window->sound.samples * sizeof *own);
+    window->samples = own;
+    window->frames = window->sound.samples / MEL_HOP;
+    return hear(t, window);
+}
+
+/* What is wrong with a recording is told when its turn comes. */
+static void fail(transcription *t, shoal_status status) {
+    t->status = status;
+    snprintf(t->message, sizeof t->message, "%s",
+             shoal_context_message(t->speech->context));
+}
+
+/* ---- Recordings ----------------------------------------------------------------- */
+
+static void close_recording(transcription *t) {
+    if (t->packer)
+        t->lasts = (double)(sh_packer_passed(t->packer) / MEL_HOP) / FRAMES_PER_SECOND;
+    sh_packer_destroy(t->packer);
+    sh_recording_close(t->stream);
+    t->packer = NULL;
+    t->stream = NULL;
+}
+
+static shoal_status open_recording(transcription *t) {
+    shoal_status status = sh_recording_open(t->speech->context, t->recording, &t->stream);
+    if (status == SHOAL_OK && t->pieces)
+        status = sh_packer_create(t->speech->context, t->stream, &t->packer);
+    if (status != SHOAL_OK)
+        return status;
+    t->begins = (double)sh_recording_first(t->stream) / AUDIO_RATE;
+    t->lasts = sh_recording_seconds(t->stream);
+    begin_past(t);
+    return SHOAL_OK;
+}
+
+/* All recordings of a call: those before `ended` are, from `packed` on none has a window
+   yet, and the first of these may be open. */
+typedef struct {
+    shoal_speech *speech;
+    transcription *list; /* [count] */
+    int count, ended, packed;
+    shoal_ended_function *function;
+    void *user;
+    window_ring ring;
+    bool stopped; /* by the caller */
+} recording_queue;
+
+/* All that the next recording said is handed over. */
+static void end_recording(recording_queue *queue) {
+    transcription *t = &queue->list[queue->ended];
+    if (t->stopped)
+        queue->stopped = true;
+    else if (t->status == SHOAL_OK && t->pieces)
+        report(t, t->lasts);
+    if (t->pieces && t->said == 0 && t->guessed)
+        forget_language(t);
+    if (t->status != SHOAL_OK)
+        sh_fail(t->speech->context, t->status, "%s", t->message);
+    if (queue->function &&
+        queue->function(queue->user, queue->ended, t->status, &t->summary) != 0)
+        queue->stopped = true;
+    queue->ended++;
+}
+
+static void close_open(recording_queue *queue) {
+    close_recording(&queue->list[queue->packed++]);
+}
+
+/* The next window of the recording that is open, or of the next one. */
+static void add_from(recording_queue *queue) {
+    transcription *t = &queue->list[queue->packed];
+    bool exhausted = false;
+    shoal_status status = t->stream ? SHOAL_OK : open_recording(t);
+    if (status == SHOAL_OK)
+        status = add_window(t, &exhausted);
+    if (status != SHOAL_OK)
+        fail(t, status);
+    if (status == SHOAL_OK && !exhausted)
+        return;
+    close_open(queue);
+}
+
+/* Texts of the oldest windows, as far as they are ready; recordings before theirs have
+   no more. */
+static void hand_over_ready(recording_queue *queue) {
+    window_ring *ring = &queue->ring;
+    while (ring->count > 0 && window_at(ring, 0)->ready) {
+        speech_window *window = window_at(ring, 0);
+        transcription *t = window->owner;
+        const sound_piece last = window->sound.pieces[window->sound.count - 1];
+        while (&queue->list[queue->ended] != t && !queue->stopped)
+            end_recording(queue);
+        if (queue->stopped)
+            return;
+        const int64_t advance = finish_window(t, window, true);
+        if (t->stopped)
+            return;
+        if (advance < window->frames) {
+            const shoal_status status = hear_rest(t, window, advance);
+            if (status == SHOAL_OK)
+                return;
+            fail(t, status);
+        }
+        report(t, (double)last.end / AUDIO_RATE);
+        ring->first = (ring->first + 1) % ring->slots;
+        ring->count--;
+        t->on_way--;
+    }
+}
+
+/* The decoder's numbers are damaged: nothing of what is on its way can be had. */
+static void fail_ring(recording_queue *queue, shoal_status status) {
+    for (; queue->ring.count > 0; queue->ring.count--) {
+        transcription *t = window_at(&queue->ring, queue->ring.count - 1)->owner;
+        fail(t, status);
+        t->on_way = 0;
+    }
+    sh_search_drop_all(queue->speech->search);
+    if (queue->packed < queue->count && queue->list[queue->packed].status != SHOAL_OK)
+        close_open(queue);
+}
+
+static bool is_over(const recording_queue *queue, int index) {
+    const transcription *t = &queue->list[index];
+    return t->stopped || (index < queue->packed && t->on_way == 0);
+}
+
+static void run_side_by_side(recording_queue *queue) {
+    window_ring *ring = &queue->ring;
+    while (!queue->stopped && queue->ended < queue->count) {
+        while (ring->count < ring->slots && queue->packed < queue->count)
+            add_from(queue);
+        if (ring->count > 0) {
+            const shoal_status status = step(ring);
+            if (status == SHOAL_OK)
+                hand_over_ready(queue);
+            else
+                fail_ring(queue, status);
+        }
+        while (!queue->stopped && queue->ended < queue->count &&
+               is_over(queue, queue->ended))
+            end_recording(queue);
+    }
+}
+
+static void run_one_by_one(recording_queue *queue) {
+    while (!queue->stopped && queue->ended < queue->count) {
+        transcription *t = &queue->list[queue->ended];
+        shoal_status status = open_recording(t);
+        if (status == SHOAL_OK)
+            status = run_windows(t);
+        if (status != SHOAL_OK)
+            fail(t, status);
+        close_recording(t);
+        sh_search_drop_all(queue->speech->search);
+        queue->packed++;
+        end_recording(queue);
+    }
+}
+
+static shoal_status make_aligner(shoal_speech *speech,
+                                 const shoal_transcribe_options *options) {
+    return options->words && !speech->aligner
+               ? sh_aligner_create(speech->context, speech->decoder, speech->model->file,
+                                   &speech->aligner)
+               : SHOAL_OK;
+}
+
+/* first: a recording that is prepared, of which the others are copies. */
+static shoal_status run_queue(recording_queue *queue, const transcription *first,
+                              const shoal_recording *recordings) {
+    void *memory = NULL;
+    shoal_status status = make_ring(queue->speech, first->pieces, &queue->ring, &memory);
+    for (int i = 0; i < queue->count; i++) {
+        queue->list[i] = *first;
+        queue->list[i].recording = &recordings[i];
+        queue->list[i].ring = &queue->ring;
+    }
+    if (status == SHOAL_OK)
+        status = make_aligner(queue->speech, first->options);
+    if (status == SHOAL_OK && first->pieces)
+        run_side_by_side(queue);
+    else if (status == SHOAL_OK)
+        run_one_by_one(queue);
+    for (int i = 0; i < queue->count; i++)
+        close_recording(&queue->list[i]);
+    sh_search_drop_all(queue->speech->search);
+    sh_release(queue->speech->context, memory);
+    return status;
+}
+
+static const shoal_transcribe_options plain = {0};
+
+shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
+                                         const shoal_recording *recordings, int count,
+                                         const shoal_transcribe_options *options,
+                                         shoal_segment_function *segment,
+                                         shoal_ended_function *ended, void *user) {
+    if (!speech || (count > 0 && !recordings) || count < 0)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+    transcription first = {.speech = speech,
+                           .options = options ? options : &plain,
+                           .segment = segment,
+                           .user = user};
+    first.pieces = !first.options->no_vad && !first.options->published;
+    shoal_status status = prepare(&first);
+    if (status != SHOAL_OK || count == 0)
+        return status;
+    recording_queue queue = {.speech = speech,
+                             .count = count,
+                             .function = ended,
+                             .user = user};
+    queue.list = sh_allocate(speech->context, (size_t)count * sizeof *queue.list);
+    if (!queue.list)
+        return SHOAL_NO_MEMORY;
+    status = run_queue(&queue, &first, recordings);
+    sh_release(speech->context, queue.list);
+    return status;
+}
+
+/* One recording, whose end and status go to the caller. */
+typedef struct {
+    shoal_segment_function *segment;
+    void *user;
+    const shoal_transcribe_options *options;
+    shoal_status status;
+    shoal_transcription summary;
+} single_recording;
+
+static int pass_segment(void *user, const shoal_segment *segment) {
+    const single_recording *one = user;
+    return one->segment ? one->segment(one->user, segment) : 0;
+}
+
+static void pass_progress(void *user, double done, double all) {
+    const single_recording *one = user;
+    one->options->progress(one->user, done, all);
+}
+
+static int pass_end(void *user, int index, shoal_status status,
+                    const shoal_transcription *summary) {
+    single_recording *one = user;
+    (void)index;
+    one->status = status;
+    one->summary = *summary;
+    return 0;
+}
+
+shoal_status shoal_speech_transcribe(shoal_speech *speech,
+                                     const shoal_recording *recording,
+                                     const shoal_transcribe_options *options,
+                                     shoal_segment_function *segment, void *user,
+                                     shoal_transcription *summary) {
+    if (!speech || !recording)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_transcribe: an argument is NULL");
+    shoal_transcribe_options own = options ? *options : plain;
+    single_recording one = {.segment = segment, .user = user, .options = options};
+    own.progress = own.progress ? pass_progress : NULL;
+    const shoal_status status = shoal_speech_transcribe_all(speech, recording, 1, &own,
+                                                            pass_segment, pass_end, &one);
+    if (summary)
+        *summary = one.summary;
+    return status == SHOAL_OK ? one.status : status;
+}
+
+/* The sound is not there, so that nothing can be heard again. */
+static shoal_status decode_encoded(transcription *t, const float *encoded,
+                                   double seconds) {
+    void *memory;
+    window_ring ring;
+    shoal_status status = make_ring(t->speech, false, &ring, &memory);
+    if (status == SHOAL_OK)
+        status = make_aligner(t->speech, t->options);
+    if (status != SHOAL_OK) {
+        sh_release(t->speech->context, memory);
+        return status;
+    }
+    t->ring = &ring;
+    speech_window *window = new_window(t, 0);
+    window->frames = (int64_t)ceil(seconds * FRAMES_PER_SECOND);
+    window->sound = one_piece(0, window->frames * MEL_HOP);
+    status = take_encoded(t, window, encoded);
+    if (status == SHOAL_OK)
+        status = decode(t, window);
+    if (status == SHOAL_OK)
+        finish_window(t, window, true);
+    t->summary.seconds = seconds;
+    sh_search_drop_all(t->speech->search);
+    sh_release(t->speech->context, memory);
+    return status;
+}
+
+shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
+                                 double seconds, const shoal_transcribe_options *options,
+                                 shoal_segment_function *segment, void *user,
+                                 shoal_transcription *summary) {
+    if (!speech || !encoded)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_decode: an argument is NULL");
+    if (!(seconds > 0 && seconds <= AUDIO_WINDOW / AUDIO_RATE))
+        return sh_fail(speech->context, SHOAL_INVALID,
+                       "seconds is %g: it must be above 0 and at most 30", seconds);
+    transcription t = {.speech = speech,
+                       .options = options ? options : &plain,
+                       .segment = segment,
+                       .user = user};
+    shoal_status status = prepare(&t);
+    if (status == SHOAL_OK)
+        status = decode_encoded(&t, encoded, seconds);
+    if (summary)
+        *summary = t.summary;
+    return status;
+}

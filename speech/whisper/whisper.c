@@ -1,0 +1,574 @@
+/* From a model file to layers: one list of weights, walked twice, once to add up the
+   memory and once to copy. */
+#include "speech/whisper/whisper.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "speech/audio/mel.h"
+
+typedef struct {
+    whisper_model *model;
+    block_layout *memory;
+    shoal_status status; /* of the first weight that could not be read */
+    bool placing;        /* the memory is allocated: copy the weights */
+    float *widened;      /* [4 T]: a row of a matrix as floats */
+} loader;
+
+static const file_tensor *find(const loader *load, const char *block, const char *name) {
+    return sh_whisper_file_tensor(load->model->file, "%s%s", block, name);
+}
+
+/* Elements that a weight has; 0 when it is absent, which the reader has ruled out. */
+static int64_t elements_of(const file_tensor *tensor) {
+    return tensor ? sh_file_tensor_elements(tensor) : 0;
+}
+
+static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
+    if (load->status == SHOAL_OK && tensor)
+        load->status = sh_file_tensor_to_f32(load->model->context, tensor, to);
+}
+
+/* One row of a matrix as floats. */
+static void copy_row(loader *load, const file_tensor *tensor, int64_t row, float *to) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const file_tensor alone = {.name = tensor->name,
+                               .dtype = tensor->dtype,
+                               .rank = 1,
+                               .shape = {tensor->shape[1]},
+                               .data = (const char *)tensor->data + (size_t)row * bytes,
+                               .bytes = bytes};
+    copy_floats(load, &alone, to);
+}
+
+/* ---- Vectors and norms ---------------------------------------------------------- */
+
+static const float *load_floats(loader *load, const char *block, const char *name) {
+    const file_tensor *tensor = find(load, block, name);
+    float *values = sh_reserve(load->memory, elements_of(tensor), sizeof *values);
+    if (load->placing)
+        copy_floats(load, tensor, values);
+    return values;
+}
+
+static nn_tensor load_vector(loader *load, const char *block, const char *name) {
+    return (nn_tensor){.data = load_floats(load, block, name)};
+}
+
+static layer_norm load_norm(loader *load, int64_t size, const char *block,
+                            const char *name) {
+    char weight[48], bias[48];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    return (layer_norm){.size = size,
+                        .scale = load_vector(load, block, weight),
+                        .shift = load_vector(load, block, bias),
+                        .epsilon = 1e-5f};
+}
+
+/* ---- Matrices ------------------------------------------------------------------- */
+
+enum { JOINED_MOST = 3 };
+
+/* Matrices of the same input, below each other. */
+typedef struct {
+    const char *names[JOINED_MOST]; /* "attn.query"; NULL ends */
+    int64_t inputs, outputs;        /* of each */
+    bool as_floats;
+} joined;
+
+static int joined_count(const joined *parts) {
+    int count = 0;
+    while (count < JOINED_MOST && parts->names[count])
+        count++;
+    return count;
+}
+
+static const file_tensor *part_tensor(const loader *load, const char *block,
+                                      const char *part, const char *what) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.%s", part, what);
+    return find(load, block, name);
+}
+
+/* Whether all parts are of a type, or quantised, whatever type has that. */
+static bool all_are(const loader *load, const char *block, const joined *parts,
+                    bool quantised) {
+    for (int i = 0; i < joined_count(parts); i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        if (!tensor ||
+            (quantised ? !dtype_is_quantised(tensor->dtype) : tensor->dtype != DTYPE_F16))
+            return false;
+    }
+    return true;
+}
+
+/* A quantised matrix of the encoder, as halves. */
+static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to) {
+    const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
+    for (int64_t row = 0; row < rows; row++) {
+        copy_row(load, tensor, row, load->widened);
+        load->model->context->kernels->narrow(inputs, load->widened, to + row * inputs);
+    }
+}
+
+static nn_tensor load_brains(loader *load, const char *block, const joined *parts) {
+    const int count = joined_count(parts);
+    const int64_t words = parts->inputs / 2 * parts->outputs;
+    uint32_t *pairs =
+        sh_reserve(load->memory, sh_mul_checked(count, words), sizeof *pairs);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        for (int64_t row = 0; row < parts->outputs; row++) {
+            copy_row(load, tensor, row, load->widened);
+            sh_brains_put(parts->inputs, i * parts->outputs + row, load->widened, pairs);
+        }
+    }
+    return (nn_tensor){.data = pairs, .brains = true};
+}
+
+static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
+    const int64_t each = parts->inputs * parts->outputs;
+    const int count = joined_count(parts);
+    const bool in_file = all_are(load, block, parts, false);
+    const bool half = !parts->as_floats && (in_file || all_are(load, block, parts, true));
+    const size_t size = half ? sizeof(uint16_t) : sizeof(float);
+    char *data = sh_reserve(load->memory, sh_mul_checked(count, each), size);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        char *to = data + (size_t)i * (size_t)each * size;
+        if (half && in_file)
+            memcpy(to, tensor->data, (size_t)each * size);
+        else if (half)
+            narrow_tensor(load, tensor, (uint16_t *)(void *)to);
+        else
+            copy_floats(load, tensor, (float *)(void *)to);
+    }
+    return (nn_tensor){.data = data, .half = half};
+}
+
+/* A part without a bias has zeros. */
+static nn_tensor load_biases(loader *load, const char *block, const joined *parts) {
+    const int count = joined_count(parts);
+    float *values =
+        sh_reserve(load->memory, sh_mul_checked(count, parts->outputs), sizeof *values);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "bias");
+        float *to = values + i * parts->outputs;
+        if (tensor)
+            copy_floats(load, tensor, to);
+        else
+            memset(to, 0, (size_t)parts->outputs * sizeof *to);
+    }
+    return (nn_tensor){.data = values};
+}
+
+static linear load_linear(loader *load, const char *block, joined parts) {
+    return (linear){.inputs = parts.inputs,
+                    .outputs = parts.outputs * joined_count(&parts),
+                    .weight = load->model->brain_encoder
+                                  ? load_brains(load, block, &parts)
+                                  : load_matrix(load, block, &parts),
+                    .bias = load_biases(load, block, &parts)};
+}
+
+/* ---- Packed matrices, of the decoder --------------------------------------------- */
+
+static packed_form form_of(const loader *load, const char *block, const joined *parts) {
+    return all_are(load, block, parts, false)  ? PACKED_HALVES
+           : all_are(load, block, parts, true) ? PACKED_BYTES
+                                               : PACKED_FLOATS;
+}
+
+static void pack_groups(const file_tensor *tensor, const char *data, int64_t inputs,
+                        int64_t output, void *blocks) {
+    const size_t size = tensor->bytes / (size_t)(tensor->shape[0] * inputs / DTYPE_BLOCK);
+    for (int64_t group = 0; group < inputs / DTYPE_BLOCK; group++, data += size) {
+        int8_t values[DTYPE_BLOCK];
+        uint16_t scale, shift;
+        sh_quantised_block(tensor->dtype, data, values, &scale, &shift);
+        sh_packed_put_group(inputs, output, group, values, scale, shift, blocks);
+    }
+}
+
+/* One row of a part into the blocks. */
+static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
+                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const char *data = (const char *)tensor->data + (size_t)row * bytes;
+    if (form == PACKED_FLOATS)
+        copy_row(load, tensor, row, load->widened);
+    if (form == PACKED_BYTES)
+        pack_groups(tensor, data, inputs, output, blocks);
+    else
+        sh_packed_put(form, inputs, output,
+                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
+}
+
+static void pack_parts(loader *load, const char *block, packed_form form,
+                       const joined *parts, void *blocks) {
+    const int count = joined_count(parts);
+    memset(blocks, 0,
+           (size_t)sh_packed_bytes(form, parts->inputs, count * parts->outputs));
+    for (int i = 0; i < count; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
+        for (int64_t row = 0; row < parts->outputs; row++)
+            pack_row(load, tensor, form, parts->inputs, row, i * parts->outputs + row,
+                     blocks);
+    }
+}
+
+static packed_linear load_packed(loader *load, const char *block, joined parts,
+                                 bool biased) {
+    const int64_t outputs = parts.outputs * joined_count(&parts);
+    const packed_form form = form_of(load, block, &parts);
+    void *blocks =
+        sh_reserve(load->memory, sh_packed_bytes(form, parts.inputs, outputs), 1);
+    if (load->placing)
+        pack_parts(load, block, form, &parts, blocks);
+    return (packed_linear){.inputs = parts.inputs,
+                           .outputs = outputs,
+                           .form = form,
+                           .blocks = blocks,
+                           .bias = biased ? load_biases(load, block, &parts).data : NULL};
+}
+
+/* The part at `index` of a joined weight. */
+static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
+    const bool small = whole->weight.half || whole->weight.brains;
+    const size_t size = small ? sizeof(uint16_t) : sizeof(float);
+    const size_t skip = (size_t)(index * outputs * whole->inputs) * size;
+    const char *data = whole->weight.data;
+    return (nn_tensor){.data = data ? data + skip : NULL,
+                       .half = whole->weight.half,
+                       .brains = whole->weight.brains};
+}
+
+static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
+    const float *data = whole->bias.data;
+    return (nn_tensor){.data = data ? data + index * outputs : NULL};
+}
+
+/* ---- The encoder ---------------------------------------------------------------- */
+
+static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *name) {
+    const int64_t outputs = sizes_of(load->model)->audio_width;
+    const file_tensor *tensor = part_tensor(load, "encoder.", name, "weight");
+    const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
+    char bias[32];
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    /* In the file the taps are innermost, so its weights are widened into a copy
+       first. */
+    float *arranged = sh_reserve(load->memory, count, sizeof *arranged);
+    float *as_in_file = sh_reserve(load->memory, count, sizeof *as_in_file);
+    if (load->placing) {
+        copy_floats(load, tensor, as_in_file);
+        sh_conv_arrange(inputs, outputs, as_in_file, false, arranged);
+    }
+    return (conv1d){.inputs = inputs,
+                    .outputs = outputs,
+                    .stride = stride,
+                    .weight = {.data = arranged},
+                    .bias = load_vector(load, "encoder.", bias),
+                    .active = true,
+                    .kind = ACTIVATION_GELU};
+}
+
+static encoder_layer load_encoder_layer(loader *load, int index) {
+    const int64_t width = sizes_of(load->model)->audio_width;
+    const bool floats = !load->model->half_encoder;
+    char block[32];
+    snprintf(block, sizeof block, "encoder.blocks.%d.", index);
+    const linear in = load_linear(load, block,
+                                  (joined){{"attn.query", "attn.key", "attn.value"},
+                                           width,
+                                           width,
+                                           floats});
+    const linear out =
+        load_linear(load, block, (joined){{"attn.out"}, width, width, floats});
+    const linear widen =
+        load_linear(load, block, (joined){{"mlp.0"}, width, 4 * width, floats});
+    const linear narrow =
+        load_linear(load, block, (joined){{"mlp.2"}, 4 * width, width, floats});
+    const layer_norm before = load_norm(load, width, block, "attn_ln");
+    const layer_norm middle = load_norm(load, width, block, "mlp_ln");
+    return (encoder_layer){.query = slice(&in, width, 0),
+                           .key = slice(&in, width, 1),
+                           .value = slice(&in, width, 2),
+                           .output = out.weight,
+                           .query_bias = bias_slice(&in, width, 0),
+                           .key_bias = bias_slice(&in, width, 1),
+                           .value_bias = bias_slice(&in, width, 2),
+                           .output_bias = out.bias,
+                           .widen = widen.weight,
+                           .narrow = narrow.weight,
+                           .widen_bias = widen.bias,
+                           .narrow_bias = narrow.bias,
+                           .attention_scale = before.scale,
+                           .attention_shift = before.shift,
+                           .forward_scale = middle.scale,
+                           .forward_shift = middle.shift};
+}
+
+static void load_encoder(loader *load) {
+    whisper_model *model = load->model;
+    const whisper_sizes *sizes = sizes_of(model);
+    model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
+    model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
+    model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
+    encoder_layer *layers = sh_reserve(load->memory, sizes->audio_layers, sizeof *layers);
+    for (int i = 0; i < sizes->audio_layers; i++) {
+        const encoder_layer layer = load_encoder_layer(load, i);
+        if (load->placing)
+            layers[i] = layer;
+    }
+    const layer_norm last = load_norm(load, sizes->audio_width, "encoder.", "ln_post");
+    model->encoder = (encoder_weights){.layers = layers,
+                                       .final_scale = last.scale,
+                                       .final_shift = last.shift};
+}
+
+/* ---- The decoder ---------------------------------------------------------------- */
+
+static decoder_layer load_decoder_layer(loader *load, int index) {
+    const whisper_sizes *sizes = sizes_of(load->model);
+    const int64_t width = sizes->text_width;
+    char block[32];
+    decoder_layer layer;
+    snprintf(block, sizeof block, "decoder.blocks.%d.", index);
+    layer.self_norm = load_norm(load, width, block, "attn_ln");
+    layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
+    layer.forward_norm = load_norm(load, width, block, "mlp_ln");
+    layer.self_in = load_packed(load, block,
+                                (joined){{"attn.query", "attn.key", "attn.value"},
+                                         width,
+                                         width,
+                                         false},
+                                true);
+    layer.self_out =
+        load_packed(load, block, (joined){{"attn.out"}, width, width, false}, true);
+    layer.cross_query = load_packed(load, block,
+                                    (joined){{"cross_attn.query"}, width, width, false},
+                                    true);
+    layer.cross_in = load_packed(load, block,
+                                 (joined){{"cross_attn.key", "cross_attn.value"},
+                                          sizes->audio_width,
+                                          width,
+                                          false},
+                                 true);
+    layer.cross_out =
+        load_packed(load, block, (joined){{"cross_attn.out"}, width, width, false}, true);
+    layer.widen =
+        load_packed(load, block, (joined){{"mlp.0"}, width, 4 * width, false}, true);
+    layer.narrow =
+        load_packed(load, block, (joined){{"mlp.2"}, 4 * width, width, false}, true);
+    return layer;
+}
+
+static void load_decoder(loader *load) {
+    whisper_model *model = load->model;
+    const whisper_sizes *sizes = sizes_of(model);
+    const joined table = {{"token_embedding"},
+                          sizes->text_width,
+                          sizes->vocabulary,
+                          false};
+    model->embedding = load_packed(load, "decoder.", table, false);
+    model->text_positions = load_floats(load, "decoder.", "positional_embedding");
+    decoder_layer *layers = sh_reserve(load->memory, sizes->text_layers, sizeof *layers);
+    for (int i = 0; i < sizes->text_layers; i++) {
+        const decoder_layer layer = load_decoder_layer(load, i);
+        if (load->placing)
+            layers[i] = layer;
+    }
+    model->decoder = layers;
+    model->last_norm = load_norm(load, sizes->text_width, "decoder.", "ln");
+}
+
+/* ---- The whole ------------------------------------------------------------------ */
+
+static void load_all(void *argument, block_layout *memory) {
+    loader *load = argument;
+    load->memory = memory;
+    load->placing = memory->base != NULL;
+    sh_reserve(memory, 1, sizeof *load->model);
+    load->widened = reserve_floats(memory, 4, sizes_of(load->model)->text_width);
+    load_encoder(load);
+    load_decoder(load);
+}
+
+enum { SHORTEST_TEXT = 16 };
+
+/* 12 E^2 weights per block. */
+static bool too_many_to_widen(const whisper_sizes *sizes) {
+    const int64_t width = sizes->audio_width;
+    const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
+                                           sh_mul_checked(width, width));
+    return weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float);
+}
+
+/* What this code relies on beyond what every file must satisfy. */
+static shoal_status check_window(shoal_context *context, const char *path,
+                                 const whisper_sizes *sizes) {
+    if (sizes->text_positions < SHORTEST_TEXT)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: the decoder has %d positions; a prompt and a text need %d",
+                       path, (int)sizes->text_positions, SHORTEST_TEXT);
+    if (sizes->audio_positions * 2 == MEL_FRAMES)
+        return SHOAL_OK;
+    return sh_fail(context, SHOAL_BAD_FILE,
+                   "%s: the encoder has %d positions; windows of 30 s need %d", path,
+                   (int)sizes->audio_positions, MEL_FRAMES / 2);
+}
+
+static bool sizes_allow_brains(const whisper_sizes *sizes) {
+    return sizes->audio_width % PACKED_OUTPUTS == 0;
+}
+
+static shoal_status load_model(whisper_model *sized, whisper_model **made) {
+    loader load = {.model = sized};
+    whisper_model *model =
+        sh_allocate_parts(sized->context, load_all, &load, &sized->bytes);
+    if (!model)
+        return SHOAL_NO_MEMORY;
+    if (load.status != SHOAL_OK) {
+        sh_release(sized->context, model);
+        return load.status;
+    }
+    *model = *sized;
+    *made = model;
+    return SHOAL_OK;
+}
+
+shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
+                             whisper_model **made) {
+    whisper_model sized = {.context = context};
+    *made = NULL;
+    shoal_status status = sh_whisper_file_open(context, path, &sized.file);
+    if (status != SHOAL_OK)
+        return status;
+    status = check_window(context, path, &sized.file->sizes);
+    sized.brain_encoder = !exact && sizes_allow_brains(&sized.file->sizes) &&
+                          sh_kernel_table_has_brains(context->kernels);
+    sized.half_encoder = !sized.brain_encoder && too_many_to_widen(&sized.file->sizes);
+    if (status == SHOAL_OK)
+        status = load_model(&sized, made);
+    if (status == SHOAL_OK)
+        sh_whisper_file_unmap(sized.file);
+    else
+        sh_whisper_file_close(sized.file);
+    return status;
+}
+
+void sh_whisper_close(whisper_model *model) {
+    if (!model)
+        return;
+    sh_whisper_file_close(model->file);
+    sh_release(model->context, model);
+}
+
+/* ---- Running the encoder -------------------------------------------------------- */
+
+/* E width, P positions, F = 2 P frames. */
+struct whisper_encoder {
+    const whisper_model *model;
+    encoder *stack;
+    size_t bytes;
+    int64_t offsets[2]; /* one sequence of P rows */
+    float *frames;      /* [F][mels] */
+    float *narrow;      /* [F][E], after the first convolution */
+    float *rows;        /* [P][E], what the stack begins with */
+};
+
+static void place_encoder(void *argument, block_layout *block) {
+    whisper_encoder *e = argument;
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
+    sh_reserve(block, 1, sizeof *e);
+    e->frames = reserve_floats(block, frames, sizes->mels);
+    e->narrow = reserve_floats(block, frames, width);
+    e->rows = reserve_floats(block, sizes->audio_positions, width);
+}
+
+static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const encoder_shape shape = {.layers = sizes->audio_layers,
+                                 .heads = sizes->audio_heads,
+                                 .head_dim = sizes->audio_width / sizes->audio_heads,
+                                 .feed_forward = 4 * (int64_t)sizes->audio_width,
+                                 .attention = *attention,
+                                 .activation = ACTIVATION_GELU,
+                                 .epsilon = 1e-5f};
+    const encoder_limits limits = {.batch = 1,
+                                   .rows = sizes->audio_positions,
+                                   .length = sizes->audio_positions,
+                                   .half_weights = e->model->half_encoder,
+                                   .brain_weights = e->model->brain_encoder};
+    return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
+}
+
+shoal_status sh_whisper_encoder_create(const whisper_model *model,
+                                       const shoal_attention *attention,
+                                       whisper_encoder **made) {
+    whisper_encoder sized = {.model = model,
+                             .offsets = {0, sizes_of(model)->audio_positions}};
+    *made = NULL;
+    whisper_encoder *e =
+        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
+    if (!e)
+        return SHOAL_NO_MEMORY;
+    *e = sized;
+    const shoal_status status = create_stack(e, attention);
+    if (status != SHOAL_OK) {
+        sh_release(model->context, e);
+        return status;
+    }
+    *made = e;
+    return SHOAL_OK;
+}
+
+void sh_whisper_encoder_destroy(whisper_encoder *e) {
+    if (!e)
+        return;
+    sh_encoder_destroy(e->stack);
+    sh_release(e->model->context, e);
+}
+
+size_t sh_whisper_encoder_memory(const whisper_encoder *e) {
+    return e->bytes + sh_encoder_memory(e->stack);
+}
+
+enum { FRAME_BLOCK = 64 };
+
+typedef struct {
+    const float *features; /* [mels][F] */
+    float *frames;         /* [F][mels] */
+    int64_t mels;
+} transposition;
+
+static void transpose_block(void *shared, int64_t task, int thread) {
+    const transposition *t = shared;
+    const int64_t first = task * FRAME_BLOCK;
+    const int64_t end = min(first + FRAME_BLOCK, MEL_FRAMES);
+    (void)thread;
+    for (int64_t band = 0; band < t->mels; band++)
+        for (int64_t frame = first; frame < end; frame++)
+            t->frames[frame * t->mels + band] = t->features[band * MEL_FRAMES + frame];
+}
+
+shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
+                               const float **encoded) {
+    const whisper_sizes *sizes = sizes_of(e->model);
+    const packing sequence = {.batch = 1, .offsets = e->offsets};
+    transposition t = {features, e->frames, sizes->mels};
+    sh_team_run(sh_team_of(e->model->context), ceil_divide(MEL_FRAMES, FRAME_BLOCK),
+                transpose_block, &t);
+    sh_conv_forward(e->model->context, &e->model->first_conv, MEL_FRAMES, e->frames, NULL,
+                    e->narrow);
+    sh_conv_forward(e->model->context, &e->model->second_conv, MEL_FRAMES, e->narrow,
+                    NULL, e->rows);
+    sh_positions_forward(e->model->context, &sequence, sizes->audio_width,
+                         e->model->audio_positions, e->rows);
+    return sh_encoder_forward(e->stack, &e->model->encoder, &sequence, (row_subset){0},
+                              (dropout_key){0}, e->rows, encoded);
+}

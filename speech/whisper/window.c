@@ -1,0 +1,165 @@
+#include "speech/whisper/window.h"
+
+#include <string.h>
+
+/* ---- Silence -------------------------------------------------------------------- */
+
+/* Of full scale. Speech at a hundredth of its usual size has stretches above QUIET, and
+   is believed to be speech even below it; what is below NOTHING is not even noise of the
+   last bit of 16. */
+#define NOTHING_BELOW 1e-5
+#define QUIET_BELOW 1e-3
+#define STEADY_BELOW 3.0 /* the loudest stretch over the quietest: hum, hiss, an engine */
+
+bool sh_is_flat(sound_level level) {
+    return level.loudest < QUIET_BELOW || level.loudest < STEADY_BELOW * level.quietest;
+}
+
+bool sh_is_nothing(sound_level level) {
+    return level.loudest < NOTHING_BELOW;
+}
+
+/* ---- What the decoder is told --------------------------------------------------- */
+
+/* The prompt: <previous> and what was said before, <start>, language and task, <no
+   timestamps>; all but <start> only where they apply. */
+static void write_prompt(const shoal_speech *speech, const window_rules *rules,
+                         const speech_window *window, search_task *task) {
+    const tokens *t = &speech->model->file->tokens;
+    int32_t *prompt = speech->prompt;
+    const int most = sizes_of(speech->model)->text_positions / 2 - 1;
+    const int past = window->past_count < most ? window->past_count : most;
+    int count = 0;
+    if (past > 0) {
+        prompt[count++] = t->previous;
+        memcpy(prompt + count, window->past + window->past_count - past,
+               (size_t)past * sizeof *prompt);
+        count += past;
+    }
+    task->start = count;
+    prompt[count++] = t->start;
+    if (rules->language >= 0) {
+        prompt[count++] = rules->language;
+        prompt[count++] = rules->translate ? t->translate : t->transcribe;
+    }
+    if (!rules->timestamps)
+        prompt[count++] = t->no_timestamps;
+    task->prompt = prompt;
+    task->prompt_count = count;
+}
+
+static decode_rules decode_rules_of(const tokens *t, const window_rules *rules) {
+    return (decode_rules){.vocabulary = t->count,
+                          .end = t->end_of_text,
+                          .no_timestamps = t->no_timestamps,
+                          .first_timestamp = t->first_timestamp,
+                          .latest_beginning = t->first_timestamp + TIME_STEPS_PER_SECOND,
+                          .timestamps = rules->timestamps,
+                          .published = rules->published,
+                          .never = t->suppress,
+                          .not_first = t->suppress_first,
+                          .never_count = t->suppress_count,
+                          .not_first_count = t->suppress_first_count};
+}
+
+static const float temperatures[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1};
+enum { TEMPERATURES = sizeof temperatures / sizeof *temperatures };
+
+void sh_window_search(shoal_speech *speech, const window_rules *rules,
+                      speech_window *window) {
+    const tokens *t = &speech->model->file->tokens;
+    const int attempt = window->attempt;
+    search_task task = {.window = window->slot,
+                        .no_speech = t->no_speech,
+                        .rules = decode_rules_of(t, rules),
+                        .longest = sizes_of(speech->model)->text_positions / 2,
+                        .beams = attempt == 0 ? rules->beams
+                                              : (int)min(SPEECH_SAMPLES, speech->beams),
+                        .temperature = temperatures[attempt],
+                        .seed = rules->seed + (uint64_t)attempt};
+    write_prompt(speech, rules, window, &task);
+    window->search = sh_search_begin(speech->search, &task);
+}
+
+/* ---- Judgement ------------------------------------------------------------------ */
+
+size_t sh_window_text(shoal_speech *speech, const int32_t *sampled, int count) {
+    const size_t length = sh_tokens_decode(&speech->model->file->tokens, sampled, count,
+                                           speech->text, SPEECH_TEXT);
+    return length < SPEECH_TEXT ? length : SPEECH_TEXT - 1;
+}
+
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Of the text without the spaces around it. */
+static double compression_of(shoal_speech *speech, const int32_t *sampled, int count) {
+    size_t length = sh_window_text(speech, sampled, count);
+    const char *text = speech->text;
+    for (; length > 0 && is_space(text[length - 1]); length--)
+        continue;
+    for (; length > 0 && is_space(*text); length--)
+        text++;
+    return sh_compression_ratio(text, (unsigned long)length, speech->packed);
+}
+
+/* The published limits. */
+#define REPEATS_ABOVE 2.4   /* compression ratio */
+#define UNLIKELY_BELOW -1.0 /* mean log-probability */
+#define SILENT_ABOVE 0.6    /* probability of no speech */
+/* Ours: tokens per second of sound in which speech was found. Slow readers have 2. */
+#define TOO_FEW_BELOW 0.5
+
+/* A window that holds no speech. The published rule asks for an unlikely text, and so
+   writes "you" under silence, which the model has heard often; where the sound itself is
+   flat, the text need not be unlikely. */
+static bool is_silent(const speech_window *window) {
+    return window->no_speech > SILENT_ABOVE &&
+           (window->flat || window->mean_logprob <= UNLIKELY_BELOW);
+}
+
+static bool repeats(const speech_window *window) {
+    return window->compression > REPEATS_ABOVE;
+}
+
+static bool is_unlikely(const speech_window *window) {
+    return window->mean_logprob < UNLIKELY_BELOW;
+}
+
+/* Speech was found in all of the sound, but hardly a word of it is there. */
+static bool says_too_little(const window_rules *rules, const speech_window *window) {
+    return !rules->published && window->sound.count > 0 &&
+           window->no_speech < SILENT_ABOVE &&
+           window->count < TOO_FEW_BELOW * (double)window->frames / FRAMES_PER_SECOND;
+}
+
+static void judge(const window_rules *rules, speech_window *window) {
+    const bool last = !rules->fallback || window->attempt == TEMPERATURES - 1;
+    window->silent = rules->fallback && is_silent(window);
+    window->ready =
+        last || window->silent ||
+        !(repeats(window) || is_unlikely(window) || says_too_little(rules, window));
+    window->failed = !rules->published && rules->fallback && last && repeats(window) &&
+                     is_unlikely(window);
+    if (!window->ready)
+        window->attempt++;
+}
+
+void sh_window_collect(shoal_speech *speech, const window_rules *rules,
+                       speech_window *window) {
+    search_result found;
+    if (window->search < 0 || !sh_search_ended(speech->search, window->search, &found))
+        return;
+    memcpy(window->sampled, found.tokens, (size_t)found.count * sizeof *found.tokens);
+    memcpy(window->logprobs, found.logprobs,
+           (size_t)found.count * sizeof *found.logprobs);
+    window->count = found.count;
+    window->temperature = (double)temperatures[window->attempt];
+    window->mean_logprob = found.mean_logprob;
+    window->no_speech = found.no_speech;
+    window->compression = compression_of(speech, found.tokens, found.count);
+    sh_search_drop(speech->search, window->search);
+    window->search = -1;
+    judge(rules, window);
+}

@@ -1,0 +1,565 @@
+/* Lexicons: lines of a word and its phones, as Kaldi and CMUdict keep them. */
+#define _GNU_SOURCE
+#include "speech/words/lexicon.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/plain.h"
+#include "models/files/files.h"
+#include "speech/whisper/tokens.h"
+
+typedef struct {
+    const char *text;
+    size_t length;
+} field;
+
+typedef struct {
+    size_t word;              /* where it stands in the text */
+    int64_t order;            /* among the lines of all files */
+    int64_t phone, phone_end; /* in `phones` */
+} entry;
+
+enum { SLOTS = 2 * LEXICON_PHONES };
+
+struct lexicon_draft {
+    shoal_context *context;
+    bool keep_stress, given; /* given: the phones are, and no others are good */
+    char silence[LEXICON_PHONE];
+    char *text;
+    size_t text_size, text_room;
+    entry *entries;
+    int64_t entry_count, entry_room;
+    int32_t *phones; /* of all entries */
+    int64_t phone_size, phone_room;
+    char (*names)[LEXICON_PHONE]; /* [LEXICON_PHONES], in the order they came */
+    int32_t name_count;
+    int32_t slots[SLOTS]; /* 0: free; else the number of a name, from 1 */
+    /* The file that is read: */
+    const char *file;
+    int64_t line;
+    bool probabilities;
+};
+
+static shoal_status no_memory(shoal_context *context) {
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the lexicon");
+}
+
+/* Room for `wanted` elements; false: there is no memory. */
+static bool grow(void **block, int64_t *room, int64_t wanted, size_t element) {
+    if (wanted <= *room)
+        return true;
+    const int64_t more = wanted + *room / 2 + 1024;
+    void *grown = realloc(*block, (size_t)more * element);
+    if (!grown)
+        return false;
+    *block = grown;
+    *room = more;
+    return true;
+}
+
+/* ---- Lines and fields -------------------------------------------------------------- */
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* The next field of the line that goes on at *at; length 0: there is none. What begins
+   with '#' behind the word is a comment. */
+static field next_field(const char **at, const char *end, bool first) {
+    while (*at < end && is_space(**at))
+        ++*at;
+    field found = {*at, 0};
+    if (!first && *at < end && **at == '#') {
+        *at = end;
+        return found;
+    }
+    while (*at < end && !is_space(**at))
+        ++*at;
+    found.length = (size_t)(*at - found.text);
+    return found;
+}
+
+static bool is_comment(const char *at, const char *end) {
+    return end - at >= 3 ? memcmp(at, ";;;", 3) == 0 || memcmp(at, "##", 2) == 0
+                         : end - at == 2 && memcmp(at, "##", 2) == 0;
+}
+
+/* The end of the line at `at`; of one that is too long, a place that is too far. */
+static const char *line_end(const char *at, const char *end) {
+    const char *last = end - at > LEXICON_LINE ? at + LEXICON_LINE + 1 : end;
+    const char *found = memchr(at, '\n', (size_t)(last - at));
+    return found ? found : last;
+}
+
+/* A number above 0, up to 1. *plain: it could as well be a name. */
+static bool is_probability(field f, bool *plain) {
+    char text[32];
+    double value;
+    if (f.length == 0 || f.length >= sizeof text || !strchr("0123456789.", f.text[0]))
+        return false;
+    memcpy(text, f.text, f.length);
+    text[f.length] = 0;
+    *plain = !strpbrk(text, ".eE");
+    return strlen(text) == f.length && sh_read_c(text, &value) && value > 0 && value <= 1;
+}
+
+/* Whether a probability stands behind the word in every line, as in lexiconp.txt. */
+static bool has_probabilities(const char *at, const char *end) {
+    bool surely = false, plain;
+    for (; at < end; at = line_end(at, end) + 1) {
+        const char *stop = line_end(at, end), *rest = at;
+        if (stop - at > LEXICON_LINE)
+            return false;
+        if (is_comment(at, stop) || next_field(&rest, stop, true).length == 0)
+            continue;
+        if (!is_probability(next_field(&rest, stop, false), &plain) ||
+            next_field(&rest, stop, false).length == 0)
+            return false;
+        surely = surely || !plain;
+    }
+    return surely;
+}
+
+static shoal_status refuse(const lexicon_draft *draft, const char *what, field f) {
+    char text[LEXICON_PHONE + 8];
+    snprintf(text, sizeof text, "%.*s", (int)(f.length < 70 ? f.length : 70),
+             f.length ? f.text : "");
+    return sh_fail(draft->context, SHOAL_BAD_FILE, "%s: line %lld: %s%s",
+                   sh_shown(draft->file).text, (long long)draft->line,
+                   f.length ? sh_shown(text).text : "", what);
+}
+
+/* ---- Phones ------------------------------------------------------------------------ */
+
+/* The vowels of ARPAbet carry their stress, 0 to 2. */
+static size_t without_stress(field f) {
+    static const char vowels[] = "AEIOUaeiou";
+    const bool stressed = f.length == 3 && strchr(vowels, f.text[0]) &&
+                          ((f.text[1] | 32) >= 'a' && (f.text[1] | 32) <= 'z') &&
+                          f.text[2] >= '0' && f.text[2] <= '2';
+    return stressed ? 2 : f.length;
+}
+
+/* The slot of a name, or the free one where it belongs. */
+static int32_t *slot_of(lexicon_draft *draft, const char *name, size_t length) {
+    uint64_t sum = 14695981039346656037u;
+    for (size_t i = 0; i < length; i++)
+        sum = (sum ^ (unsigned char)name[i]) * 1099511628211u;
+    for (uint64_t i = sum ^ (sum >> 29);; i++) {
+        int32_t *slot = &draft->slots[i % SLOTS];
+        if (*slot == 0 || (strncmp(draft->names[*slot - 1], name, length) == 0 &&
+                           draft->names[*slot - 1][length] == 0))
+            return slot;
+    }
+}
+
+/* The number of a name, which is put there where it is new; -1: too many. */
+static int32_t name_number(lexicon_draft *draft, const char *name, size_t length) {
+    int32_t *slot = slot_of(draft, name, length);
+    if (*slot == 0) {
+        if (draft->name_count == LEXICON_PHONES)
+            return -1;
+        memcpy(draft->names[draft->name_count], name, length);
+        draft->names[draft->name_count][length] = 0;
+        *slot = ++draft->name_count;
+    }
+    return *slot - 1;
+}
+
+static shoal_status add_phone(lexicon_draft *draft, field f) {
+    bool plain = true;
+    const size_t length = draft->keep_stress ? f.length : without_stress(f);
+    if (length >= LEXICON_PHONE)
+        return refuse(draft, "... is longer than 63 bytes: that is no phone", f);
+    if (is_probability(f, &plain) && !plain)
+        return refuse(draft,
+                      " is no phone; probabilities stand behind the word, one in every "
+                      "line or in none",
+                      f);
+    if (draft->given && *slot_of(draft, f.text, length) == 0)
+        return refuse(draft, " is no phone of the model", f);
+    const int32_t number = name_number(draft, f.text, length);
+    if (number < 0)
+        return refuse(draft, ": there are more than 4096 phones; is this a lexicon?", f);
+    if (!grow((void **)&draft->phones, &draft->phone_room, draft->phone_size + 1,
+              sizeof *draft->phones))
+        return no_memory(draft->context);
+    draft->phones[draft->phone_size++] = number;
+    return SHOAL_OK;
+}
+
+/* ---- Words ------------------------------------------------------------------------- */
+
+/* "WORD(2)" is another pronunciation of WORD. */
+static size_t without_variant(field f) {
+    size_t at = f.length;
+    if (at < 4 || f.text[at - 1] != ')')
+        return f.length;
+    at--;
+    while (at > 0 && f.text[at - 1] >= '0' && f.text[at - 1] <= '9')
+        at--;
+    const bool variant = at > 1 && at < f.length - 1 && f.text[at - 1] == '(';
+    return variant ? at - 1 : f.length;
+}
+
+static bool add_word(lexicon_draft *draft, field f, entry *made) {
+    const size_t length = without_variant(f);
+    int64_t room = (int64_t)draft->text_room;
+    if (!grow((void **)&draft->text, &room, (int64_t)(draft->text_size + length + 1), 1))
+        return false;
+    draft->text_room = (size_t)room;
+    memcpy(draft->text + draft->text_size, f.text, length);
+    draft->text[draft->text_size + length] = 0;
+    made->word = draft->text_size;
+    draft->text_size += length + 1;
+    return true;
+}
+
+static shoal_status check_line(const lexicon_draft *draft, const char *at,
+                               const char *end) {
+    static const field none = {0};
+    if (end - at > LEXICON_LINE)
+        return refuse(draft, "is longer than 65536 bytes", none);
+    if (sh_utf8_has_controls(at, (size_t)(end - at)))
+        return refuse(draft, "has bytes that are no text", none);
+    return sh_utf8_valid(at, (size_t)(end - at))
+               ? SHOAL_OK
+               : refuse(draft, "is no UTF-8; iconv -f latin1 -t utf-8 may make it so",
+                        none);
+}
+
+static shoal_status add_line(lexicon_draft *draft, const char *at, const char *end) {
+    shoal_status status = check_line(draft, at, end);
+    if (status != SHOAL_OK || is_comment(at, end))
+        return status;
+    const field word = next_field(&at, end, true);
+    entry made = {.order = draft->entry_count, .phone = draft->phone_size};
+    if (word.length == 0)
+        return SHOAL_OK;
+    if (draft->probabilities)
+        next_field(&at, end, false);
+    for (field f; status == SHOAL_OK && (f = next_field(&at, end, false)).length > 0;)
+        status = add_phone(draft, f);
+    made.phone_end = draft->phone_size;
+    if (status != SHOAL_OK)
+        return status;
+    if (made.phone_end == made.phone)
+        return refuse(draft, " has no phones; a line must be WORD PHONE PHONE ...", word);
+    if (!grow((void **)&draft->entries, &draft->entry_room, draft->entry_count + 1,
+              sizeof *draft->entries) ||
+        !add_word(draft, word, &made))
+        return no_memory(draft->context);
+    draft->entries[draft->entry_count++] = made;
+    return SHOAL_OK;
+}
+
+shoal_status sh_lexicon_add(lexicon_draft *draft, const char *name, const char *bytes,
+                            size_t size) {
+    shoal_status status = SHOAL_OK;
+    if (size == 0)
+        return sh_fail(draft->context, SHOAL_BAD_FILE, "%s: the lexicon is empty",
+                       sh_shown(name).text);
+    const char *end = bytes + size, *stop;
+    draft->file = name;
+    draft->line = 0;
+    if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)
+        bytes += 3;
+    draft->probabilities = has_probabilities(bytes, end);
+    for (const char *at = bytes; at < end && status == SHOAL_OK; at = stop + 1) {
+        stop = line_end(at, end);
+        draft->line++;
+        status = add_line(draft, at, stop);
+    }
+    return status;
+}
+
+/* ---- Sorting ----------------------------------------------------------------------- */
+
+static int compare_entries(const void *a, const void *b, void *text) {
+    const entry *x = a, *y = b;
+    const int words = strcmp((char *)text + x->word, (char *)text + y->word);
+    return words ? words : (x->order > y->order) - (x->order < y->order);
+}
+
+static int fold(char c) {
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
+}
+
+/* By letters in lower case. */
+static int compare_folded(const char *a, const char *b) {
+    while (*a && fold(*a) == fold(*b))
+        a++, b++;
+    return fold(*a) - fold(*b);
+}
+
+static int compare_words(const void *a, const void *b, void *shared) {
+    const shoal_lexicon *lexicon = shared;
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    const int order = compare_folded(lexicon->words[x], lexicon->words[y]);
+    return order ? order : x - y;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
+/* Phones in the order of strcmp unless they were given, the silence at the end; the
+   entries' phones follow. */
+static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
+    const int32_t silence = name_number(draft, draft->silence, strlen(draft->silence));
+    const int32_t count = draft->name_count; /* it was there */
+    int32_t *moved = calloc((size_t)count + 1, sizeof *moved);
+    made->names = calloc((size_t)count + 1, sizeof *made->names);
+    made->phone_count = count;
+    if (!moved || !made->names) {
+        free(moved);
+        return false;
+    }
+    memcpy(made->names, draft->names, sizeof *made->names * (size_t)silence);
+    memcpy(made->names + silence, draft->names + silence + 1,
+           sizeof *made->names * (size_t)(count - silence - 1));
+    if (!draft->given)
+        qsort(made->names, (size_t)count - 1, sizeof *made->names, compare_names);
+    strcpy(made->names[count - 1], draft->silence);
+    for (int32_t i = 0; i < count; i++)
+        moved[*slot_of(draft, made->names[i], strlen(made->names[i])) - 1] = i;
+    for (int64_t i = 0; i < draft->phone_size; i++)
+        draft->phones[i] = moved[draft->phones[i]];
+    free(moved);
+    return true;
+}
+
+static bool same_phones(const lexicon_draft *draft, const shoal_lexicon *made, int64_t p,
+                        const entry *e) {
+    const int64_t count = made->begin[p + 1] - made->begin[p];
+    return count == e->phone_end - e->phone &&
+           memcmp(made->phones + made->begin[p], draft->phones + e->phone,
+                  sizeof *made->phones * (size_t)count) == 0;
+}
+
+/* The pronunciation of an entry joins its word's, unless it is there; false: the word has
+   too many. */
+static bool take_entry(const lexicon_draft *draft, const entry *e, shoal_lexicon *made) {
+    const int64_t count = e->phone_end - e->phone, at = made->pronunciation_count;
+    const int64_t first = made->first[made->word_count - 1];
+    for (int64_t p = first; p < at; p++)
+        if (same_phones(draft, made, p, e))
+            return true;
+    if (at - first == LEXICON_VARIANTS)
+        return false;
+    memcpy(made->phones + made->begin[at], draft->phones + e->phone,
+           sizeof *made->phones * (size_t)count);
+    made->begin[at + 1] = made->begin[at] + count;
+    made->pronunciation_count++;
+    return true;
+}
+
+static bool allocate(const lexicon_draft *draft, shoal_lexicon *made) {
+    const size_t entries = (size_t)draft->entry_count;
+    made->words = calloc(entries + 1, sizeof *made->words);
+    made->folded = calloc(entries + 1, sizeof *made->folded);
+    made->first = calloc(entries + 1, sizeof *made->first);
+    made->begin = calloc(entries + 1, sizeof *made->begin);
+    made->phones = calloc((size_t)draft->phone_size + 1, sizeof *made->phones);
+    return made->words && made->folded && made->first && made->begin && made->phones;
+}
+
+static shoal_status sort_words(lexicon_draft *draft, shoal_lexicon *made) {
+    made->text = draft->text;
+    draft->text = NULL;
+    qsort_r(draft->entries, (size_t)draft->entry_count, sizeof *draft->entries,
+            compare_entries, made->text);
+    for (int64_t i = 0; i < draft->entry_count; i++) {
+        const char *word = made->text + draft->entries[i].word;
+        if (made->word_count == 0 ||
+            strcmp(made->words[made->word_count - 1], word) != 0) {
+            made->folded[made->word_count] = (int32_t)made->word_count;
+            made->first[made->word_count] = made->pronunciation_count;
+            made->words[made->word_count++] = word;
+        }
+        if (!take_entry(draft, &draft->entries[i], made))
+            return sh_fail(draft->context, SHOAL_BAD_FILE,
+                           "%s: %s has more than %d pronunciations",
+                           sh_shown(draft->file).text, sh_shown(word).text,
+                           LEXICON_VARIANTS);
+    }
+    made->first[made->word_count] = made->pronunciation_count;
+    qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
+            made);
+    return SHOAL_OK;
+}
+
+/* ---- The whole --------------------------------------------------------------------- */
+
+static shoal_status take_given(lexicon_draft *draft,
+                               const shoal_lexicon_options *options) {
+    for (int64_t i = 0; i < options->phone_count; i++) {
+        const char *name = options->phones[i];
+        const size_t length = name ? strlen(name) : 0;
+        if (length == 0 || length >= LEXICON_PHONE || i >= LEXICON_PHONES - 1 ||
+            name_number(draft, name, length) != i)
+            return sh_fail(draft->context, SHOAL_INVALID,
+                           "phone %lld is empty, too long, there twice or one too many",
+                           (long long)i);
+    }
+    draft->given = options->phone_count > 0;
+    name_number(draft, draft->silence, strlen(draft->silence));
+    return SHOAL_OK;
+}
+
+lexicon_draft *sh_lexicon_begin(shoal_context *context,
+                                const shoal_lexicon_options *options) {
+    static const shoal_lexicon_options defaults;
+    lexicon_draft *draft = calloc(1, sizeof *draft);
+    const shoal_lexicon_options *o = options ? options : &defaults;
+    const char *silence = o->silence ? o->silence : "SIL";
+    if (draft)
+        draft->names = calloc(LEXICON_PHONES, sizeof *draft->names);
+    if (!draft || !draft->names) {
+        free(draft);
+        no_memory(context);
+        return NULL;
+    }
+    draft->context = context;
+    draft->keep_stress = o->keep_stress != 0;
+    snprintf(draft->silence, sizeof draft->silence, "%s", silence);
+    const shoal_status status =
+        strlen(silence) == 0 || strlen(silence) >= LEXICON_PHONE
+            ? sh_fail(context, SHOAL_INVALID, "the silence's name is empty or too long")
+            : take_given(draft, o);
+    if (status == SHOAL_OK)
+        return draft;
+    sh_lexicon_end(draft, status, NULL);
+    return NULL;
+}
+
+static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
+    if (!made || !allocate(draft, made))
+        return no_memory(draft->context);
+    made->context = draft->context;
+    if (draft->entry_count == 0 || draft->entry_count > INT32_MAX)
+        return sh_fail(draft->context, SHOAL_BAD_FILE,
+                       "%s: the lexicon has no words, or more than 2147483647",
+                       draft->file ? sh_shown(draft->file).text : "no file");
+    if (!sort_phones(draft, made))
+        return no_memory(draft->context);
+    return sort_words(draft, made);
+}
+
+shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
+                            shoal_lexicon **lexicon) {
+    if (!draft)
+        return status;
+    if (status == SHOAL_OK) {
+        shoal_lexicon *made = calloc(1, sizeof *made);
+        status = finish(draft, made);
+        if (status == SHOAL_OK)
+            *lexicon = made;
+        else
+            shoal_lexicon_close(made);
+    }
+    free(draft->names);
+    free(draft->text);
+    free(draft->entries);
+    free(draft->phones);
+    free(draft);
+    return status;
+}
+
+shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths,
+                                int64_t count, const shoal_lexicon_options *options,
+                                shoal_lexicon **lexicon) {
+    if (lexicon)
+        *lexicon = NULL;
+    if (!context || !paths || count < 1 || !lexicon ||
+        (options && options->phone_count > 0 && !options->phones))
+        return sh_fail(context, SHOAL_INVALID,
+                       "context, paths, phones or lexicon is NULL, or there is no path");
+    lexicon_draft *draft = sh_lexicon_begin(context, options);
+    shoal_status status = draft ? SHOAL_OK : SHOAL_INVALID;
+    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+        file_map map = {0};
+        status = sh_file_map_open(context, paths[i], &map);
+        if (status == SHOAL_OK)
+            status = sh_lexicon_add(draft, paths[i], (const char *)map.bytes, map.size);
+        sh_file_map_close(&map);
+    }
+    return sh_lexicon_end(draft, status, lexicon);
+}
+
+void shoal_lexicon_close(shoal_lexicon *lexicon) {
+    if (!lexicon)
+        return;
+    free(lexicon->text);
+    free(lexicon->words);
+    free(lexicon->folded);
+    free(lexicon->first);
+    free(lexicon->begin);
+    free(lexicon->phones);
+    free(lexicon->names);
+    free(lexicon);
+}
+
+/* ---- Asking ------------------------------------------------------------------------ */
+
+shoal_lexicon_info shoal_lexicon_describe(const shoal_lexicon *lexicon) {
+    if (!lexicon)
+        return (shoal_lexicon_info){0};
+    return (shoal_lexicon_info){lexicon->word_count, lexicon->pronunciation_count,
+                                lexicon->phone_count, lexicon->phone_count - 1};
+}
+
+const char *shoal_lexicon_phone(const shoal_lexicon *lexicon, int64_t phone) {
+    const bool there = lexicon && phone >= 0 && phone < lexicon->phone_count;
+    return there ? lexicon->names[phone] : NULL;
+}
+
+const char *shoal_lexicon_word(const shoal_lexicon *lexicon, int64_t word) {
+    const bool there = lexicon && word >= 0 && word < lexicon->word_count;
+    return there ? lexicon->words[word] : NULL;
+}
+
+/* The first of the words, in the order of `folded` or their own, that is not before. */
+static int64_t lower_bound(const shoal_lexicon *lexicon, const char *text, bool folded) {
+    int64_t low = 0, high = lexicon->word_count;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        const int order =
+            folded ? compare_folded(lexicon->words[lexicon->folded[middle]], text)
+                   : strcmp(lexicon->words[middle], text);
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int64_t shoal_lexicon_find(const shoal_lexicon *lexicon, const char *text) {
+    if (!lexicon || !text)
+        return -1;
+    int64_t at = lower_bound(lexicon, text, false);
+    if (at < lexicon->word_count && strcmp(lexicon->words[at], text) == 0)
+        return at;
+    at = lower_bound(lexicon, text, true);
+    if (at == lexicon->word_count)
+        return -1;
+    at = lexicon->folded[at];
+    return compare_folded(lexicon->words[at], text) == 0 ? at : -1;
+}
+
+int64_t shoal_lexicon_pronunciations(const shoal_lexicon *lexicon, int64_t word) {
+    const bool there = lexicon && word >= 0 && word < lexicon->word_count;
+    return there ? lexicon->first[word + 1] - lexicon->first[word] : 0;
+}
+
+int64_t shoal_lexicon_pronunciation(const shoal_lexicon *lexicon, int64_t word,
+                                    int64_t index, const int32_t **phones) {
+    if (index < 0 || index >= shoal_lexicon_pronunciations(lexicon, word))
+        return 0;
+    const int64_t at = lexicon->first[word] + index;
+    *phones = lexicon->phones + lexicon->begin[at];
+    return lexicon->begin[at + 1] - lexicon->begin[at];
+}

@@ -1,0 +1,369 @@
+/* Language models: words, states and probabilities. */
+#include "speech/words/ngram.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/numbers.h"
+#include "models/files/files.h"
+
+static shoal_status no_memory(shoal_context *context) {
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
+}
+
+/* ---- Words ------------------------------------------------------------------------- */
+
+static uint32_t hash_text(const char *text, size_t length) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 16777619u;
+    return hash ^ (hash >> 15);
+}
+
+const char *sh_ngram_text(const shoal_ngram *model, int32_t word) {
+    return model->letters + model->texts[word];
+}
+
+/* Where the word is in the table, or where it would be. */
+static uint32_t find_place(const shoal_ngram *model, const char *text, size_t length) {
+    uint32_t at = hash_text(text, length) & (model->table_size - 1);
+    for (; model->table[at] >= 0; at = (at + 1) & (model->table_size - 1)) {
+        const char *there = sh_ngram_text(model, model->table[at]);
+        if (strncmp(there, text, length) == 0 && there[length] == 0)
+            break;
+    }
+    return at;
+}
+
+int32_t sh_ngram_find(const shoal_ngram *model, const char *text, size_t length) {
+    return model->table_size ? model->table[find_place(model, text, length)] : -1;
+}
+
+static bool grow_table(shoal_ngram *model) {
+    const uint32_t size = model->table_size ? 2 * model->table_size : 1024;
+    int32_t *table = malloc(sizeof *table * size);
+    if (!table)
+        return false;
+    memset(table, 0xff, sizeof *table * size);
+    free(model->table);
+    model->table = table;
+    model->table_size = size;
+    for (int32_t i = 0; i < model->word_count; i++) {
+        const char *text = sh_ngram_text(model, i);
+        table[find_place(model, text, strlen(text))] = i;
+    }
+    return true;
+}
+
+static bool grow_texts(shoal_ngram *model, int64_t letters) {
+    if (model->letter_count + letters > model->letter_room) {
+        const int64_t room = 2 * model->letter_room + letters + 4096;
+        char *more = realloc(model->letters, (size_t)room);
+        if (!more)
+            return false;
+        model->letters = more;
+        model->letter_room = room;
+    }
+    if (model->word_count == model->text_room) {
+        const int64_t room = 2 * model->text_room + 1024;
+        int64_t *more = realloc(model->texts, sizeof *more * (size_t)room);
+        if (!more)
+            return false;
+        model->texts = more;
+        model->text_room = room;
+    }
+    return model->table_size > 2 * (uint32_t)model->word_count || grow_table(model);
+}
+
+int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length) {
+    if (!grow_texts(model, (int64_t)length + 1))
+        return -2;
+    const uint32_t place = find_place(model, text, length);
+    if (model->table[place] >= 0)
+        return -1;
+    memcpy(model->letters + model->letter_count, text, length);
+    model->letters[model->letter_count + (int64_t)length] = 0;
+    model->texts[model->word_count] = model->letter_count;
+    model->letter_count += (int64_t)length + 1;
+    model->table[place] = model->word_count;
+    return model->word_count++;
+}
+
+/* ---- States ------------------------------------------------------------------------ */
+
+int64_t sh_ngram_child(const shoal_ngram *model, int level, int64_t entry, int32_t word) {
+    const ngram_level *above = &model->levels[level + 1];
+    int64_t low = model->levels[level].children[entry];
+    int64_t high = model->levels[level].children[entry + 1];
+    const int64_t end = high;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (above->words[middle] < word)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < end && above->words[low] == word ? low : -1;
+}
+
+static int level_of(const shoal_ngram *model, int32_t state) {
+    int level = 1;
+    while (level + 1 < model->order && state >= model->first_states[level + 1])
+        level++;
+    return level;
+}
+
+/* The state of an entry without its first word. */
+static int32_t shorter_of(const shoal_ngram *model, int level, int64_t entry) {
+    if (level == 1)
+        return 0;
+    const ngram_level *own = &model->levels[level];
+    return level == 2 ? 1 + own->words[entry] : own->shorter[entry];
+}
+
+/* The state that an entry leads to. */
+static int32_t state_of(const shoal_ngram *model, int level, int64_t entry) {
+    return level == model->order ? shorter_of(model, level, entry)
+                                 : model->first_states[level] + (int32_t)entry;
+}
+
+float sh_ngram_next(const shoal_ngram *model, int32_t state, int32_t word,
+                    int32_t *next) {
+    float sum = 0;
+    while (state != 0) {
+        const int level = level_of(model, state);
+        const int64_t entry = state - model->first_states[level];
+        const int64_t child = sh_ngram_child(model, level, entry, word);
+        if (child >= 0) {
+            *next = state_of(model, level + 1, child);
+            return sum + model->levels[level + 1].probs[child];
+        }
+        sum += model->levels[level].backoffs[entry];
+        state = shorter_of(model, level, entry);
+    }
+    *next = state_of(model, 1, word);
+    return sum + model->levels[1].probs[word];
+}
+
+float sh_ngram_step(const shoal_ngram *model, int32_t state, int32_t word,
+                    int32_t *next) {
+    float sum = sh_ngram_next(model, state, word, &state);
+    while (state != 0) {
+        const int level = level_of(model, state);
+        const ngram_level *own = &model->levels[level];
+        const int64_t entry = state - model->first_states[level];
+        if (own->children[entry] < own->children[entry + 1])
+            break;
+        sum += own->backoffs[entry];
+        state = shorter_of(model, level, entry);
+    }
+    *next = state;
+    return sum;
+}
+
+/* ---- Making one -------------------------------------------------------------------- */
+
+shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **made) {
+    *made = calloc(1, sizeof **made);
+    if (!*made)
+        return no_memory(context);
+    (*made)->context = context;
+    (*made)->order = order;
+    return grow_table(*made) ? SHOAL_OK : no_memory(context);
+}
+
+void shoal_ngram_close(shoal_ngram *model) {
+    if (!model)
+        return;
+    for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
+        free(model->levels[i].words);
+        free(model->levels[i].probs);
+        free(model->levels[i].backoffs);
+        free(model->levels[i].children);
+        free(model->levels[i].shorter);
+    }
+    free(model->letters);
+    free(model->texts);
+    free(model->table);
+    free(model);
+}
+
+shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {
+    ngram_level *made = &model->levels[level];
+    const size_t size = (size_t)count + 1;
+    made->count = count;
+    made->probs = malloc(sizeof(float) * size);
+    if (level > 1)
+        made->words = malloc(sizeof(int32_t) * size);
+    if (level > 2)
+        made->shorter = malloc(sizeof(int32_t) * size);
+    if (level < model->order) {
+        made->backoffs = malloc(sizeof(float) * size);
+        made->children = calloc(size + 1, sizeof(int32_t));
+    }
+    const bool whole = made->probs && (level == 1 || made->words) &&
+                       (level <= 2 || made->shorter) &&
+                       (level == model->order || (made->backoffs && made->children));
+    return whole ? SHOAL_OK : no_memory(model->context);
+}
+
+static bool in_order(const ngram_record *records, int64_t count) {
+    for (int64_t i = 1; i < count; i++)
+        if (records[i].context < records[i - 1].context ||
+            (records[i].context == records[i - 1].context &&
+             records[i].word < records[i - 1].word))
+            return false;
+    return true;
+}
+
+static int compare_records(const void *a, const void *b) {
+    const ngram_record *x = a, *y = b;
+    if (x->context != y->context)
+        return x->context < y->context ? -1 : 1;
+    if (x->word != y->word)
+        return x->word < y->word ? -1 : 1;
+    return (x->line > y->line) - (x->line < y->line);
+}
+
+shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *records,
+                                 int64_t count, int64_t *again) {
+    const shoal_status status = sh_ngram_level_room(model, level, count);
+    *again = -1;
+    if (status != SHOAL_OK)
+        return status;
+    ngram_level *made = &model->levels[level];
+    int32_t *begins = model->levels[level - 1].children;
+    if (!in_order(records, count))
+        qsort(records, (size_t)count, sizeof *records, compare_records);
+    for (int64_t i = 0; i < count; i++) {
+        if (i > 0 && records[i].context == records[i - 1].context &&
+            records[i].word == records[i - 1].word) {
+            *again = i;
+            return SHOAL_BAD_FILE;
+        }
+        made->words[i] = records[i].word;
+        made->probs[i] = records[i].prob;
+        if (made->backoffs)
+            made->backoffs[i] = records[i].backoff;
+        begins[records[i].context + 1]++;
+    }
+    for (int64_t i = 0; i < model->levels[level - 1].count; i++)
+        begins[i + 1] += begins[i];
+    return sh_ngram_level_end(model, level);
+}
+
+/* The states without the first word, from those of the entries one level below. */
+static void find_shorter(shoal_ngram *model, int level) {
+    ngram_level *own = &model->levels[level];
+    const ngram_level *below = &model->levels[level - 1];
+    for (int64_t context = 0; context < below->count; context++)
+        for (int32_t i = below->children[context]; i < below->children[context + 1]; i++)
+            for (int32_t state = shorter_of(model, level - 1, context);;) {
+                const int of = state == 0 ? 0 : level_of(model, state);
+                const int64_t entry = state - model->first_states[of];
+                const int64_t child =
+                    of == 0 ? own->words[i]
+                            : sh_ngram_child(model, of, entry, own->words[i]);
+                if (child >= 0) {
+                    own->shorter[i] = model->first_states[of + 1] + (int32_t)child;
+                    break;
+                }
+                state = shorter_of(model, of, entry);
+            }
+}
+
+shoal_status sh_ngram_level_end(shoal_ngram *model, int level) {
+    const int64_t first =
+        level == 1 ? 1 : model->first_states[level - 1] + model->levels[level - 1].count;
+    if (first + model->levels[level].count > INT32_MAX)
+        return sh_fail(model->context, SHOAL_BAD_FILE,
+                       "the language model has over 2^31 n-grams");
+    model->first_states[level] = (int32_t)first;
+    if (level > 2)
+        find_shorter(model, level);
+    return SHOAL_OK;
+}
+
+shoal_status sh_ngram_finish(shoal_ngram *model, const char *label) {
+    model->begin = sh_ngram_find(model, "<s>", 3);
+    model->end = sh_ngram_find(model, "</s>", 4);
+    if (model->begin >= 0 && model->end >= 0)
+        return SHOAL_OK;
+    return sh_fail(model->context, SHOAL_BAD_FILE,
+                   "%s: has no %s; a language model of sentences has <s> and </s>", label,
+                   model->begin < 0 ? "<s>" : "</s>");
+}
+
+/* ---- The interface ----------------------------------------------------------------- */
+
+/* Whether the file is there and begins as Sphinx's do. */
+static shoal_status look(shoal_context *context, const char *path, bool *sphinx) {
+    unsigned char head[64];
+    int64_t size;
+    int file;
+    const shoal_status status = sh_file_open(context, path, &file, &size);
+    if (status != SHOAL_OK)
+        return status;
+    const ssize_t got = size < 0 ? 0 : read(file, head, sizeof head);
+    *sphinx = got > 0 && sh_sphinx_is(head, (size_t)got);
+    close(file);
+    return SHOAL_OK;
+}
+
+static shoal_status read_sphinx(shoal_context *context, const char *path,
+                                shoal_ngram **made) {
+    file_map map = {0};
+    shoal_status status = sh_file_map_open(context, path, &map);
+    if (status == SHOAL_OK)
+        status = sh_sphinx_parse(context, path, map.bytes, map.size, made);
+    sh_file_map_close(&map);
+    return status;
+}
+
+shoal_status shoal_ngram_open(shoal_context *context, const char *path,
+                              shoal_ngram **ngram) {
+    bool sphinx;
+    if (!context || !path || !ngram)
+        return sh_fail(context, SHOAL_INVALID, "a language model needs %s",
+                       !path ? "a path" : "somewhere to go");
+    *ngram = NULL;
+    shoal_status status = look(context, path, &sphinx);
+    if (status == SHOAL_OK)
+        status = sphinx ? read_sphinx(context, path, ngram)
+                        : sh_arpa_read(context, path, ngram);
+    if (status == SHOAL_OK)
+        status = sh_ngram_finish(*ngram, path);
+    if (status != SHOAL_OK) {
+        shoal_ngram_close(*ngram);
+        *ngram = NULL;
+    }
+    return status;
+}
+
+shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram) {
+    shoal_ngram_info info = {.order = ngram->order, .words = ngram->word_count};
+    info.bytes = (size_t)ngram->letter_room + sizeof(int64_t) * (size_t)ngram->text_room +
+                 sizeof(int32_t) * ngram->table_size;
+    for (int i = 1; i <= ngram->order; i++) {
+        const ngram_level *level = &ngram->levels[i];
+        const size_t each =
+            4 * (1 + (size_t)(i > 1) + (size_t)(i > 2) + 2 * (size_t)(i < ngram->order));
+        info.ngrams += level->count;
+        info.bytes += each * (size_t)level->count;
+    }
+    return info;
+}
+
+int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text) {
+    return sh_ngram_find(ngram, text, strlen(text));
+}
+
+double shoal_ngram_score(const shoal_ngram *ngram, const int64_t *words, int64_t count) {
+    int32_t state = 0;
+    double prob = 0;
+    for (int64_t i = count > ngram->order ? count - ngram->order : 0; i < count; i++)
+        prob = (double)sh_ngram_next(ngram, state, (int32_t)words[i], &state);
+    return prob;
+}

@@ -1,0 +1,398 @@
+/* Language models from ARPA text, plain or compressed by gzip: read line by line, so that
+   neither a large file nor a long line takes memory, and checked: counts, numbers, words
+   and n-grams that are there twice, n-grams whose beginning is not there. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/numbers.h"
+#include "base/plain.h"
+#include "models/files/files.h"
+#include "speech/words/ngram.h"
+
+enum {
+    BUFFER = 1 << 18,
+    LONGEST_LINE = 1 << 14,
+    MOST_FIELDS = NGRAM_MOST_ORDER + 3,
+    MOST_REASON = 300
+};
+
+/* ---- Lines ------------------------------------------------------------------------- */
+
+typedef struct {
+    shoal_context *context;
+    const char *label;
+    gzFile file; /* NULL: memory */
+    const char *memory;
+    size_t left;
+    char *buffer; /* [BUFFER + 1] */
+    size_t at, filled;
+    bool ended;
+    int32_t number; /* of the line, from 1 */
+    shoal_ngram *model;
+    int64_t counts[NGRAM_MOST_ORDER + 1]; /* that the header tells */
+} arpa;
+
+static shoal_status bad(const arpa *a, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static shoal_status bad(const arpa *a, const char *format, ...) {
+    char reason[MOST_REASON];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    return sh_fail(a->context, SHOAL_BAD_FILE, "%s: line %d: %s", sh_shown(a->label).text,
+                   (int)a->number, reason);
+}
+
+/* More bytes into the rest of the buffer. */
+static shoal_status fill(arpa *a) {
+    memmove(a->buffer, a->buffer + a->at, a->filled - a->at);
+    a->filled -= a->at;
+    a->at = 0;
+    const size_t room = BUFFER - a->filled;
+    size_t got;
+    if (a->file) {
+        const int read = gzread(a->file, a->buffer + a->filled, (unsigned)room);
+        int error = 0;
+        const char *message = gzerror(a->file, &error);
+        if (read < 0 || (read == 0 && error != Z_OK && error != Z_STREAM_END))
+            return bad(a, "cannot be read on: %s",
+                       error == Z_ERRNO ? "an error of input" : message);
+        got = (size_t)read;
+    } else {
+        got = a->left < room ? a->left : room;
+        if (got)
+            memcpy(a->buffer + a->filled, a->memory, got);
+        a->memory += got;
+        a->left -= got;
+    }
+    a->filled += got;
+    a->ended = got == 0;
+    return SHOAL_OK;
+}
+
+static bool is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* The next line that is not empty, without blanks around it, until the next call; NULL
+   after the last. */
+static shoal_status next_line(arpa *a, char **line) {
+    for (;;) {
+        char *start = a->buffer + a->at;
+        char *end = memchr(start, '\n', a->filled - a->at);
+        const size_t length = end ? (size_t)(end - start) : a->filled - a->at;
+        if (length > LONGEST_LINE || a->number == INT32_MAX - 1) {
+            a->number++;
+            return bad(a, "is longer than %d bytes", LONGEST_LINE);
+        }
+        if (!end && !a->ended) {
+            const shoal_status status = fill(a);
+            if (status != SHOAL_OK)
+                return status;
+            continue;
+        }
+        *line = NULL;
+        if (!end && length == 0)
+            return SHOAL_OK;
+        a->number++;
+        a->at += length + (end != NULL);
+        if (memchr(start, 0, length))
+            return bad(a, "has bytes that are no text");
+        end = start + length;
+        while (end > start && is_blank(end[-1]))
+            end--;
+        while (start < end && is_blank(*start))
+            start++;
+        *end = 0; /* the buffer has a byte more */
+        *line = start;
+        if (start < end)
+            return SHOAL_OK;
+    }
+}
+
+/* The line as far as a message shows it. */
+static shown_name shown(const char *line) {
+    return sh_shown(line);
+}
+
+static shoal_status no_end(arpa *a, const char *what) {
+    a->number++;
+    return bad(a, "the file ends before %s", what);
+}
+
+/* ---- Numbers ----------------------------------------------------------------------- */
+
+/* Plain decimals at once, all else by the C library. */
+static bool read_number(const char *text, double *value) {
+    static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
+    const char *at = text + (*text == '-');
+    int64_t digits = 0;
+    int count = 0, after = 0;
+    for (; *at >= '0' && *at <= '9' && count < 15; at++, count++)
+        digits = 10 * digits + (*at - '0');
+    if (*at == '.')
+        for (at++; *at >= '0' && *at <= '9' && count < 15 && after < 9; at++, count++) {
+            digits = 10 * digits + (*at - '0');
+            after++;
+        }
+    if (*at || count == 0)
+        return sh_read_c(text, value);
+    *value = (double)(*text == '-' ? -digits : digits) / powers[after];
+    return true;
+}
+
+/* Log to base 10 to natural; -inf, as some write it for what never comes, is -99. */
+static bool read_log(const char *text, double highest, float *value) {
+    double number;
+    if (!read_number(text, &number) || isnan(number) || number > highest)
+        return false;
+    *value = (float)((number < -99 ? -99 : number) * 2.302585092994045684);
+    return true;
+}
+
+/* ---- The header -------------------------------------------------------------------- */
+
+static shoal_status find_data(arpa *a) {
+    for (;;) {
+        char *line;
+        const shoal_status status = next_line(a, &line);
+        if (status != SHOAL_OK)
+            return status;
+        if (!line)
+            return no_end(a, "a line \\data\\: it is no language model in ARPA's form");
+        if (strcmp(line, "\\data\\") == 0)
+            return SHOAL_OK;
+    }
+}
+
+/* "ngram 2=31"; *order is how many there are so far. */
+static shoal_status read_count(arpa *a, const char *line, int *order) {
+    int64_t level = 0, count = 0;
+    int end = 0;
+    if (strlen(line) > 40 ||
+        sscanf(line, "ngram %9" SCNd64 " = %12" SCNd64 "%n", &level, &count, &end) < 2 ||
+        line[end])
+        return bad(a, "'%s' is not of the form ngram 1=5", shown(line).text);
+    if (level != *order + 1)
+        return bad(a, "counts of %d-grams are expected here", *order + 1);
+    if (level > NGRAM_MOST_ORDER)
+        return bad(a, "n-grams of more than %d words are not read", NGRAM_MOST_ORDER);
+    if (count < 0 || count > INT32_MAX - 2 || (level == 1 && count == 0))
+        return bad(a, "%lld n-grams cannot be", (long long)count);
+    a->counts[level] = count;
+    *order = (int)level;
+    return SHOAL_OK;
+}
+
+/* Up to the line of the first section, which is left in *line. */
+static shoal_status read_header(arpa *a, int *order, char **line) {
+    shoal_status status = find_data(a);
+    *order = 0;
+    while (status == SHOAL_OK) {
+        status = next_line(a, line);
+        if (status == SHOAL_OK && !*line)
+            return no_end(a, "\\1-grams:");
+        if (status == SHOAL_OK && (*line)[0] == '\\')
+            return *order > 0 ? SHOAL_OK : bad(a, "there are no counts before this");
+        if (status == SHOAL_OK)
+            status = read_count(a, *line, order);
+    }
+    return status;
+}
+
+/* ---- Sections ---------------------------------------------------------------------- */
+
+typedef struct {
+    int level;
+    ngram_record *records; /* [room] */
+    int64_t count, room;
+    int32_t last[NGRAM_MOST_ORDER]; /* words of the n-gram before, and its context's */
+    int64_t context;                /* entry; -1: there is none yet */
+} section;
+
+static int split(char *line, char *fields[MOST_FIELDS]) {
+    int count = 0;
+    for (char *at = line; *at && count < MOST_FIELDS;) {
+        fields[count++] = at;
+        while (*at && !is_blank(*at))
+            at++;
+        if (*at)
+            *at++ = 0;
+        while (is_blank(*at))
+            at++;
+    }
+    return count;
+}
+
+static shoal_status add_record(arpa *a, section *s, ngram_record record) {
+    if (s->count == s->room) {
+        const int64_t more = s->room + s->room / 2 + 4096;
+        const int64_t room = min(more, a->counts[s->level]);
+        ngram_record *records = realloc(s->records, sizeof record * (size_t)room);
+        if (!records)
+            return sh_fail(a->context, SHOAL_NO_MEMORY,
+                           "out of memory for the language model");
+        s->records = records;
+        s->room = room;
+    }
+    s->records[s->count++] = record;
+    return SHOAL_OK;
+}
+
+static shoal_status take_word(arpa *a, const char *text) {
+    const size_t length = strlen(text);
+    if (length > NGRAM_MOST_LETTERS)
+        return bad(a, "a word of over %d bytes", NGRAM_MOST_LETTERS);
+    const int32_t word = sh_ngram_add_word(a->model, text, length);
+    if (word == -1)
+        return bad(a, "the word '%s' is there twice", shown(text).text);
+    return word >= 0 ? SHOAL_OK
+                     : sh_fail(a->context, SHOAL_NO_MEMORY,
+                               "out of memory for the language model");
+}
+
+/* The entry of words [level - 1]. Sorted files have many n-grams in a row that begin with
+   the same words. */
+static bool find_context(const arpa *a, section *s, const int32_t *words) {
+    const int known = s->level - 1;
+    if (s->context >= 0 && memcmp(words, s->last, sizeof *words * (size_t)known) == 0)
+        return true;
+    s->context = words[0];
+    for (int i = 1; i < known && s->context >= 0; i++)
+        s->context = sh_ngram_child(a->model, i, s->context, words[i]);
+    memcpy(s->last, words, sizeof *words * (size_t)known);
+    return s->context >= 0;
+}
+
+static shoal_status find_words(arpa *a, section *s, char **texts, ngram_record *record) {
+    int32_t words[NGRAM_MOST_ORDER];
+    for (int i = 0; i < s->level; i++) {
+        words[i] = sh_ngram_find(a->model, texts[i], strlen(texts[i]));
+        if (words[i] < 0)
+            return bad(a, "the word '%s' is not among the 1-grams", shown(texts[i]).text);
+    }
+    if (!find_context(a, s, words))
+        return bad(a, "the %d-gram begins with words that are no %d-gram", s->level,
+                   s->level - 1);
+    record->context = (int32_t)s->context;
+    record->word = words[s->level - 1];
+    return SHOAL_OK;
+}
+
+static shoal_status take_line(arpa *a, section *s, char *line) {
+    char *fields[MOST_FIELDS];
+    ngram_record record = {.line = a->number};
+    const int count = split(line, fields), level = s->level;
+    const bool backoff = count == level + 2;
+    if (count != level + 1 && !(backoff && level < a->model->order))
+        return bad(a, "a %d-gram has %s, here are %d fields", level,
+                   level < a->model->order
+                       ? "a number, its words and perhaps another number"
+                       : "a number and its words",
+                   count);
+    if (!read_log(fields[0], 0, &record.prob))
+        return bad(a, "'%s' is no logarithm of a probability", shown(fields[0]).text);
+    if (backoff && !read_log(fields[level + 1], 1000, &record.backoff))
+        return bad(a, "'%s' is no back-off weight", shown(fields[level + 1]).text);
+    if (s->count == a->counts[level])
+        return bad(a, "there are more %d-grams than the %lld of the header", level,
+                   (long long)a->counts[level]);
+    const shoal_status status = level == 1 ? take_word(a, fields[1])
+                                           : find_words(a, s, fields + 1, &record);
+    return status == SHOAL_OK ? add_record(a, s, record) : status;
+}
+
+static shoal_status take_unigrams(arpa *a, const section *s) {
+    const shoal_status status = sh_ngram_level_room(a->model, 1, s->count);
+    ngram_level *level = &a->model->levels[1];
+    for (int64_t i = 0; i < s->count && status == SHOAL_OK; i++) {
+        level->probs[i] = s->records[i].prob;
+        if (level->backoffs)
+            level->backoffs[i] = s->records[i].backoff;
+    }
+    return status == SHOAL_OK ? sh_ngram_level_end(a->model, 1) : status;
+}
+
+static shoal_status end_section(arpa *a, const section *s) {
+    int64_t again = -1;
+    if (s->count < a->counts[s->level])
+        return bad(a, "the %d-grams end after %lld, the header says %lld", s->level,
+                   (long long)s->count, (long long)a->counts[s->level]);
+    if (s->level == 1)
+        return take_unigrams(a, s);
+    const shoal_status status =
+        sh_ngram_level_take(a->model, s->level, s->records, s->count, &again);
+    if (again < 0)
+        return status;
+    a->number = s->records[again].line;
+    return bad(a, "this %d-gram is there twice", s->level);
+}
+
+/* Section `level`, whose first line is *line; leaves the line after it there. */
+static shoal_status read_section(arpa *a, int level, char **line) {
+    char wanted[24];
+    section s = {.level = level, .context = -1};
+    snprintf(wanted, sizeof wanted, "\\%d-grams:", level);
+    if (strcmp(*line, wanted) != 0)
+        return bad(a, "'%s' in place of %s", shown(*line).text, wanted);
+    shoal_status status;
+    while ((status = next_line(a, line)) == SHOAL_OK && *line && (*line)[0] != '\\')
+        if ((status = take_line(a, &s, *line)) != SHOAL_OK)
+            break;
+    if (status == SHOAL_OK && !*line)
+        status = no_end(a, "\\end\\");
+    if (status == SHOAL_OK)
+        status = end_section(a, &s);
+    free(s.records);
+    return status;
+}
+
+static shoal_status read_all(arpa *a, shoal_ngram **made) {
+    int order;
+    char *line;
+    a->buffer = malloc(BUFFER + 1);
+    shoal_status status = a->buffer ? read_header(a, &order, &line)
+                                    : sh_fail(a->context, SHOAL_NO_MEMORY,
+                                              "out of memory for the language model");
+    if (status == SHOAL_OK)
+        status = sh_ngram_create(a->context, order, made);
+    a->model = *made;
+    for (int level = 1; status == SHOAL_OK && level <= order; level++)
+        status = read_section(a, level, &line);
+    if (status == SHOAL_OK && strcmp(line, "\\end\\") != 0)
+        status = bad(a, "'%s' in place of \\end\\", shown(line).text);
+    free(a->buffer);
+    return status;
+}
+
+shoal_status sh_arpa_parse(shoal_context *context, const char *label, const void *bytes,
+                           size_t size, shoal_ngram **made) {
+    arpa a = {.context = context, .label = label, .memory = bytes, .left = size};
+    *made = NULL;
+    return read_all(&a, made);
+}
+
+shoal_status sh_arpa_read(shoal_context *context, const char *path, shoal_ngram **made) {
+    arpa a = {.context = context, .label = path};
+    int file;
+    int64_t size;
+    shoal_status status = sh_file_open(context, path, &file, &size);
+    if (status != SHOAL_OK)
+        return status;
+    a.file = gzdopen(file, "rb");
+    if (!a.file) {
+        close(file);
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
+    }
+    gzbuffer(a.file, BUFFER);
+    status = read_all(&a, made);
+    gzclose(a.file);
+    return status;
+}

@@ -1,0 +1,320 @@
+/* Language models in the binary form of CMU Sphinx, a "trie" of trigrams with 16-bit
+   numbers (Debian's pocketsphinx-en-us has one of English):
+
+     "Trie Language Model", a byte: 3; counts of 1-, 2- and 3-grams; a 32-bit word: 1
+     tables [3][65536] of floats: probabilities of 2-grams, their back-offs,
+                                  probabilities of 3-grams
+     1-grams [counts[0] + 1]: probability, back-off, where its 2-grams begin
+     2-grams [counts[1] + 1] in bits: word, back-off and probability (16 bits each, into
+                                  the tables), where its 3-grams begin
+     3-grams [counts[2] + 1] in bits: word, probability
+     letters: how many bytes, then the words, each with a 0 after it
+
+   All little-endian; logs to base 1.0001. N-grams are kept last word first: the 2-grams
+   of a 1-gram w are those that end in w, with the word before it, and the 3-grams of a
+   2-gram likewise. The header may count some more 2- or 3-grams than there are. */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/files/files.h"
+#include "speech/words/ngram.h"
+
+enum { HEAD = 36, TABLE = 65536, UNIGRAM = 12 };
+static const char magic[] = "Trie Language Model";
+
+typedef struct {
+    shoal_context *context;
+    const char *label;
+    const unsigned char *bytes, *unigrams, *middle, *last, *words;
+    size_t size;
+    int64_t counts[3];
+    int word_bits, next_bits; /* of fields */
+    shoal_ngram *model;
+} sphinx;
+
+static shoal_status bad(const sphinx *s, const char *what) {
+    return sh_fail(s->context, SHOAL_BAD_FILE, "%s: %s", sh_shown(s->label).text, what);
+}
+
+bool sh_sphinx_is(const unsigned char *bytes, size_t size) {
+    return size >= sizeof magic && memcmp(bytes, magic, sizeof magic - 1) == 0;
+}
+
+/* ---- Numbers ----------------------------------------------------------------------- */
+
+static uint32_t read_u32(const unsigned char *at) {
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+/* Natural log of one to base 1.0001. */
+static float read_log(const unsigned char *at) {
+    const uint32_t bits = read_u32(at);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (float)((double)value * 9.9995000333308335e-05);
+}
+
+/* `count` bits, 32 at most, from bit `at` on; seven bytes after the field's first must be
+   there. */
+static uint32_t read_bits(const unsigned char *bytes, int64_t at, int count) {
+    const unsigned char *from = bytes + at / 8;
+    const uint64_t low = read_u32(from), high = read_u32(from + 4);
+    return (uint32_t)(((low | high << 32) >> (at % 8)) & ((1ull << count) - 1));
+}
+
+static int bits_of(int64_t value) {
+    int bits = 0;
+    for (; value > 0; value >>= 1)
+        bits++;
+    return bits;
+}
+
+/* Table 0: probabilities of 2-grams, 1: their back-offs, 2: probabilities of 3-grams. */
+static float from_table(const sphinx *s, int table, uint32_t number) {
+    return read_log(s->bytes + HEAD + 4 * ((int64_t)table * TABLE + (int64_t)number));
+}
+
+static int64_t first_bigram(const sphinx *s, int64_t word) {
+    return (int64_t)read_u32(s->unigrams + UNIGRAM * word + 8);
+}
+
+static int64_t middle_at(const sphinx *s, int64_t bigram) {
+    return bigram * (s->word_bits + 32 + s->next_bits);
+}
+
+static int64_t first_trigram(const sphinx *s, int64_t bigram) {
+    return read_bits(s->middle, middle_at(s, bigram) + s->word_bits + 32, s->next_bits);
+}
+
+static int32_t word_of_bigram(const sphinx *s, int64_t bigram) {
+    return (int32_t)read_bits(s->middle, middle_at(s, bigram), s->word_bits);
+}
+
+static int64_t last_at(const sphinx *s, int64_t trigram) {
+    return trigram * (s->word_bits + 16);
+}
+
+static int32_t word_of_trigram(const sphinx *s, int64_t trigram) {
+    return (int32_t)read_bits(s->last, last_at(s, trigram), s->word_bits);
+}
+
+/* ---- Where things are -------------------------------------------------------------- */
+
+static size_t bytes_of(int64_t entries, int bits) {
+    return ((size_t)(entries + 1) * (size_t)bits + 7) / 8 + 8;
+}
+
+static shoal_status find_parts(sphinx *s) {
+    if (s->size < HEAD || !sh_sphinx_is(s->bytes, s->size))
+        return bad(s, "is no language model of CMU Sphinx");
+    if (s->bytes[sizeof magic - 1] != 3)
+        return bad(s, "this binary form is read for trigrams only");
+    if (read_u32(s->bytes + 32) != 1)
+        return bad(s, "this binary form is read with 16-bit numbers only");
+    for (int i = 0; i < 3; i++)
+        s->counts[i] = (int64_t)read_u32(s->bytes + 20 + 4 * i);
+    if (s->counts[0] < 1 || s->counts[0] > 1 << 28 || s->counts[1] > INT_MAX / 2 ||
+        s->counts[2] > INT_MAX / 2)
+        return bad(s, "counts of n-grams that cannot be");
+    s->word_bits = bits_of(s->counts[0]);
+    s->next_bits = bits_of(s->counts[2]);
+    const size_t sizes[] = {HEAD + sizeof(float) * 3 * TABLE,
+                            UNIGRAM * (size_t)(s->counts[0] + 1),
+                            bytes_of(s->counts[1], s->word_bits + 32 + s->next_bits),
+                            bytes_of(s->counts[2], s->word_bits + 16)};
+    const unsigned char **const parts[] = {&s->unigrams, &s->middle, &s->last, &s->words};
+    size_t at = 0;
+    for (int i = 0; i < 4; i++) {
+        at += sizes[i];
+        if (at > s->size)
+            return bad(s, "ends before all of its n-grams");
+        *parts[i] = s->bytes + at;
+    }
+    return SHOAL_OK;
+}
+
+/* Beginnings rise, and lie within what follows. */
+static shoal_status check_parts(const sphinx *s) {
+    for (int64_t i = 0; i <= s->counts[0]; i++)
+        if (first_bigram(s, i) > s->counts[1] ||
+            (i > 0 && first_bigram(s, i) < first_bigram(s, i - 1)))
+            return bad(s, "1-grams whose 2-grams are nowhere");
+    const int64_t bigrams = first_bigram(s, s->counts[0]);
+    if (first_bigram(s, 0) != 0 || first_trigram(s, 0) != 0)
+        return bad(s, "n-grams that belong to no word");
+    for (int64_t i = 0; i <= bigrams; i++)
+        if (first_trigram(s, i) > s->counts[2] ||
+            (i > 0 && first_trigram(s, i) < first_trigram(s, i - 1)))
+            return bad(s, "2-grams whose 3-grams are nowhere");
+    for (int64_t i = 0; i < bigrams; i++)
+        if (word_of_bigram(s, i) >= s->counts[0])
+            return bad(s, "2-grams of words that are not there");
+    for (int64_t i = 0; i < first_trigram(s, bigrams); i++)
+        if (word_of_trigram(s, i) >= s->counts[0])
+            return bad(s, "3-grams of words that are not there");
+    return SHOAL_OK;
+}
+
+static shoal_status take_words(sphinx *s) {
+    const size_t left = s->size - (size_t)(s->words - s->bytes);
+    const size_t letters = left >= 4 ? read_u32(s->words) : 0;
+    if (left < 4 || letters > left - 4)
+        return bad(s, "ends before all of its words");
+    const char *at = (const char *)s->words + 4, *end = at + letters;
+    for (int64_t i = 0; i < s->counts[0]; i++) {
+        const char *next = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
+        if (!next || next == at || next - at > NGRAM_MOST_LETTERS)
+            return bad(s, "words that are missing, empty or too long");
+        const int32_t word = sh_ngram_add_word(s->model, at, (size_t)(next - at));
+        if (word == -1)
+            return sh_fail(s->context, SHOAL_BAD_FILE, "%s: the word '%s' is there twice",
+                           sh_shown(s->label).text, sh_shown(at).text);
+        if (word < 0)
+            return sh_fail(s->context, SHOAL_NO_MEMORY,
+                           "out of memory for the language model");
+        at = next + 1;
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Levels ------------------------------------------------------------------------ */
+
+static bool is_log(float value, float highest) {
+    return isfinite(value) && value <= highest;
+}
+
+static shoal_status take_unigrams(sphinx *s) {
+    shoal_status status = sh_ngram_level_room(s->model, 1, s->counts[0]);
+    ngram_level *level = &s->model->levels[1];
+    for (int64_t i = 0; i < s->counts[0] && status == SHOAL_OK; i++) {
+        level->probs[i] = read_log(s->unigrams + UNIGRAM * i);
+        level->backoffs[i] = read_log(s->unigrams + UNIGRAM * i + 4);
+        if (!is_log(level->probs[i], 0) || !is_log(level->backoffs[i], 2303))
+            status = bad(s, "1-grams with numbers that are no logs of probabilities");
+    }
+    return status == SHOAL_OK ? sh_ngram_level_end(s->model, 1) : status;
+}
+
+/* From counts at i + 1 to beginnings. */
+static void add_up(ngram_level *below) {
+    for (int64_t i = 0; i < below->count; i++)
+        below->children[i + 1] += below->children[i];
+}
+
+/* Entries were put behind children[i], which now are the ends: back by one place. */
+static void move_back(ngram_level *below) {
+    memmove(below->children + 1, below->children, sizeof(int32_t) * (size_t)below->count);
+    below->children[0] = 0;
+}
+
+static bool rising(const shoal_ngram *model, int level) {
+    const ngram_level *below = &model->levels[level - 1], *own = &model->levels[level];
+    for (int64_t i = 0; i < below->count; i++)
+        for (int32_t k = below->children[i] + 1; k < below->children[i + 1]; k++)
+            if (own->words[k] <= own->words[k - 1])
+                return false;
+    return true;
+}
+
+/* By last word, as the file has them, they go behind their first words: those of each
+   first word are then in the order of their last. */
+static shoal_status take_bigrams(sphinx *s) {
+    const int64_t count = first_bigram(s, s->counts[0]);
+    shoal_status status = sh_ngram_level_room(s->model, 2, count);
+    if (status != SHOAL_OK)
+        return status;
+    ngram_level *below = &s->model->levels[1], *level = &s->model->levels[2];
+    for (int64_t i = 0; i < count; i++)
+        below->children[word_of_bigram(s, i) + 1]++;
+    add_up(below);
+    for (int64_t word = 0; word < s->counts[0]; word++)
+        for (int64_t i = first_bigram(s, word); i < first_bigram(s, word + 1); i++) {
+            const int64_t at = middle_at(s, i) + s->word_bits;
+            const int32_t to = below->children[word_of_bigram(s, i)]++;
+            level->words[to] = (int32_t)word;
+            level->backoffs[to] = from_table(s, 1, read_bits(s->middle, at, 16));
+            level->probs[to] = from_table(s, 0, read_bits(s->middle, at + 16, 16));
+            if (!is_log(level->probs[to], 0) || !is_log(level->backoffs[to], 2303))
+                return bad(s, "2-grams with numbers that are no logs of probabilities");
+        }
+    move_back(below);
+    return rising(s->model, 2) ? sh_ngram_level_end(s->model, 2)
+                               : bad(s, "a 2-gram is there twice");
+}
+
+/* The entry of the first two words of each 3-gram: contexts [count]; false: there is
+   none. */
+static bool find_contexts(const sphinx *s, int32_t *contexts) {
+    for (int64_t i = 0; i < first_bigram(s, s->counts[0]); i++) {
+        const int32_t middle = word_of_bigram(s, i);
+        for (int64_t k = first_trigram(s, i); k < first_trigram(s, i + 1); k++) {
+            const int64_t entry =
+                sh_ngram_child(s->model, 1, word_of_trigram(s, k), middle);
+            if (entry < 0)
+                return false;
+            contexts[k] = (int32_t)entry;
+        }
+    }
+    return true;
+}
+
+static shoal_status place_trigrams(sphinx *s, const int32_t *contexts) {
+    ngram_level *below = &s->model->levels[2], *level = &s->model->levels[3];
+    for (int64_t k = 0; k < level->count; k++)
+        below->children[contexts[k] + 1]++;
+    add_up(below);
+    for (int64_t word = 0; word < s->counts[0]; word++) {
+        const int64_t begin = first_trigram(s, first_bigram(s, word));
+        const int64_t end = first_trigram(s, first_bigram(s, word + 1));
+        for (int64_t k = begin; k < end; k++) {
+            const int32_t to = below->children[contexts[k]]++;
+            level->words[to] = (int32_t)word;
+            level->probs[to] =
+                from_table(s, 2, read_bits(s->last, last_at(s, k) + s->word_bits, 16));
+            if (!is_log(level->probs[to], 0))
+                return bad(s, "3-grams with numbers that are no logs of probabilities");
+        }
+    }
+    move_back(below);
+    return rising(s->model, 3) ? sh_ngram_level_end(s->model, 3)
+                               : bad(s, "a 3-gram is there twice");
+}
+
+static shoal_status take_trigrams(sphinx *s) {
+    const int64_t count = first_trigram(s, first_bigram(s, s->counts[0]));
+    shoal_status status = sh_ngram_level_room(s->model, 3, count);
+    if (status != SHOAL_OK)
+        return status;
+    int32_t *contexts = malloc(sizeof *contexts * ((size_t)count + 1));
+    if (!contexts)
+        status =
+            sh_fail(s->context, SHOAL_NO_MEMORY, "out of memory for the language model");
+    else if (!find_contexts(s, contexts))
+        status = bad(s, "a 3-gram begins with words that are no 2-gram");
+    else
+        status = place_trigrams(s, contexts);
+    free(contexts);
+    return status;
+}
+
+shoal_status sh_sphinx_parse(shoal_context *context, const char *label,
+                             const unsigned char *bytes, size_t size,
+                             shoal_ngram **made) {
+    sphinx s = {.context = context, .label = label, .bytes = bytes, .size = size};
+    *made = NULL;
+    shoal_status status = find_parts(&s);
+    if (status == SHOAL_OK)
+        status = check_parts(&s);
+    if (status == SHOAL_OK)
+        status = sh_ngram_create(context, 3, made);
+    s.model = *made;
+    if (status == SHOAL_OK)
+        status = take_words(&s);
+    if (status == SHOAL_OK)
+        status = take_unigrams(&s);
+    if (status == SHOAL_OK)
+        status = take_bigrams(&s);
+    return status == SHOAL_OK ? take_trigrams(&s) : status;
+}

@@ -1,0 +1,757 @@
+#include "speech/words/normalise.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "models/nn/edits.h"
+#include "speech/whisper/tokens.h"
+
+enum { LONGEST_WORD = 256 }; /* bytes, its 0 included */
+
+/* ---- Text out, with number words as digits ----------------------------------------- */
+
+/* What the last number word was; it decides what may follow in the same number. */
+typedef enum {
+    NUMBER_NONE,
+    NUMBER_UNIT, /* 0 to 9 */
+    NUMBER_TEEN, /* 10 to 19 */
+    NUMBER_TENS,
+    NUMBER_HUNDRED,
+    NUMBER_SCALE,  /* thousand, million ... */
+    NUMBER_LITERAL /* digits */
+} number_kind;
+
+typedef struct {
+    char *text;
+    size_t size, length; /* length is that of the whole text, written or not */
+    /* The number that is being put together: total + group. */
+    number_kind last;
+    uint64_t total, group, scale; /* scale: the last one used, 0 before any */
+    bool year;                    /* group is two pairs of digits: "nineteen eighty" */
+    bool held_and;                /* "two hundred and": may belong to the number */
+    const char *currency;         /* "dollars", to follow the number */
+    char literal[LONGEST_WORD];   /* digits as they were written */
+} word_writer;
+
+static const uint64_t largest_number = 1000000000000000; /* exact in a double */
+
+typedef struct {
+    const char *cardinal, *ordinal;
+    number_kind kind;
+    uint64_t value;
+} number_word;
+
+static const number_word number_words[] = {
+    {"zero", "zeroth", NUMBER_UNIT, 0},
+    {"one", "first", NUMBER_UNIT, 1},
+    {"two", "second", NUMBER_UNIT, 2},
+    {"three", "third", NUMBER_UNIT, 3},
+    {"four", "fourth", NUMBER_UNIT, 4},
+    {"five", "fifth", NUMBER_UNIT, 5},
+    {"six", "sixth", NUMBER_UNIT, 6},
+    {"seven", "seventh", NUMBER_UNIT, 7},
+    {"eight", "eighth", NUMBER_UNIT, 8},
+    {"nine", "ninth", NUMBER_UNIT, 9},
+    {"ten", "tenth", NUMBER_TEEN, 10},
+    {"eleven", "eleventh", NUMBER_TEEN, 11},
+    {"twelve", "twelfth", NUMBER_TEEN, 12},
+    {"thirteen", "thirteenth", NUMBER_TEEN, 13},
+    {"fourteen", "fourteenth", NUMBER_TEEN, 14},
+    {"fifteen", "fifteenth", NUMBER_TEEN, 15},
+    {"sixteen", "sixteenth", NUMBER_TEEN, 16},
+    {"seventeen", "seventeenth", NUMBER_TEEN, 17},
+    {"eighteen", "eighteenth", NUMBER_TEEN, 18},
+    {"nineteen", "nineteenth", NUMBER_TEEN, 19},
+    {"twenty", "twentieth", NUMBER_TENS, 20},
+    {"thirty", "thirtieth", NUMBER_TENS, 30},
+    {"forty", "fortieth", NUMBER_TENS, 40},
+    {"fifty", "fiftieth", NUMBER_TENS, 50},
+    {"sixty", "sixtieth", NUMBER_TENS, 60},
+    {"seventy", "seventieth", NUMBER_TENS, 70},
+    {"eighty", "eightieth", NUMBER_TENS, 80},
+    {"ninety", "ninetieth", NUMBER_TENS, 90},
+    {"hundred", "hundredth", NUMBER_HUNDRED, 100},
+    {"thousand", "thousandth", NUMBER_SCALE, 1000},
+    {"million", "millionth", NUMBER_SCALE, 1000000},
+    {"billion", "billionth", NUMBER_SCALE, 1000000000},
+    {"trillion", "trillionth", NUMBER_SCALE, 1000000000000},
+};
+
+static const number_word *find_number(const char *word, bool *ordinal) {
+    for (size_t i = 0; i < sizeof number_words / sizeof *number_words; i++) {
+        *ordinal = strcmp(word, number_words[i].ordinal) == 0;
+        if (*ordinal || strcmp(word, number_words[i].cardinal) == 0)
+            return &number_words[i];
+    }
+    return NULL;
+}
+
+static void write_word(word_writer *out, const char *word) {
+    const char *space = out->length > 0 ? " " : "";
+    for (const char *part = space; part; part = part == space ? word : NULL)
+        for (const char *c = part; *c; c++, out->length++)
+            if (out->length < out->size)
+                out->text[out->length] = *c;
+}
+
+static const char *ordinal_ending(uint64_t number) {
+    static const char *const endings[] = {"th", "st", "nd", "rd"};
+    bool teen = number / 10 % 10 == 1;
+    return number % 10 <= 3 && !teen ? endings[number % 10] : "th";
+}
+
+static void write_number(word_writer *out, const char *ending) {
+    char digits[LONGEST_WORD];
+    bool held_and = out->held_and;
+    if (out->last == NUMBER_LITERAL) {
+        write_word(out, out->literal);
+    } else if (out->last != NUMBER_NONE) {
+        snprintf(digits, sizeof digits, "%llu%s",
+                 (unsigned long long)(out->total + out->group), ending);
+        write_word(out, digits);
+    }
+    out->last = NUMBER_NONE;
+    out->total = out->group = out->scale = 0;
+    out->year = out->held_and = false;
+    if (out->currency)
+        write_word(out, out->currency);
+    out->currency = NULL;
+    if (held_and)
+        write_word(out, "and");
+}
+
+static void end_text(word_writer *out) {
+    write_number(out, "");
+    if (out->size > 0)
+        out->text[out->length < out->size ? out->length : out->size - 1] = 0;
+}
+
+/* A number is put together word by word for as long as the next word can belong to it;
+   then it is written and the next one begins. */
+
+static void begin_number(word_writer *out, const number_word *number) {
+    const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
+    if (out->last != NUMBER_NONE)
+        write_number(out, "");
+    out->currency = currency;
+    out->group = number->kind == NUMBER_SCALE ? 0 : number->value;
+    out->total = number->kind == NUMBER_SCALE ? number->value : 0;
+    out->scale = number->kind == NUMBER_SCALE ? number->value : 0;
+    out->last = number->kind;
+}
+
+/* "nineteen" "eighty": two pairs of digits, the first from 10 to 99. */
+static bool makes_year(const word_writer *out, const number_word *number) {
+    bool pair = out->last == NUMBER_TEEN || out->last == NUMBER_TENS ||
+                (out->last == NUMBER_UNIT && out->group > 20);
+    bool second = number->kind == NUMBER_TEEN || number->kind == NUMBER_TENS;
+    return pair && second && !out->year && out->total == 0 && out->group < 100 &&
+           out->group >= 10;
+}
+
+/* Digits and a scale: "2.5 million". */
+static bool scale_literal(word_writer *out, const number_word *number) {
+    char *end;
+    double value = strtod(out->literal, &end) * (double)number->value;
+    if (*end || !(value < (double)largest_number) || value != floor(value))
+        return false;
+    out->total = (uint64_t)value;
+    out->scale = number->value;
+    out->last = number->kind;
+    return true;
+}
+
+/* May the word belong to the number so far? Takes it if so. */
+static bool extend_number(word_writer *out, const number_word *number) {
+    switch (number->kind) {
+    case NUMBER_UNIT:
+    case NUMBER_TEEN:
+    case NUMBER_TENS:
+        if (makes_year(out, number)) {
+            out->group = out->group * 100 + number->value;
+            out->year = true;
+        } else if (number->value > 0 &&
+                   (out->last == NUMBER_HUNDRED || out->last == NUMBER_SCALE ||
+                    (out->last == NUMBER_TENS && number->kind == NUMBER_UNIT))) {
+            out->group += number->value;
+        } else {
+            return false;
+        }
+        break;
+    case NUMBER_HUNDRED:
+        if (out->last == NUMBER_LITERAL)
+            return scale_literal(out, number);
+        if (out->held_and || out->year || out->group == 0 || out->group >= 100)
+            return false;
+        out->group *= 100;
+        break;
+    default:
+        if (out->last == NUMBER_LITERAL)
+            return scale_literal(out, number);
+        if (out->held_and || out->year || out->group == 0 ||
+            (out->scale && out->scale <= number->value))
+            return false;
+        out->total += out->group * number->value;
+        out->group = 0;
+        out->scale = number->value;
+    }
+    out->last = number->kind;
+    out->held_and = false;
+    return true;
+}
+
+static void put_number(word_writer *out, const number_word *number, bool ordinal) {
+    if (out->last == NUMBER_NONE || !extend_number(out, number))
+        begin_number(out, number);
+    if (ordinal)
+        write_number(out, ordinal_ending(out->total + out->group));
+}
+
+static bool is_literal(const char *word) {
+    bool digits = false;
+    for (const char *c = word; *c; c++) {
+        if (!isdigit((unsigned char)*c) && *c != '.')
+            return false;
+        digits |= *c != '.';
+    }
+    return digits;
+}
+
+static void append_word(word_writer *out, const char *word) {
+    bool ordinal;
+    const number_word *number = find_number(word, &ordinal);
+    if (number) {
+        put_number(out, number, ordinal);
+    } else if (is_literal(word)) {
+        const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
+        if (out->last != NUMBER_NONE)
+            write_number(out, "");
+        out->currency = currency;
+        snprintf(out->literal, sizeof out->literal, "%s", word);
+        out->last = NUMBER_LITERAL;
+    } else if (strcmp(word, "and") == 0 && !out->held_and &&
+               (out->last == NUMBER_HUNDRED || out->last == NUMBER_SCALE)) {
+        out->held_and = true;
+    } else {
+        write_number(out, "");
+        write_word(out, word);
+    }
+}
+
+static void append_currency(word_writer *out, const char *name) {
+    write_number(out, "");
+    out->currency = name;
+}
+
+/* ---- Words to their normal form ---------------------------------------------------- */
+
+typedef struct {
+    const char *from, *to;
+} replacement;
+
+/* Whole words. */
+static const replacement whole[] = {
+    {"won't", "will not"},
+    {"can't", "can not"},
+    {"cannot", "can not"},
+    {"let's", "let us"},
+    {"ain't", "aint"},
+    {"y'all", "you all"},
+    {"wanna", "want to"},
+    {"gotta", "got to"},
+    {"gonna", "going to"},
+    {"i'ma", "i am going to"},
+    {"imma", "i am going to"},
+    {"woulda", "would have"},
+    {"coulda", "could have"},
+    {"shoulda", "should have"},
+    {"ma'am", "madam"},
+    {"mr", "mister"},
+    {"mrs", "missus"},
+    {"st", "saint"},
+    {"dr", "doctor"},
+    {"prof", "professor"},
+    {"capt", "captain"},
+    {"gov", "governor"},
+    {"ald", "alderman"},
+    {"gen", "general"},
+    {"sen", "senator"},
+    {"rep", "representative"},
+    {"pres", "president"},
+    {"rev", "reverend"},
+    {"hon", "honorable"},
+    {"asst", "assistant"},
+    {"assoc", "associate"},
+    {"lt", "lieutenant"},
+    {"col", "colonel"},
+    {"jr", "junior"},
+    {"sr", "senior"},
+    {"esq", "esquire"},
+    {"hmm", ""},
+    {"mm", ""},
+    {"mhm", ""},
+    {"mmm", ""},
+    {"uh", ""},
+    {"um", ""},
+    {"theatre", "theater"},
+    {"centre", "center"},
+    {"centres", "centers"},
+    {"theatres", "theaters"},
+    {"sceptre", "scepter"},
+    {"spectre", "specter"},
+    {"sombre", "somber"},
+    {"lustre", "luster"},
+    {"fibre", "fiber"},
+    {"metre", "meter"},
+    {"metres", "meters"},
+    {"litre", "liter"},
+    {"meagre", "meager"},
+    {"calibre", "caliber"},
+    {"defence", "defense"},
+    {"offence", "offense"},
+    {"pretence", "pretense"},
+    {"licence", "license"},
+    {"programme", "program"},
+    {"judgement", "judgment"},
+    {"moustache", "mustache"},
+    {"gaol", "jail"},
+    {"waggon", "wagon"},
+    {"waggons", "wagons"},
+};
+
+/* Endings after an apostrophe; n't comes before 't. */
+static const replacement endings[] = {
+    {"n't", "not"}, {"'re", "are"},  {"'s", "is"},    {"'d", "would"},
+    {"'t", "not"},  {"'ll", "will"}, {"'ve", "have"}, {"'m", "am"},
+};
+
+/* Beginnings of words. */
+static const replacement beginnings[] = {
+    {"colour", "color"},     {"honour", "honor"},       {"favour", "favor"},
+    {"labour", "labor"},     {"neighbour", "neighbor"}, {"harbour", "harbor"},
+    {"humour", "humor"},     {"parlour", "parlor"},     {"vapour", "vapor"},
+    {"odour", "odor"},       {"rumour", "rumor"},       {"splendour", "splendor"},
+    {"ardour", "ardor"},     {"vigour", "vigor"},       {"candour", "candor"},
+    {"clamour", "clamor"},   {"endeavour", "endeavor"}, {"savour", "savor"},
+    {"armour", "armor"},     {"behaviour", "behavior"}, {"flavour", "flavor"},
+    {"valour", "valor"},     {"rigour", "rigor"},       {"tumour", "tumor"},
+    {"saviour", "savior"},   {"fervour", "fervor"},     {"grey", "gray"},
+    {"plough", "plow"},      {"mould", "mold"},         {"sceptic", "skeptic"},
+    {"travell", "travel"},   {"marvell", "marvel"},     {"quarrell", "quarrel"},
+    {"counsell", "counsel"}, {"jewell", "jewel"},       {"levell", "level"},
+};
+
+/* Verbs that end in -ise, -ised, -ises, -ising, and -iser. */
+static const char *const ise_verbs[] = {
+    "real",    "recogn",    "organ", "apolog",  "civil",  "critic", "emphas", "symbol",
+    "memor",   "author",    "agon",  "scrutin", "patron", "util",   "summar", "special",
+    "general", "character", "bapt",  "sympath", "minim",  "maxim",  "visual", "moral",
+};
+
+static void american_ending(char *word) {
+    static const char *const tails[] = {"ise", "ised", "ises", "ising", "iser", "isers"};
+    for (size_t i = 0; i < sizeof ise_verbs / sizeof *ise_verbs; i++) {
+        size_t length = strlen(ise_verbs[i]);
+        if (strncmp(word, ise_verbs[i], length) != 0)
+            continue;
+        for (size_t j = 0; j < sizeof tails / sizeof *tails; j++)
+            if (strcmp(word + length, tails[j]) == 0)
+                word[length + 1] = 'z';
+    }
+}
+
+static void american_spelling(char *word) {
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        size_t from = strlen(beginnings[i].from), to = strlen(beginnings[i].to);
+        if (strncmp(word, beginnings[i].from, from) == 0) {
+            memmove(word + to, word + from, strlen(word + from) + 1);
+            memcpy(word, beginnings[i].to, to);
+            return;
+        }
+    }
+    american_ending(word);
+}
+
+/* Words separated by spaces. */
+static void put_words(word_writer *out, const char *text) {
+    char word[LONGEST_WORD];
+    while (*text) {
+        size_t length = strcspn(text, " ");
+        memcpy(word, text, length);
+        word[length] = 0;
+        if (length > 0)
+            append_word(out, word);
+        text += length + (text[length] == ' ');
+    }
+}
+
+/* A word without the apostrophes that are left, which separate. */
+static void put_plain(word_writer *out, char *word) {
+    for (char *c = word; *c; c++)
+        *c = *c == '\'' ? ' ' : *c;
+    if (!strchr(word, ' '))
+        american_spelling(word);
+    put_words(out, word);
+}
+
+static bool put_whole(word_writer *out, const char *word) {
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        if (strcmp(word, whole[i].from) == 0) {
+            put_words(out, whole[i].to);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void put_contracted(word_writer *out, char *word) {
+    if (put_whole(out, word))
+        return;
+    size_t length = strlen(word);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t tail = strlen(endings[i].from);
+        if (length > tail && strcmp(word + length - tail, endings[i].from) == 0) {
+            word[length - tail] = 0;
+            put_contracted(out, word);
+            append_word(out, endings[i].to);
+            return;
+        }
+    }
+    put_plain(out, word);
+}
+
+static void put_word(word_writer *out, char *word) {
+    size_t length = strlen(word);
+    while (length > 0 && word[length - 1] == '\'')
+        word[--length] = 0;
+    while (*word == '\'')
+        word++;
+    if (*word)
+        put_contracted(out, word);
+}
+
+/* ---- Characters to words ----------------------------------------------------------- */
+
+/* Base letters of U+00C0 to U+017F; '.' marks those that have two, '-' those that are
+   symbols. */
+static const char base_letters[] =
+    "aaaaaa.ceeeeiiiidnooooo-ouuuuy..aaaaaa.ceeeeiiiidnooooo-ouuuuy.y"
+    "aaaaaaccccccccddddeeeeeeeeeegggggggghhhhiiiiiiiiii..jjkkkllllllllll"
+    "nnnnnnnnnoooooo..rrrrrrsssssssstttttt"
+    "uuuuuuuuuuuuwwyyyzzzzzzs";
+
+_Static_assert(sizeof base_letters == 0x180 - 0xc0 + 1, "one for each character");
+
+static const char *two_letters(uint32_t c) {
+    switch (c) {
+    case 0xc6:
+    case 0xe6: return "ae";
+    case 0xde:
+    case 0xfe: return "th";
+    case 0xdf: return "ss";
+    case 0x132:
+    case 0x133: return "ij";
+    default: return "oe";
+    }
+}
+
+/* The character at `text` (a byte that begins none counts as one) and its length. */
+static uint32_t character_at(const char *text, size_t *length) {
+    const unsigned char *c = (const unsigned char *)text;
+    size_t tried = 1;
+    while (tried < 5 &&
+           !sh_utf8_valid(text, tried)) /* stops before it passes the final 0 */
+        tried++;
+    *length = tried < 5 ? tried : 1;
+    switch (*length) {
+    case 2: return (c[0] & 0x1fu) << 6 | (c[1] & 0x3fu);
+    case 3: return (c[0] & 0xfu) << 12 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu);
+    case 4:
+        return (c[0] & 7u) << 18 | (c[1] & 0x3fu) << 12 | (c[2] & 0x3fu) << 6 |
+               (c[3] & 0x3fu);
+    default: return c[0] < 0x80 ? c[0] : 0xfffd;
+    }
+}
+
+typedef struct {
+    word_writer *out;
+    char word[LONGEST_WORD];
+    size_t length;
+} word_reader;
+
+static void end_word(word_reader *in) {
+    in->word[in->length] = 0;
+    in->length = 0;
+    put_word(in->out, in->word);
+}
+
+static void add_bytes(word_reader *in, const char *bytes, size_t count) {
+    if (in->length + count >= sizeof in->word)
+        end_word(in);
+    memcpy(in->word + in->length, bytes, count);
+    in->length += count;
+}
+
+/* Beyond ASCII. */
+static void read_other(word_reader *in, uint32_t c, const char *bytes, size_t length) {
+    if (c >= 0xc0 && c <= 0x17f) {
+        char base = base_letters[c - 0xc0];
+        if (base == '-')
+            end_word(in);
+        else
+            add_bytes(in, base == '.' ? two_letters(c) : &base, base == '.' ? 2 : 1);
+    } else if (c == 0x2018 || c == 0x2019 || c == 0x2bc) {
+        add_bytes(in, "'", 1);
+    } else if (c == 0xa3 || c == 0x20ac) {
+        end_word(in);
+        append_currency(in->out, c == 0xa3 ? "pounds" : "euros");
+    } else if (c < 0xc0 || (c >= 0x2000 && c <= 0x2bff) || (c >= 0x3000 && c <= 0x303f) ||
+               (c >= 0xff00 && c <= 0xff0f) || c == 0xfffd) {
+        end_word(in);                    /* punctuation and symbols */
+    } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
+        add_bytes(in, bytes, length);
+    }
+}
+
+static void read_ascii(word_reader *in, const char *text, char before) {
+    char c = *text;
+    bool in_number = isdigit((unsigned char)before) && isdigit((unsigned char)text[1]);
+    if (isalnum((unsigned char)c)) {
+        char lower = (char)tolower((unsigned char)c);
+        add_bytes(in, &lower, 1);
+    } else if (c == '\'' || (c == '.' && in_number)) {
+        add_bytes(in, &c, 1);
+    } else if (!(c == ',' && in_number)) {
+        end_word(in);
+        if (c == '&')
+            append_word(in->out, "and");
+        if (c == '%')
+            append_word(in->out, "percent");
+        if (c == '$')
+            append_currency(in->out, "dollars");
+    }
+}
+
+/* The end of what stands in brackets that open at `text`; NULL: none, or not closed. */
+static const char *bracket_end(const char *text) {
+    char closing = *text == '[' ? ']' : *text == '(' ? ')' : *text == '<' ? '>' : 0;
+    const char *end = closing ? strchr(text, closing) : NULL;
+    return end ? end + 1 : NULL;
+}
+
+size_t sh_normalise_words(const char *text, char *normal, size_t size) {
+    word_writer out = {.text = normal, .size = size};
+    word_reader in = {.out = &out};
+    char before = 0;
+    while (*text) {
+        const char *end = bracket_end(text);
+        size_t length;
+        if (end) {
+            end_word(&in);
+            before = 0;
+            text = end;
+            continue;
+        }
+        uint32_t c = character_at(text, &length);
+        if (c < 0x80)
+            read_ascii(&in, text, before);
+        else
+            read_other(&in, c, text, length);
+        before = c < 0x80 ? *text : 0;
+        text += length;
+    }
+    end_word(&in);
+    end_text(&out);
+    return out.length;
+}
+
+/* ---- Edits between two texts ------------------------------------------------------- */
+
+typedef struct {
+    const char *begin;
+    size_t length;
+} word;
+
+/* Words of a text; with list NULL they are counted only. */
+static int64_t split(const char *text, word *list) {
+    int64_t count = 0;
+    while (*(text += strspn(text, " "))) {
+        size_t length = strcspn(text, " ");
+        if (list)
+            list[count] = (word){text, length};
+        count++;
+        text += length;
+    }
+    return count;
+}
+
+static int compare_words(const void *a, const void *b) {
+    const word *x = *(const word *const *)a, *y = *(const word *const *)b;
+    const size_t least = x->length < y->length ? x->length : y->length;
+    const int order = memcmp(x->begin, y->begin, least);
+    return order ? order : (x->length > y->length) - (x->length < y->length);
+}
+
+/* Words as numbers: the same for the same words. */
+typedef struct {
+    int64_t words, heard;
+    int parts;
+    word *list;         /* [words + heard] */
+    const word **order; /* [words + heard], by text */
+    int32_t *numbers;   /* [words + heard] */
+    int64_t *ends;      /* [parts]: words of the reference up to the end of each */
+    shoal_edits *edits; /* [parts] */
+} numbered_words;
+
+static void place_words(void *argument, block_layout *block) {
+    numbered_words *w = argument;
+    const int64_t count = w->words + w->heard;
+    w->list = sh_reserve(block, count, sizeof *w->list);
+    w->order = sh_reserve(block, count, sizeof *w->order);
+    w->numbers = sh_reserve(block, count, sizeof *w->numbers);
+    w->ends = sh_reserve(block, w->parts, sizeof *w->ends);
+    w->edits = sh_reserve(block, w->parts, sizeof *w->edits);
+}
+
+static void set_numbers(const numbered_words *w) {
+    const int64_t count = w->words + w->heard;
+    int32_t number = 0;
+    for (int64_t i = 0; i < count; i++)
+        w->order[i] = &w->list[i];
+    qsort(w->order, (size_t)count, sizeof *w->order, compare_words);
+    for (int64_t i = 0; i < count; i++) {
+        number += i > 0 && compare_words(&w->order[i - 1], &w->order[i]) != 0;
+        w->numbers[w->order[i] - w->list] = number;
+    }
+}
+
+static void set_ends(const numbered_words *w, const int64_t *ends) {
+    for (int part = 0; part < w->parts; part++) {
+        const int64_t least = part > 0 ? w->ends[part - 1] : 0;
+        const int64_t end = ends[part] < w->words ? ends[part] : w->words;
+        w->ends[part] = end > least ? end : least;
+        w->edits[part] = (shoal_edits){0};
+    }
+    w->ends[w->parts - 1] = w->words;
+}
+
+shoal_status sh_count_edits(shoal_context *context, const char *reference,
+                            const int64_t *ends, int parts, const char *hypothesis,
+                            shoal_word_errors *errors) {
+    numbered_words w = {.words = split(reference, NULL),
+                        .heard = split(hypothesis, NULL),
+                        .parts = parts};
+    void *block = sh_allocate_parts(context, place_words, &w, NULL);
+    if (!block)
+        return SHOAL_NO_MEMORY;
+    split(reference, w.list);
+    split(hypothesis, w.list + w.words);
+    set_numbers(&w);
+    set_ends(&w, ends);
+    const shoal_status status =
+        sh_edits_count(context, (edit_sequence){w.numbers, w.words},
+                       (edit_sequence){w.numbers + w.words, w.heard}, w.ends, parts,
+                       w.edits);
+    for (int part = 0; part < parts && status == SHOAL_OK; part++) {
+        errors[part].words += w.edits[part].length;
+        errors[part].substitutions += w.edits[part].substitutions;
+        errors[part].insertions += w.edits[part].insertions;
+        errors[part].deletions += w.edits[part].deletions;
+    }
+    sh_release(context, block);
+    return status;
+}
+
+/* ---- Texts ------------------------------------------------------------------------- */
+
+/* The texts with spaces between; returns its length. into may be NULL. */
+static size_t join(const char *const *texts, int count, char *into) {
+    size_t length = 0;
+    for (int i = 0; i < count; i++) {
+        const size_t one = strlen(texts[i]);
+        if (into) {
+            memcpy(into + length, texts[i], one);
+            into[length + one] = i + 1 < count ? ' ' : 0;
+        }
+        length += one + 1;
+    }
+    return length > 0 ? length - 1 : 0;
+}
+
+typedef struct {
+    const char *const *references; /* [parts] */
+    int parts;
+    size_t reference_size, text_size;
+    char *reference, *hypothesis; /* normal forms */
+    int64_t *ends;                /* [parts] */
+} comparison;
+
+static void place_texts(void *argument, block_layout *block) {
+    comparison *c = argument;
+    c->reference = sh_reserve(block, (int64_t)c->reference_size, 1);
+    c->hypothesis = sh_reserve(block, (int64_t)c->text_size, 1);
+    c->ends = sh_reserve(block, c->parts, sizeof *c->ends);
+}
+
+/* The normal form of the reference up to the end of each part in turn, the whole at last:
+   measures them, or, with c->reference there, writes them and counts their words. Where
+   a number reaches over an end, it belongs to the part in which it begins. */
+static void normalise_parts(comparison *c, char *joined) {
+    size_t end = 0;
+    for (int part = 0; part < c->parts; part++) {
+        end += strlen(c->references[part]);
+        const char after = joined[end];
+        joined[end] = 0;
+        const size_t length = sh_normalise_words(joined, c->reference,
+                                                 c->reference ? c->reference_size : 0);
+        joined[end++] = after;
+        if (c->reference)
+            c->ends[part] = split(c->reference, NULL);
+        else if (length >= c->reference_size)
+            c->reference_size = length + 1;
+    }
+}
+
+static shoal_status compare_texts(shoal_context *context, comparison *c, char *joined,
+                                  const char *text, shoal_word_errors *errors) {
+    join(c->references, c->parts, joined);
+    c->text_size = sh_normalise_words(text, NULL, 0) + 1;
+    c->reference = NULL;
+    normalise_parts(c, joined);
+    void *block = sh_allocate_parts(context, place_texts, c, NULL);
+    if (!block)
+        return SHOAL_NO_MEMORY;
+    normalise_parts(c, joined);
+    sh_normalise_words(text, c->hypothesis, c->text_size);
+    const shoal_status status =
+        sh_count_edits(context, c->reference, c->ends, c->parts, c->hypothesis, errors);
+    sh_release(context, block);
+    return status;
+}
+
+shoal_status shoal_count_part_errors(shoal_context *context,
+                                     const char *const *references, int count,
+                                     const char *text, shoal_word_errors *errors) {
+    bool missing = !context || !references || !text || !errors || count < 1;
+    for (int i = 0; !missing && i < count; i++)
+        missing = !references[i];
+    if (missing)
+        return sh_fail(context, SHOAL_INVALID,
+                       "counting word errors: an argument is NULL, or no text is given");
+    comparison c = {.references = references, .parts = count};
+    char *joined = sh_allocate(context, join(references, count, NULL) + 1);
+    if (!joined)
+        return SHOAL_NO_MEMORY;
+    const shoal_status status = compare_texts(context, &c, joined, text, errors);
+    sh_release(context, joined);
+    return status;
+}
+
+shoal_status shoal_count_word_errors(shoal_context *context, const char *reference,
+                                     const char *text, shoal_word_errors *errors) {
+    return shoal_count_part_errors(context, &reference, 1, text, errors);
+}

@@ -1,0 +1,750 @@
+/* The search for words: tokens walk through the tree step by step.
+
+   A token is at a place, a node of the tree (or the pause between words), with a state of
+   the language model; of tokens at the same place in the same state only the best lives.
+   Its score has the likeliest word below its node counted ahead; where a word ends, that
+   is exchanged for what the language model says. After a word a token is before the root
+   again, as a `root`: with the state after the word, and with what must not follow: a
+   second pause, or with CTC the same phone without a blank between. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/numbers.h"
+#include "base/parallel.h"
+#include "speech/recogniser/lfmmi.h"
+#include "speech/words/wordsearch.h"
+
+enum {
+    CACHE = 1 << 15,       /* answers of the language model */
+    BINS = 512,            /* of scores, where there are too many tokens */
+    FIRST_SHRINK = 1 << 19 /* records after which those that lead nowhere are dropped */
+};
+
+/* What may follow: anything; no pause; or a phone 0 and on: not that one. */
+enum { AFTER_START = -1, AFTER_PAUSE = -2 };
+
+typedef struct {
+    int32_t place, state;
+    float score;
+    int32_t group, begin; /* of the records so far; the step in which the word began */
+} token;
+
+typedef struct {
+    int32_t state, last; /* last: what the word ended in, as above */
+    float score;
+    int32_t group;
+} root;
+
+/* Where things are by two numbers; a slot of an older stamp is free. */
+typedef struct {
+    uint32_t stamp;
+    int32_t index;
+} slot;
+
+typedef struct {
+    slot *slots; /* [size] */
+    uint32_t size, stamp;
+} index_table;
+
+typedef struct {
+    int32_t state, word, next;
+    float prob;
+} cached;
+
+/* The scores of one step, by phone. */
+typedef struct {
+    float *enter, *stay; /* [phones] */
+    float blank;         /* CTC: between phones */
+    float pause_enter, pause_stay;
+} step_scores;
+
+typedef struct word_search {
+    const shoal_word_decoder *decoder;
+    const shoal_word_settings *settings;
+    float lm_weight, insertion;
+    token *now, *next; /* [now_room], [next_room] */
+    int32_t now_count, next_count, now_room, next_room;
+    root *roots, *next_roots;
+    int32_t root_count, next_root_count, root_room, next_root_room;
+    index_table tokens, ends; /* of next and next_roots */
+    float best_next;          /* of next */
+    step_scores scores;
+    cached *cache; /* [CACHE] */
+    word_paths paths;
+    int32_t shrink_at;
+    int32_t step; /* the one that comes */
+    double token_sum;
+    bool failed; /* memory ran out */
+} word_search;
+
+/* ---- Tables ------------------------------------------------------------------------ */
+
+static uint32_t mix(int32_t a, int32_t b) {
+    const uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) *
+                         0x9e3779b97f4a7c15u;
+    return (uint32_t)(key >> 32) ^ (uint32_t)(key >> 11);
+}
+
+static void clear_table(index_table *table) {
+    if (++table->stamp == 0) { /* all stamps were used */
+        memset(table->slots, 0, sizeof *table->slots * table->size);
+        table->stamp = 1;
+    }
+}
+
+/* Empty, for twice as many as before. */
+static bool grow_table(index_table *table) {
+    const uint32_t size = table->size ? 2 * table->size : 1 << 12;
+    slot *slots = calloc(size, sizeof *slots);
+    if (!slots)
+        return false;
+    free(table->slots);
+    *table = (index_table){slots, size, 1};
+    return true;
+}
+
+static void put(index_table *table, uint32_t hash, int32_t index) {
+    uint32_t at = hash & (table->size - 1);
+    while (table->slots[at].stamp == table->stamp)
+        at = (at + 1) & (table->size - 1);
+    table->slots[at] = (slot){table->stamp, index};
+}
+
+static bool grow_tokens(word_search *s) {
+    const int32_t room = 2 * s->next_room + 1024;
+    token *more = realloc(s->next, sizeof *more * (size_t)room);
+    if (!more)
+        return false;
+    s->next = more;
+    s->next_room = room;
+    while (s->tokens.size < 2 * (uint32_t)room)
+        if (!grow_table(&s->tokens))
+            return false;
+    clear_table(&s->tokens);
+    for (int32_t i = 0; i < s->next_count; i++)
+        put(&s->tokens, mix(more[i].place, more[i].state), i);
+    return true;
+}
+
+static bool grow_roots(word_search *s) {
+    const int32_t room = 2 * s->next_root_room + 256;
+    root *more = realloc(s->next_roots, sizeof *more * (size_t)room);
+    if (!more)
+        return false;
+    s->next_roots = more;
+    s->next_root_room = room;
+    while (s->ends.size < 2 * (uint32_t)room)
+        if (!grow_table(&s->ends))
+            return false;
+    clear_table(&s->ends);
+    for (int32_t i = 0; i < s->next_root_count; i++)
+        put(&s->ends, mix(more[i].last, more[i].state), i);
+    return true;
+}
+
+/* ---- One step ---------------------------------------------------------------------- */
+
+static float beam_of(const word_search *s) {
+    return (float)s->settings->beam;
+}
+
+/* A token for the next step, unless a better one is there or it is beyond the beam. */
+static void offer(word_search *s, token made) {
+    if (!(made.score >= s->best_next - beam_of(s)) || made.score <= -INFINITY)
+        return;
+    if (made.score > s->best_next)
+        s->best_next = made.score;
+    if (s->next_count == s->next_room && !grow_tokens(s)) {
+        s->failed = true;
+        return;
+    }
+    uint32_t at = mix(made.place, made.state) & (s->tokens.size - 1);
+    for (; s->tokens.slots[at].stamp == s->tokens.stamp;
+         at = (at + 1) & (s->tokens.size - 1)) {
+        token *there = &s->next[s->tokens.slots[at].index];
+        if (there->place != made.place || there->state != made.state)
+            continue;
+        if (made.score > there->score)
+            *there = made;
+        return;
+    }
+    s->tokens.slots[at] = (slot){s->tokens.stamp, s->next_count};
+    s->next[s->next_count++] = made;
+}
+
+/* Places: 2 node, or with CTC 2 node + 1 in the blanks after its phone. */
+static int32_t pause_place(const word_search *s) {
+    return 2 * s->decoder->tree.node_count;
+}
+
+static bool is_ctc(const word_search *s) {
+    return s->decoder->topology == SHOAL_TOPOLOGY_CTC;
+}
+
+/* To the children of a node; banned: the phone that may not follow, or -1. */
+static void enter_children(word_search *s, const tree_node *node, token from, float ahead,
+                           int32_t banned) {
+    const tree_node *nodes = s->decoder->tree.nodes;
+    const float least = s->best_next - beam_of(s);
+    for (int32_t i = node->child; i < node->child + node->child_count; i++) {
+        const tree_node *child = &nodes[i];
+        const float score = from.score + s->scores.enter[child->phone] +
+                            s->lm_weight * (child->ahead - ahead);
+        if (score >= least && child->phone != banned)
+            offer(s, (token){2 * i, from.state, score, from.group, from.begin});
+    }
+}
+
+static void move_token(word_search *s, token from) {
+    if (from.place == pause_place(s)) {
+        from.score += s->scores.pause_stay;
+        offer(s, from);
+        return;
+    }
+    const tree_node *node = &s->decoder->tree.nodes[from.place / 2];
+    const bool between = from.place & 1;
+    enter_children(s, node, from, node->ahead, is_ctc(s) && !between ? node->phone : -1);
+    token stays = from;
+    stays.score += between ? s->scores.blank : s->scores.stay[node->phone];
+    offer(s, stays);
+    if (is_ctc(s) && !between && node->child_count > 0) {
+        from.score += s->scores.blank;
+        from.place++;
+        offer(s, from);
+    }
+}
+
+static void move_root(word_search *s, const root *from) {
+    const token start = {0, from->state, from->score, from->group, s->step};
+    enter_children(s, &s->decoder->tree.nodes[0], start, 0, from->last);
+    if (from->last != AFTER_PAUSE)
+        offer(s, (token){pause_place(s), from->state, from->score + s->scores.pause_enter,
+                         from->group, s->step});
+}
+
+/* ---- Ends of words ----------------------------------------------------------------- */
+
+static float modelled(word_search *s, int32_t state, int32_t word, int32_t *next) {
+    if (word < 0) {
+        *next = 0;
+        return s->decoder->tree.unknown;
+    }
+    cached *c = &s->cache[mix(state, word) & (CACHE - 1)];
+    if (c->state != state || c->word != word) {
+        c->prob = sh_ngram_step(s->decoder->ngram, state, word, &c->next);
+        c->state = state;
+        c->word = word;
+    }
+    *next = c->next;
+    return c->prob;
+}
+
+/* The root of that state and last, new ones with a score of -infinity; NULL: out of
+   memory. */
+static root *find_root(word_search *s, int32_t state, int32_t last) {
+    if (s->next_root_count == s->next_root_room && !grow_roots(s)) {
+        s->failed = true;
+        return NULL;
+    }
+    uint32_t at = mix(last, state) & (s->ends.size - 1);
+    for (; s->ends.slots[at].stamp == s->ends.stamp; at = (at + 1) & (s->ends.size - 1)) {
+        root *there = &s->next_roots[s->ends.slots[at].index];
+        if (there->state == state && there->last == last)
+            return there;
+    }
+    s->ends.slots[at] = (slot){s->ends.stamp, s->next_root_count};
+    s->next_roots[s->next_root_count] = (root){state, last, -INFINITY, -1};
+    return &s->next_roots[s->next_root_count++];
+}
+
+/* A word's end joins the group of its root. */
+static void add_record(word_search *s, root *to, const token *from, int32_t spelled,
+                       float score) {
+    const bool all = s->settings->nbest > 1 || s->settings->confidence;
+    word_record made = {spelled, from->group, -1, from->begin, s->step + 1, score};
+    const bool better = score > to->score;
+    if (!all && !better)
+        return;
+    if (!all && to->group >= 0) {
+        s->paths.records[to->group] = made;
+        to->score = score;
+        return;
+    }
+    if (!sh_paths_grow(&s->paths)) {
+        s->failed = true;
+        return;
+    }
+    if (better) {
+        made.other = to->group;
+        to->group = s->paths.count;
+        to->score = score;
+    } else {
+        made.other = s->paths.records[to->group].other;
+        s->paths.records[to->group].other = s->paths.count;
+    }
+    s->paths.records[s->paths.count++] = made;
+}
+
+static void end_words(word_search *s, const token *from) {
+    const word_tree *tree = &s->decoder->tree;
+    const tree_node *node = &tree->nodes[from->place / 2];
+    const int32_t last = is_ctc(s) ? node->phone : AFTER_START;
+    for (int32_t i = node->word; i < node->word + node->word_count; i++) {
+        int32_t next;
+        const float prob = modelled(s, from->state, tree->words[i].modelled, &next);
+        const float score = from->score + s->lm_weight * (prob - node->ahead) +
+                            s->insertion;
+        if (!(score >= s->best_next - beam_of(s)) || score <= -INFINITY)
+            continue;
+        root *to = find_root(s, next, last);
+        if (to)
+            add_record(s, to, from, tree->words[i].spelled, score);
+    }
+}
+
+static void make_roots(word_search *s) {
+    for (int32_t i = 0; i < s->next_count; i++) {
+        const token *from = &s->next[i];
+        if (from->score < s->best_next - beam_of(s))
+            continue;
+        if (from->place == pause_place(s)) {
+            root *to = find_root(s, from->state, AFTER_PAUSE);
+            if (to) {
+                to->score = from->score;
+                to->group = from->group;
+            }
+        } else if (!(from->place & 1)) {
+            end_words(s, from);
+        }
+    }
+}
+
+/* ---- Limits ------------------------------------------------------------------------ */
+
+/* The score that so many tokens reach at most, within the beam of the best, which is
+   0. */
+static float token_limit(const word_search *s) {
+    const int64_t most = s->settings->tokens;
+    int32_t bins[BINS] = {0};
+    float low = -beam_of(s);
+    if (most == 0 || s->now_count <= most)
+        return low;
+    if (low <= -INFINITY)
+        for (int32_t i = 0; i < s->now_count; i++)
+            low = s->now[i].score < low || low <= -INFINITY ? s->now[i].score : low;
+    if (!(low < 0))
+        return low;
+    const float scale = (float)(BINS - 1) / -low;
+    for (int32_t i = 0; i < s->now_count; i++)
+        if (s->now[i].score >= low && s->now[i].score <= 0)
+            bins[(int32_t)(-s->now[i].score * scale)]++;
+    int64_t sum = 0;
+    for (int i = 0; i < BINS; i++) {
+        sum += bins[i];
+        if (sum > most)
+            return i == 0 ? -1 / scale : -(float)i / scale;
+    }
+    return low;
+}
+
+/* Scores become those above the best one, which goes to the step's base. */
+static void level_scores(word_search *s) {
+    float best = -INFINITY;
+    for (int32_t i = 0; i < s->now_count; i++)
+        best = s->now[i].score > best ? s->now[i].score : best;
+    for (int32_t i = 0; i < s->root_count; i++)
+        best = s->roots[i].score > best ? s->roots[i].score : best;
+    if (best <= -INFINITY)
+        best = 0;
+    for (int32_t i = 0; i < s->now_count; i++)
+        s->now[i].score -= best;
+    for (int32_t i = 0; i < s->root_count; i++)
+        s->roots[i].score -= best;
+    s->paths.bases[s->step] += (double)best;
+    /* those of this step's records were written before */
+    for (int32_t i = s->paths.count - 1; i >= 0 && s->paths.records[i].end == s->step;
+         i--)
+        s->paths.records[i].score -= best;
+}
+
+static bool shrink_records(word_search *s) {
+    if (s->paths.count < s->shrink_at)
+        return true;
+    int64_t count = 0;
+    int32_t **groups =
+        malloc(sizeof *groups * (size_t)(s->now_count + s->root_count + 1));
+    if (!groups)
+        return false;
+    for (int32_t i = 0; i < s->now_count; i++)
+        groups[count++] = &s->now[i].group;
+    for (int32_t i = 0; i < s->root_count; i++)
+        groups[count++] = &s->roots[i].group;
+    const bool good = sh_paths_shrink(&s->paths, groups, count);
+    free(groups);
+    s->shrink_at = 2 * s->paths.count > FIRST_SHRINK ? 2 * s->paths.count : FIRST_SHRINK;
+    return good;
+}
+
+/* ---- A sequence -------------------------------------------------------------------- */
+
+static void log_softmax(const float *row, int64_t count, float *out) {
+    float high = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        high = row[i] > high ? row[i] : high;
+    for (int64_t i = 0; i < count; i++)
+        sum += exp((double)row[i] - (double)high);
+    const float all = high + (float)log(sum);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = row[i] - all;
+}
+
+static void set_scores(word_search *s, const float *row) {
+    const int32_t phones = s->decoder->phones, silence = phones - 1;
+    step_scores *to = &s->scores;
+    for (int32_t p = 0; p < phones; p++)
+        switch (s->decoder->topology) {
+        case SHOAL_TOPOLOGY_CHAIN:
+            to->enter[p] = row[2 * p];
+            to->stay[p] = row[2 * p + 1];
+            break;
+        case SHOAL_TOPOLOGY_ONE: to->enter[p] = to->stay[p] = row[p]; break;
+        case SHOAL_TOPOLOGY_BLANK:
+            to->enter[p] = row[p];
+            to->stay[p] = row[phones];
+            break;
+        case SHOAL_TOPOLOGY_CTC: break;
+        }
+    if (is_ctc(s)) {
+        /* enter[p] is class p + 1, and the silence's place stays free */
+        log_softmax(row, phones, to->stay);
+        to->blank = to->pause_enter = to->pause_stay = to->stay[0];
+        memmove(to->stay, to->stay + 1, sizeof(float) * (size_t)(phones - 1));
+        memcpy(to->enter, to->stay, sizeof(float) * (size_t)(phones - 1));
+    } else {
+        to->pause_enter = to->enter[silence];
+        to->pause_stay = to->stay[silence];
+    }
+}
+
+static void swap_sides(word_search *s) {
+    token *tokens = s->now;
+    root *roots = s->roots;
+    const int32_t token_room = s->now_room, root_room = s->root_room;
+    s->now = s->next;
+    s->now_room = s->next_room;
+    s->now_count = s->next_count;
+    s->next = tokens;
+    s->next_room = token_room;
+    s->next_count = 0;
+    s->roots = s->next_roots;
+    s->root_room = s->next_root_room;
+    s->root_count = s->next_root_count;
+    s->next_roots = roots;
+    s->next_root_room = root_room;
+    s->next_root_count = 0;
+    clear_table(&s->tokens);
+    clear_table(&s->ends);
+}
+
+static void move_all(word_search *s) {
+    const float least = token_limit(s);
+    int32_t first = 0;
+    for (int32_t i = 0; i < s->now_count; i++) /* the best first: it sets the beam */
+        first = s->now[i].score > s->now[first].score ? i : first;
+    if (s->now_count > 0)
+        move_token(s, s->now[first]);
+    for (int32_t i = 0; i < s->now_count; i++)
+        if (s->now[i].score >= least && i != first) {
+            move_token(s, s->now[i]);
+            s->token_sum++;
+        }
+    for (int32_t i = 0; i < s->root_count; i++)
+        if (s->roots[i].score >= least)
+            move_root(s, &s->roots[i]);
+}
+
+static bool run_step(word_search *s, const float *row) {
+    set_scores(s, row);
+    s->best_next = -INFINITY;
+    move_all(s);
+    make_roots(s);
+    swap_sides(s);
+    s->step++;
+    s->paths.bases[s->step] = s->paths.bases[s->step - 1];
+    level_scores(s);
+    return !s->failed && shrink_records(s);
+}
+
+static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
+                           int64_t steps) {
+    const shoal_ngram *ngram = s->decoder->ngram;
+    s->settings = settings;
+    s->lm_weight = (float)settings->lm_weight;
+    s->insertion = (float)settings->insertion;
+    s->now_count = s->next_count = s->next_root_count = s->paths.count = 0;
+    s->paths.end_count = 0;
+    s->paths.steps = (int32_t)steps;
+    s->paths.scale = s->lm_weight > 1 ? 1 / s->lm_weight : 1;
+    s->step = 0;
+    s->token_sum = 0;
+    s->shrink_at = FIRST_SHRINK;
+    s->failed = false;
+    free(s->paths.bases);
+    s->paths.bases = calloc((size_t)steps + 1, sizeof(double));
+    clear_table(&s->tokens);
+    clear_table(&s->ends);
+    s->root_count = 1;
+    s->roots[0] = (root){ngram->order > 1 ? 1 + ngram->begin : 0, AFTER_START, 0, -1};
+    return s->paths.bases != NULL;
+}
+
+static bool add_end(word_paths *paths, path_end end) {
+    if (paths->end_count == paths->end_room) {
+        const int32_t room = 2 * paths->end_room + 64;
+        path_end *more = realloc(paths->ends, sizeof *more * (size_t)room);
+        if (!more)
+            return false;
+        paths->ends = more;
+        paths->end_room = room;
+    }
+    paths->ends[paths->end_count++] = end;
+    return true;
+}
+
+/* Roots after the last step, or where there is none the best token. */
+static bool end_sequence(word_search *s, shoal_spoken *spoken) {
+    const shoal_ngram *ngram = s->decoder->ngram;
+    bool good = true;
+    int32_t next, best = 0;
+    for (int32_t i = 0; i < s->root_count && good; i++) {
+        const float prob = sh_ngram_next(ngram, s->roots[i].state, ngram->end, &next);
+        good = add_end(&s->paths, (path_end){s->roots[i].score + s->lm_weight * prob,
+                                             s->roots[i].group});
+    }
+    spoken->whole = s->root_count > 0;
+    spoken->tokens_of_step = s->step ? s->token_sum / s->step : 0;
+    if (s->root_count > 0)
+        return good;
+    for (int32_t i = 0; i < s->now_count; i++)
+        best = s->now[i].score > s->now[best].score ? i : best;
+    return add_end(&s->paths, s->now_count
+                                  ? (path_end){s->now[best].score, s->now[best].group}
+                                  : (path_end){0, -1});
+}
+
+static bool run_sequence(word_search *s, const shoal_word_settings *settings,
+                         const float *outputs, int64_t steps, shoal_spoken *spoken,
+                         void **block) {
+    bool good = begin_sequence(s, settings, steps);
+    for (int64_t i = 0; i < steps && good; i++)
+        good = run_step(s, outputs + i * s->decoder->outputs);
+    return good && end_sequence(s, spoken) &&
+           sh_paths_read(&s->paths, settings, spoken, block);
+}
+
+/* ---- Searches of all threads ------------------------------------------------------- */
+
+static void free_search(word_search *s) {
+    if (!s)
+        return;
+    free(s->now);
+    free(s->next);
+    free(s->roots);
+    free(s->next_roots);
+    free(s->tokens.slots);
+    free(s->ends.slots);
+    free(s->scores.enter);
+    free(s->scores.stay);
+    free(s->cache);
+    free(s->paths.records);
+    free(s->paths.bases);
+    free(s->paths.ends);
+    free(s);
+}
+
+static word_search *make_search(const shoal_word_decoder *decoder) {
+    word_search *s = calloc(1, sizeof *s);
+    const size_t phones = (size_t)decoder->phones + 1;
+    if (!s)
+        return NULL;
+    s->decoder = decoder;
+    s->paths.lexicon = decoder->lexicon;
+    s->scores.enter = calloc(phones, sizeof(float));
+    s->scores.stay = calloc(phones, sizeof(float));
+    s->cache = malloc(sizeof *s->cache * CACHE);
+    bool good = s->scores.enter && s->scores.stay && s->cache;
+    for (int side = 0; side < 2 && good; side++) {
+        good = grow_tokens(s) && grow_roots(s);
+        swap_sides(s);
+    }
+    if (good) {
+        memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* no state is -1 */
+        return s;
+    }
+    free_search(s);
+    return NULL;
+}
+
+typedef struct {
+    shoal_word_decoder *decoder;
+    const shoal_word_settings *settings;
+    const int64_t *offsets;
+    const float *outputs;
+    shoal_spoken *spoken;
+    char *good; /* [count] */
+} decode_job;
+
+static void decode_task(void *shared, int64_t task, int thread) {
+    decode_job *job = shared;
+    word_search **own = &job->decoder->searches[thread];
+    const int64_t begin = job->offsets[task], end = job->offsets[task + 1];
+    if (!*own)
+        *own = make_search(job->decoder);
+    job->good[task] = *own && run_sequence(*own, job->settings,
+                                           job->outputs + begin * job->decoder->outputs,
+                                           end - begin, &job->spoken[task],
+                                           &job->decoder->blocks[task]);
+}
+
+/* ---- The interface ----------------------------------------------------------------- */
+
+shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
+    const bool ctc = topology == SHOAL_TOPOLOGY_CTC;
+    return (shoal_word_settings){.beam = 12,
+                                 .tokens = 3000,
+                                 .lm_weight = ctc ? 0.6 : 1,
+                                 .insertion = ctc ? 0 : -1,
+                                 .nbest = 1};
+}
+
+shoal_status shoal_word_decoder_create(shoal_context *context,
+                                       const shoal_lexicon *lexicon,
+                                       const shoal_ngram *ngram, shoal_topology topology,
+                                       double unknown, shoal_word_decoder **decoder) {
+    if (!context || !lexicon || !ngram || !decoder)
+        return sh_fail(context, SHOAL_INVALID,
+                       "a search for words needs a lexicon and a language model");
+    *decoder = NULL;
+    if ((int)topology < 0 || topology > SHOAL_TOPOLOGY_BLANK || !(unknown >= 0) ||
+        unknown > 1)
+        return sh_fail(context, SHOAL_INVALID,
+                       "a topology of this list and a probability of unknown words from "
+                       "0 to 1");
+    shoal_word_decoder *made = calloc(1, sizeof *made);
+    if (!made)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
+    made->context = context;
+    made->lexicon = lexicon;
+    made->ngram = ngram;
+    made->topology = topology;
+    made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
+    made->outputs = topology == SHOAL_TOPOLOGY_CTC
+                        ? made->phones /* the blank in place of the silence */
+                        : sh_lfmmi_outputs((int32_t)topology, made->phones);
+    made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
+    shoal_status status = made->searches ? SHOAL_OK
+                                         : sh_fail(context, SHOAL_NO_MEMORY,
+                                                   "out of memory for the search");
+    if (status == SHOAL_OK)
+        status = sh_word_tree_make(lexicon, ngram, unknown, &made->tree);
+    if (status == SHOAL_OK)
+        *decoder = made;
+    else
+        shoal_word_decoder_destroy(made);
+    return status;
+}
+
+static void drop_blocks(shoal_word_decoder *decoder) {
+    for (int64_t i = 0; i < decoder->block_count; i++)
+        free(decoder->blocks[i]);
+    free(decoder->blocks);
+    decoder->blocks = NULL;
+    decoder->block_count = 0;
+}
+
+void shoal_word_decoder_destroy(shoal_word_decoder *decoder) {
+    if (!decoder)
+        return;
+    for (int i = 0; decoder->searches && i < decoder->context->threads; i++)
+        free_search(decoder->searches[i]);
+    free(decoder->searches);
+    drop_blocks(decoder);
+    sh_word_tree_free(&decoder->tree);
+    free(decoder);
+}
+
+shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *decoder) {
+    const word_tree *tree = &decoder->tree;
+    shoal_word_decoder_info info = {.words = tree->heard,
+                                    .pronunciations = tree->word_count,
+                                    .left_out = tree->left_out,
+                                    .nodes = tree->node_count,
+                                    .outputs = decoder->outputs};
+    info.bytes = sizeof(tree_node) * (size_t)tree->node_count +
+                 sizeof(tree_word) * (size_t)tree->word_count;
+    for (int i = 0; i < decoder->context->threads; i++) {
+        const word_search *s = decoder->searches[i];
+        if (s)
+            info.bytes += sizeof(token) * (size_t)(s->now_room + s->next_room) +
+                          sizeof(root) * (size_t)(s->root_room + s->next_root_room) +
+                          sizeof(slot) * (s->tokens.size + s->ends.size) +
+                          sizeof(cached) * CACHE +
+                          sizeof(word_record) * (size_t)s->paths.room;
+    }
+    return info;
+}
+
+int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word) {
+    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon).words &&
+           decoder->tree.hears[word];
+}
+
+static shoal_status check_run(const shoal_word_decoder *decoder,
+                              const shoal_word_settings *settings, int64_t count,
+                              const int64_t *offsets, const float *outputs) {
+    shoal_context *context = decoder->context;
+    if (!settings || !(settings->beam > 0) || settings->tokens < 0 ||
+        !isfinite(settings->lm_weight) || settings->lm_weight < 0 ||
+        !isfinite(settings->insertion) || settings->nbest < 1 || settings->nbest > 10000)
+        return sh_fail(context, SHOAL_INVALID,
+                       "beam above 0, tokens and weight not below 0, 1 to 10000 strings");
+    for (int64_t i = 0; i < count; i++)
+        if (offsets[i] > offsets[i + 1] || offsets[i] < 0 ||
+            offsets[i + 1] - offsets[i] >= INT32_MAX)
+            return sh_fail(context, SHOAL_INVALID, "offsets must rise");
+    const int64_t begin = count ? offsets[0] : 0, end = count ? offsets[count] : 0;
+    for (int64_t i = begin * decoder->outputs; i < end * decoder->outputs; i++)
+        if (!(outputs[i] < INFINITY))
+            return sh_fail(context, SHOAL_INVALID, "outputs of step %lld are no numbers",
+                           (long long)(i / decoder->outputs));
+    return SHOAL_OK;
+}
+
+shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
+                                    const shoal_word_settings *settings, int64_t count,
+                                    const int64_t *offsets, const float *outputs,
+                                    shoal_spoken *spoken) {
+    if (!decoder || count < 0 || (count > 0 && (!offsets || !outputs || !spoken)))
+        return sh_fail(decoder ? decoder->context : NULL, SHOAL_INVALID,
+                       "a search for words needs outputs and somewhere to go");
+    shoal_context *context = decoder->context;
+    const shoal_status status = check_run(decoder, settings, count, offsets, outputs);
+    if (status != SHOAL_OK)
+        return status;
+    drop_blocks(decoder);
+    char *good = calloc((size_t)count + 1, 1);
+    decoder->blocks = calloc((size_t)count + 1, sizeof *decoder->blocks);
+    bool all = good && decoder->blocks;
+    if (all) {
+        decoder->block_count = count;
+        decode_job job = {decoder, settings, offsets, outputs, spoken, good};
+        sh_team_run(sh_team_of(context), count, decode_task, &job);
+    }
+    for (int64_t i = 0; i < count && all; i++)
+        all = good[i];
+    free(good);
+    return all ? SHOAL_OK
+               : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
+}

@@ -1,0 +1,383 @@
+/* Strings of words from the records of a search: the best ones in order, and how
+   probable each word of theirs is among all paths that were kept. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "speech/words/wordsearch.h"
+
+enum { MOST_ITEMS = 400000, LONGEST_WORD = 200 };
+
+bool sh_paths_grow(word_paths *paths) {
+    if (paths->count < paths->room)
+        return true;
+    if (paths->room > INT32_MAX / 2 - 1024)
+        return false;
+    const int32_t room = 2 * paths->room + 1024;
+    word_record *more = realloc(paths->records, sizeof *more * (size_t)room);
+    if (!more)
+        return false;
+    paths->records = more;
+    paths->room = room;
+    return true;
+}
+
+/* ---- Dropping records -------------------------------------------------------------- */
+
+/* wanted [count]: groups that are; on return also all that lead to them. kept [count]:
+   their records. */
+static void follow_back(const word_paths *paths, char *wanted, char *kept) {
+    for (int32_t i = paths->count - 1; i >= 0; i--)
+        for (int32_t m = wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            kept[m] = 1;
+            if (paths->records[m].before >= 0)
+                wanted[paths->records[m].before] = 1;
+        }
+}
+
+bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
+    const size_t size = (size_t)paths->count + 1;
+    char *marks = calloc(2, size);
+    int32_t *numbers = malloc(sizeof *numbers * size);
+    if (!marks || !numbers) {
+        free(marks);
+        free(numbers);
+        return false;
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (*groups[i] >= 0)
+            marks[*groups[i]] = 1;
+    follow_back(paths, marks, marks + size);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < paths->count; i++)
+        numbers[i] = marks[size + (size_t)i] ? kept++ : -1;
+    for (int32_t i = 0; i < paths->count; i++) {
+        if (numbers[i] < 0)
+            continue;
+        word_record record = paths->records[i];
+        record.before = record.before < 0 ? -1 : numbers[record.before];
+        record.other = record.other < 0 ? -1 : numbers[record.other];
+        paths->records[numbers[i]] = record;
+    }
+    paths->count = kept;
+    for (int64_t i = 0; i < count; i++)
+        if (*groups[i] >= 0)
+            *groups[i] = numbers[*groups[i]];
+    free(marks);
+    free(numbers);
+    return true;
+}
+
+/* ---- The best strings -------------------------------------------------------------- */
+
+/* A path from the end backwards as far as `group`. */
+typedef struct {
+    double lost;                  /* against the best */
+    int32_t group, member, after; /* member: the last record taken, after: item */
+} path_item;
+
+typedef struct {
+    path_item *items;
+    int32_t *heap; /* [heap_count] items, the least lost on top */
+    int32_t item_count, heap_count, room;
+} path_queue;
+
+typedef struct {
+    int32_t *members; /* [count] records, first to last */
+    int32_t count;
+    double lost;
+    uint64_t hash; /* of the words */
+} found_path;
+
+static bool less(const path_queue *q, int32_t a, int32_t b) {
+    const double x = q->items[a].lost, y = q->items[b].lost;
+    return x < y || (x <= y && a < b);
+}
+
+static void sift_up(path_queue *q, int32_t at) {
+    while (at > 0 && less(q, q->heap[at], q->heap[(at - 1) / 2])) {
+        const int32_t moved = q->heap[at];
+        q->heap[at] = q->heap[(at - 1) / 2];
+        q->heap[(at - 1) / 2] = moved;
+        at = (at - 1) / 2;
+    }
+}
+
+static int32_t pop(path_queue *q) {
+    const int32_t top = q->heap[0];
+    q->heap[0] = q->heap[--q->heap_count];
+    for (int32_t at = 0;;) {
+        int32_t low = at;
+        for (int32_t k = 2 * at + 1; k <= 2 * at + 2 && k < q->heap_count; k++)
+            if (less(q, q->heap[k], q->heap[low]))
+                low = k;
+        if (low == at)
+            return top;
+        const int32_t moved = q->heap[at];
+        q->heap[at] = q->heap[low];
+        q->heap[low] = moved;
+        at = low;
+    }
+}
+
+static bool push(path_queue *q, path_item item) {
+    if (q->item_count == q->room) {
+        const int32_t room = 2 * q->room + 1024;
+        path_item *items = realloc(q->items, sizeof *items * (size_t)room);
+        if (items)
+            q->items = items;
+        int32_t *heap = realloc(q->heap, sizeof *heap * (size_t)room);
+        if (heap)
+            q->heap = heap;
+        if (!items || !heap)
+            return false;
+        q->room = room;
+    }
+    q->items[q->item_count] = item;
+    q->heap[q->heap_count++] = q->item_count++;
+    sift_up(q, q->heap_count - 1);
+    return true;
+}
+
+static bool push_members(const word_paths *paths, path_queue *q, int32_t from) {
+    const path_item item = q->items[from];
+    const float best = paths->records[item.group].score;
+    for (int32_t m = item.group; m >= 0; m = paths->records[m].other) {
+        const word_record *record = &paths->records[m];
+        const double lost = item.lost + (double)best - (double)record->score;
+        if (!push(q, (path_item){lost, record->before, m, from}))
+            return false;
+    }
+    return true;
+}
+
+static bool trace(const word_paths *paths, const path_queue *q, int32_t from,
+                  found_path *found) {
+    *found = (found_path){.lost = q->items[from].lost, .hash = 1469598103934665603u};
+    for (int32_t i = from; q->items[i].member >= 0; i = q->items[i].after)
+        found->count++;
+    found->members = malloc(sizeof *found->members * ((size_t)found->count + 1));
+    if (!found->members)
+        return false;
+    found->count = 0;
+    for (int32_t i = from; q->items[i].member >= 0; i = q->items[i].after) {
+        const int32_t member = q->items[i].member;
+        found->members[found->count++] = member;
+        found->hash = (found->hash ^ (uint64_t)paths->records[member].spelled) *
+                      1099511628211u;
+    }
+    return true;
+}
+
+static bool same_words(const word_paths *paths, const found_path *a,
+                       const found_path *b) {
+    if (a->hash != b->hash || a->count != b->count)
+        return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (paths->records[a->members[i]].spelled !=
+            paths->records[b->members[i]].spelled)
+            return false;
+    return true;
+}
+
+/* Keeps the new one at found[count] where its words are new; returns how many there
+   are. */
+static int64_t keep_new(const word_paths *paths, found_path *found, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (same_words(paths, &found[i], &found[count])) {
+            free(found[count].members);
+            found[count].members = NULL;
+            return count;
+        }
+    return count + 1;
+}
+
+/* Up to `most` different strings; -1: out of memory. */
+static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
+                          found_path *found) {
+    int64_t count = 0;
+    float best = -INFINITY;
+    for (int32_t i = 0; i < paths->end_count; i++)
+        best = paths->ends[i].score > best ? paths->ends[i].score : best;
+    for (int32_t i = 0; i < paths->end_count; i++)
+        if (!push(q, (path_item){(double)best - (double)paths->ends[i].score,
+                                 paths->ends[i].group, -1, -1}))
+            return -1;
+    while (q->heap_count > 0 && count < most &&
+           (count == 0 || q->item_count < MOST_ITEMS)) {
+        const int32_t top = pop(q);
+        if (q->items[top].group >= 0) {
+            if (!push_members(paths, q, top))
+                return -1;
+        } else {
+            if (!trace(paths, q, top, &found[count]))
+                return -1;
+            count = keep_new(paths, found, count);
+        }
+    }
+    return count;
+}
+
+/* ---- Confidence -------------------------------------------------------------------- */
+
+typedef struct {
+    char *wanted, *kept;    /* [count] groups and records that lead to an end */
+    double *before, *after; /* [count] of groups: log-sums of paths to and from them */
+    double all;
+} path_sums;
+
+static double add_logs(double a, double b) {
+    const double high = a > b ? a : b, low = a > b ? b : a;
+    return low <= -INFINITY ? high : high + log1p(exp(low - high));
+}
+
+static double score_of(const word_paths *paths, int32_t record) {
+    return record < 0 ? 0
+                      : paths->bases[paths->records[record].end] +
+                            (double)paths->records[record].score;
+}
+
+/* What a record adds to the best path of the group before. */
+static double own_score(const word_paths *paths, int32_t record) {
+    return (double)paths->scale *
+           (score_of(paths, record) - score_of(paths, paths->records[record].before));
+}
+
+static void sum_forward(const word_paths *paths, path_sums *sums) {
+    for (int32_t i = 0; i < paths->count; i++) {
+        double sum = -INFINITY;
+        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            const int32_t before = paths->records[m].before;
+            sum = add_logs(sum,
+                           (before < 0 ? 0 : sums->before[before]) + own_score(paths, m));
+        }
+        sums->before[i] = sum;
+    }
+}
+
+static void sum_backward(const word_paths *paths, path_sums *sums) {
+    const double base = paths->bases[paths->steps];
+    sums->all = -INFINITY;
+    for (int32_t i = 0; i < paths->count; i++)
+        sums->after[i] = -INFINITY;
+    for (int32_t i = 0; i < paths->end_count; i++) {
+        const int32_t group = paths->ends[i].group;
+        const double own = (double)paths->scale *
+                           (base + (double)paths->ends[i].score - score_of(paths, group));
+        sums->all = add_logs(sums->all, own + (group < 0 ? 0 : sums->before[group]));
+        if (group >= 0)
+            sums->after[group] = add_logs(sums->after[group], own);
+    }
+    for (int32_t i = paths->count - 1; i >= 0; i--)
+        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            const int32_t before = paths->records[m].before;
+            if (before >= 0)
+                sums->after[before] =
+                    add_logs(sums->after[before], sums->after[i] + own_score(paths, m));
+        }
+}
+
+static bool make_sums(const word_paths *paths, path_sums *sums) {
+    const size_t size = (size_t)paths->count + 1;
+    sums->wanted = calloc(2, size);
+    sums->kept = sums->wanted ? sums->wanted + size : NULL;
+    sums->before = malloc(sizeof(double) * size);
+    sums->after = malloc(sizeof(double) * size);
+    if (!sums->wanted || !sums->before || !sums->after)
+        return false;
+    for (int32_t i = 0; i < paths->end_count; i++)
+        if (paths->ends[i].group >= 0)
+            sums->wanted[paths->ends[i].group] = 1;
+    follow_back(paths, sums->wanted, sums->kept);
+    sum_forward(paths, sums);
+    sum_backward(paths, sums);
+    return true;
+}
+
+static void free_sums(path_sums *sums) {
+    free(sums->wanted);
+    free(sums->before);
+    free(sums->after);
+}
+
+/* The first record that ends after a step. */
+static int32_t first_after(const word_paths *paths, int32_t step) {
+    int32_t low = 0, high = paths->count;
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (paths->records[middle].end <= step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The part of all paths that say this word in the middle of the record's time. */
+static double confidence(const word_paths *paths, const path_sums *sums, int32_t record) {
+    const word_record *own = &paths->records[record];
+    const int32_t middle = own->begin + (own->end - own->begin) / 2;
+    double sum = 0;
+    for (int32_t i = first_after(paths, middle);
+         i < paths->count && paths->records[i].end < middle + LONGEST_WORD; i++)
+        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            const word_record *one = &paths->records[m];
+            if (one->spelled != own->spelled || one->begin > middle)
+                continue;
+            sum += exp((one->before < 0 ? 0 : sums->before[one->before]) +
+                       own_score(paths, m) + sums->after[i] - sums->all);
+        }
+    return sum < 1 ? sum : 1;
+}
+
+/* ---- The result -------------------------------------------------------------------- */
+
+static void write_strings(const word_paths *paths, const found_path *found, int64_t count,
+                          const path_sums *sums, void *block) {
+    shoal_word_string *strings = block;
+    shoal_spoken_word *at = (shoal_spoken_word *)(void *)(strings + count);
+    float best = -INFINITY;
+    for (int32_t i = 0; i < paths->end_count; i++)
+        best = paths->ends[i].score > best ? paths->ends[i].score : best;
+    for (int64_t i = 0; i < count; i++) {
+        strings[i] = (shoal_word_string){at, found[i].count,
+                                         paths->bases[paths->steps] + (double)best -
+                                             found[i].lost};
+        for (int32_t k = 0; k < found[i].count; k++) {
+            const int32_t member = found[i].members[k];
+            const word_record *record = &paths->records[member];
+            *at++ =
+                (shoal_spoken_word){shoal_lexicon_word(paths->lexicon, record->spelled),
+                                    record->begin, record->end,
+                                    sums ? confidence(paths, sums, member) : 0};
+        }
+    }
+}
+
+bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
+                   shoal_spoken *spoken, void **block) {
+    path_queue q = {0};
+    path_sums sums = {0};
+    found_path *found = calloc((size_t)settings->nbest + 1, sizeof *found);
+    int64_t count = found ? find_paths(paths, &q, settings->nbest, found) : -1;
+    bool good = count >= 0 && (!settings->confidence || make_sums(paths, &sums));
+    size_t words = 0;
+    for (int64_t i = 0; i < count; i++)
+        words += (size_t)found[i].count;
+    if (good)
+        *block = malloc(sizeof(shoal_word_string) * (size_t)count +
+                        sizeof(shoal_spoken_word) * words + 1);
+    good = good && *block;
+    if (good) {
+        write_strings(paths, found, count, settings->confidence ? &sums : NULL, *block);
+        spoken->strings = *block;
+        spoken->count = count;
+    }
+    for (int64_t i = 0; found && i < settings->nbest; i++)
+        free(found[i].members);
+    free(found);
+    free(q.items);
+    free(q.heap);
+    free_sums(&sums);
+    return good;
+}

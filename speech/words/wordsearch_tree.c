@@ -1,0 +1,193 @@
+/* The tree of a lexicon's pronunciations: words that begin alike share nodes. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "speech/words/wordsearch.h"
+
+/* One pronunciation of a word that can be heard. */
+typedef struct {
+    const int32_t *phones;
+    int32_t length;
+    tree_word word;
+} pronunciation;
+
+typedef struct {
+    int64_t begin, end; /* pronunciations */
+    int32_t depth;      /* phones that they have in common */
+} tree_range;
+
+typedef struct {
+    pronunciation *rows;
+    int64_t count;
+    tree_range *ranges; /* [nodes] */
+    int32_t room;
+} tree_draft;
+
+/* ---- Words ------------------------------------------------------------------------- */
+
+static bool is_mark(const shoal_ngram *ngram, int32_t word) {
+    const char *text = sh_ngram_text(ngram, word);
+    return word == ngram->begin || word == ngram->end || strcmp(text, "<unk>") == 0 ||
+           strcmp(text, "<UNK>") == 0;
+}
+
+/* The language model's number of a word, -1: it has none, -2: it is no word. */
+static int32_t modelled(const shoal_ngram *ngram, const char *text) {
+    const size_t length = strlen(text);
+    char other[NGRAM_MOST_LETTERS + 1];
+    int32_t word = sh_ngram_find(ngram, text, length);
+    for (int upper = 0; upper < 2 && word < 0 && length < sizeof other; upper++) {
+        for (size_t i = 0; i <= length; i++) {
+            const char c = text[i];
+            const bool turn = upper ? c >= 'a' && c <= 'z' : c >= 'A' && c <= 'Z';
+            other[i] = turn ? (char)(c ^ 0x20) : c;
+        }
+        word = sh_ngram_find(ngram, other, length);
+    }
+    return word >= 0 && is_mark(ngram, word) ? -2 : word;
+}
+
+static bool has_phone(const int32_t *phones, int64_t count, int64_t phone) {
+    for (int64_t i = 0; i < count; i++)
+        if (phones[i] == phone)
+            return true;
+    return false;
+}
+
+static void take_words(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
+                       word_tree *tree, tree_draft *draft) {
+    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    for (int64_t i = 0; i < info.words; i++) {
+        const int32_t number = modelled(ngram, shoal_lexicon_word(lexicon, i));
+        const bool wanted = number >= 0 || (number == -1 && tree->unknown > -INFINITY);
+        const int64_t before = draft->count;
+        for (int64_t k = 0; k < shoal_lexicon_pronunciations(lexicon, i) && wanted; k++) {
+            pronunciation made = {.word = {(int32_t)i, number}};
+            made.length =
+                (int32_t)shoal_lexicon_pronunciation(lexicon, i, k, &made.phones);
+            if (!has_phone(made.phones, made.length, info.silence))
+                draft->rows[draft->count++] = made;
+        }
+        tree->hears[i] = draft->count > before;
+        if (tree->hears[i])
+            tree->heard++;
+        else
+            tree->left_out++;
+    }
+}
+
+/* By phones, a beginning before what continues it; then by word. */
+static int compare(const void *a, const void *b) {
+    const pronunciation *x = a, *y = b;
+    const int32_t both = x->length < y->length ? x->length : y->length;
+    for (int32_t i = 0; i < both; i++)
+        if (x->phones[i] != y->phones[i])
+            return x->phones[i] < y->phones[i] ? -1 : 1;
+    if (x->length != y->length)
+        return x->length < y->length ? -1 : 1;
+    return (x->word.spelled > y->word.spelled) - (x->word.spelled < y->word.spelled);
+}
+
+/* ---- Nodes ------------------------------------------------------------------------- */
+
+static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
+                     int32_t phone) {
+    if (tree->node_count == draft->room) {
+        const int32_t room = 2 * draft->room + 1024;
+        tree_node *nodes = realloc(tree->nodes, sizeof *nodes * (size_t)room);
+        if (nodes)
+            tree->nodes = nodes;
+        tree_range *ranges = realloc(draft->ranges, sizeof *ranges * (size_t)room);
+        if (ranges)
+            draft->ranges = ranges;
+        if (!nodes || !ranges)
+            return false;
+        draft->room = room;
+    }
+    draft->ranges[tree->node_count] = range;
+    tree->nodes[tree->node_count++] = (tree_node){.ahead = -INFINITY, .phone = phone};
+    return true;
+}
+
+/* The words that end in a node and its children, from the pronunciations in its range. */
+static bool open_node(word_tree *tree, tree_draft *draft, int32_t node) {
+    const tree_range own = draft->ranges[node];
+    int64_t at = own.begin;
+    tree->nodes[node].word = tree->word_count;
+    for (; at < own.end && draft->rows[at].length == own.depth; at++)
+        tree->words[tree->word_count++] = draft->rows[at].word;
+    const int64_t ended = at - own.begin;
+    tree->nodes[node].child = tree->node_count;
+    while (at < own.end) {
+        const int32_t phone = draft->rows[at].phones[own.depth];
+        tree_range range = {at, at, own.depth + 1};
+        while (range.end < own.end && draft->rows[range.end].phones[own.depth] == phone)
+            range.end++;
+        if (!add_node(tree, draft, range, phone))
+            return false;
+        at = range.end;
+    }
+    const int64_t children = tree->node_count - tree->nodes[node].child;
+    tree->nodes[node].word_count = (int16_t)(ended < INT16_MAX ? ended : INT16_MAX);
+    tree->nodes[node].child_count = (int16_t)children;
+    return true;
+}
+
+/* Children come after their parents. */
+static void look_ahead(const shoal_ngram *ngram, word_tree *tree) {
+    for (int32_t i = tree->node_count - 1; i >= 0; i--) {
+        tree_node *node = &tree->nodes[i];
+        for (int32_t k = 0; k < node->word_count; k++) {
+            const int32_t word = tree->words[node->word + k].modelled;
+            const float prob = word < 0 ? tree->unknown : ngram->levels[1].probs[word];
+            node->ahead = prob > node->ahead ? prob : node->ahead;
+        }
+        for (int32_t k = 0; k < node->child_count; k++) {
+            const float below = tree->nodes[node->child + k].ahead;
+            node->ahead = below > node->ahead ? below : node->ahead;
+        }
+    }
+}
+
+static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
+                      word_tree *tree, tree_draft *draft) {
+    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const size_t most = (size_t)info.pronunciations + 1;
+    tree->hears = calloc((size_t)info.words + 1, 1);
+    draft->rows = malloc(sizeof *draft->rows * most);
+    tree->words = malloc(sizeof *tree->words * most);
+    if (!draft->rows || !tree->words || !tree->hears)
+        return false;
+    take_words(lexicon, ngram, tree, draft);
+    qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
+    if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
+        return false;
+    for (int32_t i = 0; i < tree->node_count; i++)
+        if (!open_node(tree, draft, i))
+            return false;
+    look_ahead(ngram, tree);
+    return true;
+}
+
+shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
+                               double unknown, word_tree *tree) {
+    tree_draft draft = {0};
+    *tree = (word_tree){.unknown = unknown > 0 ? (float)log(unknown) : -INFINITY};
+    const bool made = grow_tree(lexicon, ngram, tree, &draft);
+    free(draft.rows);
+    free(draft.ranges);
+    if (!made)
+        return sh_fail(lexicon->context, SHOAL_NO_MEMORY, "out of memory for the tree");
+    if (tree->heard == 0)
+        return sh_fail(lexicon->context, SHOAL_BAD_FILE,
+                       "the lexicon has no word that the language model knows");
+    return SHOAL_OK;
+}
+
+void sh_word_tree_free(word_tree *tree) {
+    free(tree->nodes);
+    free(tree->words);
+    free(tree->hears);
+    *tree = (word_tree){0};
+}
