@@ -8,7 +8,7 @@ function(shoal_example name library pattern)
         return()
     endif()
     add_executable(example_${name} examples/${name}.c)
-    target_link_libraries(example_${name} PRIVATE ${library} shoal_flags)
+    target_link_libraries(example_${name} PRIVATE ${library} shoal_flags m)
     set_target_properties(example_${name} PROPERTIES
         OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY examples)
     if(COMMAND shoal_test)
@@ -18,6 +18,7 @@ function(shoal_example name library pattern)
     endif()
 endfunction()
 
+shoal_example(clustered shoal "32 exact keys: error 0.1.*gradients within [0-9]e-0[6-9]")
 shoal_example(attention shoal "attends to theme 5 by 7[0-9] %")
 shoal_example(train shoal_models "^loaded +loss 0\\.[0-4].* right +(9[0-9]|100) %")
 shoal_example(transcribe shoal_speech "he is rather difficult to get hold of"
