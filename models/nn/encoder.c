@@ -412,18 +412,19 @@ typedef struct {
 static void add_residual(const void *shared, const shoal_context *context, int64_t first,
                          int64_t count, int64_t left, int64_t width) {
     const residual_epilogue *e = shared;
-    const kernel_table *kernels = context->kernels;
     for (int64_t row = first; row < first + count; row++) {
         float *y = e->y + row * e->size + left;
         if (e->bias)
-            kernels->add(width, e->bias + left, y);
-        sh_dropout_row(kernels, &e->mask, row, left, width, y);
+            context->kernels->add(width, e->bias + left, y);
+        sh_dropout_row(context, &e->mask, row, left, width, y);
         int64_t from = e->base_rows ? e->base_rows[row] : row;
-        kernels->add(width, e->base + from * e->size + left, y);
+        context->kernels->add(width, e->base + from * e->size + left, y);
     }
-    kernels->norm_rows(count, e->size, e->y + first * e->size, e->norm->scale.data,
-                       e->norm->shift.data, e->norm->epsilon, e->normed + first * e->size,
-                       e->statistics ? e->statistics + 2 * first : NULL);
+    sh_model_kernels(context)->norm_rows(count, e->size, e->y + first * e->size,
+                                         e->norm->scale.data, e->norm->shift.data,
+                                         e->norm->epsilon, e->normed + first * e->size,
+                                         e->statistics ? e->statistics + 2 * first
+                                                       : NULL);
 }
 
 /* After the feed-forward's first product: hidden += bias,
@@ -439,14 +440,13 @@ typedef struct {
 static void activate_hidden(const void *shared, const shoal_context *context,
                             int64_t first, int64_t count, int64_t left, int64_t width) {
     const hidden_epilogue *e = shared;
-    const kernel_table *kernels = context->kernels;
     for (int64_t row = first; row < first + count; row++) {
         float *hidden = e->hidden + row * e->size + left;
         float *activated = e->activated + row * e->size + left;
         if (e->bias)
-            kernels->add(width, e->bias + left, hidden);
-        activate(kernels, e->kind, width, hidden, activated);
-        sh_dropout_row(kernels, &e->mask, row, left, width, activated);
+            context->kernels->add(width, e->bias + left, hidden);
+        activate(context, e->kind, width, hidden, activated);
+        sh_dropout_row(context, &e->mask, row, left, width, activated);
     }
 }
 
@@ -639,8 +639,8 @@ static void take_slope(const void *shared, const shoal_context *context, int64_t
         for (int64_t from = left; from < left + width; from += DROPOUT_PIECE) {
             int64_t some = min(DROPOUT_PIECE, left + width - from);
             int64_t at = row * s->size + from;
-            activation_slope(context->kernels, s->kind, some, s->hidden + at,
-                             s->gradient + at, s->gradient + at, s->activated + at);
+            activation_slope(context, s->kind, some, s->hidden + at, s->gradient + at,
+                             s->gradient + at, s->activated + at);
             if (s->mask.rate > 0) {
                 sh_dropout_factors(&s->mask, row, from, some, factors);
                 context->kernels->multiply(some, factors, s->gradient + at);

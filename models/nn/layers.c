@@ -27,8 +27,8 @@ static void activation_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
-    activate(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
-             c->x + first, c->out + first);
+    activate(c->context, c->kind, min(ELEMENT_BLOCK, c->count - first), c->x + first,
+             c->out + first);
 }
 
 void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
@@ -46,7 +46,7 @@ static void activation_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
-    activation_slope(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
+    activation_slope(c->context, c->kind, min(ELEMENT_BLOCK, c->count - first),
                      c->x + first, c->dy + first, c->out + first, NULL);
 }
 
@@ -80,13 +80,13 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     }
 }
 
-void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+void sh_dropout_row(const shoal_context *context, const dropout_mask *mask, int64_t row,
                     int64_t left, int64_t count, float *x) {
     float factors[DROPOUT_PIECE];
     for (int64_t first = 0; mask->rate > 0 && first < count; first += DROPOUT_PIECE) {
         int64_t some = min(DROPOUT_PIECE, count - first);
         sh_dropout_factors(mask, row, left + first, some, factors);
-        kernels->multiply(some, factors, x + first);
+        context->kernels->multiply(some, factors, x + first);
     }
 }
 
@@ -106,7 +106,7 @@ static void dropout_task(void *shared, int64_t task, int thread) {
         float *y = c->y + row * c->size;
         if (c->y != c->x)
             memcpy(y, c->x + row * c->size, sizeof(float) * (size_t)c->size);
-        sh_dropout_row(c->context->kernels, c->mask, row, 0, c->size, y);
+        sh_dropout_row(c->context, c->mask, row, 0, c->size, y);
     }
 }
 
@@ -133,11 +133,11 @@ static void norm_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const norm_call *c = shared;
     int64_t size = c->norm->size, first = task * ROW_BLOCK;
-    c->context->kernels->norm_rows(min(ROW_BLOCK, c->rows - first), size,
-                                   c->x + first * size, c->norm->scale.data,
-                                   c->norm->shift.data, c->norm->epsilon,
-                                   c->y + first * size,
-                                   c->statistics ? c->statistics + 2 * first : NULL);
+    sh_model_kernels(c->context)
+        ->norm_rows(min(ROW_BLOCK, c->rows - first), size, c->x + first * size,
+                    c->norm->scale.data, c->norm->shift.data, c->norm->epsilon,
+                    c->y + first * size,
+                    c->statistics ? c->statistics + 2 * first : NULL);
 }
 
 void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64_t rows,
@@ -161,11 +161,11 @@ static void norm_back_task(void *shared, int64_t task, int thread) {
     int64_t size = c->norm->size, first = task * NORM_BLOCK;
     float *part = c->parts + 2 * size * task;
     memset(part, 0, sizeof(float) * 2 * (size_t)size);
-    c->context->kernels->norm_rows_slope(min(NORM_BLOCK, c->rows - first), size,
-                                         c->x + first * size, c->statistics + 2 * first,
-                                         c->norm->scale.data, c->dy + first * size,
-                                         c->base ? c->base + first * size : NULL,
-                                         c->y + first * size, part, part + size);
+    sh_model_kernels(c->context)
+        ->norm_rows_slope(min(NORM_BLOCK, c->rows - first), size, c->x + first * size,
+                          c->statistics + 2 * first, c->norm->scale.data,
+                          c->dy + first * size, c->base ? c->base + first * size : NULL,
+                          c->y + first * size, part, part + size);
 }
 
 void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int64_t rows,
@@ -182,10 +182,10 @@ void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int6
                    .parts = scratch};
     int64_t blocks = ceil_divide(rows, NORM_BLOCK);
     sh_team_run(sh_team_of(context), blocks, norm_back_task, &c);
-    context->kernels->column_sums(blocks, norm->size, scratch, 2 * norm->size,
-                                  norm->scale.gradient);
-    context->kernels->column_sums(blocks, norm->size, scratch + norm->size,
-                                  2 * norm->size, norm->shift.gradient);
+    sh_model_kernels(context)->column_sums(blocks, norm->size, scratch, 2 * norm->size,
+                                           norm->scale.gradient);
+    sh_model_kernels(context)->column_sums(blocks, norm->size, scratch + norm->size,
+                                           2 * norm->size, norm->shift.gradient);
 }
 
 /* ---- Tokens and positions --------------------------------------------------------- */
@@ -414,7 +414,7 @@ static void conv_task(void *shared, int64_t task, int thread) {
     for (int64_t row = begin; layer->bias.data && row < end; row++)
         c->context->kernels->add(outputs, layer->bias.data, c->sums + row * outputs);
     if (layer->active)
-        activate(c->context->kernels, layer->kind, (end - begin) * outputs,
+        activate(c->context, layer->kind, (end - begin) * outputs,
                  c->sums + begin * outputs, c->out + begin * outputs);
     else if (c->out != c->sums)
         memcpy(c->out + begin * outputs, c->sums + begin * outputs,

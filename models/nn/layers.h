@@ -15,6 +15,7 @@
 #include "base/numbers.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 /* Numbers of a layer that learns, or that came from a file. Shapes stand where it is
    used. Weights [outputs][inputs] may be IEEE half precision in memory (arithmetic is
@@ -130,15 +131,17 @@ typedef enum {
 } activation;
 
 /* In the calling thread: out[i] = f(x[i]); out may be x. */
-static inline void activate(const kernel_table *kernels, activation kind, int64_t count,
+static inline void activate(const shoal_context *context, activation kind, int64_t count,
                             const float *x, float *out) {
+    const model_kernels *kernels = sh_model_kernels(context);
     (kind == ACTIVATION_RELU ? kernels->relu : kernels->gelu)(count, x, out);
 }
 
 /* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */
-static inline void activation_slope(const kernel_table *kernels, activation kind,
+static inline void activation_slope(const shoal_context *context, activation kind,
                                     int64_t count, const float *x, const float *dy,
                                     float *dx, float *out) {
+    const model_kernels *kernels = sh_model_kernels(context);
     (kind == ACTIVATION_RELU ? kernels->relu_slope : kernels->gelu_slope)(count, x, dy,
                                                                           dx, out);
 }
@@ -169,7 +172,7 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
                         int64_t count, float *factors);
 
 /* x[i] times their factors, in the calling thread; nothing where the rate is 0. */
-void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+void sh_dropout_row(const shoal_context *context, const dropout_mask *mask, int64_t row,
                     int64_t left, int64_t count, float *x);
 
 /* y = x times the mask; [rows][size], y may be x. Forward and backward are the same. */

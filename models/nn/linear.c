@@ -128,8 +128,9 @@ static void weight_task(void *shared, int64_t task, int thread) {
                 p->x.data + input, (int)p->x.stride, 1,
                 p->dw.data + output * p->dw.stride + input, (int)p->dw.stride);
     if (p->bias_gradient && input == 0)
-        p->context->kernels->column_sums(p->rows, outputs, p->dy.data + output,
-                                         p->dy.stride, p->bias_gradient + output);
+        sh_model_kernels(p->context)
+            ->column_sums(p->rows, outputs, p->dy.data + output, p->dy.stride,
+                          p->bias_gradient + output);
 }
 
 void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
@@ -212,7 +213,7 @@ void sh_brains_put(int64_t inputs, int64_t output, const float *row, uint32_t *p
     uint32_t *block = pairs + output / PACKED_OUTPUTS * (inputs / 2) * PACKED_OUTPUTS;
     for (int64_t p = 0; p < inputs / 2; p++)
         block[p * PACKED_OUTPUTS + output % PACKED_OUTPUTS] =
-            float_to_brain(row[2 * p]) | float_to_brain(row[2 * p + 1]) << 16;
+            bfloat_pair(row[2 * p], row[2 * p + 1]);
 }
 
 typedef struct {
@@ -231,9 +232,10 @@ static void brain_panel_task(void *shared, int64_t task, int thread) {
     const brain_product *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     (void)thread;
-    p->context->kernels->brain_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
-                                     p->x.data + first * p->x.stride, p->x.stride,
-                                     p->panels + first * inputs / 2);
+    sh_model_kernels(p->context)
+        ->bf16_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
+                     p->x.data + first * p->x.stride, p->x.stride,
+                     p->panels + first * inputs / 2);
 }
 
 /* All outputs of some panels: a block of the weight stays in cache while they pass. */
@@ -246,10 +248,10 @@ static void brain_task(void *shared, int64_t task, int thread) {
     (void)thread;
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS)
-            p->context->kernels->brains(pairs, w + left * pairs, p->panels + row * pairs,
-                                        (int)min(PACKED_ROWS, end - row),
-                                        p->y.data + row * p->y.stride + left,
-                                        p->y.stride);
+            sh_model_kernels(p->context)
+                ->bf16_product(pairs, w + left * pairs, p->panels + row * pairs,
+                               (int)min(PACKED_ROWS, end - row),
+                               p->y.data + row * p->y.stride + left, p->y.stride);
     if (p->then.run)
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
@@ -298,11 +300,10 @@ static void panel_task(void *shared, int64_t task, int thread) {
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS) {
             const int rows = (int)min(PACKED_ROWS, end - row);
-            p->context->kernels->packed(inputs, w + left * inputs, PACKED_FLOATS,
-                                        panels + (row - first) * inputs,
-                                        sh_packed_width(rows), rows,
-                                        p->y.data + row * p->y.stride + left,
-                                        p->y.stride);
+            sh_model_kernels(p->context)
+                ->packed(inputs, w + left * inputs, PACKED_FLOATS,
+                         panels + (row - first) * inputs, sh_packed_width(rows), rows,
+                         p->y.data + row * p->y.stride + left, p->y.stride);
         }
     if (p->then.run)
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);

@@ -109,7 +109,8 @@ static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to)
     const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
     for (int64_t row = 0; row < rows; row++) {
         copy_row(load, tensor, row, load->widened);
-        load->model->context->kernels->narrow(inputs, load->widened, to + row * inputs);
+        sh_model_kernels(load->model->context)
+            ->narrow(inputs, load->widened, to + row * inputs);
     }
 }
 
@@ -449,7 +450,7 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
         return status;
     status = check_window(context, path, &sized.file->sizes);
     sized.brain_encoder = !exact && sizes_allow_brains(&sized.file->sizes) &&
-                          sh_kernel_table_has_brains(context->kernels);
+                          sh_multiplies_bf16(context);
     sized.half_encoder = !sized.brain_encoder && too_many_to_widen(&sized.file->sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
