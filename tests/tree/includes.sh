@@ -1,7 +1,7 @@
 #!/bin/bash
-# Rooms may include one way only; rooms.sh has the order. exact/ uses the public headers alone; cli/ and lab/ use those and
-# their own, and lab/ may use exact/ and what cli/ offers. A public header uses the standard
-# library and the public headers below it.
+# Rooms may include one way only; rooms.sh has the order. exact/ uses the public headers
+# alone; cli/ and lab/ use those and their own, and lab/ may use exact/ and what cli/
+# offers. A public header uses the standard library and the public headers below it.
 #     includes.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/rooms.sh"

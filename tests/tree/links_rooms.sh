@@ -26,8 +26,8 @@ check_objects() { # $1 a build directory; prints what is wrong
             {
                 file = $1; sub(/:$/, "", file); sub(/.*_objects\.dir\//, "", file)
                 room = file; sub(/\/[^\/]*$/, "", room); sub(/^src\//, "", room)
-                if ($3 == "U") { users[++used] = room; names[used] = $2; files[used] = file }
-                else home[$2] = room
+                if ($3 != "U") { home[$2] = room; next }
+                users[++used] = room; names[used] = $2; files[used] = file
             }
             END {
                 for (i = 1; i <= used; i++) {
