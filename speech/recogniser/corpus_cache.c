@@ -402,38 +402,31 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
     good = good && fseek(file, 0, SEEK_SET) == 0 &&
            fwrite(head, sizeof *head, 1, file) == 1 &&
            fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-               (size_t)head->utterances &&
-           fflush(file) == 0 && fsync(fileno(file)) == 0;
+               (size_t)head->utterances;
     if (status == SHOAL_OK && !good)
         status = sh_fail(corpus->context, SHOAL_IO, "the features cannot be written: %s",
                          strerror(errno));
     return status;
 }
 
-/* Under another name first. */
 static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
-    char temporary[4200];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    shoal_replacement *to = NULL;
     cache_head head = {.key = key,
                        .bands = corpus->info.bands,
                        .utterances = corpus->utterance_count};
     memcpy(head.magic, magic, sizeof magic);
     cache_row *rows = calloc((size_t)corpus->utterance_count + 1, sizeof *rows);
-    FILE *file = rows ? fopen(temporary, "wb") : NULL;
-    shoal_status status = SHOAL_OK;
-    if (!file)
-        status = sh_fail(corpus->context, rows ? SHOAL_IO : SHOAL_NO_MEMORY,
-                         "%s cannot be written: %s", temporary, strerror(errno));
-    else
-        status = write_all(corpus, file, &head, rows);
-    if (file && fclose(file) != 0 && status == SHOAL_OK)
-        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", temporary,
-                         strerror(errno));
-    if (status == SHOAL_OK && rename(temporary, path) != 0)
-        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", path,
-                         strerror(errno));
-    if (status != SHOAL_OK && file)
-        unlink(temporary);
+    shoal_status status = rows ? shoal_replacement_create(NULL, path, &to)
+                               : SHOAL_NO_MEMORY;
+    bool put = status == SHOAL_OK;
+    if (put)
+        status = write_all(corpus, shoal_replacement_file(to), &head, rows);
+    if (put && status == SHOAL_OK)
+        put = (status = shoal_replacement_commit(to, SHOAL_SYNC_DATA)) == SHOAL_OK;
+    if (!put)
+        sh_fail(corpus->context, status, "%s cannot be written: %s", path,
+                strerror(errno));
+    shoal_replacement_destroy(to);
     free(rows);
     return status;
 }

@@ -79,7 +79,6 @@ uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra)
 
 shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint64_t key,
                                const char *path) {
-    char temporary[4200];
     part parts[PARTS];
     file_head head = {.key = key,
                       .phones = lm->phones,
@@ -92,22 +91,12 @@ shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint6
     for (int i = 0; i < PARTS; i++)
         sum = mix_bytes(sum, parts[i].bytes, parts[i].size);
     head.checksum = sum;
-    const int length =
-        snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = length > 0 && length < (int)sizeof temporary ? fopen(temporary, "wb")
-                                                              : NULL;
-    bool good = file && fwrite(&head, sizeof head, 1, file) == 1;
-    for (int i = 0; i < PARTS && good; i++)
-        good = fwrite(parts[i].bytes, 1, parts[i].size, file) == parts[i].size;
-    good = good && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    if (file && fclose(file) != 0)
-        good = false;
-    if (good && rename(temporary, path) == 0)
+    file_part all[PARTS + 1] = {{&head, sizeof head}};
+    for (int i = 0; i < PARTS; i++)
+        all[i + 1] = (file_part){parts[i].bytes, parts[i].size};
+    if (sh_file_replace(NULL, path, all, PARTS + 1, SHOAL_SYNC_DATA) == SHOAL_OK)
         return SHOAL_OK;
-    const int reason = errno;
-    if (file)
-        unlink(temporary);
-    return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(reason));
+    return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
 /* ---- Reading ----------------------------------------------------------------------- */
