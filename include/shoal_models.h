@@ -567,6 +567,9 @@ SHOAL_API uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter
 SHOAL_API uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
                                       uint64_t bound);
 
+/* The finaliser of splitmix64, a bijection of 64 bits that mixes well. */
+SHOAL_API uint64_t shoal_random_mix(uint64_t x);
+
 /* ---- Files that appear whole or not at all ----------------------------------------- */
 
 /* What is written goes to a temporary file beside the path, .shoal-PROCESS-N.tmp, which

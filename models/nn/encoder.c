@@ -103,9 +103,9 @@ static linear narrow_linear(const encoder *stack, const encoder_layer *weights) 
 static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
     if (!a.data || !b.data)
         return !a.data && !b.data;
-    const bool small = a.half || a.brains;
+    const bool small = a.half || a.bf16;
     size_t bytes = (size_t)count * (small ? sizeof(uint16_t) : sizeof(float));
-    return a.half == b.half && a.brains == b.brains && a.packed == b.packed &&
+    return a.half == b.half && a.bf16 == b.bf16 && a.packed == b.packed &&
            (const char *)a.data + bytes == (const char *)b.data &&
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
@@ -260,7 +260,7 @@ static void place(void *argument, block_layout *block) {
                            sh_panel_scratch(stack->context,
                                             max(shape->feed_forward, stack->model)),
                            1);
-    if (stack->limits.brain_weights)
+    if (stack->limits.bf16_weights)
         stack->scratch = reserve_floats(block, stack->limits.rows / 2 + PACKED_ROWS,
                                         max(shape->feed_forward, stack->model));
 }
@@ -296,7 +296,7 @@ static shoal_status check_shape(shoal_context *context, const encoder_shape *sha
     if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
         return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
     if (limits->training &&
-        (limits->half_weights || limits->brain_weights || limits->packed_weights))
+        (limits->half_weights || limits->bf16_weights || limits->packed_weights))
         return sh_fail(context, SHOAL_INVALID,
                        "encoder: half and packed weights cannot be trained");
     return SHOAL_OK;

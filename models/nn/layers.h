@@ -24,7 +24,7 @@ typedef struct {
     const void *data; /* float, or uint16_t where half is set; NULL: absent (a bias) */
     float *gradient;  /* the same shape, added to by backward; NULL: inference only */
     bool half;
-    bool brains; /* bfloat16 pairs, packed: sh_brains_put; a multiple of 32 outputs, and
+    bool bf16; /* bfloat16 pairs, packed: sh_bf16_put; a multiple of 32 outputs, and
                     inputs are even. What is multiplied with it is rounded so too */
     /* Floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs; inference
        only. */
@@ -99,8 +99,8 @@ typedef struct {
 } linear;
 
 /* Writes row `output` [inputs] of a weight of bfloat16 pairs. */
-SHOAL_PRIVATE void sh_brains_put(int64_t inputs, int64_t output, const float *row,
-                                 uint32_t *pairs);
+SHOAL_PRIVATE void sh_bf16_put(int64_t inputs, int64_t output, const float *row,
+                               uint32_t *pairs);
 
 /* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, the
    input beside bfloat16, or 0; and what a packed weight with so many inputs needs. */

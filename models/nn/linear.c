@@ -209,7 +209,7 @@ void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t
 
 /* ---- Products of bfloat16 ---------------------------------------------------------- */
 
-void sh_brains_put(int64_t inputs, int64_t output, const float *row, uint32_t *pairs) {
+void sh_bf16_put(int64_t inputs, int64_t output, const float *row, uint32_t *pairs) {
     uint32_t *block = pairs + output / PACKED_OUTPUTS * (inputs / 2) * PACKED_OUTPUTS;
     for (int64_t p = 0; p < inputs / 2; p++)
         block[p * PACKED_OUTPUTS + output % PACKED_OUTPUTS] =
@@ -224,12 +224,12 @@ typedef struct {
     matrix y;
     epilogue then;
     uint32_t *panels; /* [ceil(rows / PACKED_ROWS)][inputs / 2][PACKED_ROWS] */
-} brain_product;
+} bf16_products;
 
 enum { PANELS_PER_TASK = 6 };
 
-static void brain_panel_task(void *shared, int64_t task, int thread) {
-    const brain_product *p = shared;
+static void bf16_panel_task(void *shared, int64_t task, int thread) {
+    const bf16_products *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     (void)thread;
     sh_model_kernels(p->context)
@@ -239,8 +239,8 @@ static void brain_panel_task(void *shared, int64_t task, int thread) {
 }
 
 /* All outputs of some panels: a block of the weight stays in cache while they pass. */
-static void brain_task(void *shared, int64_t task, int thread) {
-    const brain_product *p = shared;
+static void bf16_task(void *shared, int64_t task, int thread) {
+    const bf16_products *p = shared;
     const int64_t pairs = p->layer->inputs / 2, outputs = p->layer->outputs;
     const int64_t first = task * PANELS_PER_TASK * PACKED_ROWS;
     const int64_t end = min(first + PANELS_PER_TASK * PACKED_ROWS, p->rows);
@@ -256,13 +256,12 @@ static void brain_task(void *shared, int64_t task, int thread) {
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void brain_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                          const_matrix x, matrix y, epilogue then, float *scratch) {
-    brain_product p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
+static void bf16_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                         const_matrix x, matrix y, epilogue then, float *scratch) {
+    bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
     const int64_t panels = ceil_divide(rows, PACKED_ROWS);
-    sh_team_run(sh_team_of(context), panels, brain_panel_task, &p);
-    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), brain_task,
-                &p);
+    sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
+    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task, &p);
 }
 
 /* ---- Products with packed weights -------------------------------------------------- */
@@ -319,7 +318,7 @@ static void panel_forward(const shoal_context *context, const linear *layer, int
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
-    if (layer->weight.brains)
+    if (layer->weight.bf16)
         return ceil_divide(rows, PACKED_ROWS) * PACKED_ROWS * layer->inputs / 2;
     return layer->weight.half && rows > FEW_ROWS ? layer->inputs * layer->outputs : 0;
 }
@@ -328,8 +327,8 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             int64_t rows, const_matrix x, matrix y, epilogue then,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
-    if (weight->brains) {
-        brain_forward(context, layer, rows, x, y, then, scratch);
+    if (weight->bf16) {
+        bf16_forward(context, layer, rows, x, y, then, scratch);
         return;
     }
     if (weight->packed) {

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/files/checksum.h"
 #include "models/files/files.h"
 #include "speech/recogniser/phone_lm.h"
 
@@ -40,26 +41,11 @@ static void list_parts(const phone_lm *lm, part parts[PARTS]) {
     memcpy(parts, all, sizeof all);
 }
 
-static uint64_t mix(uint64_t sum, uint64_t word) {
-    sum = (sum ^ word) * 0xd6e8feb86659fd93u;
-    return sum ^ (sum >> 32);
-}
-
-/* size: a multiple of 4. */
-static uint64_t mix_bytes(uint64_t sum, const void *bytes, size_t size) {
-    for (size_t i = 0; i < size; i += 4) {
-        uint32_t word;
-        memcpy(&word, (const char *)bytes + i, sizeof word);
-        sum = mix(sum, word);
-    }
-    return sum;
-}
-
 uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra) {
-    uint64_t key = mix(mix(VERSION, (uint64_t)order), (uint64_t)extra);
-    key = mix(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
+    uint64_t key = mix_word(mix_word(VERSION, (uint64_t)order), (uint64_t)extra);
+    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
     for (int64_t u = 0; u < texts->count; u++) {
-        key = mix(key, UINT64_MAX);
+        key = mix_word(key, UINT64_MAX);
         for (int64_t w = texts->offsets[u]; w < texts->offsets[u + 1]; w++) {
             const int32_t *phones;
             int64_t length;
@@ -67,9 +53,9 @@ uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra)
                  (length = shoal_lexicon_pronunciation(texts->lexicon, texts->words[w], i,
                                                        &phones)) > 0;
                  i++)
-                key = mix_bytes(mix(key, (uint64_t)length), phones,
+                key = mix_words(mix_word(key, (uint64_t)length), phones,
                                 sizeof *phones * (size_t)length);
-            key = mix(key, 0);
+            key = mix_word(key, 0);
         }
     }
     return key ? key : 1;
@@ -87,9 +73,9 @@ shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint6
                       .arcs = lm->arcs};
     memcpy(head.magic, magic, sizeof magic);
     list_parts(lm, parts);
-    uint64_t sum = mix_bytes(0, &head, sizeof head);
+    uint64_t sum = mix_words(0, &head, sizeof head);
     for (int i = 0; i < PARTS; i++)
-        sum = mix_bytes(sum, parts[i].bytes, parts[i].size);
+        sum = mix_words(sum, parts[i].bytes, parts[i].size);
     head.checksum = sum;
     file_part all[PARTS + 1] = {{&head, sizeof head}};
     for (int i = 0; i < PARTS; i++)
@@ -137,7 +123,7 @@ uint64_t sh_phone_lm_sum(const void *bytes, size_t size) {
     file_head head;
     memcpy(&head, bytes, sizeof head);
     head.checksum = 0;
-    return mix_bytes(mix_bytes(0, &head, sizeof head), (const char *)bytes + sizeof head,
+    return mix_words(mix_words(0, &head, sizeof head), (const char *)bytes + sizeof head,
                      size - sizeof head);
 }
 
