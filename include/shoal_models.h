@@ -598,7 +598,8 @@ SHOAL_API shoal_status shoal_replacement_commit(shoal_replacement *replacement,
 SHOAL_API void shoal_replacement_destroy(shoal_replacement *replacement);
 
 /* The file that a path leads to, there or not yet: links are followed, also one that
-   leads nowhere. 0 with errno where it does not fit into target [size] or links go round. */
+   leads nowhere. 0 with errno where it does not fit into target [size], or links go
+   round. */
 SHOAL_API int shoal_file_target(const char *path, char *target, size_t size);
 
 /* ---- Arrays in files (.npy) -------------------------------------------------------- */

@@ -768,53 +768,40 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
     return SHOAL_OK;
 }
 
-static shoal_status pre_norm_layer(const pass *p, int64_t l, const float *stream,
+/* Post-norm: the gradient passes the norm behind each branch, and what the branch gives is
+   added to it. Pre-norm: what the branch gives passes the norm in front of it first, and
+   is added then. */
+static shoal_status layer_backward(const pass *p, int64_t l, const float *stream,
                                    float *gradient) {
     encoder *stack = p->stack;
     const encoder_layer *weights = &p->weights->layers[l];
     const layer_memory *memory = &stack->layers[l];
     const int64_t rows = rows_after(p, l);
+    const bool post = stack->shape.post_norm;
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
+    float *given = post ? gradient : stack->grad_rows; /* of a branch */
+    if (post)
+        sh_norm_backward(stack->context, &second, rows, memory->sum,
+                         memory->forward_statistics, gradient, NULL, gradient,
+                         stack->norm_parts);
     const float *dy =
         through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
     forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
-                   false, stack->grad_rows);
-    sh_norm_backward(stack->context, &second, rows, memory->middle,
-                     memory->forward_statistics, stack->grad_rows, gradient, gradient,
-                     stack->norm_parts);
+                   post, given);
+    sh_norm_backward(stack->context, post ? &first : &second, rows, memory->middle,
+                     post ? memory->attention_statistics : memory->forward_statistics,
+                     given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
     shoal_status status = attention_branch(stack, weights, memory, p->rows,
-                                           memory->attention_in, false, stack->grad_rows);
-    if (status == SHOAL_OK)
+                                           post ? stream : memory->attention_in, post,
+                                           given);
+    if (status == SHOAL_OK && !post)
         sh_norm_backward(stack->context, &first, p->rows, stream,
-                         memory->attention_statistics, stack->grad_rows, gradient,
-                         gradient, stack->norm_parts);
+                         memory->attention_statistics, given, gradient, gradient,
+                         stack->norm_parts);
     return status;
-}
-
-static shoal_status post_norm_layer(const pass *p, int64_t l, const float *stream,
-                                    float *gradient) {
-    encoder *stack = p->stack;
-    const encoder_layer *weights = &p->weights->layers[l];
-    const layer_memory *memory = &stack->layers[l];
-    const int64_t rows = rows_after(p, l);
-    const layer_norm second = forward_norm(stack, weights);
-    const layer_norm first = attention_norm(stack, weights);
-    sh_norm_backward(stack->context, &second, rows, memory->sum,
-                     memory->forward_statistics, gradient, NULL, gradient,
-                     stack->norm_parts);
-    const float *dy =
-        through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
-    forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
-                   true, gradient);
-    sh_norm_backward(stack->context, &first, rows, memory->middle,
-                     memory->attention_statistics, gradient, NULL, gradient,
-                     stack->norm_parts);
-    dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
-    output_branch(p, l, dy, gradient);
-    return attention_branch(stack, weights, memory, p->rows, stream, true, gradient);
 }
 
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
@@ -834,9 +821,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
     }
     for (int64_t l = layers - 1; l >= 0; l--) {
         const float *stream = l > 0 ? stack->layers[l - 1].out : x;
-        shoal_status status = stack->shape.post_norm
-                                  ? post_norm_layer(&p, l, stream, gradient)
-                                  : pre_norm_layer(&p, l, stream, gradient);
+        shoal_status status = layer_backward(&p, l, stream, gradient);
         if (status != SHOAL_OK)
             return status;
         if (stack->layer_done)

@@ -147,8 +147,6 @@ static inline void activation_slope(const shoal_context *context, activation kin
 }
 
 /* The same by all threads of the context. */
-void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
-                           const float *x, float *out);
 void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx);
 

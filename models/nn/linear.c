@@ -74,23 +74,6 @@ static void run_product(product *p) {
                 ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
 }
 
-/* y = x W' (onto: added to y instead). W is float. */
-static void matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
-                           int64_t outputs, const_matrix x, const_matrix w, bool onto,
-                           matrix y, epilogue then) {
-    product p = {.context = context,
-                 .rows = rows,
-                 .inner = inputs,
-                 .width = outputs,
-                 .left = x,
-                 .right = w,
-                 .transposed = CblasTrans,
-                 .onto = onto ? 1 : 0,
-                 .result = y,
-                 .then = then};
-    run_product(&p);
-}
-
 void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
                     int64_t outputs, const_matrix dy, const_matrix w, bool onto,
                     matrix dx, epilogue then) {
@@ -153,6 +136,7 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                 ceil_divide(outputs, p.output_block) * p.input_blocks, weight_task, &p);
 }
 
+/* y = x W' for few rows, with W read where it lies. */
 typedef struct {
     const shoal_context *context;
     int64_t rows, inputs, outputs;
@@ -175,15 +159,6 @@ static void few_task(void *shared, int64_t task, int thread) {
         for (int64_t r = 0; r < p->rows; r++)
             p->y.data[r * p->y.stride + output] = sums[r];
     }
-}
-
-/* y = x W' for few rows, with W read where it lies. */
-static void matmul_few(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix x, const void *w, bool half,
-                       matrix y) {
-    few_product p = {context, rows, inputs, outputs, x, w, half, y};
-    if (rows > 0)
-        sh_team_run(sh_team_of(context), ceil_divide(outputs, FEW_OUTPUTS), few_task, &p);
 }
 
 typedef struct {
@@ -336,8 +311,11 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         return;
     }
     if (rows <= FEW_ROWS) {
-        matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
-                   weight->half, y);
+        few_product p = {context, rows,         layer->inputs, layer->outputs,
+                         x,       weight->data, weight->half,  y};
+        if (rows > 0)
+            sh_team_run(sh_team_of(context), ceil_divide(layer->outputs, FEW_OUTPUTS),
+                        few_task, &p);
         if (then.run && rows > 0)
             then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;
@@ -347,8 +325,16 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         sh_widen_halves(context, layer->inputs * layer->outputs, weight->data, scratch);
         w = scratch;
     }
-    matmul_forward(context, rows, layer->inputs, layer->outputs, x,
-                   (const_matrix){w, layer->inputs}, false, y, then);
+    product p = {.context = context,
+                 .rows = rows,
+                 .inner = layer->inputs,
+                 .width = layer->outputs,
+                 .left = x,
+                 .right = {w, layer->inputs},
+                 .transposed = CblasTrans,
+                 .result = y,
+                 .then = then};
+    run_product(&p);
 }
 
 typedef struct {
