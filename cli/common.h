@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "shoal.h"
+#include "shoal_models.h"
 
 enum {
     EXIT_OK = 0,
@@ -110,13 +110,12 @@ void end_as_by_pipe(void); /* by that signal, late */
    that the program opens would get its number otherwise. */
 void open_standard_files(void);
 
-/* A file that is written whole or not at all: under another name in the same folder, and
-   renamed at the end. What is no regular file (a device, a pipe) is written to directly,
-   and where a link leads to a file, there already or not, the link stays.
-   The libraries do the same for what they write (models/files/files.h). */
+/* A file that is written whole or not at all, as shoal_replacement does it, or standard
+   output. */
 typedef struct {
     FILE *file;
-    char target[4096], temporary[4096]; /* the latter is "" without one */
+    shoal_replacement *whole; /* NULL: standard output */
+    bool waits;               /* signals do, between writing_begin and writing_end */
 } replacement;
 
 /* The stream to write to, or NULL with errno. Signals that end the program wait until

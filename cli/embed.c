@@ -79,7 +79,7 @@ static int begin_output(embed_job *job) {
     job->file = replace_begin(&job->to, job->output);
     if (!job->file)
         return cannot_write(job);
-    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.temporary[0]) {
+    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits) {
         replace_end(&job->to, false);
         job->file = NULL;
         return no_stream(job->output);

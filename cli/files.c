@@ -23,35 +23,6 @@ void open_standard_files(void) {
 
 /* ---- Which file a path means ------------------------------------------------------- */
 
-enum { MOST_LINKS = 40 };
-
-/* The file that a path leads to, there or not yet: links are followed, also one that
-   leads nowhere. False with errno. */
-static bool follow_links(const char *path, char target[PATH_MAX]) {
-    char link[PATH_MAX];
-    if (realpath(path, target))
-        return true;
-    if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    for (int followed = 0; followed < MOST_LINKS; followed++) {
-        const ssize_t length = readlink(target, link, sizeof link - 1);
-        if (length < 0)
-            return true; /* no link: the name of a new file */
-        link[length] = 0;
-        const char *slash = strrchr(target, '/');
-        const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
-        if (folder + (size_t)length >= PATH_MAX) {
-            errno = ENAMETOOLONG;
-            return false;
-        }
-        strcpy(target + folder, link);
-    }
-    errno = ELOOP;
-    return false;
-}
-
 static void folder_of(const char *path, char folder[PATH_MAX]) {
     const char *slash = strrchr(path, '/');
     if (slash)
@@ -81,7 +52,7 @@ static identity identify(const char *path) {
     char target[PATH_MAX], folder[PATH_MAX];
     if (stat(path, &found) == 0)
         return identity_of(&found, "");
-    if (!follow_links(path, target))
+    if (!shoal_file_target(path, target, sizeof target))
         return (identity){0};
     folder_of(target, folder);
     const char *slash = strrchr(target, '/');
@@ -198,7 +169,7 @@ static int check_destination(const char *command, const char *path) {
     if (there && (!S_ISREG(found.st_mode) || stdout_is(&file)))
         return EXIT_OK;
     if ((!there && errno != ENOENT) || (there && access(path, W_OK) != 0) ||
-        !follow_links(path, target))
+        !shoal_file_target(path, target, sizeof target))
         return cannot_write(command, path);
     folder_of(target, folder);
     return access(folder, W_OK | X_OK) == 0 ? EXIT_OK : cannot_write(command, path);
@@ -251,75 +222,35 @@ void end_as_by_pipe(void) {
 
 /* ---- Writing ----------------------------------------------------------------------- */
 
-enum { ATTEMPTS = 1000 };
-
-_Static_assert(sizeof((replacement *)0)->target >= PATH_MAX, "room for a resolved path");
-
-/* Creates a new file beside the target. Its name has the form that the library uses for
-   temporary files, by which leftovers are found; it does not contain the target's name,
-   which may be as long as a name can be. */
-static FILE *open_temporary(replacement *to) {
-    const char *slash = strrchr(to->target, '/');
-    const int folder = slash ? (int)(slash - to->target) + 1 : 0;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        const int length = snprintf(to->temporary, sizeof to->temporary,
-                                    "%.*s.shoal-%ld-%d.tmp", folder, to->target,
-                                    (long)getpid(), attempt);
-        if (length < 0 || (size_t)length >= sizeof to->temporary) {
-            errno = ENAMETOOLONG;
-            return NULL;
-        }
-        FILE *file = fopen(to->temporary, "wx");
-        if (file || errno != EEXIST)
-            return file;
-    }
-    return NULL;
-}
-
-/* The old file's permissions are kept, where that is allowed. */
-static FILE *open_beside(replacement *to, const struct stat *old) {
-    writing_begin();
-    to->file = open_temporary(to);
-    if (to->file && old && fchmod(fileno(to->file), old->st_mode & 0777) != 0)
-        errno = 0;
-    if (!to->file) {
-        const int error = errno;
-        writing_end();
-        errno = error;
-    }
-    return to->file;
-}
-
 FILE *replace_begin(replacement *to, const char *path) {
     struct stat information;
     *to = (replacement){0};
     if (goes_to_stdout(path))
         return to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
-    const bool exists = stat(path, &information) == 0;
-    if (exists && !S_ISREG(information.st_mode))
-        return to->file = fopen(path, "w");
-    return follow_links(path, to->target) ? open_beside(to, exists ? &information : NULL)
-                                          : NULL;
-}
-
-/* Writes all to the disk. What cannot be synced (EINVAL) has no disk behind it. */
-static bool reached_disk(const replacement *to) {
-    return fflush(to->file) == 0 && !ferror(to->file) &&
-           (!to->temporary[0] || fsync(fileno(to->file)) == 0 || errno == EINVAL);
+    to->waits = stat(path, &information) != 0 || S_ISREG(information.st_mode);
+    if (to->waits)
+        writing_begin();
+    if (shoal_replacement_create(NULL, path, &to->whole) == SHOAL_OK)
+        return to->file = shoal_replacement_file(to->whole);
+    const int error = errno;
+    if (to->waits)
+        writing_end();
+    errno = error;
+    return NULL;
 }
 
 bool replace_end(replacement *to, bool good) {
-    const bool beside = to->temporary[0] != 0;
-    good = good && reached_disk(to);
-    int error = errno;
-    const bool closed = fclose(to->file) == 0;
-    if (good) {
-        good = closed && (!beside || rename(to->temporary, to->target) == 0);
-        error = errno;
+    if (!to->whole) { /* standard output */
+        good = good && fflush(to->file) == 0 && !ferror(to->file);
+        const int error = errno;
+        const bool closed = fclose(to->file) == 0;
+        errno = good ? errno : error;
+        return good && closed;
     }
-    if (beside && !good)
-        unlink(to->temporary);
-    if (beside)
+    good = good && shoal_replacement_commit(to->whole, SHOAL_SYNC_DATA) == SHOAL_OK;
+    const int error = errno;
+    shoal_replacement_destroy(to->whole);
+    if (to->waits)
         writing_end();
     errno = error;
     return good;

@@ -114,7 +114,9 @@ endif()
 if(models_needs)
     file(GLOB models_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
         models/*/*.c)
-    shoal_library(models ON shoal SOURCES ${models_sources} NEEDS ${models_needs})
+    shoal_choose_kernels(models_sources kernel_macros)
+    shoal_library(models ON shoal SOURCES ${models_sources} NEEDS ${models_needs}
+        DEFINITIONS ${kernel_macros})
 endif()
 
 # ---- libshoal-speech: recordings become text -------------------------------------------

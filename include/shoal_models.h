@@ -68,6 +68,8 @@
 #ifndef SHOAL_MODELS_H
 #define SHOAL_MODELS_H
 
+#include <stdio.h>
+
 #include "shoal.h"
 
 #ifdef __cplusplus
@@ -564,6 +566,41 @@ SHOAL_API uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter
 /* Uniform in 0 .. bound - 1; 0 if the bound is 0. */
 SHOAL_API uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
                                       uint64_t bound);
+
+/* The finaliser of splitmix64, a bijection of 64 bits that mixes well. */
+SHOAL_API uint64_t shoal_random_mix(uint64_t x);
+
+/* ---- Files that appear whole or not at all ----------------------------------------- */
+
+/* What is written goes to a temporary file beside the path, .shoal-PROCESS-N.tmp, which
+   takes the path's place at the end; until then, and after a failure, what was there
+   stays. An old file's permissions are kept. Where a symbolic link leads to a file, there
+   already or not, that is replaced rather than the link. Pipes, devices and descriptors
+   (/dev/stdout, /dev/fd/5) are written directly. All that Shoal saves is written so. */
+typedef struct shoal_replacement shoal_replacement;
+
+/* Before a file takes its place: how much of it the disk must have. */
+typedef enum {
+    SHOAL_SYNC_NONE, /* the system writes it when it likes */
+    SHOAL_SYNC_DATA, /* all bytes */
+    SHOAL_SYNC_NAME  /* and the name: after a loss of power there is one of both files */
+} shoal_sync;
+
+/* context may be NULL. After a failure of these functions errno says why, too. */
+SHOAL_API shoal_status shoal_replacement_create(shoal_context *context, const char *path,
+                                                shoal_replacement **replacement);
+/* What to write to, until the commit; nobody else closes it. */
+SHOAL_API FILE *shoal_replacement_file(const shoal_replacement *replacement);
+/* Puts the file in its place; once. */
+SHOAL_API shoal_status shoal_replacement_commit(shoal_replacement *replacement,
+                                                shoal_sync sync);
+/* Without a commit, or after one that failed, nothing of it remains. */
+SHOAL_API void shoal_replacement_destroy(shoal_replacement *replacement);
+
+/* The file that a path leads to, there or not yet: links are followed, also one that
+   leads nowhere. 0 with errno where it does not fit into target [size], or links go
+   round. */
+SHOAL_API int shoal_file_target(const char *path, char *target, size_t size);
 
 /* ---- Arrays in files (.npy) -------------------------------------------------------- */
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +14,12 @@
 /* Some systems refuse a single transfer of 2 GiB or more. */
 static const size_t largest_transfer = (size_t)1 << 30;
 
-enum { TEMPORARY_ATTEMPTS = 1000 };
-
-static shoal_status cannot(shoal_context *context, const char *path, const char *action) {
-    return sh_fail(context, SHOAL_IO, "%s: cannot %s: %s", path, action, strerror(errno));
+shoal_status sh_file_cannot(shoal_context *context, const char *path,
+                            const char *action) {
+    const int error = errno;
+    sh_fail(context, SHOAL_IO, "%s: cannot %s: %s", path, action, strerror(error));
+    errno = error;
+    return SHOAL_IO;
 }
 
 /* ---- Reading ---------------------------------------------------------------------- */
@@ -30,9 +31,9 @@ shoal_status sh_file_open(shoal_context *context, const char *path, int *descrip
     *descriptor = -1;
     *size = -1;
     if (opened < 0)
-        return cannot(context, path, "open it");
+        return sh_file_cannot(context, path, "open it");
     if (fstat(opened, &information) != 0) {
-        shoal_status status = cannot(context, path, "inspect it");
+        shoal_status status = sh_file_cannot(context, path, "inspect it");
         close(opened);
         return status;
     }
@@ -55,7 +56,7 @@ shoal_status sh_file_read(shoal_context *context, const char *path, int descript
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return cannot(context, path, "read it");
+            return sh_file_cannot(context, path, "read it");
         if (count == 0)
             break;
         *got += (size_t)count;
@@ -186,151 +187,4 @@ void *sh_pages_allocate(shoal_context *context, size_t size) {
 void sh_pages_release(void *pages, size_t size) {
     if (pages)
         munmap(pages, at_least_one(size));
-}
-
-/* ---- Writing ---------------------------------------------------------------------- */
-
-static bool write_bytes(int descriptor, const char *bytes, size_t size) {
-    while (size > 0) {
-        size_t wanted = size < largest_transfer ? size : largest_transfer;
-        ssize_t count = write(descriptor, bytes, wanted);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0)
-            return false;
-        bytes += count;
-        size -= (size_t)count;
-    }
-    return true;
-}
-
-/* Closes the descriptor in any case; errno is that of the first failure. */
-static bool write_parts_and_close(int descriptor, const file_part *parts, int count,
-                                  bool durable) {
-    bool written = true;
-    for (int i = 0; i < count && written; i++)
-        written = write_bytes(descriptor, parts[i].bytes, parts[i].size);
-    if (written && durable)
-        written = fsync(descriptor) == 0;
-    int error = errno;
-    if (close(descriptor) != 0 && written)
-        return false;
-    errno = error;
-    return written;
-}
-
-/* The temporary name is short and of its own, so that it fits wherever the target fits.
-   open() rather than mkstemp(): the file gets the permissions that the umask grants. */
-static int open_temporary(const char *target, char *temporary, size_t size) {
-    const char *slash = strrchr(target, '/');
-    int directory = slash ? (int)(slash - target) + 1 : 0;
-    for (int attempt = 0; attempt < TEMPORARY_ATTEMPTS; attempt++) {
-        int length = snprintf(temporary, size, "%.*s.shoal-%ld-%d.tmp", directory, target,
-                              (long)getpid(), attempt);
-        if (length < 0 || (size_t)length >= size) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (descriptor >= 0 || errno != EEXIST)
-            return descriptor;
-    }
-    return -1;
-}
-
-/* The descriptor that a path such as /dev/stdout or /dev/fd/5 stands for, or -1. Opening
-   it would begin a file that is there at its first byte, and fails for sockets. */
-static int descriptor_of(const char *path) {
-    int number = -1, length = 0;
-    if (strcmp(path, "/dev/stdout") == 0)
-        return STDOUT_FILENO;
-    if (strcmp(path, "/dev/stderr") == 0)
-        return STDERR_FILENO;
-    if ((sscanf(path, "/dev/fd/%d%n", &number, &length) == 1 ||
-         sscanf(path, "/proc/self/fd/%d%n", &number, &length) == 1) &&
-        !path[length])
-        return number;
-    return -1;
-}
-
-static shoal_status write_directly(shoal_context *context, const char *path,
-                                   const file_part *parts, int count) {
-    const int given = descriptor_of(path);
-    int descriptor = given >= 0 ? fcntl(given, F_DUPFD_CLOEXEC, 0)
-                                : open(path, O_WRONLY | O_CLOEXEC);
-    if (descriptor < 0 || !write_parts_and_close(descriptor, parts, count, false))
-        return cannot(context, path, "write it");
-    return SHOAL_OK;
-}
-
-/* Syncing a folder writes the names in it. A file system that cannot sync folders answers
-   EINVAL; there is nothing more to do then. */
-static bool sync_folder_of(const char *target) {
-    char folder[PATH_MAX];
-    const char *slash = strrchr(target, '/');
-    int length = slash ? (int)(slash - target) + 1 : 0;
-    snprintf(folder, sizeof folder, "%.*s.", length, target);
-    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0)
-        return false;
-    bool synced = fsync(descriptor) == 0 || errno == EINVAL;
-    int error = errno;
-    close(descriptor);
-    errno = error;
-    return synced;
-}
-
-/* The file that a path leads to, there or not yet: links are followed, also one that
-   leads nowhere. False with errno. */
-static bool follow_links(const char *path, char target[PATH_MAX]) {
-    enum { MOST_LINKS = 40 };
-    char link[PATH_MAX];
-    if (realpath(path, target))
-        return true;
-    if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    for (int followed = 0; followed < MOST_LINKS; followed++) {
-        const ssize_t length = readlink(target, link, sizeof link - 1);
-        if (length < 0)
-            return true; /* no link: the name of a new file */
-        link[length] = 0;
-        char *slash = strrchr(target, '/');
-        const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
-        if (folder + (size_t)length >= PATH_MAX) {
-            errno = ENAMETOOLONG;
-            return false;
-        }
-        strcpy(target + folder, link);
-    }
-    errno = ELOOP;
-    return false;
-}
-
-shoal_status sh_file_replace(shoal_context *context, const char *path,
-                             const file_part *parts, int count, bool durable) {
-    struct stat existing;
-    bool exists = stat(path, &existing) == 0;
-    if (descriptor_of(path) >= 0 || (exists && !S_ISREG(existing.st_mode)))
-        return write_directly(context, path, parts, count);
-
-    char target[PATH_MAX], temporary[PATH_MAX];
-    if (!follow_links(path, target))
-        return cannot(context, path, "follow its links");
-    int descriptor = open_temporary(target, temporary, sizeof temporary);
-    if (descriptor < 0)
-        return cannot(context, path, "create a temporary file beside it");
-    /* Keeping the old file's permissions is a courtesy, and no reason to stop. */
-    if (exists && fchmod(descriptor, existing.st_mode & 0777) != 0)
-        errno = 0;
-    if (write_parts_and_close(descriptor, parts, count, durable) &&
-        rename(temporary, target) == 0) {
-        if (durable && !sync_folder_of(target))
-            return cannot(context, path, "sync the folder it is in");
-        return SHOAL_OK;
-    }
-    shoal_status status = cannot(context, path, "write it");
-    unlink(temporary);
-    return status;
 }

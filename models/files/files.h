@@ -8,11 +8,15 @@
 
 #include "base/context.h"
 #include "base/export.h"
+#include "shoal_models.h"
 
 typedef struct {
     const void *bytes;
     size_t size;
 } file_part;
+
+/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
+shoal_status sh_file_cannot(shoal_context *context, const char *path, const char *action);
 
 /* Opens a file, pipe or device for reading; directories are refused. *size is a regular
    file's size and -1 for anything that only streams. */
@@ -56,13 +60,9 @@ shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t
 void *sh_pages_allocate(shoal_context *context, size_t size);
 void sh_pages_release(void *pages, size_t size); /* the size that was asked for */
 
-/* Writes the parts one after another to a temporary file beside the path and renames it
-   there; a failure removes it and leaves what was at the path. Pipes, devices and
-   descriptors (/dev/stdout, /dev/fd/5) are written directly, and where a symbolic link
-   leads to a file, there already or not, that is replaced rather than the link. durable:
-   returns only when the disk has the new file and its name, so that after a loss of power
-   there is the old file or the new one, whole. */
-shoal_status sh_file_replace(shoal_context *context, const char *path,
-                             const file_part *parts, int count, bool durable);
+/* Writes the parts one after another as a shoal_replacement of the path. */
+SHOAL_PRIVATE shoal_status sh_file_replace(shoal_context *context, const char *path,
+                                           const file_part *parts, int count,
+                                           shoal_sync sync);
 
 #endif

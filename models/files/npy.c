@@ -539,5 +539,5 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
     const file_part parts[] = {{header, sh_npy_print(array->dtype, array->rank,
                                                      array->shape, header)},
                                {array->data, bytes}};
-    return sh_file_replace(context, path, parts, 2, false);
+    return sh_file_replace(context, path, parts, 2, SHOAL_SYNC_NONE);
 }

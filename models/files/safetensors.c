@@ -560,7 +560,8 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
         out->parts[0] = (file_part){length, sizeof length};
         out->parts[1] = (file_part){header, size};
         status = sh_file_replace(out->context, out->path, out->parts,
-                                 (int)(out->count + 2), durable);
+                                 (int)(out->count + 2),
+                                 durable ? SHOAL_SYNC_NAME : SHOAL_SYNC_NONE);
     }
     free(header);
     return status;

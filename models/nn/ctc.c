@@ -13,14 +13,14 @@
    same from the end, which is the same recursion with rows and labels reversed. Their
    product over the row's own probability, which both contain, is the probability of being
    there. Only `ahead` is kept for all rows. Numbers have exponents of their own
-   (kernels/body_ctc.h). */
+   (models/kernels/body_ctc.h). */
 #include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 #include "shoal_models.h"
 
 /* One row of states: blanks [L + 1]; and labels [L + 1], of which the first is what
@@ -122,7 +122,7 @@ size_t shoal_ctc_workspace(const shoal_ctc *ctc) {
 /* ---- One sequence ---------------------------------------------------------------- */
 
 typedef struct {
-    const kernel_table *kernels;
+    const model_kernels *kernels;
     ctc_scratch *scratch;
     int64_t rows, count, classes; /* count: L */
     const float *logits;          /* [rows][classes] */
@@ -284,7 +284,7 @@ static void sequence_task(void *shared, int64_t task, int thread) {
     const shoal_ctc_batch *batch = c->batch;
     const int64_t first = batch->offsets[task], label = batch->label_offsets[task];
     const int64_t classes = c->ctc->classes;
-    const ctc_sequence s = {.kernels = c->ctc->context->kernels,
+    const ctc_sequence s = {.kernels = sh_model_kernels(c->ctc->context),
                             .scratch = &c->ctc->scratch[thread],
                             .rows = batch->offsets[task + 1] - first,
                             .count = batch->label_offsets[task + 1] - label,

@@ -103,9 +103,9 @@ static linear narrow_linear(const encoder *stack, const encoder_layer *weights) 
 static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
     if (!a.data || !b.data)
         return !a.data && !b.data;
-    const bool small = a.half || a.brains;
+    const bool small = a.half || a.bf16;
     size_t bytes = (size_t)count * (small ? sizeof(uint16_t) : sizeof(float));
-    return a.half == b.half && a.brains == b.brains && a.packed == b.packed &&
+    return a.half == b.half && a.bf16 == b.bf16 && a.packed == b.packed &&
            (const char *)a.data + bytes == (const char *)b.data &&
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
@@ -260,7 +260,7 @@ static void place(void *argument, block_layout *block) {
                            sh_panel_scratch(stack->context,
                                             max(shape->feed_forward, stack->model)),
                            1);
-    if (stack->limits.brain_weights)
+    if (stack->limits.bf16_weights)
         stack->scratch = reserve_floats(block, stack->limits.rows / 2 + PACKED_ROWS,
                                         max(shape->feed_forward, stack->model));
 }
@@ -296,7 +296,7 @@ static shoal_status check_shape(shoal_context *context, const encoder_shape *sha
     if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
         return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
     if (limits->training &&
-        (limits->half_weights || limits->brain_weights || limits->packed_weights))
+        (limits->half_weights || limits->bf16_weights || limits->packed_weights))
         return sh_fail(context, SHOAL_INVALID,
                        "encoder: half and packed weights cannot be trained");
     return SHOAL_OK;
@@ -412,18 +412,19 @@ typedef struct {
 static void add_residual(const void *shared, const shoal_context *context, int64_t first,
                          int64_t count, int64_t left, int64_t width) {
     const residual_epilogue *e = shared;
-    const kernel_table *kernels = context->kernels;
     for (int64_t row = first; row < first + count; row++) {
         float *y = e->y + row * e->size + left;
         if (e->bias)
-            kernels->add(width, e->bias + left, y);
-        sh_dropout_row(kernels, &e->mask, row, left, width, y);
+            context->kernels->add(width, e->bias + left, y);
+        sh_dropout_row(context, &e->mask, row, left, width, y);
         int64_t from = e->base_rows ? e->base_rows[row] : row;
-        kernels->add(width, e->base + from * e->size + left, y);
+        context->kernels->add(width, e->base + from * e->size + left, y);
     }
-    kernels->norm_rows(count, e->size, e->y + first * e->size, e->norm->scale.data,
-                       e->norm->shift.data, e->norm->epsilon, e->normed + first * e->size,
-                       e->statistics ? e->statistics + 2 * first : NULL);
+    sh_model_kernels(context)->norm_rows(count, e->size, e->y + first * e->size,
+                                         e->norm->scale.data, e->norm->shift.data,
+                                         e->norm->epsilon, e->normed + first * e->size,
+                                         e->statistics ? e->statistics + 2 * first
+                                                       : NULL);
 }
 
 /* After the feed-forward's first product: hidden += bias,
@@ -439,14 +440,13 @@ typedef struct {
 static void activate_hidden(const void *shared, const shoal_context *context,
                             int64_t first, int64_t count, int64_t left, int64_t width) {
     const hidden_epilogue *e = shared;
-    const kernel_table *kernels = context->kernels;
     for (int64_t row = first; row < first + count; row++) {
         float *hidden = e->hidden + row * e->size + left;
         float *activated = e->activated + row * e->size + left;
         if (e->bias)
-            kernels->add(width, e->bias + left, hidden);
-        activate(kernels, e->kind, width, hidden, activated);
-        sh_dropout_row(kernels, &e->mask, row, left, width, activated);
+            context->kernels->add(width, e->bias + left, hidden);
+        activate(context, e->kind, width, hidden, activated);
+        sh_dropout_row(context, &e->mask, row, left, width, activated);
     }
 }
 
@@ -639,8 +639,8 @@ static void take_slope(const void *shared, const shoal_context *context, int64_t
         for (int64_t from = left; from < left + width; from += DROPOUT_PIECE) {
             int64_t some = min(DROPOUT_PIECE, left + width - from);
             int64_t at = row * s->size + from;
-            activation_slope(context->kernels, s->kind, some, s->hidden + at,
-                             s->gradient + at, s->gradient + at, s->activated + at);
+            activation_slope(context, s->kind, some, s->hidden + at, s->gradient + at,
+                             s->gradient + at, s->activated + at);
             if (s->mask.rate > 0) {
                 sh_dropout_factors(&s->mask, row, from, some, factors);
                 context->kernels->multiply(some, factors, s->gradient + at);
@@ -768,53 +768,40 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
     return SHOAL_OK;
 }
 
-static shoal_status pre_norm_layer(const pass *p, int64_t l, const float *stream,
+/* Post-norm: the gradient passes the norm behind each branch, and what the branch gives is
+   added to it. Pre-norm: what the branch gives passes the norm in front of it first, and
+   is added then. */
+static shoal_status layer_backward(const pass *p, int64_t l, const float *stream,
                                    float *gradient) {
     encoder *stack = p->stack;
     const encoder_layer *weights = &p->weights->layers[l];
     const layer_memory *memory = &stack->layers[l];
     const int64_t rows = rows_after(p, l);
+    const bool post = stack->shape.post_norm;
     const layer_norm second = forward_norm(stack, weights);
     const layer_norm first = attention_norm(stack, weights);
+    float *given = post ? gradient : stack->grad_rows; /* of a branch */
+    if (post)
+        sh_norm_backward(stack->context, &second, rows, memory->sum,
+                         memory->forward_statistics, gradient, NULL, gradient,
+                         stack->norm_parts);
     const float *dy =
         through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
     forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
-                   false, stack->grad_rows);
-    sh_norm_backward(stack->context, &second, rows, memory->middle,
-                     memory->forward_statistics, stack->grad_rows, gradient, gradient,
-                     stack->norm_parts);
+                   post, given);
+    sh_norm_backward(stack->context, post ? &first : &second, rows, memory->middle,
+                     post ? memory->attention_statistics : memory->forward_statistics,
+                     given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
     shoal_status status = attention_branch(stack, weights, memory, p->rows,
-                                           memory->attention_in, false, stack->grad_rows);
-    if (status == SHOAL_OK)
+                                           post ? stream : memory->attention_in, post,
+                                           given);
+    if (status == SHOAL_OK && !post)
         sh_norm_backward(stack->context, &first, p->rows, stream,
-                         memory->attention_statistics, stack->grad_rows, gradient,
-                         gradient, stack->norm_parts);
+                         memory->attention_statistics, given, gradient, gradient,
+                         stack->norm_parts);
     return status;
-}
-
-static shoal_status post_norm_layer(const pass *p, int64_t l, const float *stream,
-                                    float *gradient) {
-    encoder *stack = p->stack;
-    const encoder_layer *weights = &p->weights->layers[l];
-    const layer_memory *memory = &stack->layers[l];
-    const int64_t rows = rows_after(p, l);
-    const layer_norm second = forward_norm(stack, weights);
-    const layer_norm first = attention_norm(stack, weights);
-    sh_norm_backward(stack->context, &second, rows, memory->sum,
-                     memory->forward_statistics, gradient, NULL, gradient,
-                     stack->norm_parts);
-    const float *dy =
-        through_dropout(stack, dropout_at(p, l, SITE_FORWARD), rows, gradient);
-    forward_branch(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION), dy,
-                   true, gradient);
-    sh_norm_backward(stack->context, &first, rows, memory->middle,
-                     memory->attention_statistics, gradient, NULL, gradient,
-                     stack->norm_parts);
-    dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
-    output_branch(p, l, dy, gradient);
-    return attention_branch(stack, weights, memory, p->rows, stream, true, gradient);
 }
 
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
@@ -834,9 +821,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
     }
     for (int64_t l = layers - 1; l >= 0; l--) {
         const float *stream = l > 0 ? stack->layers[l - 1].out : x;
-        shoal_status status = stack->shape.post_norm
-                                  ? post_norm_layer(&p, l, stream, gradient)
-                                  : pre_norm_layer(&p, l, stream, gradient);
+        shoal_status status = layer_backward(&p, l, stream, gradient);
         if (status != SHOAL_OK)
             return status;
         if (stack->layer_done)

@@ -62,7 +62,7 @@ typedef struct {
     int64_t batch, rows, length; /* sequences; rows of all of them; rows of one */
     bool training;               /* backward will be asked for */
     bool half_weights;           /* some weights are halves (inference only) */
-    bool brain_weights;          /* all are bfloat16 pairs (inference only) */
+    bool bf16_weights;           /* all are bfloat16 pairs (inference only) */
     bool packed_weights;         /* all matrices are packed (inference only) */
     shoal_transport *over;       /* ranks that hold a run of each sequence; NULL: none */
 } encoder_limits;

@@ -20,40 +20,20 @@ typedef struct {
     activation kind;
     int64_t count;
     const float *x, *dy;
-    float *out;
+    float *dx;
 } activation_call;
-
-static void activation_task(void *shared, int64_t task, int thread) {
-    (void)thread;
-    const activation_call *c = shared;
-    int64_t first = task * ELEMENT_BLOCK;
-    activate(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
-             c->x + first, c->out + first);
-}
-
-void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
-                           const float *x, float *out) {
-    activation_call c = {.context = context,
-                         .kind = kind,
-                         .count = count,
-                         .x = x,
-                         .out = out};
-    sh_team_run(sh_team_of(context), ceil_divide(count, ELEMENT_BLOCK), activation_task,
-                &c);
-}
 
 static void activation_back_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
-    activation_slope(c->context->kernels, c->kind, min(ELEMENT_BLOCK, c->count - first),
-                     c->x + first, c->dy + first, c->out + first, NULL);
+    activation_slope(c->context, c->kind, min(ELEMENT_BLOCK, c->count - first),
+                     c->x + first, c->dy + first, c->dx + first, NULL);
 }
 
 void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx) {
-    activation_call c =
-        {.context = context, .kind = kind, .count = count, .x = x, .dy = dy, .out = dx};
+    activation_call c = {context, kind, count, x, dy, dx};
     sh_team_run(sh_team_of(context), ceil_divide(count, ELEMENT_BLOCK),
                 activation_back_task, &c);
 }
@@ -80,13 +60,13 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     }
 }
 
-void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+void sh_dropout_row(const shoal_context *context, const dropout_mask *mask, int64_t row,
                     int64_t left, int64_t count, float *x) {
     float factors[DROPOUT_PIECE];
     for (int64_t first = 0; mask->rate > 0 && first < count; first += DROPOUT_PIECE) {
         int64_t some = min(DROPOUT_PIECE, count - first);
         sh_dropout_factors(mask, row, left + first, some, factors);
-        kernels->multiply(some, factors, x + first);
+        context->kernels->multiply(some, factors, x + first);
     }
 }
 
@@ -106,7 +86,7 @@ static void dropout_task(void *shared, int64_t task, int thread) {
         float *y = c->y + row * c->size;
         if (c->y != c->x)
             memcpy(y, c->x + row * c->size, sizeof(float) * (size_t)c->size);
-        sh_dropout_row(c->context->kernels, c->mask, row, 0, c->size, y);
+        sh_dropout_row(c->context, c->mask, row, 0, c->size, y);
     }
 }
 
@@ -133,21 +113,16 @@ static void norm_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const norm_call *c = shared;
     int64_t size = c->norm->size, first = task * ROW_BLOCK;
-    c->context->kernels->norm_rows(min(ROW_BLOCK, c->rows - first), size,
-                                   c->x + first * size, c->norm->scale.data,
-                                   c->norm->shift.data, c->norm->epsilon,
-                                   c->y + first * size,
-                                   c->statistics ? c->statistics + 2 * first : NULL);
+    sh_model_kernels(c->context)
+        ->norm_rows(min(ROW_BLOCK, c->rows - first), size, c->x + first * size,
+                    c->norm->scale.data, c->norm->shift.data, c->norm->epsilon,
+                    c->y + first * size,
+                    c->statistics ? c->statistics + 2 * first : NULL);
 }
 
 void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64_t rows,
                      const float *x, float *y, float *statistics) {
-    norm_call c = {.context = context,
-                   .norm = norm,
-                   .rows = rows,
-                   .x = x,
-                   .y = y,
-                   .statistics = statistics};
+    norm_call c = {context, norm, rows, x, NULL, NULL, y, statistics, NULL};
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), norm_task, &c);
 }
 
@@ -161,31 +136,23 @@ static void norm_back_task(void *shared, int64_t task, int thread) {
     int64_t size = c->norm->size, first = task * NORM_BLOCK;
     float *part = c->parts + 2 * size * task;
     memset(part, 0, sizeof(float) * 2 * (size_t)size);
-    c->context->kernels->norm_rows_slope(min(NORM_BLOCK, c->rows - first), size,
-                                         c->x + first * size, c->statistics + 2 * first,
-                                         c->norm->scale.data, c->dy + first * size,
-                                         c->base ? c->base + first * size : NULL,
-                                         c->y + first * size, part, part + size);
+    sh_model_kernels(c->context)
+        ->norm_rows_slope(min(NORM_BLOCK, c->rows - first), size, c->x + first * size,
+                          c->statistics + 2 * first, c->norm->scale.data,
+                          c->dy + first * size, c->base ? c->base + first * size : NULL,
+                          c->y + first * size, part, part + size);
 }
 
 void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int64_t rows,
                       const float *x, const float *statistics, const float *dy,
                       const float *base, float *dx, float *scratch) {
-    norm_call c = {.context = context,
-                   .norm = norm,
-                   .rows = rows,
-                   .x = x,
-                   .dy = dy,
-                   .base = base,
-                   .y = dx,
-                   .statistics = (float *)statistics,
-                   .parts = scratch};
+    norm_call c = {context, norm, rows, x, dy, base, dx, (float *)statistics, scratch};
     int64_t blocks = ceil_divide(rows, NORM_BLOCK);
     sh_team_run(sh_team_of(context), blocks, norm_back_task, &c);
-    context->kernels->column_sums(blocks, norm->size, scratch, 2 * norm->size,
-                                  norm->scale.gradient);
-    context->kernels->column_sums(blocks, norm->size, scratch + norm->size,
-                                  2 * norm->size, norm->shift.gradient);
+    sh_model_kernels(context)->column_sums(blocks, norm->size, scratch, 2 * norm->size,
+                                           norm->scale.gradient);
+    sh_model_kernels(context)->column_sums(blocks, norm->size, scratch + norm->size,
+                                           2 * norm->size, norm->shift.gradient);
 }
 
 /* ---- Tokens and positions --------------------------------------------------------- */
@@ -239,13 +206,7 @@ static void embed_task(void *shared, int64_t task, int thread) {
 void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t size,
                           const int32_t *tokens, const float *table, float factor,
                           float *out) {
-    embedding_call c = {.context = context,
-                        .rows = rows,
-                        .size = size,
-                        .tokens = tokens,
-                        .table = table,
-                        .factor = factor,
-                        .out = out};
+    embedding_call c = {context, NULL, rows, size, tokens, table, factor, out};
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_task, &c);
 }
 
@@ -261,12 +222,7 @@ static void embed_add_task(void *shared, int64_t task, int thread) {
 
 void sh_embedding_add(const shoal_context *context, int64_t rows, int64_t size,
                       const int32_t *tokens, const float *table, float *out) {
-    embedding_call c = {.context = context,
-                        .rows = rows,
-                        .size = size,
-                        .tokens = tokens,
-                        .table = table,
-                        .out = out};
+    embedding_call c = {context, NULL, rows, size, tokens, table, 1, out};
     sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_add_task, &c);
 }
 
@@ -287,13 +243,7 @@ static void embed_back_task(void *shared, int64_t task, int thread) {
 void sh_embedding_backward(const shoal_context *context, int64_t rows, int64_t size,
                            const int32_t *tokens, const float *dout, float factor,
                            float *gradient) {
-    embedding_call c = {.context = context,
-                        .rows = rows,
-                        .size = size,
-                        .tokens = tokens,
-                        .table = dout,
-                        .factor = factor,
-                        .out = gradient};
+    embedding_call c = {context, NULL, rows, size, tokens, dout, factor, gradient};
     sh_team_run(sh_team_of(context), ceil_divide(size, COLUMN_BLOCK), embed_back_task,
                 &c);
 }
@@ -314,13 +264,9 @@ static void positions_task(void *shared, int64_t task, int thread) {
 
 void sh_positions_forward(const shoal_context *context, const packing *sequences,
                           int64_t size, const float *table, float *x) {
-    embedding_call c = {.context = context,
-                        .sequences = sequences,
-                        .rows = packing_rows(sequences),
-                        .size = size,
-                        .table = table,
-                        .out = x};
-    sh_team_run(sh_team_of(context), ceil_divide(c.rows, ROW_BLOCK), positions_task, &c);
+    const int64_t rows = packing_rows(sequences);
+    embedding_call c = {context, sequences, rows, size, NULL, table, 1, x};
+    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), positions_task, &c);
 }
 
 static void positions_back_task(void *shared, int64_t task, int thread) {
@@ -341,11 +287,7 @@ static void positions_back_task(void *shared, int64_t task, int thread) {
 void sh_positions_backward(const shoal_context *context, const packing *sequences,
                            int64_t size, int64_t longest, const float *dout,
                            float *gradient) {
-    embedding_call c = {.context = context,
-                        .sequences = sequences,
-                        .size = size,
-                        .table = dout,
-                        .out = gradient};
+    embedding_call c = {context, sequences, 0, size, NULL, dout, 1, gradient};
     sh_team_run(sh_team_of(context), ceil_divide(longest, ROW_BLOCK), positions_back_task,
                 &c);
 }
@@ -414,7 +356,7 @@ static void conv_task(void *shared, int64_t task, int thread) {
     for (int64_t row = begin; layer->bias.data && row < end; row++)
         c->context->kernels->add(outputs, layer->bias.data, c->sums + row * outputs);
     if (layer->active)
-        activate(c->context->kernels, layer->kind, (end - begin) * outputs,
+        activate(c->context, layer->kind, (end - begin) * outputs,
                  c->sums + begin * outputs, c->out + begin * outputs);
     else if (c->out != c->sums)
         memcpy(c->out + begin * outputs, c->sums + begin * outputs,

@@ -15,6 +15,7 @@
 #include "base/numbers.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 /* Numbers of a layer that learns, or that came from a file. Shapes stand where it is
    used. Weights [outputs][inputs] may be IEEE half precision in memory (arithmetic is
@@ -23,7 +24,7 @@ typedef struct {
     const void *data; /* float, or uint16_t where half is set; NULL: absent (a bias) */
     float *gradient;  /* the same shape, added to by backward; NULL: inference only */
     bool half;
-    bool brains; /* bfloat16 pairs, packed: sh_brains_put; a multiple of 32 outputs, and
+    bool bf16; /* bfloat16 pairs, packed: sh_bf16_put; a multiple of 32 outputs, and
                     inputs are even. What is multiplied with it is rounded so too */
     /* Floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs; inference
        only. */
@@ -98,8 +99,8 @@ typedef struct {
 } linear;
 
 /* Writes row `output` [inputs] of a weight of bfloat16 pairs. */
-SHOAL_PRIVATE void sh_brains_put(int64_t inputs, int64_t output, const float *row,
-                                 uint32_t *pairs);
+SHOAL_PRIVATE void sh_bf16_put(int64_t inputs, int64_t output, const float *row,
+                               uint32_t *pairs);
 
 /* Floats of scratch that a forward with `rows` rows needs: a copy of a half weight, the
    input beside bfloat16, or 0; and what a packed weight with so many inputs needs. */
@@ -130,22 +131,22 @@ typedef enum {
 } activation;
 
 /* In the calling thread: out[i] = f(x[i]); out may be x. */
-static inline void activate(const kernel_table *kernels, activation kind, int64_t count,
+static inline void activate(const shoal_context *context, activation kind, int64_t count,
                             const float *x, float *out) {
+    const model_kernels *kernels = sh_model_kernels(context);
     (kind == ACTIVATION_RELU ? kernels->relu : kernels->gelu)(count, x, out);
 }
 
 /* dx[i] = dy[i] f'(x[i]), and out[i] = f(x[i]) unless out is NULL; dx may be dy. */
-static inline void activation_slope(const kernel_table *kernels, activation kind,
+static inline void activation_slope(const shoal_context *context, activation kind,
                                     int64_t count, const float *x, const float *dy,
                                     float *dx, float *out) {
+    const model_kernels *kernels = sh_model_kernels(context);
     (kind == ACTIVATION_RELU ? kernels->relu_slope : kernels->gelu_slope)(count, x, dy,
                                                                           dx, out);
 }
 
 /* The same by all threads of the context. */
-void sh_activation_forward(const shoal_context *context, activation kind, int64_t count,
-                           const float *x, float *out);
 void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx);
 
@@ -169,7 +170,7 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
                         int64_t count, float *factors);
 
 /* x[i] times their factors, in the calling thread; nothing where the rate is 0. */
-void sh_dropout_row(const kernel_table *kernels, const dropout_mask *mask, int64_t row,
+void sh_dropout_row(const shoal_context *context, const dropout_mask *mask, int64_t row,
                     int64_t left, int64_t count, float *x);
 
 /* y = x times the mask; [rows][size], y may be x. Forward and backward are the same. */

@@ -74,23 +74,6 @@ static void run_product(product *p) {
                 ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
 }
 
-/* y = x W' (onto: added to y instead). W is float. */
-static void matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
-                           int64_t outputs, const_matrix x, const_matrix w, bool onto,
-                           matrix y, epilogue then) {
-    product p = {.context = context,
-                 .rows = rows,
-                 .inner = inputs,
-                 .width = outputs,
-                 .left = x,
-                 .right = w,
-                 .transposed = CblasTrans,
-                 .onto = onto ? 1 : 0,
-                 .result = y,
-                 .then = then};
-    run_product(&p);
-}
-
 void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
                     int64_t outputs, const_matrix dy, const_matrix w, bool onto,
                     matrix dx, epilogue then) {
@@ -128,8 +111,9 @@ static void weight_task(void *shared, int64_t task, int thread) {
                 p->x.data + input, (int)p->x.stride, 1,
                 p->dw.data + output * p->dw.stride + input, (int)p->dw.stride);
     if (p->bias_gradient && input == 0)
-        p->context->kernels->column_sums(p->rows, outputs, p->dy.data + output,
-                                         p->dy.stride, p->bias_gradient + output);
+        sh_model_kernels(p->context)
+            ->column_sums(p->rows, outputs, p->dy.data + output, p->dy.stride,
+                          p->bias_gradient + output);
 }
 
 void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
@@ -152,6 +136,7 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                 ceil_divide(outputs, p.output_block) * p.input_blocks, weight_task, &p);
 }
 
+/* y = x W' for few rows, with W read where it lies. */
 typedef struct {
     const shoal_context *context;
     int64_t rows, inputs, outputs;
@@ -174,15 +159,6 @@ static void few_task(void *shared, int64_t task, int thread) {
         for (int64_t r = 0; r < p->rows; r++)
             p->y.data[r * p->y.stride + output] = sums[r];
     }
-}
-
-/* y = x W' for few rows, with W read where it lies. */
-static void matmul_few(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix x, const void *w, bool half,
-                       matrix y) {
-    few_product p = {context, rows, inputs, outputs, x, w, half, y};
-    if (rows > 0)
-        sh_team_run(sh_team_of(context), ceil_divide(outputs, FEW_OUTPUTS), few_task, &p);
 }
 
 typedef struct {
@@ -208,11 +184,11 @@ void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t
 
 /* ---- Products of bfloat16 ---------------------------------------------------------- */
 
-void sh_brains_put(int64_t inputs, int64_t output, const float *row, uint32_t *pairs) {
+void sh_bf16_put(int64_t inputs, int64_t output, const float *row, uint32_t *pairs) {
     uint32_t *block = pairs + output / PACKED_OUTPUTS * (inputs / 2) * PACKED_OUTPUTS;
     for (int64_t p = 0; p < inputs / 2; p++)
         block[p * PACKED_OUTPUTS + output % PACKED_OUTPUTS] =
-            float_to_brain(row[2 * p]) | float_to_brain(row[2 * p + 1]) << 16;
+            bfloat_pair(row[2 * p], row[2 * p + 1]);
 }
 
 typedef struct {
@@ -223,22 +199,23 @@ typedef struct {
     matrix y;
     epilogue then;
     uint32_t *panels; /* [ceil(rows / PACKED_ROWS)][inputs / 2][PACKED_ROWS] */
-} brain_product;
+} bf16_products;
 
 enum { PANELS_PER_TASK = 6 };
 
-static void brain_panel_task(void *shared, int64_t task, int thread) {
-    const brain_product *p = shared;
+static void bf16_panel_task(void *shared, int64_t task, int thread) {
+    const bf16_products *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     (void)thread;
-    p->context->kernels->brain_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
-                                     p->x.data + first * p->x.stride, p->x.stride,
-                                     p->panels + first * inputs / 2);
+    sh_model_kernels(p->context)
+        ->bf16_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
+                     p->x.data + first * p->x.stride, p->x.stride,
+                     p->panels + first * inputs / 2);
 }
 
 /* All outputs of some panels: a block of the weight stays in cache while they pass. */
-static void brain_task(void *shared, int64_t task, int thread) {
-    const brain_product *p = shared;
+static void bf16_task(void *shared, int64_t task, int thread) {
+    const bf16_products *p = shared;
     const int64_t pairs = p->layer->inputs / 2, outputs = p->layer->outputs;
     const int64_t first = task * PANELS_PER_TASK * PACKED_ROWS;
     const int64_t end = min(first + PANELS_PER_TASK * PACKED_ROWS, p->rows);
@@ -246,21 +223,20 @@ static void brain_task(void *shared, int64_t task, int thread) {
     (void)thread;
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS)
-            p->context->kernels->brains(pairs, w + left * pairs, p->panels + row * pairs,
-                                        (int)min(PACKED_ROWS, end - row),
-                                        p->y.data + row * p->y.stride + left,
-                                        p->y.stride);
+            sh_model_kernels(p->context)
+                ->bf16_product(pairs, w + left * pairs, p->panels + row * pairs,
+                               (int)min(PACKED_ROWS, end - row),
+                               p->y.data + row * p->y.stride + left, p->y.stride);
     if (p->then.run)
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void brain_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                          const_matrix x, matrix y, epilogue then, float *scratch) {
-    brain_product p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
+static void bf16_forward(const shoal_context *context, const linear *layer, int64_t rows,
+                         const_matrix x, matrix y, epilogue then, float *scratch) {
+    bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
     const int64_t panels = ceil_divide(rows, PACKED_ROWS);
-    sh_team_run(sh_team_of(context), panels, brain_panel_task, &p);
-    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), brain_task,
-                &p);
+    sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
+    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task, &p);
 }
 
 /* ---- Products with packed weights -------------------------------------------------- */
@@ -298,11 +274,10 @@ static void panel_task(void *shared, int64_t task, int thread) {
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS) {
             const int rows = (int)min(PACKED_ROWS, end - row);
-            p->context->kernels->packed(inputs, w + left * inputs, PACKED_FLOATS,
-                                        panels + (row - first) * inputs,
-                                        sh_packed_width(rows), rows,
-                                        p->y.data + row * p->y.stride + left,
-                                        p->y.stride);
+            sh_model_kernels(p->context)
+                ->packed(inputs, w + left * inputs, PACKED_FLOATS,
+                         panels + (row - first) * inputs, sh_packed_width(rows), rows,
+                         p->y.data + row * p->y.stride + left, p->y.stride);
         }
     if (p->then.run)
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
@@ -318,7 +293,7 @@ static void panel_forward(const shoal_context *context, const linear *layer, int
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
-    if (layer->weight.brains)
+    if (layer->weight.bf16)
         return ceil_divide(rows, PACKED_ROWS) * PACKED_ROWS * layer->inputs / 2;
     return layer->weight.half && rows > FEW_ROWS ? layer->inputs * layer->outputs : 0;
 }
@@ -327,8 +302,8 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             int64_t rows, const_matrix x, matrix y, epilogue then,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
-    if (weight->brains) {
-        brain_forward(context, layer, rows, x, y, then, scratch);
+    if (weight->bf16) {
+        bf16_forward(context, layer, rows, x, y, then, scratch);
         return;
     }
     if (weight->packed) {
@@ -336,8 +311,11 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         return;
     }
     if (rows <= FEW_ROWS) {
-        matmul_few(context, rows, layer->inputs, layer->outputs, x, weight->data,
-                   weight->half, y);
+        few_product p = {context, rows,         layer->inputs, layer->outputs,
+                         x,       weight->data, weight->half,  y};
+        if (rows > 0)
+            sh_team_run(sh_team_of(context), ceil_divide(layer->outputs, FEW_OUTPUTS),
+                        few_task, &p);
         if (then.run && rows > 0)
             then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;
@@ -347,8 +325,16 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         sh_widen_halves(context, layer->inputs * layer->outputs, weight->data, scratch);
         w = scratch;
     }
-    matmul_forward(context, rows, layer->inputs, layer->outputs, x,
-                   (const_matrix){w, layer->inputs}, false, y, then);
+    product p = {.context = context,
+                 .rows = rows,
+                 .inner = layer->inputs,
+                 .width = layer->outputs,
+                 .left = x,
+                 .right = {w, layer->inputs},
+                 .transposed = CblasTrans,
+                 .result = y,
+                 .then = then};
+    run_product(&p);
 }
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include "base/context.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 #include "shoal_models.h"
 
 /* ---- Cross-entropy --------------------------------------------------------------- */
@@ -40,9 +40,9 @@ static void entropy_task(void *shared, int64_t task, int thread) {
             continue;
         }
         int64_t best;
-        c->context->kernels->cross_entropy(c->classes, c->logits + row * c->classes,
-                                           c->targets[row], c->factor, gradient,
-                                           &c->losses[row], &best);
+        sh_model_kernels(c->context)
+            ->cross_entropy(c->classes, c->logits + row * c->classes, c->targets[row],
+                            c->factor, gradient, &c->losses[row], &best);
         correct += best == c->targets[row];
     }
     atomic_fetch_add(&c->correct, correct);

@@ -10,7 +10,7 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 /* ---- Configuration --------------------------------------------------------------- */
 
@@ -495,7 +495,7 @@ typedef struct {
 static void pool_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const pool_call *c = shared;
-    const kernel_table *kernels = c->model->context->kernels;
+    const model_kernels *kernels = sh_model_kernels(c->model->context);
     const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
     const int64_t length = c->offsets[task + 1] - first;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 enum { PIECE = 1 << 14, NORM_PIECES = 256 };
 
@@ -36,14 +36,15 @@ static void squares_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->context->kernels->sum_squares(count, c->arena->gradients + first, &c->sums[task]);
+    sh_model_kernels(c->context)
+        ->sum_squares(count, c->arena->gradients + first, &c->sums[task]);
 }
 
 static void scale_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->context->kernels->scale_by(count, c->factor, c->arena->gradients + first);
+    sh_model_kernels(c->context)->scale_by(count, c->factor, c->arena->gradients + first);
 }
 
 /* From a sum in double precision. */
@@ -198,17 +199,18 @@ static void update_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->context->kernels->adam(count, &c->how, c->arena->gradients + first,
-                              c->optimizer->first + first, c->optimizer->second + first,
-                              c->arena->values + first);
+    sh_model_kernels(c->context)
+        ->adam(count, &c->how, c->arena->gradients + first, c->optimizer->first + first,
+               c->optimizer->second + first, c->arena->values + first);
 }
 
 static void average_task(void *shared, int64_t task, int thread) {
     (void)thread;
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
-    c->context->kernels->lerp(count, c->factor, c->arena->values + first,
-                              c->optimizer->averaged + first);
+    sh_model_kernels(c->context)
+        ->lerp(count, c->factor, c->arena->values + first,
+               c->optimizer->averaged + first);
 }
 
 shoal_status shoal_optimizer_step(shoal_optimizer *optimizer, double learning_rate) {

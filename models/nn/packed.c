@@ -146,7 +146,7 @@ static void finish_row(const packed_product *p, const float *sums, int64_t left,
     for (int64_t j = 0; j < count; j++)
         here[j] = sums[j] + (bias ? bias[j] : 0);
     if (p->then == PACKED_GELU)
-        p->context->kernels->gelu(count, here, here);
+        sh_model_kernels(p->context)->gelu(count, here, here);
     for (int64_t j = 0; j < count; j++)
         y[j] = p->then == PACKED_ADD ? y[j] + here[j] : here[j];
 }
@@ -162,10 +162,10 @@ static void block_task(const packed_product *p, int64_t block) {
     for (int64_t first = 0; first < p->rows; first += PACKED_ROWS) {
         const int rows = (int)min(p->rows - first, PACKED_ROWS);
         float *y = p->y.data + first * p->y.stride + left;
-        p->context->kernels->packed(inputs, w, (int)p->layer->form,
-                                    p->panels + first * inputs, sh_packed_width(rows),
-                                    rows, direct ? y : sums,
-                                    direct ? p->y.stride : PACKED_OUTPUTS);
+        sh_model_kernels(p->context)
+            ->packed(inputs, w, (int)p->layer->form, p->panels + first * inputs,
+                     sh_packed_width(rows), rows, direct ? y : sums,
+                     direct ? p->y.stride : PACKED_OUTPUTS);
         for (int r = 0; r < rows && !direct; r++)
             finish_row(p, sums + r * PACKED_OUTPUTS, left, count, y + r * p->y.stride);
     }

@@ -5,7 +5,7 @@
 #ifndef SHOAL_MODELS_NN_PACKED_H
 #define SHOAL_MODELS_NN_PACKED_H
 
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 #include "models/nn/layers.h"
 
 typedef struct {

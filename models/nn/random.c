@@ -10,3 +10,7 @@ uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
                             uint64_t bound) {
     return sh_random_below(seed, STREAM_CALLER + stream, counter, bound);
 }
+
+uint64_t shoal_random_mix(uint64_t x) {
+    return random_mix(x);
+}

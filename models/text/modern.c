@@ -196,8 +196,8 @@ static void end_branch(const void *shared, const shoal_context *context, int64_t
     const int64_t size = e->config->size;
     float *x = e->x + first * size, *y = e->y + first * size;
     context->kernels->add(count * size, y, x);
-    context->kernels->norm_rows(count, size, x, e->scale, e->shift, e->config->epsilon, y,
-                                NULL);
+    sh_model_kernels(context)->norm_rows(count, size, x, e->scale, e->shift,
+                                         e->config->epsilon, y, NULL);
 }
 
 typedef struct {
@@ -211,7 +211,7 @@ static void gate_task(void *shared, int64_t task, int thread) {
     const gating *g = ((const void **)shared)[0];
     const shoal_context *context = ((const void **)shared)[1];
     float *row = g->wide + task * 2 * g->size;
-    activate(context->kernels, g->kind, g->size, row, row);
+    activate(context, g->kind, g->size, row, row);
     context->kernels->multiply(g->size, row + g->size, row);
 }
 

@@ -299,7 +299,6 @@ static void embed_task(void *shared, int64_t task, int thread) {
     const embedding *m = shared;
     const shoal_text_encoder *e = m->e;
     const text_weights *w = &e->weights;
-    const kernel_table *kernels = e->context->kernels;
     const int64_t size = e->config.size, first = task * ROW_BLOCK;
     const int64_t last = min(first + ROW_BLOCK, m->rows);
     file_tensor word = {.name = "words",
@@ -312,16 +311,17 @@ static void embed_task(void *shared, int64_t task, int thread) {
         word.data = (const char *)w->words.data + (size_t)m->ids[row] * word.bytes;
         sh_file_tensor_to_f32(NULL, &word, x); /* of a type that was checked */
         if (w->types.data)
-            kernels->add(size,
-                         (const float *)w->types.data +
-                             (m->types ? m->types[row] : 0) * size,
-                         x);
+            e->context->kernels->add(size,
+                                     (const float *)w->types.data +
+                                         (m->types ? m->types[row] : 0) * size,
+                                     x);
         if (w->positions.data)
             add_position(e, e->places[row], x);
     }
-    kernels->norm_rows(last - first, size, e->x + first * size, w->scale.data,
-                       w->shift.data ? w->shift.data : w->zeros, e->config.epsilon,
-                       e->x + first * size, NULL);
+    sh_model_kernels(e->context)
+        ->norm_rows(last - first, size, e->x + first * size, w->scale.data,
+                    w->shift.data ? w->shift.data : w->zeros, e->config.epsilon,
+                    e->x + first * size, NULL);
 }
 
 /* Of a batch that was checked. firsts: hidden has the sequences' first rows alone. */

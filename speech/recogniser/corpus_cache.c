@@ -18,6 +18,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "base/parallel.h"
+#include "models/files/checksum.h"
 #include "shoal_models.h"
 #include "speech/audio/audio.h"
 #include "speech/recogniser/corpus.h"
@@ -42,51 +43,35 @@ static const char magic[8] = "shoalfb1";
 
 /* ---- Sums -------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t sum, uint64_t word) {
-    sum = (sum ^ word) * 0xd6e8feb86659fd93u;
-    return sum ^ (sum >> 32);
-}
-
 static uint64_t mix_text(uint64_t sum, const char *text) {
     for (; *text; text++)
-        sum = mix(sum, (unsigned char)*text);
-    return mix(sum, 0x100);
+        sum = mix_word(sum, (unsigned char)*text);
+    return mix_word(sum, 0x100);
 }
 
 static uint64_t mix_real(uint64_t sum, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    return mix(sum, bits);
-}
-
-/* bytes: a multiple of 4. */
-static uint64_t mix_bytes(uint64_t sum, const void *bytes, size_t size) {
-    const unsigned char *at = bytes;
-    for (size_t i = 0; i + 4 <= size; i += 4) {
-        uint32_t word;
-        memcpy(&word, at + i, sizeof word);
-        sum = mix(sum, word);
-    }
-    return sum;
+    return mix_word(sum, bits);
 }
 
 /* What the features depend on. */
 static uint64_t key_of(const shoal_corpus *corpus) {
-    uint64_t key = mix(CACHE_VERSION, (uint64_t)corpus->info.bands);
-    key = mix(key, corpus->options.fbank.centred != 0);
-    key = mix(key, (uint64_t)corpus->info.rate);
-    key = mix(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
+    uint64_t key = mix_word(CACHE_VERSION, (uint64_t)corpus->info.bands);
+    key = mix_word(key, corpus->options.fbank.centred != 0);
+    key = mix_word(key, (uint64_t)corpus->info.rate);
+    key = mix_word(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
     key = mix_real(key, corpus->options.speed == 0 ? 1 : corpus->options.speed);
     for (int64_t i = 0; i < corpus->recording_count; i++) {
         struct stat information = {0};
         const bool there = stat(corpus->recordings[i].path, &information) == 0;
         key = mix_text(key, corpus->recordings[i].path);
-        key = mix(key, there ? (uint64_t)information.st_size : UINT64_MAX);
-        key = mix(key, (uint64_t)information.st_mtim.tv_sec);
-        key = mix(key, (uint64_t)information.st_mtim.tv_nsec);
+        key = mix_word(key, there ? (uint64_t)information.st_size : UINT64_MAX);
+        key = mix_word(key, (uint64_t)information.st_mtim.tv_sec);
+        key = mix_word(key, (uint64_t)information.st_mtim.tv_nsec);
     }
     for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        key = mix(key, (uint64_t)corpus->utterances[i].recording);
+        key = mix_word(key, (uint64_t)corpus->utterances[i].recording);
         key = mix_real(key, corpus->utterances[i].begin);
         key = mix_real(key, corpus->utterances[i].end);
     }
@@ -373,7 +358,7 @@ static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head 
         good = good && (floats == 0 ||
                         fwrite(found->features, sizeof(float), floats, file) == floats);
         head->checksum =
-            mix_bytes(head->checksum, found->features, floats * sizeof(float));
+            mix_words(head->checksum, found->features, floats * sizeof(float));
         head->frames += found->frames;
         free(found->features);
         found->features = NULL;
@@ -398,42 +383,35 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
     }
     end_reading(&r, corpus->context->threads);
     head->checksum =
-        mix_bytes(head->checksum, rows, sizeof *rows * (size_t)head->utterances);
+        mix_words(head->checksum, rows, sizeof *rows * (size_t)head->utterances);
     good = good && fseek(file, 0, SEEK_SET) == 0 &&
            fwrite(head, sizeof *head, 1, file) == 1 &&
            fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-               (size_t)head->utterances &&
-           fflush(file) == 0 && fsync(fileno(file)) == 0;
+               (size_t)head->utterances;
     if (status == SHOAL_OK && !good)
         status = sh_fail(corpus->context, SHOAL_IO, "the features cannot be written: %s",
                          strerror(errno));
     return status;
 }
 
-/* Under another name first. */
 static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
-    char temporary[4200];
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    shoal_replacement *to = NULL;
     cache_head head = {.key = key,
                        .bands = corpus->info.bands,
                        .utterances = corpus->utterance_count};
     memcpy(head.magic, magic, sizeof magic);
     cache_row *rows = calloc((size_t)corpus->utterance_count + 1, sizeof *rows);
-    FILE *file = rows ? fopen(temporary, "wb") : NULL;
-    shoal_status status = SHOAL_OK;
-    if (!file)
-        status = sh_fail(corpus->context, rows ? SHOAL_IO : SHOAL_NO_MEMORY,
-                         "%s cannot be written: %s", temporary, strerror(errno));
-    else
-        status = write_all(corpus, file, &head, rows);
-    if (file && fclose(file) != 0 && status == SHOAL_OK)
-        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", temporary,
-                         strerror(errno));
-    if (status == SHOAL_OK && rename(temporary, path) != 0)
-        status = sh_fail(corpus->context, SHOAL_IO, "%s cannot be written: %s", path,
-                         strerror(errno));
-    if (status != SHOAL_OK && file)
-        unlink(temporary);
+    shoal_status status = rows ? shoal_replacement_create(NULL, path, &to)
+                               : SHOAL_NO_MEMORY;
+    bool put = status == SHOAL_OK;
+    if (put)
+        status = write_all(corpus, shoal_replacement_file(to), &head, rows);
+    if (put && status == SHOAL_OK)
+        put = (status = shoal_replacement_commit(to, SHOAL_SYNC_DATA)) == SHOAL_OK;
+    if (!put)
+        sh_fail(corpus->context, status, "%s cannot be written: %s", path,
+                strerror(errno));
+    shoal_replacement_destroy(to);
     free(rows);
     return status;
 }
@@ -454,7 +432,7 @@ static bool is_good(const shoal_corpus *corpus, uint64_t key) {
     if (corpus->map.size != sizeof *head + rows + floats)
         return false;
     const unsigned char *after = corpus->map.bytes + sizeof *head;
-    const uint64_t sum = mix_bytes(mix_bytes(0, after + rows, floats), after, rows);
+    const uint64_t sum = mix_words(mix_words(0, after + rows, floats), after, rows);
     return sum == head->checksum;
 }
 

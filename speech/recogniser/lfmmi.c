@@ -240,7 +240,7 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
                       float *gradient, bool *failed) {
     shoal_lfmmi *lfmmi = c->lfmmi;
     const shoal_lfmmi_batch *batch = c->batch;
-    const kernel_table *kernels = lfmmi->context->kernels;
+    const model_kernels *kernels = sh_model_kernels(lfmmi->context);
     const int64_t first = batch->offsets[task], steps = batch->offsets[task + 1] - first;
     const int64_t word = batch->word_offsets[task];
     const float *y = c->outputs + first * lfmmi->outputs;

@@ -8,7 +8,7 @@
 #ifndef SHOAL_SPEECH_RECOGNISER_LFMMI_H
 #define SHOAL_SPEECH_RECOGNISER_LFMMI_H
 
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 #include "speech/recogniser/phone_lm.h"
 
 typedef struct {
@@ -74,7 +74,7 @@ typedef struct {
 bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps,
                  int64_t outputs, lfmmi_scratch *scratch, double *logarithm,
                  float *gradient, float sign);
-bool sh_num_pass(const kernel_table *kernels, const num_graph *num, const float *y,
+bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float *y,
                  int64_t steps, int64_t outputs, lfmmi_scratch *scratch,
                  double *logarithm, float *gradient, float sign);
 

@@ -13,7 +13,7 @@ typedef struct {
 } number_row;
 
 typedef struct {
-    const kernel_table *kernels;
+    const model_kernels *kernels;
     const num_graph *num;
     const float *y;
     int64_t steps, outputs;
@@ -211,7 +211,7 @@ static number_row cut(double **at, size_t count) {
     return row;
 }
 
-bool sh_num_pass(const kernel_table *kernels, const num_graph *num, const float *y,
+bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float *y,
                  int64_t steps, int64_t outputs, lfmmi_scratch *scratch,
                  double *logarithm, float *gradient, float sign) {
     const size_t states = (size_t)num->states, n = (size_t)outputs;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/files/checksum.h"
 #include "models/files/files.h"
 #include "speech/recogniser/phone_lm.h"
 
@@ -40,26 +41,11 @@ static void list_parts(const phone_lm *lm, part parts[PARTS]) {
     memcpy(parts, all, sizeof all);
 }
 
-static uint64_t mix(uint64_t sum, uint64_t word) {
-    sum = (sum ^ word) * 0xd6e8feb86659fd93u;
-    return sum ^ (sum >> 32);
-}
-
-/* size: a multiple of 4. */
-static uint64_t mix_bytes(uint64_t sum, const void *bytes, size_t size) {
-    for (size_t i = 0; i < size; i += 4) {
-        uint32_t word;
-        memcpy(&word, (const char *)bytes + i, sizeof word);
-        sum = mix(sum, word);
-    }
-    return sum;
-}
-
 uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra) {
-    uint64_t key = mix(mix(VERSION, (uint64_t)order), (uint64_t)extra);
-    key = mix(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
+    uint64_t key = mix_word(mix_word(VERSION, (uint64_t)order), (uint64_t)extra);
+    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
     for (int64_t u = 0; u < texts->count; u++) {
-        key = mix(key, UINT64_MAX);
+        key = mix_word(key, UINT64_MAX);
         for (int64_t w = texts->offsets[u]; w < texts->offsets[u + 1]; w++) {
             const int32_t *phones;
             int64_t length;
@@ -67,9 +53,9 @@ uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra)
                  (length = shoal_lexicon_pronunciation(texts->lexicon, texts->words[w], i,
                                                        &phones)) > 0;
                  i++)
-                key = mix_bytes(mix(key, (uint64_t)length), phones,
+                key = mix_words(mix_word(key, (uint64_t)length), phones,
                                 sizeof *phones * (size_t)length);
-            key = mix(key, 0);
+            key = mix_word(key, 0);
         }
     }
     return key ? key : 1;
@@ -79,7 +65,6 @@ uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra)
 
 shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint64_t key,
                                const char *path) {
-    char temporary[4200];
     part parts[PARTS];
     file_head head = {.key = key,
                       .phones = lm->phones,
@@ -88,26 +73,16 @@ shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint6
                       .arcs = lm->arcs};
     memcpy(head.magic, magic, sizeof magic);
     list_parts(lm, parts);
-    uint64_t sum = mix_bytes(0, &head, sizeof head);
+    uint64_t sum = mix_words(0, &head, sizeof head);
     for (int i = 0; i < PARTS; i++)
-        sum = mix_bytes(sum, parts[i].bytes, parts[i].size);
+        sum = mix_words(sum, parts[i].bytes, parts[i].size);
     head.checksum = sum;
-    const int length =
-        snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    FILE *file = length > 0 && length < (int)sizeof temporary ? fopen(temporary, "wb")
-                                                              : NULL;
-    bool good = file && fwrite(&head, sizeof head, 1, file) == 1;
-    for (int i = 0; i < PARTS && good; i++)
-        good = fwrite(parts[i].bytes, 1, parts[i].size, file) == parts[i].size;
-    good = good && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    if (file && fclose(file) != 0)
-        good = false;
-    if (good && rename(temporary, path) == 0)
+    file_part all[PARTS + 1] = {{&head, sizeof head}};
+    for (int i = 0; i < PARTS; i++)
+        all[i + 1] = (file_part){parts[i].bytes, parts[i].size};
+    if (sh_file_replace(NULL, path, all, PARTS + 1, SHOAL_SYNC_DATA) == SHOAL_OK)
         return SHOAL_OK;
-    const int reason = errno;
-    if (file)
-        unlink(temporary);
-    return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(reason));
+    return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
 /* ---- Reading ----------------------------------------------------------------------- */
@@ -148,7 +123,7 @@ uint64_t sh_phone_lm_sum(const void *bytes, size_t size) {
     file_head head;
     memcpy(&head, bytes, sizeof head);
     head.checksum = 0;
-    return mix_bytes(mix_bytes(0, &head, sizeof head), (const char *)bytes + sizeof head,
+    return mix_words(mix_words(0, &head, sizeof head), (const char *)bytes + sizeof head,
                      size - sizeof head);
 }
 

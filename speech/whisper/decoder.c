@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "kernels/half.h"
 #include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 /* Where a row of one run stands. */
 typedef struct {
@@ -208,6 +209,7 @@ static void attend_head(const attending *job, int64_t row, int64_t head, float *
                         float *part) {
     const decoder *d = job->d;
     const kernel_table *kernels = d->model->context->kernels;
+    const model_kernels *of_models = sh_model_kernels(d->model->context);
     const row_place at = d->rows[row];
     const int64_t count = at.position + 1, skip = head * d->dim;
     const int32_t *origin = d->origin + at.text * d->positions;
@@ -220,9 +222,9 @@ static void attend_head(const attending *job, int64_t row, int64_t head, float *
                       d->keys + skip + place_of(d, job->layer, origin[p], p), d->width,
                       query, false, weights + p);
     }
-    kernels->scale_by(count, scale, weights);
-    kernels->soften(count, weights, &total);
-    kernels->scale_by(count, 1 / total, weights);
+    of_models->scale_by(count, scale, weights);
+    of_models->soften(count, weights, &total);
+    of_models->scale_by(count, 1 / total, weights);
     memset(out, 0, (size_t)d->dim * sizeof *out);
     for (int64_t p = 0, end; p < count; p = end) {
         end = end_of_stretch(origin, p, count);
@@ -263,7 +265,8 @@ typedef struct {
 static void put_numbers(const decoder *d, const float *from, int64_t count, char *to,
                         int64_t at) {
     if (d->form == PACKED_HALVES)
-        d->model->context->kernels->narrow(count, from, (uint16_t *)(void *)to + at);
+        sh_model_kernels(d->model->context)
+            ->narrow(count, from, (uint16_t *)(void *)to + at);
     else
         memcpy((float *)(void *)to + at, from, (size_t)count * sizeof *from);
 }
@@ -321,11 +324,9 @@ static void multiply_panel(const decoder *d, const packed_linear *w, const float
                            int rows, float *y, int64_t stride) {
     const int64_t block = sh_packed_block(w->form, w->inputs);
     for (int64_t left = 0; left < w->outputs; left += PACKED_OUTPUTS)
-        d->model->context->kernels->packed(w->inputs,
-                                           (const char *)w->blocks +
-                                               left / PACKED_OUTPUTS * block,
-                                           (int)w->form, panel, sh_packed_width(rows),
-                                           rows, y + left, stride);
+        sh_model_kernels(d->model->context)
+            ->packed(w->inputs, (const char *)w->blocks + left / PACKED_OUTPUTS * block,
+                     (int)w->form, panel, sh_packed_width(rows), rows, y + left, stride);
 }
 
 static void keep_seen(const decoder *d, int64_t layer, int64_t head, int64_t row,
@@ -344,8 +345,8 @@ static void soften_rows(const attending *job, int64_t head, row_group group,
     const int64_t audio = sizes_of(d->model)->audio_positions;
     for (int r = 0; r < group.count; r++) {
         float total, *row = weights + r * stride;
-        d->model->context->kernels->soften(audio, row, &total);
-        d->model->context->kernels->scale_by(audio, 1 / total, row);
+        sh_model_kernels(d->model->context)->soften(audio, row, &total);
+        sh_model_kernels(d->model->context)->scale_by(audio, 1 / total, row);
         keep_seen(d, job->layer, head, group.first + r, row);
     }
 }
@@ -410,9 +411,9 @@ static void project(decoder *d, const packed_linear *layer, int64_t rows, const 
 
 /* So few rows are not worth a second thread. */
 static void norm(decoder *d, const layer_norm *layer, int64_t rows) {
-    d->model->context->kernels->norm_rows(rows, layer->size, d->x, layer->scale.data,
-                                          layer->shift.data, layer->epsilon, d->normed,
-                                          NULL);
+    sh_model_kernels(d->model->context)
+        ->norm_rows(rows, layer->size, d->x, layer->scale.data, layer->shift.data,
+                    layer->epsilon, d->normed, NULL);
 }
 
 static void run_layer(decoder *d, int64_t index, int64_t rows, int64_t groups) {

@@ -387,7 +387,7 @@ static double probability_of(const search *s, const float *logits, int32_t token
     float largest;
     int64_t who;
     double total;
-    s->context->kernels->peak(s->vocabulary, logits, &largest, &who, &total);
+    sh_model_kernels(s->context)->peak(s->vocabulary, logits, &largest, &who, &total);
     return exp((double)logits[token] - (double)largest) / total;
 }
 
@@ -416,7 +416,8 @@ static void rules_task(void *shared, int64_t index, int thread) {
     double total;
     (void)thread;
     sh_rules_apply(&job->task.rules, h->tokens, h->count, logits);
-    s->context->kernels->peak(s->vocabulary, logits, &row->largest, &row->who, &total);
+    sh_model_kernels(s->context)
+        ->peak(s->vocabulary, logits, &row->largest, &row->who, &total);
     row->sum = (double)row->largest + log(total);
     row->damaged = !isfinite(row->sum);
 }
@@ -433,7 +434,7 @@ static int32_t draw(const search *s, const search_task *task, const logit_row *r
     int32_t last = (int32_t)row->who;
     for (int i = 0; i < s->vocabulary; i++)
         room[i] = (logits[i] - row->largest) / task->temperature;
-    s->context->kernels->soften(s->vocabulary, room, &total);
+    sh_model_kernels(s->context)->soften(s->vocabulary, room, &total);
     for (int i = 0; i < s->vocabulary; i++)
         all += (double)room[i];
     for (int32_t i = 0; i < s->vocabulary; i++) {

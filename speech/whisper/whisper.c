@@ -109,11 +109,12 @@ static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to)
     const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
     for (int64_t row = 0; row < rows; row++) {
         copy_row(load, tensor, row, load->widened);
-        load->model->context->kernels->narrow(inputs, load->widened, to + row * inputs);
+        sh_model_kernels(load->model->context)
+            ->narrow(inputs, load->widened, to + row * inputs);
     }
 }
 
-static nn_tensor load_brains(loader *load, const char *block, const joined *parts) {
+static nn_tensor load_bf16(loader *load, const char *block, const joined *parts) {
     const int count = joined_count(parts);
     const int64_t words = parts->inputs / 2 * parts->outputs;
     uint32_t *pairs =
@@ -122,10 +123,10 @@ static nn_tensor load_brains(loader *load, const char *block, const joined *part
         const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
         for (int64_t row = 0; row < parts->outputs; row++) {
             copy_row(load, tensor, row, load->widened);
-            sh_brains_put(parts->inputs, i * parts->outputs + row, load->widened, pairs);
+            sh_bf16_put(parts->inputs, i * parts->outputs + row, load->widened, pairs);
         }
     }
-    return (nn_tensor){.data = pairs, .brains = true};
+    return (nn_tensor){.data = pairs, .bf16 = true};
 }
 
 static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
@@ -167,8 +168,8 @@ static nn_tensor load_biases(loader *load, const char *block, const joined *part
 static linear load_linear(loader *load, const char *block, joined parts) {
     return (linear){.inputs = parts.inputs,
                     .outputs = parts.outputs * joined_count(&parts),
-                    .weight = load->model->brain_encoder
-                                  ? load_brains(load, block, &parts)
+                    .weight = load->model->bf16_encoder
+                                  ? load_bf16(load, block, &parts)
                                   : load_matrix(load, block, &parts),
                     .bias = load_biases(load, block, &parts)};
 }
@@ -236,13 +237,13 @@ static packed_linear load_packed(loader *load, const char *block, joined parts,
 
 /* The part at `index` of a joined weight. */
 static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
-    const bool small = whole->weight.half || whole->weight.brains;
+    const bool small = whole->weight.half || whole->weight.bf16;
     const size_t size = small ? sizeof(uint16_t) : sizeof(float);
     const size_t skip = (size_t)(index * outputs * whole->inputs) * size;
     const char *data = whole->weight.data;
     return (nn_tensor){.data = data ? data + skip : NULL,
                        .half = whole->weight.half,
-                       .brains = whole->weight.brains};
+                       .bf16 = whole->weight.bf16};
 }
 
 static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
@@ -421,7 +422,7 @@ static shoal_status check_window(shoal_context *context, const char *path,
                    (int)sizes->audio_positions, MEL_FRAMES / 2);
 }
 
-static bool sizes_allow_brains(const whisper_sizes *sizes) {
+static bool sizes_allow_bf16(const whisper_sizes *sizes) {
     return sizes->audio_width % PACKED_OUTPUTS == 0;
 }
 
@@ -448,9 +449,9 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
     if (status != SHOAL_OK)
         return status;
     status = check_window(context, path, &sized.file->sizes);
-    sized.brain_encoder = !exact && sizes_allow_brains(&sized.file->sizes) &&
-                          sh_kernel_table_has_brains(context->kernels);
-    sized.half_encoder = !sized.brain_encoder && too_many_to_widen(&sized.file->sizes);
+    sized.bf16_encoder = !exact && sizes_allow_bf16(&sized.file->sizes) &&
+                         sh_multiplies_bf16(context);
+    sized.half_encoder = !sized.bf16_encoder && too_many_to_widen(&sized.file->sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
     if (status == SHOAL_OK)
@@ -503,7 +504,7 @@ static shoal_status create_stack(whisper_encoder *e, const shoal_attention *atte
                                    .rows = sizes->audio_positions,
                                    .length = sizes->audio_positions,
                                    .half_weights = e->model->half_encoder,
-                                   .brain_weights = e->model->brain_encoder};
+                                   .bf16_weights = e->model->bf16_encoder};
     return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
 }
 

@@ -28,7 +28,7 @@ typedef struct {
     const float *audio_positions; /* [P][E] */
     encoder_weights encoder;
     bool half_encoder;           /* the encoder's matrices are halves in memory, or */
-    bool brain_encoder;          /* bfloat16, where the machine multiplies that quicker */
+    bool bf16_encoder;           /* bfloat16, where the machine multiplies that quicker */
     packed_linear embedding;     /* [vocabulary][T]; also the output layer */
     const float *text_positions; /* [text positions][T] */
     decoder_layer *decoder;      /* [text layers] */

@@ -9,35 +9,22 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
-static const kernel_table *best_table(void) {
-    const kernel_table *best = sh_kernel_table_at(0);
-    for (int i = 1; sh_kernel_table_at(i); i++)
-        if (sh_kernel_table_runs(sh_kernel_table_at(i)))
-            best = sh_kernel_table_at(i);
-    return best;
-}
-
-/* The table that the caller or the environment names, or the best one. */
-static shoal_status choose_table(shoal_context *context, const char *name) {
-    const char *from = "options.isa";
-    if (!name) {
-        name = getenv("SHOAL_ISA");
-        from = "SHOAL_ISA";
-    }
-    if (!name || !*name) {
-        context->kernels = best_table();
-        return SHOAL_OK;
-    }
-    for (int i = 0; sh_kernel_table_at(i); i++) {
-        const kernel_table *table = sh_kernel_table_at(i);
-        if (strcmp(table->isa, name) != 0)
-            continue;
-        if (!sh_kernel_table_runs(table))
+/* The kernels that the caller or the environment names, or the best. */
+static shoal_status choose_kernels(shoal_context *context, const char *name) {
+    const char *from = name ? "options.isa" : "SHOAL_ISA";
+    const kernel_table *kernels;
+    name = name ? name : getenv("SHOAL_ISA");
+    const bool any = !name || !*name;
+    for (int i = 0; (kernels = sh_kernel_table_at(i)); i++) {
+        const bool runs = sh_kernel_table_runs(kernels);
+        if (!any && strcmp(kernels->isa, name) == 0 && !runs)
             return sh_fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"",
                            from, name);
-        context->kernels = table;
-        return SHOAL_OK;
+        if (runs && (any || strcmp(kernels->isa, name) == 0))
+            context->kernels = kernels; /* the last is the best */
     }
+    if (context->kernels)
+        return SHOAL_OK;
     char names[64] = "";
     for (int i = 0; sh_kernel_table_at(i); i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
@@ -118,7 +105,7 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
     }
     if (status == SHOAL_OK)
         status = choose_crossover(made, chosen.crossover);
-    return status == SHOAL_OK ? choose_table(made, chosen.isa) : status;
+    return status == SHOAL_OK ? choose_kernels(made, chosen.isa) : status;
 }
 
 void shoal_context_destroy(shoal_context *context) {

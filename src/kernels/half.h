@@ -81,13 +81,9 @@ static inline uint16_t round_to_bfloat(float x) {
                                                                                : nearest);
 }
 
-/* bfloat16: the upper half of a float, nearest, of two equally near the even one. */
-static inline uint32_t float_to_brain(float value) {
-    union {
-        float value;
-        uint32_t bits;
-    } x = {value};
-    return (x.bits + 0x7fffu + (x.bits >> 16 & 1)) >> 16;
+/* Two in a word, the first in the lower half. */
+static inline uint32_t bfloat_pair(float first, float second) {
+    return round_to_bfloat(first) | (uint32_t)round_to_bfloat(second) << 16;
 }
 
 static inline float bits_to_float(uint32_t bits) {

@@ -10,7 +10,7 @@
  * hold 0. Panels and blocks are aligned to a cache line; rows are not.
  *
  * The scalar table is the specification. The vector tables are one body, body_tiles.h,
- * body_rows.h, body_layers.h and body_ctc.h, compiled with each instruction set's flags;
+ * body_rows.h and body_plain.h, compiled with each instruction set's flags;
  * tests/core/test_kernels.c compares them with the scalar one. */
 #ifndef SHOAL_KERNELS_KERNELS_H
 #define SHOAL_KERNELS_KERNELS_H
@@ -20,8 +20,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/export.h"
 #include "kernels/list.h"
+#include "kernels/tables.h"
 #include "shoal.h"
 
 enum {
@@ -42,52 +42,21 @@ static inline int hides_key(float bias) {
     return bias <= LOWEST_SCORE / 8;
 }
 
-/* The exponent of what cannot be, in CTC's numbers: far below every probability, and far
-   from the ends of an int64_t. */
-#define CTC_NEVER (-(INT64_C(1) << 40))
-
-/* The numbers of one optimizer step, for `adam`; g = gradient + coupled value:
-       first = beta1 first + (1 - beta1) g, second = beta2 second + (1 - beta2) g^2,
-       value = keep value - momentum first / (sqrt(inverse second) + epsilon). */
-typedef struct {
-    float beta1, beta2;
-    float coupled;  /* weight decay that is added to the gradient */
-    float keep;     /* 1 - rate * decay, decoupled */
-    float momentum; /* rate (times the rectification) / (1 - beta1^t) */
-    float inverse;  /* 1 / (1 - beta2^t) */
-    float epsilon;
-    bool adaptive; /* false: value = keep value - momentum first */
-} adam_numbers;
-
-/* Matrices [outputs][inputs] for products with few rows: blocks of PACKED_OUTPUTS
-   outputs, each [inputs][PACKED_OUTPUTS], so that outputs are lanes. PACKED_BYTES has per
-   PACKED_GROUP inputs (of which there is a whole number) a packed_group; a weight is
-   fma(bytes[i][j], scale[j], shift[j]). */
-enum { PACKED_OUTPUTS = 32, PACKED_GROUP = 32, PACKED_ROWS = 12 };
-typedef enum { PACKED_FLOATS, PACKED_HALVES, PACKED_BYTES } packed_form;
-typedef struct {
-    uint16_t scale[PACKED_OUTPUTS], shift[PACKED_OUTPUTS]; /* halves */
-    int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];
-} packed_group;
-
-#define DECLARE_KERNEL(name, arguments) typedef void name##_kernel arguments;
-SHOAL_KERNELS(DECLARE_KERNEL)
-#undef DECLARE_KERNEL
+SHOAL_KERNELS(KERNEL_TYPE)
 
 typedef struct kernel_table {
     const char *isa;
+    int set;   /* its place in SHOAL_ISAS, which chooses the tables of other lists too */
     int lanes; /* lanes of a vector */
     int panel; /* lanes of the widest panel */
-#define KERNEL_FIELD(name, arguments) name##_kernel *name;
     SHOAL_KERNELS(KERNEL_FIELD)
-#undef KERNEL_FIELD
 } kernel_table;
 
-/* The narrowest legal panel for count > 0 queries: at most table->panel lanes. */
-static inline int panel_width(const kernel_table *table, int64_t count) {
-    if (count >= table->panel)
-        return table->panel;
-    return (int)((count + table->lanes - 1) / table->lanes * table->lanes);
+/* The narrowest legal panel for count > 0 queries: at most kernels->panel lanes. */
+static inline int panel_width(const kernel_table *kernels, int64_t count) {
+    if (count >= kernels->panel)
+        return kernels->panel;
+    return (int)((count + kernels->lanes - 1) / kernels->lanes * kernels->lanes);
 }
 
 /* a . b, added up in the same order wherever it is compiled. Eight sums side by side: the
@@ -124,10 +93,7 @@ static inline void prefetch_rows_to_write(float *x, int64_t stride, const int32_
 /* Tables in order of preference, worst first; NULL past the end. Index 0 is scalar. */
 const kernel_table *sh_kernel_table_at(int index);
 /* Whether this machine can run the table. */
-int sh_kernel_table_runs(const kernel_table *table);
-/* Whether it multiplies pairs of bfloat16 at once (`brains`), which is quicker than
-   floats. */
-SHOAL_PRIVATE int sh_kernel_table_has_brains(const kernel_table *table);
+int sh_kernel_table_runs(const kernel_table *kernels);
 
 /* A candidate for the best keys as one number: a higher score is larger, and of equal
    scores the lower key. Any float but NaN has its order; NaN is never a candidate. */

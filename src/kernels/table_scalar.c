@@ -1,7 +1,6 @@
 /* The specification of every kernel, in plain C. Other tables must agree with it. */
 #include <math.h>
 
-#include "kernels/half.h"
 #include "kernels/kernels.h"
 
 static void pack(const float *x, int64_t stride, const int32_t *index, int count,
@@ -270,56 +269,10 @@ static void two_dots(const float *x, int64_t stride, int64_t rows, int dim,
     }
 }
 
-static float packed_weight(const void *w, int form, int64_t input, int output) {
-    const packed_group *group = (const packed_group *)w + input / PACKED_GROUP;
-    if (form == PACKED_FLOATS)
-        return ((const float *)w)[input * PACKED_OUTPUTS + output];
-    if (form == PACKED_HALVES)
-        return half_to_float(((const uint16_t *)w)[input * PACKED_OUTPUTS + output]);
-    return fmaf((float)group->bytes[input % PACKED_GROUP][output],
-                half_to_float(group->scale[output]), half_to_float(group->shift[output]));
-}
+#include "kernels/body_plain.h"
 
-static void packed(int64_t inputs, const void *w, int form, const float *x, int width,
-                   int rows, float *y, int64_t stride) {
-    for (int r = 0; r < rows; r++)
-        for (int j = 0; j < PACKED_OUTPUTS; j++)
-            y[r * stride + j] = 0;
-    for (int64_t i = 0; i < inputs; i++)
-        for (int j = 0; j < PACKED_OUTPUTS; j++) {
-            const float weight = packed_weight(w, form, i, j);
-            for (int r = 0; r < rows; r++)
-                y[r * stride + j] = fmaf(x[i * width + r], weight, y[r * stride + j]);
-        }
-}
-
-#define FUSED(a, b, c) ((a) * (b) + (c))
-
-static void widen8(const uint16_t *halves, float *out) {
-    for (int i = 0; i < 8; i++)
-        out[i] = half_to_float(halves[i]);
-}
-
-static void round8(const float *x, uint16_t *halves) {
-    for (int i = 0; i < 8; i++)
-        halves[i] = round_to_half(x[i]);
-}
-
-static void narrow8(const float *x, uint16_t *halves) {
-    for (int i = 0; i < 8; i++)
-        halves[i] = float_to_half(x[i]);
-}
-
-#include "kernels/body_ctc.h"
-#include "kernels/body_layers.h"
-
-static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
-                   float *y, int64_t stride) {
-    brains_plain(pairs, w, x, rows, y, stride);
-}
-
-#define KERNEL_ROW(name, arguments) .name = name,
 const kernel_table sh_scalar_table = {.isa = "scalar",
+                                      .set = ISA_scalar,
                                       .lanes = 1,
                                       .panel = 16,
                                       SHOAL_KERNELS(KERNEL_ROW)};

@@ -1,10 +1,16 @@
 /* Every kernel of every table that runs here against the scalar one, over awkward sizes.
-   A kernel that joins src/kernels/list.h needs a check_NAME, here or, if it is between
-   the products of a model, in kernels_of_models.c, or this does not build. */
+   A kernel that joins src/kernels/list.h needs a check_NAME here, or this does not
+   build. */
 #include <math.h>
 #include <string.h>
 
 #include "cases.h"
+#include "kernels/half.h"
+#include "kernels/kernels.h"
+
+#define KERNEL_LIST SHOAL_KERNELS
+#define KERNELS_AT sh_kernel_table_at
+typedef kernel_table checked_kernels;
 #include "kernel_checks.h"
 #include "support.h"
 
@@ -21,21 +27,23 @@ static int dim_at(int i) {
 }
 
 /* One comparison; the salt says what else is given. */
-typedef void comparison(const kernel_table *table, int width, int count, int dim,
+typedef void comparison(const checked_kernels *kernels, int width, int count, int dim,
                         int salt);
 
 /* Every width of the table, every count, the first `dims` dims, salts 0 .. salts - 1. */
-static void walk(const kernel_table *table, int dims, int salts, comparison *compare) {
-    for (int width = table->lanes; width <= table->panel; width += table->lanes)
+static void walk(const checked_kernels *kernels, int dims, int salts,
+                 comparison *compare) {
+    for (int width = kernels->lanes; width <= kernels->panel; width += kernels->lanes)
         for (int c = 0; c < COUNT_OF(COUNTS); c++)
             for (int d = 0; d < dims; d++)
                 for (int salt = 0; salt < salts; salt++)
-                    compare(table, width, COUNTS[c], dim_at(d), salt);
+                    compare(kernels, width, COUNTS[c], dim_at(d), salt);
 }
 
 /* ---- Panels ----------------------------------------------------------------------- */
 
-static void pack_once(const kernel_table *table, int width, int most, int dim, int salt) {
+static void pack_once(const checked_kernels *kernels, int width, int most, int dim,
+                      int salt) {
     const int count = most < width ? most : width;
     const int rows = count + salt, stride = dim + salt % 3;
     float *x = random_rows(rows, stride, dim);
@@ -44,14 +52,14 @@ static void pack_once(const kernel_table *table, int width, int most, int dim, i
     int32_t *index = salt % 2 ? random_index(count, rows) : NULL;
     float_pair panel = pair_create(dim * width);
     SCALAR->pack(x, stride, index, count, width, dim, 0.3f, panel.expected);
-    table->pack(x, stride, index, count, width, dim, 0.3f, panel.actual);
-    pair_compare(panel, 0, "pack", table->isa);
+    kernels->pack(x, stride, index, count, width, dim, 0.3f, panel.actual);
+    pair_compare(panel, 0, "pack", kernels->isa);
     guarded_finish("pack");
 }
 
-CHECK(pack, walk(table, ALL_DIMS, 4, pack_once))
+CHECK(pack, walk(kernels, ALL_DIMS, 4, pack_once))
 
-static void unpack_once(const kernel_table *table, int width, int most, int dim,
+static void unpack_once(const checked_kernels *kernels, int width, int most, int dim,
                         int salt) {
     const int count = most < width ? most : width, onto = salt & 2;
     const int rows = count + salt % 3, stride = dim + salt % 5;
@@ -62,85 +70,87 @@ static void unpack_once(const kernel_table *table, int width, int most, int dim,
     float_pair x = pair_create(rows > 0 ? (rows - 1) * stride + dim : 0);
     SCALAR->unpack(panel, count, width, dim, factor, shift, onto, x.expected, stride,
                    index);
-    table->unpack(panel, count, width, dim, factor, shift, onto, x.actual, stride, index);
-    pair_compare(x, 2 * EPSILON, "unpack", table->isa);
+    kernels->unpack(panel, count, width, dim, factor, shift, onto, x.actual, stride,
+                    index);
+    pair_compare(x, 2 * EPSILON, "unpack", kernels->isa);
     guarded_finish("unpack");
 }
 
-CHECK(unpack, walk(table, ALL_DIMS, 16, unpack_once))
+CHECK(unpack, walk(kernels, ALL_DIMS, 16, unpack_once))
 
-static void score_once(const kernel_table *table, int width, int count, int dim,
+static void score_once(const checked_kernels *kernels, int width, int count, int dim,
                        int salt) {
     const int stride = dim + count % 3 + salt;
     float *panel = random_panel(dim, width), *rows = random_rows(count, stride, dim);
     float_pair scores = pair_create(count * width);
     SCALAR->score(panel, width, dim, rows, stride, count, scores.expected);
-    table->score(panel, width, dim, rows, stride, count, scores.actual);
-    compare_bits(scores, "score", table);
+    kernels->score(panel, width, dim, rows, stride, count, scores.actual);
+    compare_bits(scores, "score", kernels);
     guarded_finish("score");
 }
 
-CHECK(score, walk(table, ALL_DIMS, 1, score_once))
+CHECK(score, walk(kernels, ALL_DIMS, 1, score_once))
 
-static void mix_once(const kernel_table *table, int width, int count, int dim, int salt) {
+static void mix_once(const checked_kernels *kernels, int width, int count, int dim,
+                     int salt) {
     const int stride = dim + count % 3;
     float *weights = random_panel(count, width), *rows = random_rows(count, stride, dim);
     float *keep = salt ? random_panel(1, width) : NULL;
     float_pair out = pair_create(dim * width);
     SCALAR->mix(weights, width, rows, stride, count, dim, keep, out.expected);
-    table->mix(weights, width, rows, stride, count, dim, keep, out.actual);
-    compare_bits(out, "mix", table);
+    kernels->mix(weights, width, rows, stride, count, dim, keep, out.actual);
+    compare_bits(out, "mix", kernels);
     guarded_finish("mix");
 }
 
-CHECK(mix, walk(table, ALL_DIMS, 2, mix_once))
+CHECK(mix, walk(kernels, ALL_DIMS, 2, mix_once))
 
-static void score_at_once(const kernel_table *table, int width, int count, int dim,
+static void score_at_once(const checked_kernels *kernels, int width, int count, int dim,
                           int salt) {
     const int stride = dim + count % 3 + salt, all = count + 5;
     float *panel = random_panel(dim, width), *rows = random_rows(all, stride, dim);
     int32_t *index = random_index(count, all);
     float_pair scores = pair_create(count * width);
     SCALAR->score_at(panel, width, dim, rows, stride, index, count, scores.expected);
-    table->score_at(panel, width, dim, rows, stride, index, count, scores.actual);
-    compare_bits(scores, "score_at", table);
+    kernels->score_at(panel, width, dim, rows, stride, index, count, scores.actual);
+    compare_bits(scores, "score_at", kernels);
     guarded_finish("score_at");
 }
 
-CHECK(score_at, walk(table, ALL_DIMS, 1, score_at_once))
+CHECK(score_at, walk(kernels, ALL_DIMS, 1, score_at_once))
 
-static void mix_at_once(const kernel_table *table, int width, int count, int dim,
+static void mix_at_once(const checked_kernels *kernels, int width, int count, int dim,
                         int salt) {
     const int stride = dim + count % 3 + salt, all = count + 5;
     float *weights = random_panel(count, width), *rows = random_rows(all, stride, dim);
     int32_t *index = random_index(count, all);
     float_pair out = pair_create(dim * width);
     SCALAR->mix_at(weights, width, rows, stride, index, count, dim, out.expected);
-    table->mix_at(weights, width, rows, stride, index, count, dim, out.actual);
-    compare_bits(out, "mix_at", table);
+    kernels->mix_at(weights, width, rows, stride, index, count, dim, out.actual);
+    compare_bits(out, "mix_at", kernels);
     guarded_finish("mix_at");
 }
 
-CHECK(mix_at, walk(table, ALL_DIMS, 1, mix_at_once))
+CHECK(mix_at, walk(kernels, ALL_DIMS, 1, mix_at_once))
 
-static void add_and_raise_once(const kernel_table *table, int width, int count, int dim,
-                               int salt) {
+static void add_and_raise_once(const checked_kernels *kernels, int width, int count,
+                               int dim, int salt) {
     (void)dim;
     float *more = random_panel(1, width);
     float_pair scores = pair_create(count * width), best = pair_create(count * width);
     if (salt && count > 0)
         scores.expected[0] = scores.actual[0] = NAN; /* is never the best */
     SCALAR->add_and_raise(more, width, count, scores.expected, best.expected);
-    table->add_and_raise(more, width, count, scores.actual, best.actual);
-    pair_compare(scores, 0, "add_and_raise", table->isa);
-    pair_compare(best, 0, "add_and_raise", table->isa);
+    kernels->add_and_raise(more, width, count, scores.actual, best.actual);
+    pair_compare(scores, 0, "add_and_raise", kernels->isa);
+    pair_compare(best, 0, "add_and_raise", kernels->isa);
     guarded_finish("add_and_raise");
 }
 
-CHECK(add_and_raise, walk(table, 1, 2, add_and_raise_once))
+CHECK(add_and_raise, walk(kernels, 1, 2, add_and_raise_once))
 
-static void largest_above_once(const kernel_table *table, int width, int count, int dim,
-                               int salt) {
+static void largest_above_once(const checked_kernels *kernels, int width, int count,
+                               int dim, int salt) {
     (void)dim;
     float *scores = random_panel(count, width), *more = random_panel(1, width);
     float *below = random_rows(1, count, count);
@@ -150,43 +160,43 @@ static void largest_above_once(const kernel_table *table, int width, int count, 
     if (salt == 2 && count > 0)
         scores[width / 2] = NAN;
     SCALAR->largest_above(scores, width, count, below, more, out.expected);
-    table->largest_above(scores, width, count, below, more, out.actual);
-    compare_bits(out, "largest_above", table);
+    kernels->largest_above(scores, width, count, below, more, out.actual);
+    compare_bits(out, "largest_above", kernels);
     guarded_finish("largest_above");
 }
 
-CHECK(largest_above, walk(table, 1, 3, largest_above_once))
+CHECK(largest_above, walk(kernels, 1, 3, largest_above_once))
 
-static void add_across_once(const kernel_table *table, int width, int count, int dim,
+static void add_across_once(const checked_kernels *kernels, int width, int count, int dim,
                             int salt) {
     const int lanes = dim < width ? dim : width, stride = count + salt;
     float *x = random_rows(lanes, stride, count);
     float_pair scores = pair_create(count * width);
     SCALAR->add_across(x, stride, lanes, width, count, scores.expected);
-    table->add_across(x, stride, lanes, width, count, scores.actual);
-    compare_bits(scores, "add_across", table);
+    kernels->add_across(x, stride, lanes, width, count, scores.actual);
+    compare_bits(scores, "add_across", kernels);
     guarded_finish("add_across");
 }
 
-CHECK(add_across, walk(table, 50, 2, add_across_once))
+CHECK(add_across, walk(kernels, 50, 2, add_across_once))
 
-static void add_to_rows_once(const kernel_table *table, int width, int count, int dim,
-                             int salt) {
+static void add_to_rows_once(const checked_kernels *kernels, int width, int count,
+                             int dim, int salt) {
     (void)dim;
     float *x = random_rows(count, salt, salt > 0);
     float_pair scores = pair_create(count * width);
     if (count > 0 && salt == 0)
         x = random_rows(1, 1, 1);
     SCALAR->add_to_rows(x, salt, width, count, scores.expected);
-    table->add_to_rows(x, salt, width, count, scores.actual);
-    compare_bits(scores, "add_to_rows", table);
+    kernels->add_to_rows(x, salt, width, count, scores.actual);
+    compare_bits(scores, "add_to_rows", kernels);
     guarded_finish("add_to_rows");
 }
 
-CHECK(add_to_rows, walk(table, 1, 3, add_to_rows_once))
+CHECK(add_to_rows, walk(kernels, 1, 3, add_to_rows_once))
 
 /* Any width that has room for the lanes is legal here, and any number of lanes. */
-static void spread_once(const kernel_table *table, int panel, int count, int dim,
+static void spread_once(const checked_kernels *kernels, int panel, int count, int dim,
                         int salt) {
     const int lanes = salt ? panel : panel - 1, width = lanes + salt;
     const int stride = dim + lanes % 3, out_stride = dim + count % 4;
@@ -194,12 +204,12 @@ static void spread_once(const kernel_table *table, int panel, int count, int dim
     float_pair out = pair_create(count > 0 ? (count - 1) * out_stride + dim : 0);
     SCALAR->spread(weights, width, lanes, x, stride, dim, count, out.expected,
                    out_stride);
-    table->spread(weights, width, lanes, x, stride, dim, count, out.actual, out_stride);
-    pair_compare(out, EPSILON * (float)(lanes + 8), "spread", table->isa);
+    kernels->spread(weights, width, lanes, x, stride, dim, count, out.actual, out_stride);
+    pair_compare(out, EPSILON * (float)(lanes + 8), "spread", kernels->isa);
     guarded_finish("spread");
 }
 
-CHECK(spread, walk(table, ALL_DIMS, 2, spread_once))
+CHECK(spread, walk(kernels, ALL_DIMS, 2, spread_once))
 
 /* ---- Softmax ---------------------------------------------------------------------- */
 
@@ -224,32 +234,33 @@ static float exp_tolerance(float expected, float epsilons) {
 }
 
 static void compare_lane(float_pair all, int at, float tolerance, const char *what,
-                         const kernel_table *table) {
+                         const checked_kernels *kernels) {
     pair_compare((float_pair){all.expected + at, all.actual + at, 1}, tolerance, what,
-                 table->isa);
+                 kernels->isa);
 }
 
 static void compare_softmax(float_pair scores, float_pair top, float_pair sum,
                             float_pair keep, int width, int count,
-                            const kernel_table *table) {
+                            const checked_kernels *kernels) {
     for (int i = 0; i < width; i++) {
         if (isnan(sum.expected[i]) || isnan(sum.actual[i])) {
             if (!isnan(sum.actual[i]) || !isnan(sum.expected[i]))
-                fail_msg("softmax_step of %s: a NaN in lane %d was lost", table->isa, i);
+                fail_msg("softmax_step of %s: a NaN in lane %d was lost", kernels->isa,
+                         i);
             continue;
         }
-        compare_lane(top, i, 0, "softmax_step's top", table);
+        compare_lane(top, i, 0, "softmax_step's top", kernels);
         compare_lane(keep, i, exp_tolerance(keep.expected[i], 16), "softmax_step's keep",
-                     table);
+                     kernels);
         compare_lane(sum, i, 8 * EPSILON * fmaxf(1, sum.expected[i]),
-                     "softmax_step's sum", table);
+                     "softmax_step's sum", kernels);
         for (int at = i; at < count * width; at += width)
             compare_lane(scores, at, exp_tolerance(scores.expected[at], 16),
-                         "softmax_step's weight", table);
+                         "softmax_step's weight", kernels);
     }
 }
 
-static void softmax_once(const kernel_table *table, int width, int count, int dim,
+static void softmax_once(const checked_kernels *kernels, int width, int count, int dim,
                          int salt) {
     (void)dim;
     float_pair scores = pair_create(count * width), keep = pair_create(width);
@@ -265,14 +276,15 @@ static void softmax_once(const kernel_table *table, int width, int count, int di
     pair_copy(sum);
     SCALAR->softmax_step(scores.expected, width, count, top.expected, sum.expected,
                          keep.expected);
-    table->softmax_step(scores.actual, width, count, top.actual, sum.actual, keep.actual);
-    compare_softmax(scores, top, sum, keep, width, count, table);
+    kernels->softmax_step(scores.actual, width, count, top.actual, sum.actual,
+                          keep.actual);
+    compare_softmax(scores, top, sum, keep, width, count, kernels);
     guarded_finish("softmax_step");
 }
 
-CHECK(softmax_step, walk(table, 1, 12, softmax_once))
+CHECK(softmax_step, walk(kernels, 1, 12, softmax_once))
 
-static void slope_once(const kernel_table *table, int width, int count, int dim,
+static void slope_once(const checked_kernels *kernels, int width, int count, int dim,
                        int salt) {
     (void)dim;
     float_pair scores = pair_create(count * width), slopes = pair_create(count * width);
@@ -287,31 +299,32 @@ static void slope_once(const kernel_table *table, int width, int count, int dim,
     pair_copy(scores);
     SCALAR->softmax_slope(scores.expected, slopes.expected, width, count, top, inverse,
                           delta, 0.7f);
-    table->softmax_slope(scores.actual, slopes.actual, width, count, top, inverse, delta,
-                         0.7f);
-    pair_compare(scores, 8 * EPSILON, "softmax_slope's p", table->isa);
-    pair_compare(slopes, 16 * EPSILON, "softmax_slope's slope", table->isa);
+    kernels->softmax_slope(scores.actual, slopes.actual, width, count, top, inverse,
+                           delta, 0.7f);
+    pair_compare(scores, 8 * EPSILON, "softmax_slope's p", kernels->isa);
+    pair_compare(slopes, 16 * EPSILON, "softmax_slope's slope", kernels->isa);
     guarded_finish("softmax_slope");
 }
 
-CHECK(softmax_slope, walk(table, 1, 3, slope_once))
+CHECK(softmax_slope, walk(kernels, 1, 3, slope_once))
 
-static void dot_once(const kernel_table *table, int width, int count, int dim, int salt) {
+static void dot_once(const checked_kernels *kernels, int width, int count, int dim,
+                     int salt) {
     (void)dim;
     float *a = random_panel(count + salt, width), *b = random_panel(count + salt, width);
     float_pair products = pair_create(width);
     SCALAR->dot_columns(a, b, width, count + salt, products.expected);
-    table->dot_columns(a, b, width, count + salt, products.actual);
+    kernels->dot_columns(a, b, width, count + salt, products.actual);
     pair_compare(products, EPSILON * (float)(count + salt + 8), "dot_columns",
-                 table->isa);
+                 kernels->isa);
     guarded_finish("dot_columns");
 }
 
-CHECK(dot_columns, walk(table, 1, 10, dot_once))
+CHECK(dot_columns, walk(kernels, 1, 10, dot_once))
 
 /* ---- Candidates and hashes -------------------------------------------------------- */
 
-static void collect_once(const kernel_table *table, int width, int count, int dim,
+static void collect_once(const checked_kernels *kernels, int width, int count, int dim,
                          int salt) {
     (void)dim;
     const int64_t capacity = count + 3;
@@ -328,16 +341,16 @@ static void collect_once(const kernel_table *table, int width, int count, int di
     if (count > 1)
         lowest[width - 1] = scores[width - 1]; /* equal is not more */
     SCALAR->collect(scores, width, count, 1000, lowest, expected, capacity, counts[0]);
-    table->collect(scores, width, count, 1000, lowest, actual, capacity, counts[1]);
-    bytes_compare(expected, actual, bytes, "collect", table->isa);
+    kernels->collect(scores, width, count, 1000, lowest, actual, capacity, counts[1]);
+    bytes_compare(expected, actual, bytes, "collect", kernels->isa);
     bytes_compare(counts[0], counts[1], (size_t)width * 4, "collect's counts",
-                  table->isa);
+                  kernels->isa);
     guarded_finish("collect");
 }
 
-CHECK(collect, walk(table, 1, 3, collect_once))
+CHECK(collect, walk(kernels, 1, 3, collect_once))
 
-static void signs_once(const kernel_table *table, int width, int bits) {
+static void signs_once(const checked_kernels *kernels, int width, int bits) {
     const float odd[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f};
     const size_t bytes = (size_t)((bits + 7) / 8 - 1) * HASH_BLOCK + (size_t)width;
     float *scores = random_panel(bits, width);
@@ -345,20 +358,20 @@ static void signs_once(const kernel_table *table, int width, int bits) {
     for (int i = 0; i < 6 && i < bits * width; i++)
         scores[draw_below(bits * width)] = odd[i];
     SCALAR->signs(scores, width, bits, expected);
-    table->signs(scores, width, bits, actual);
-    bytes_compare(expected, actual, bytes, "signs", table->isa);
+    kernels->signs(scores, width, bits, actual);
+    bytes_compare(expected, actual, bytes, "signs", kernels->isa);
     guarded_finish("signs");
 }
 
-void check_signs(const kernel_table *table) {
-    for (int width = table->lanes; width <= table->panel; width += table->lanes)
+static void check_signs(const checked_kernels *kernels) {
+    for (int width = kernels->lanes; width <= kernels->panel; width += kernels->lanes)
         for (int bits = 1; bits <= 255; bits += bits < 70 ? 1 : 37)
-            signs_once(table, width, bits);
+            signs_once(kernels, width, bits);
 }
 
 /* few: four bits have so few values that ties are everywhere. The last of 256 bits is
    always 0, since a distance has one byte. */
-static void nearest_once(const kernel_table *table, int bytes, int count, int few) {
+static void nearest_once(const checked_kernels *kernels, int bytes, int count, int few) {
     const int nibble_count = 2 * bytes, values = few ? 2 : 16;
     uint8_t *nibbles = guarded_input((size_t)(nibble_count * HASH_BLOCK));
     uint8_t *tables = guarded_input((size_t)(count * nibble_count * 16));
@@ -378,19 +391,19 @@ static void nearest_once(const kernel_table *table, int bytes, int count, int fe
     }
     SCALAR->nearest(nibbles, nibble_count, tables, count, expected,
                     expected + HASH_BLOCK);
-    table->nearest(nibbles, nibble_count, tables, count, actual, centre);
-    bytes_compare(expected, actual, HASH_BLOCK, "nearest's distance", table->isa);
+    kernels->nearest(nibbles, nibble_count, tables, count, actual, centre);
+    bytes_compare(expected, actual, HASH_BLOCK, "nearest's distance", kernels->isa);
     bytes_compare(expected + HASH_BLOCK, centre, HASH_BLOCK, "nearest's centre",
-                  table->isa);
+                  kernels->isa);
     guarded_finish("nearest");
 }
 
-void check_nearest(const kernel_table *table) {
+static void check_nearest(const checked_kernels *kernels) {
     const int counts[] = {1, 2, 3, 25, 100, 255, NEAREST_CENTRES};
     for (int64_t i = 0; i < COUNT_OF(counts); i++)
         for (int bytes = 1; bytes <= 32; bytes += bytes < 9 ? 1 : 23 - bytes % 2)
             for (int few = 0; few < 2; few++)
-                nearest_once(table, bytes, counts[i], few);
+                nearest_once(kernels, bytes, counts[i], few);
 }
 
 /* What the list says of `closest`, for one lane. */
@@ -431,7 +444,7 @@ static void fill_closest(float *panel, int lanes, float *centres, int stride, in
     }
 }
 
-static void closest_once(const kernel_table *table, int width, int rank, int count,
+static void closest_once(const checked_kernels *kernels, int width, int rank, int count,
                          int salt) {
     const int stride = rank + (count + salt) % 3;
     const size_t bytes = sizeof(int32_t) * (size_t)width;
@@ -443,55 +456,56 @@ static void closest_once(const kernel_table *table, int width, int rank, int cou
     for (int i = 0; i < width; i++)
         closest_lane(panel + i, width, rank, centres, stride, bias, count,
                      best.expected + i, expected + i);
-    table->closest(panel, width, rank, centres, stride, bias, count, best.actual, actual);
-    bytes_compare(best.expected, best.actual, bytes, "closest's best", table->isa);
-    bytes_compare(expected, actual, bytes, "closest's who", table->isa);
+    kernels->closest(panel, width, rank, centres, stride, bias, count, best.actual,
+                     actual);
+    bytes_compare(best.expected, best.actual, bytes, "closest's best", kernels->isa);
+    bytes_compare(expected, actual, bytes, "closest's who", kernels->isa);
     guarded_finish("closest");
 }
 
-void check_closest(const kernel_table *table) {
+static void check_closest(const checked_kernels *kernels) {
     const int counts[] = {1, 2, 3, 4, 5, 7, 100};
-    for (int width = table->lanes; width <= table->panel; width += table->lanes)
+    for (int width = kernels->lanes; width <= kernels->panel; width += kernels->lanes)
         for (int64_t i = 0; i < COUNT_OF(counts); i++)
             for (int rank = 1; rank <= 33; rank++)
                 for (int salt = 0; salt < 4; salt++)
-                    closest_once(table, width, rank, counts[i], salt);
+                    closest_once(kernels, width, rank, counts[i], salt);
 }
 
-void check_tally(const kernel_table *table) {
+static void check_tally(const checked_kernels *kernels) {
     for (int again = 0; again < 400; again++) {
         const uint64_t word = draw();
         uint8_t *expected = guarded_output(64), *actual = guarded_output(64);
         for (int b = 0; b < 64; b++)
             expected[b] = actual[b] = b % 3 ? (uint8_t)draw() : 255;
         SCALAR->tally(word, expected);
-        table->tally(word, actual);
-        bytes_compare(expected, actual, 64, "tally", table->isa);
+        kernels->tally(word, actual);
+        bytes_compare(expected, actual, 64, "tally", kernels->isa);
         guarded_finish("tally");
     }
 }
 
-static void sum_once(const kernel_table *table, int count, int dim, int salt) {
+static void sum_once(const checked_kernels *kernels, int count, int dim, int salt) {
     const int stride = dim + (dim + salt) % 3, rows = count + 2 * salt;
     float *x = random_rows(rows, stride, dim);
     int32_t *index = salt ? random_index(count, rows) : NULL;
     float *weights = salt ? random_rows(1, count, count) : NULL;
     float_pair sums = pair_create(dim);
     SCALAR->sum_rows(x, stride, index, weights, count, dim, sums.expected);
-    table->sum_rows(x, stride, index, weights, count, dim, sums.actual);
-    compare_bits(sums, "sum_rows", table);
+    kernels->sum_rows(x, stride, index, weights, count, dim, sums.actual);
+    compare_bits(sums, "sum_rows", kernels);
     guarded_finish("sum_rows");
 }
 
-void check_sum_rows(const kernel_table *table) {
+static void check_sum_rows(const checked_kernels *kernels) {
     const int counts[] = {0, 1, 2, 11, 12, 13, 63, 64, 65, 128, 200};
     for (int64_t i = 0; i < COUNT_OF(counts); i++)
         for (int d = 0; d < ALL_DIMS; d++)
             for (int salt = 0; salt < 2; salt++)
-                sum_once(table, counts[i], dim_at(d), salt);
+                sum_once(kernels, counts[i], dim_at(d), salt);
 }
 
-static void sum_wide_once(const kernel_table *table, int count, int dim) {
+static void sum_wide_once(const checked_kernels *kernels, int count, int dim) {
     const int stride = dim + dim % 3;
     const size_t bytes = (size_t)dim * sizeof(double);
     float *x = random_rows(count + 3, stride, dim);
@@ -502,20 +516,20 @@ static void sum_wide_once(const kernel_table *table, int count, int dim) {
         for (int i = 0; i < count; i++)
             expected[d] += (double)x[index[i] * stride + d];
     }
-    table->sum_rows_wide(x, stride, index, count, dim, actual);
-    bytes_compare(expected, actual, bytes, "sum_rows_wide", table->isa);
+    kernels->sum_rows_wide(x, stride, index, count, dim, actual);
+    bytes_compare(expected, actual, bytes, "sum_rows_wide", kernels->isa);
     guarded_finish("sum_rows_wide");
 }
 
-void check_sum_rows_wide(const kernel_table *table) {
+static void check_sum_rows_wide(const checked_kernels *kernels) {
     const int counts[] = {0, 1, 2, 13, 64, 65};
     for (int64_t i = 0; i < COUNT_OF(counts); i++)
         for (int d = 0; d < ALL_DIMS; d++)
-            sum_wide_once(table, counts[i], dim_at(d));
+            sum_wide_once(kernels, counts[i], dim_at(d));
 }
 
 /* Few places, so that rows meet. */
-static void scatter_once(const kernel_table *table, int count, int dim) {
+static void scatter_once(const checked_kernels *kernels, int count, int dim) {
     enum { PLACES = 5 };
     const int stride = dim + dim % 3;
     float *x = random_rows(count, stride, dim);
@@ -525,56 +539,56 @@ static void scatter_once(const kernel_table *table, int count, int dim) {
         index[i] %= PLACES;
     float_pair out = pair_create(PLACES * dim);
     SCALAR->scatter_rows(x, stride, from, index, weights, count, dim, out.expected, dim);
-    table->scatter_rows(x, stride, from, index, weights, count, dim, out.actual, dim);
-    compare_bits(out, "scatter_rows", table);
+    kernels->scatter_rows(x, stride, from, index, weights, count, dim, out.actual, dim);
+    compare_bits(out, "scatter_rows", kernels);
     guarded_finish("scatter_rows");
 }
 
-void check_scatter_rows(const kernel_table *table) {
+static void check_scatter_rows(const checked_kernels *kernels) {
     const int counts[] = {0, 1, 2, 17, 80};
     for (int64_t i = 0; i < COUNT_OF(counts); i++)
         for (int d = 0; d < ALL_DIMS; d++)
-            scatter_once(table, counts[i], dim_at(d));
+            scatter_once(kernels, counts[i], dim_at(d));
 }
 
-static void two_dots_once(const kernel_table *table, int rows, int dim) {
+static void two_dots_once(const checked_kernels *kernels, int rows, int dim) {
     const int stride = dim + dim % 3;
     float *x = random_rows(rows, stride, dim);
     float *a = random_rows(1, dim, dim), *b = random_rows(1, dim, dim);
     float_pair with_a = pair_create(rows), with_b = pair_create(rows);
     SCALAR->two_dots(x, stride, rows, dim, a, b, with_a.expected, with_b.expected);
-    table->two_dots(x, stride, rows, dim, a, b, with_a.actual, with_b.actual);
+    kernels->two_dots(x, stride, rows, dim, a, b, with_a.actual, with_b.actual);
     const float tolerance = 8 * EPSILON * (float)(dim + 1);
-    pair_compare(with_a, tolerance, "two_dots", table->isa);
-    pair_compare(with_b, tolerance, "two_dots", table->isa);
+    pair_compare(with_a, tolerance, "two_dots", kernels->isa);
+    pair_compare(with_b, tolerance, "two_dots", kernels->isa);
     guarded_finish("two_dots");
 }
 
-void check_two_dots(const kernel_table *table) {
+static void check_two_dots(const checked_kernels *kernels) {
     for (int rows = 0; rows <= 35; rows++)
         for (int d = 0; d < ALL_DIMS; d++)
-            two_dots_once(table, rows, dim_at(d));
+            two_dots_once(kernels, rows, dim_at(d));
 }
 
-static void dots_at_once(const kernel_table *table, int rows, int dim) {
+static void dots_at_once(const checked_kernels *kernels, int rows, int dim) {
     const int stride = dim + dim % 3;
     float *x = random_rows(rows + 3, stride, dim), *a = random_rows(1, dim, dim);
     int32_t *index = random_index(rows, rows + 3);
     float_pair out = pair_create(rows);
     SCALAR->dots_at(x, stride, index, rows, dim, a, out.expected);
-    table->dots_at(x, stride, index, rows, dim, a, out.actual);
-    pair_compare(out, 8 * EPSILON * (float)(dim + 1), "dots_at", table->isa);
+    kernels->dots_at(x, stride, index, rows, dim, a, out.actual);
+    pair_compare(out, 8 * EPSILON * (float)(dim + 1), "dots_at", kernels->isa);
     guarded_finish("dots_at");
 }
 
-void check_dots_at(const kernel_table *table) {
+static void check_dots_at(const checked_kernels *kernels) {
     for (int rows = 0; rows <= 35; rows++)
         for (int d = 0; d < ALL_DIMS; d++)
-            dots_at_once(table, rows, dim_at(d));
+            dots_at_once(kernels, rows, dim_at(d));
 }
 
 /* Numbers of all sizes; few different ones, so that many are equal; and infinities. */
-static void largest_once(const kernel_table *table, int count, int k, int salt) {
+static void largest_once(const checked_kernels *kernels, int count, int k, int salt) {
     float *x = random_rows(1, count, count);
     int32_t expected[1100], actual[1100];
     for (int i = 0; i < count; i++) {
@@ -583,46 +597,173 @@ static void largest_once(const kernel_table *table, int count, int k, int salt) 
             x[i] = i % 2 ? INFINITY : -INFINITY;
     }
     SCALAR->largest(x, count, k, expected);
-    table->largest(x, count, k, actual);
-    bytes_compare(expected, actual, sizeof *actual * (size_t)k, "largest", table->isa);
+    kernels->largest(x, count, k, actual);
+    bytes_compare(expected, actual, sizeof *actual * (size_t)k, "largest", kernels->isa);
     guarded_finish("largest");
 }
 
-void check_largest(const kernel_table *table) {
+static void check_largest(const checked_kernels *kernels) {
     const int counts[] = {1, 2, 7, 8, 9, 15, 16, 17, 33, 100, 257, 1100};
     for (int64_t i = 0; i < COUNT_OF(counts); i++)
         for (int salt = 0; salt < 3; salt++)
             for (int part = 0; part <= 4; part++)
-                largest_once(table, counts[i], counts[i] * part / 4, salt);
+                largest_once(kernels, counts[i], counts[i] * part / 4, salt);
 }
 
-/* ---- The list --------------------------------------------------------------------- */
+/* ---- Plain loops, half precision -------------------------------------------------- */
 
-static void on_every_table(check_function *check) {
-    for (int i = 1; sh_kernel_table_at(i); i++) {
-        if (!sh_kernel_table_runs(sh_kernel_table_at(i))) {
-            print_message("%s does not run here\n", sh_kernel_table_at(i)->isa);
+static void add_once(const checked_kernels *kernels, int count, int salt) {
+    (void)salt;
+    float *x = random_rows(1, count, count);
+    float_pair y = pair_create(count);
+    SCALAR->add(count, x, y.expected);
+    kernels->add(count, x, y.actual);
+    compare_bits(y, "add", kernels);
+    guarded_finish("add");
+}
+
+CHECK(add, walk_lengths(kernels, 1, add_once))
+
+static void multiply_once(const checked_kernels *kernels, int count, int salt) {
+    (void)salt;
+    float *x = random_rows(1, count, count);
+    float_pair y = pair_create(count);
+    SCALAR->multiply(count, x, y.expected);
+    kernels->multiply(count, x, y.actual);
+    compare_bits(y, "multiply", kernels);
+    guarded_finish("multiply");
+}
+
+CHECK(multiply, walk_lengths(kernels, 1, multiply_once))
+
+static void dots_once(const checked_kernels *kernels, int inputs, int salt) {
+    const int rows = salt / 2, stride = inputs + rows % 3, half = salt % 2;
+    float *x = random_rows(rows, stride, inputs);
+    const void *w = half ? (void *)random_halves(inputs)
+                         : (void *)random_rows(1, inputs, inputs);
+    float_pair out = pair_create(rows);
+    SCALAR->dots(inputs, rows, x, stride, w, half, out.expected);
+    kernels->dots(inputs, rows, x, stride, w, half, out.actual);
+    compare_bits(out, "dots", kernels);
+    guarded_finish("dots");
+}
+
+CHECK(dots, walk_lengths(kernels, 18, dots_once))
+
+/* Every half there is, NaN aside to the bit, in an order that leaves ordinary ones for
+   the end, which is not a whole vector. */
+static void check_widen(const checked_kernels *kernels) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 65536 - first;
+        uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
+        for (int i = 0; i < count; i++)
+            halves[i] = (uint16_t)(first + i * 0x6a5);
+        float_pair out = pair_create(count);
+        SCALAR->widen(count, halves, out.expected);
+        kernels->widen(count, halves, out.actual);
+        pair_compare(out, 0, "widen", kernels->isa);
+        guarded_finish("widen");
+    }
+}
+
+/* Floats around every half: itself, halfway to the next, and a little more and less than
+   that; NaN and what is too large. */
+static float near_a_half(int bfloats, int i) {
+    union {
+        uint32_t bits;
+        float value;
+    } pun;
+    pun.value = half_to_float((uint16_t)(i / 4));
+    if (bfloats)
+        pun.bits = (uint32_t)(i / 4) << 16;
+    const uint32_t half_way = bfloats ? 0x8000u : 0x1000u;
+    const uint32_t more[] = {0, half_way, half_way + 1, half_way - 1};
+    pun.bits += more[i % 4];
+    return pun.value;
+}
+
+static int is_nan_half(uint16_t half, int bfloats) {
+    return (half & 0x7fff) > (bfloats ? 0x7f80 : 0x7c00);
+}
+
+static void check_round_of(const checked_kernels *kernels, int bfloats) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 4 * 65536 - first;
+        float *x = guarded_input((size_t)count * sizeof *x);
+        uint16_t *expected = guarded_output((size_t)count * sizeof *expected);
+        uint16_t *actual = guarded_output((size_t)count * sizeof *actual);
+        for (int i = 0; i < count; i++)
+            x[i] = near_a_half(bfloats, (first + i * 0x6a5) % (4 * 65536));
+        (bfloats ? SCALAR->round_bfloats : SCALAR->round_halves)(count, x, expected);
+        (bfloats ? kernels->round_bfloats : kernels->round_halves)(count, x, actual);
+        for (int i = 0; i < count; i++)
+            if (expected[i] != actual[i] &&
+                !(is_nan_half(expected[i], bfloats) && is_nan_half(actual[i], bfloats)))
+                fail_msg("%s: %a becomes %#x, not %#x", kernels->isa, (double)x[i],
+                         actual[i], expected[i]);
+        guarded_finish("rounding");
+    }
+}
+
+/* The scalar kernel by its definition: no half is nearer, and of two as near it is the
+   even one. */
+static void check_nearest_half(float x, int bfloats) {
+    uint16_t half;
+    (bfloats ? SCALAR->round_bfloats : SCALAR->round_halves)(1, &x, &half);
+    if (isnan(x)) {
+        assert_true(is_nan_half(half, bfloats));
+        return;
+    }
+    float near[3];
+    const uint16_t some[3] = {half, (uint16_t)(half - 1), (uint16_t)(half + 1)};
+    (bfloats ? SCALAR->widen_bfloats : SCALAR->widen)(3, some, near);
+    const double largest = bfloats ? 0x1.ffp127 : 65520.0;
+    if (isinf(near[0])) {
+        assert_true(fabs((double)x) >= largest && signbit(x) == signbit(near[0]));
+        return;
+    }
+    assert_true(signbit(x) == signbit(near[0]));
+    const double error = fabs((double)x - (double)near[0]);
+    for (int i = 1; i < 3; i++) {
+        const double other = fabs((double)x - (double)near[i]);
+        if ((some[i] ^ half) & 0x8000 || isnan(near[i]) || isinf(near[i]))
             continue;
-        }
-        guarded_forget();
-        check(sh_kernel_table_at(i));
+        assert_true(error < other || (error == other && half % 2 == 0));
     }
 }
 
-#define TEST_OF(name, arguments)                                                         \
-    static void name(void **state) {                                                     \
-        (void)state;                                                                     \
-        on_every_table(check_##name);                                                    \
+static void scalar_halves_are_the_nearest(void **state) {
+    for (int i = 0; i < 4 * 65536; i++)
+        for (int bfloats = 0; bfloats < 2; bfloats++)
+            check_nearest_half(near_a_half(bfloats, i), bfloats);
+}
+
+CHECK(round_halves, check_round_of(kernels, 0))
+CHECK(round_bfloats, check_round_of(kernels, 1))
+
+static void check_widen_bfloats(const checked_kernels *kernels) {
+    for (int first = 0; first < 11; first++) {
+        const int count = 65536 - first;
+        uint16_t *halves = guarded_input((size_t)count * sizeof *halves);
+        for (int i = 0; i < count; i++)
+            halves[i] = (uint16_t)(first + i * 0x6a5);
+        float *out = guarded_output((size_t)count * sizeof *out);
+        kernels->widen_bfloats(count, halves, out);
+        for (int i = 0; i < count; i++) {
+            uint32_t bits;
+            memcpy(&bits, &out[i], sizeof bits);
+            assert_true(bits == (uint32_t)halves[i] << 16);
+        }
+        guarded_finish("widen_bfloats");
     }
-SHOAL_KERNELS(TEST_OF)
+}
 
 static void scalar_closest_is_its_definition(void **state) {
     check_closest(SCALAR);
 }
 
 int main(void) {
-#define ROW(name, arguments) cmocka_unit_test(name),
-    const struct CMUnitTest tests[] = {SHOAL_KERNELS(ROW) cmocka_unit_test(
+    const struct CMUnitTest tests[] = {KERNEL_LIST(KERNEL_TEST) cmocka_unit_test(
                                            scalar_closest_is_its_definition),
                                        cmocka_unit_test(scalar_halves_are_the_nearest)};
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static void check_gelu(shoal_context *context) {
         x[i] = (float)(i - COUNT / 2) * 1e-3f; /* -20 .. 20 */
         ones[i] = 1;
     }
-    sh_activation_forward(context, ACTIVATION_GELU, COUNT, x, y);
+    activate(context, ACTIVATION_GELU, COUNT, x, y);
     sh_activation_backward(context, ACTIVATION_GELU, COUNT, x, ones, dx);
     for (int i = 0; i < COUNT; i++) {
         double at = (double)x[i], gelu = exact_activation(SHOAL_GELU, at);

@@ -106,8 +106,8 @@ static void tell_times(const den_graph *den, const num_graph *num, const float *
     double of_num = INFINITY, of_den = INFINITY, ignored;
     for (int i = 0; i < 10 && getenv("SHOAL_TIMES"); i++) {
         const double begun = now();
-        sh_num_pass(context->kernels, num, y, STEPS, OUTPUTS, scratch, &ignored, gradient,
-                    1);
+        sh_num_pass(sh_model_kernels(context), num, y, STEPS, OUTPUTS, scratch, &ignored,
+                    gradient, 1);
         const double middle = now();
         sh_den_pass(den, 0.1f, y, STEPS, OUTPUTS, scratch, &ignored, gradient, -1);
         of_num = fmin(of_num, middle - begun);
@@ -138,8 +138,8 @@ static void check_case(int64_t which) {
     assert_true(sh_den_make(&lm, SHOAL_TOPOLOGY_CHAIN, golden[which].whole, &den));
     assert_true(sh_num_make(&lm, &den, SHOAL_TOPOLOGY_CHAIN, lexicon, words + first,
                             count, &num));
-    assert_true(sh_num_pass(context->kernels, &num, y, STEPS, OUTPUTS, &scratch, &num_log,
-                            gradient, 1));
+    assert_true(sh_num_pass(sh_model_kernels(context), &num, y, STEPS, OUTPUTS, &scratch,
+                            &num_log, gradient, 1));
     assert_true(
         sh_den_pass(&den, 0.1f, y, STEPS, OUTPUTS, &scratch, &den_log, gradient, -1));
     for (int64_t i = 0; i < STEPS * OUTPUTS; i++)

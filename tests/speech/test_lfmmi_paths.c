@@ -310,8 +310,8 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
         for (int32_t s = 0; s < lm.states; s++)
             if (v.init[s] > 0)
                 add_string(&lm, &strings[i], s, 0, v.init[s], &p, 0);
-    assert_true(sh_num_pass(context->kernels, &num, y, steps, outputs, &scratch, &found,
-                            NULL, 1));
+    assert_true(sh_num_pass(sh_model_kernels(context), &num, y, steps, outputs, &scratch,
+                            &found, NULL, 1));
     if (p.sum > 0)
         check_near(found, log(p.sum), 1e-5, "log num");
     else
@@ -390,8 +390,8 @@ static void values_are_the_references(void **state) {
         assert_true(sh_num_make(&lm, &den, recorded[i].topology, lexicon,
                                 words + offsets[text], offsets[text + 1] - offsets[text],
                                 &num));
-        assert_true(sh_num_pass(context->kernels, &num, y, steps, outputs, &scratch,
-                                &num_log, gradient, 1));
+        assert_true(sh_num_pass(sh_model_kernels(context), &num, y, steps, outputs,
+                                &scratch, &num_log, gradient, 1));
         assert_true(
             sh_den_pass(&den, 0.1f, y, steps, outputs, &scratch, &den_log, gradient, -1));
         check_near(num_log, recorded[i].num, 5e-6, "log num");

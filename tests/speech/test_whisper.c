@@ -155,7 +155,7 @@ static void test_numbers_of_quantised_weights(void **state) {
 
 /* Where the machine multiplies bfloat16 the encoder is that far from exact, else it is
    not far at all; on any number of threads by the same bits. */
-static void test_numbers_of_brains(void **state) {
+static void test_numbers_of_bf16(void **state) {
     const small_whisper model = {VOCABULARY, true, 4, false, 8};
     float *made[3];
     for (int threads = 1; threads <= 3; threads++) {
@@ -490,7 +490,7 @@ int main(void) {
         cmocka_unit_test(test_numbers_of_float_weights),
         cmocka_unit_test(test_numbers_of_half_weights),
         cmocka_unit_test(test_numbers_of_quantised_weights),
-        cmocka_unit_test(test_numbers_of_brains),
+        cmocka_unit_test(test_numbers_of_bf16),
         cmocka_unit_test(test_kinds_that_are_exact),
         cmocka_unit_test(test_another_kind_is_another_result),
         cmocka_unit_test(test_beams_remember_their_past),

@@ -1,41 +1,11 @@
 #!/bin/bash
-# Rooms may look one way only (docs/ARCHITECTURE.md):
-#     base <- kernels <- cluster <- attention
-#     attention <- models/nn <- models/files <- models/text
-#     models <- speech/audio <- speech/whisper
-#     models <- speech/audio <- speech/recogniser <- speech/words
-#     attention <- mpi
-# exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
-# may use exact/ and what cli/ offers. A public header uses the standard library and the
-# public headers below it.
+# Rooms may include one way only; rooms.sh has the order. exact/ uses the public headers
+# alone; cli/ and lab/ use those and their own, and lab/ may use exact/ and what cli/
+# offers. A public header uses the standard library and the public headers below it.
 #     includes.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
+. "$(dirname "$0")/rooms.sh"
 shopt -s nullglob
-core="base kernels cluster attention"
-models="models/nn models/files models/text"
-speech="speech/audio speech/whisper speech/recogniser speech/words"
-rooms="$core $models $speech mpi exact cli lab"
-
-may_use() { # the rooms that a file of room $1 may include from
-    case $1 in
-    base) echo base ;;
-    kernels) echo base kernels ;;
-    cluster) echo base kernels cluster ;;
-    attention) echo "$core" ;;
-    models/nn) echo "$core models/nn" ;;
-    models/files) echo base kernels models/nn models/files ;;
-    models/text) echo "$core models/nn models/files models/text" ;;
-    speech/audio) echo "$core $models speech/audio" ;;
-    speech/whisper) echo "$core $models speech/audio speech/whisper" ;;
-    speech/recogniser) echo "$core $models speech/audio speech/whisper speech/recogniser" ;;
-    speech/words) echo "$core $models $speech" ;;
-    mpi) echo "$core mpi" ;;
-    exact) echo exact ;;
-    cli) echo cli ;;
-    lab) echo lab cli exact ;;
-    esac
-}
-
 may_use_header() { # the public headers that a file of room $1 may include
     case $1 in
     shoal.h | base | kernels | cluster | attention) echo shoal.h ;;
@@ -46,8 +16,6 @@ may_use_header() { # the public headers that a file of room $1 may include
     *) echo shoal.h shoal_models.h shoal_speech.h shoal_mpi.h ;;
     esac
 }
-
-contains() { [[ " $1 " == *" $2 "* ]]; }
 
 includes() { # "line target" for every #include of file $1; the quotes or brackets stay on
     local start='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
@@ -89,16 +57,15 @@ check_file() { # $1 the file, $2 its room; prints what is wrong
 }
 
 check_tree() { # $1 the root; prints what is wrong
-    local file room folder
-    for folder in "$1"/{src/*,models/*,speech/*,mpi,exact,cli,lab}/; do
-        [ -d "$folder" ] || continue
-        room=${folder#"$1"/} room=${room#src/} room=${room%/}
-        contains "$rooms" "$room" || echo "$folder: no such room"
-        while read -r file; do
+    local file room
+    while read -r file; do
+        room=$(room_of_file "${file#"$1"/}")
+        if contains "$rooms" "$room"; then
             check_file "$file" "$room"
-        done < <(find "$folder" -type f -name '*.[ch]')
-    done
-    for file in "$1"/src/*.* "$1"/models/*.* "$1"/speech/*.*; do echo "$file: lies in no room"; done
+        else
+            echo "$file: lies in no room"
+        fi
+    done < <(cd "$1" && find $tops -type f -name '*.[ch]' 2>/dev/null | sed "s|^|$1/|")
     for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
 }
 
@@ -115,6 +82,9 @@ check_itself() {
     expect good src/kernels/a.c '#include "base/memory.h"'
     expect good src/kernels/a.c '#include "own.h"'
     expect good models/files/a.c '#include "models/nn/model.h"'
+    expect good models/nn/a.c '#include "models/kernels/kernels.h"'
+    expect bad models/kernels/a.c '#include "models/nn/layers.h"'
+    expect bad models/kernels/a.c '#include "attention/attention.h"'
     expect good models/text/a.c '#include "models/files/files.h"'
     expect bad models/files/a.c '#include "models/text/tokenizer.h"'
     expect good speech/audio/a.c '#include "models/nn/encoder.h"'
@@ -135,6 +105,7 @@ check_itself() {
     expect bad src/cluster/a.c '#include "../attention/attention.h"'
     expect bad src/cluster/a.c '#include NAME'
     expect bad src/attic/a.c '#include <stdio.h>'
+    expect bad speech/a.c '#include <stdio.h>'
     expect bad exact/a.c '#include "base/memory.h"'
     expect bad cli/a.c '#include "models/files/npy.h"'
     expect bad cli/a.c '#include "exact/exact.h"'

@@ -1,7 +1,7 @@
 /* Products of few rows with packed matrices: outputs are lanes, a tile of rows and
    vectors of outputs stays in registers, and each sum goes through the inputs in order,
    so that a row's result does not depend on the rows beside it. */
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 /* Vectors of outputs and rows of one tile; the sums, the vectors and a broadcast fill
    the registers. */
@@ -123,8 +123,8 @@ static void packed(int64_t inputs, const void *w, int form, const float *x, int 
 
 #if defined(__AVX512F__)
 __attribute__((target("avx512bf16"))) static void
-brains_native(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows, float *y,
-              int64_t stride) {
+bf16_product_native(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                    float *y, int64_t stride) {
     __m512 sums[PACKED_ROWS][2];
     UNROLL
     for (int r = 0; r < PACKED_ROWS; r++)
@@ -148,16 +148,16 @@ brains_native(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows, flo
     }
 }
 
-static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
-                   float *y, int64_t stride) {
+static void bf16_product(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                         float *y, int64_t stride) {
     if (__builtin_cpu_supports("avx512bf16"))
-        brains_native(pairs, w, x, rows, y, stride);
+        bf16_product_native(pairs, w, x, rows, y, stride);
     else
-        brains_plain(pairs, w, x, rows, y, stride);
+        bf16_product_plain(pairs, w, x, rows, y, stride);
 }
 #else
-static void brains(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
-                   float *y, int64_t stride) {
-    brains_plain(pairs, w, x, rows, y, stride);
+static void bf16_product(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                         float *y, int64_t stride) {
+    bf16_product_plain(pairs, w, x, rows, y, stride);
 }
 #endif

@@ -1,63 +1,11 @@
 /* What stands between a model's products, row by row: norms, activations, the loss, the
- * optimizer. Compiled for every table, the scalar one too. The file that includes it has
- * defined
- *     FUSED(a, b, c)        a b + c, rounded once where the instruction set can
- *     widen8(halves, out)   eight halves to floats
- *     round8(x, halves)     eight floats to halves, as round_to_half
- *     narrow8(x, halves)    eight floats to halves, as float_to_half
- * Loops are elementwise, or sums over eight lanes in a fixed order: compilers make
- * vectors of them without being allowed to reorder anything. So all vector tables give
- * the same bits, and the scalar one differs by the fused roundings alone. */
+   optimizer. Compiled for every table, the scalar one too (kernels/eight.h). */
 #include <math.h>
 #include <string.h>
 
 #include "base/numbers.h"
-#include "kernels/half.h"
-#include "kernels/kernels.h"
-
-typedef float v8 __attribute__((vector_size(32)));
-enum { CHUNK = 256 };
-
-#define LOAD(v, x) memcpy(&(v), (x), sizeof(v8))
-#define STORE(x, v) memcpy((x), &(v), sizeof(v8))
-
-static float sum_of_8(const v8 *v) {
-    float pairs[4];
-    for (int i = 0; i < 4; i++)
-        pairs[i] = (*v)[i] + (*v)[i + 4];
-    return (pairs[0] + pairs[2]) + (pairs[1] + pairs[3]);
-}
-
-static void add(int64_t count, const float *x, float *y) {
-    for (int64_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
-
-/* Sixteen columns at a time, whose sums stay in registers. */
-static void sum_rows_wide(const float *x, int64_t stride, const int32_t *index,
-                          int64_t count, int dim, double *sums) {
-    enum { COLUMNS = 16 };
-    int d = 0;
-    for (; d + COLUMNS <= dim; d += COLUMNS) {
-        double some[COLUMNS] = {0};
-        for (int64_t i = 0; i < count; i++) {
-            const float *row = x + index[i] * stride + d;
-            for (int e = 0; e < COLUMNS; e++)
-                some[e] += (double)row[e];
-        }
-        memcpy(sums + d, some, sizeof some);
-    }
-    for (; d < dim; d++) {
-        sums[d] = 0;
-        for (int64_t i = 0; i < count; i++)
-            sums[d] += (double)x[index[i] * stride + d];
-    }
-}
-
-static void multiply(int64_t count, const float *x, float *y) {
-    for (int64_t i = 0; i < count; i++)
-        y[i] *= x[i];
-}
+#include "kernels/eight.h"
+#include "models/kernels/kernels.h"
 
 static void scale_by(int64_t count, float factor, float *x) {
     for (int64_t i = 0; i < count; i++)
@@ -266,8 +214,10 @@ static void column_sums(int64_t count, int64_t width, const float *x, int64_t st
             int64_t last = min(first + CHUNK, count);
             memset(part, 0, sizeof(float) * (size_t)some);
             for (int64_t row = first; row < last; row++)
-                add(some, x + row * stride + left, part);
-            add(some, part, sums + left);
+                for (int64_t i = 0; i < some; i++)
+                    part[i] += x[row * stride + left + i];
+            for (int64_t i = 0; i < some; i++)
+                sums[left + i] += part[i];
         }
     }
 }
@@ -295,67 +245,6 @@ static void cross_entropy(int64_t classes, const float *x, int64_t target, float
     if (gradient)
         gradient[target] -= factor;
     *loss = logf(total) + (top - aim);
-}
-
-static void widen(int64_t count, const uint16_t *halves, float *out) {
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        widen8(halves + i, out + i);
-    for (; i < count; i++)
-        out[i] = half_to_float(halves[i]);
-}
-
-static void round_halves(int64_t count, const float *x, uint16_t *halves) {
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        round8(x + i, halves + i);
-    for (; i < count; i++)
-        halves[i] = round_to_half(x[i]);
-}
-
-static void widen_bfloats(int64_t count, const uint16_t *restrict halves,
-                          float *restrict out) {
-    for (int64_t i = 0; i < count; i++)
-        out[i] = bfloat_to_float(halves[i]);
-}
-
-static void round_bfloats(int64_t count, const float *restrict x,
-                          uint16_t *restrict halves) {
-    for (int64_t i = 0; i < count; i++)
-        halves[i] = round_to_bfloat(x[i]);
-}
-
-static float dot(int64_t size, const float *a, const float *b) {
-    v8 sums[4] = {{0}}, v, w;
-    float rest = 0;
-    int64_t i = 0;
-    for (; i + 4 * 8 <= size; i += 4 * 8)
-        for (int j = 0; j < 4; j++) {
-            LOAD(v, a + i + j * 8);
-            LOAD(w, b + i + j * 8);
-            sums[j] += v * w;
-        }
-    for (; i < size; i++)
-        rest += a[i] * b[i];
-    sums[0] += sums[2];
-    sums[1] += sums[3];
-    sums[0] += sums[1];
-    return sum_of_8(&sums[0]) + rest;
-}
-
-static void dots(int64_t inputs, int64_t rows, const float *x, int64_t stride,
-                 const void *w, bool half, float *out) {
-    float wide[CHUNK];
-    for (int64_t r = 0; r < rows; r++)
-        out[r] = 0;
-    for (int64_t first = 0; first < inputs; first += CHUNK) {
-        int64_t some = min(CHUNK, inputs - first);
-        const float *part = half ? wide : (const float *)w + first;
-        if (half)
-            widen(some, (const uint16_t *)w + first, wide);
-        for (int64_t r = 0; r < rows; r++)
-            out[r] += dot(some, x + r * stride + first, part);
-    }
 }
 
 static void adam(int64_t count, const adam_numbers *how, const float *gradient,
@@ -443,8 +332,8 @@ static void soften(int64_t count, float *x, float *total) {
     *total = all;
 }
 
-static void brain_panel(int64_t inputs, int rows, const float *x, int64_t stride,
-                        uint32_t *panel) {
+static void bf16_panel(int64_t inputs, int rows, const float *x, int64_t stride,
+                       uint32_t *panel) {
     enum { TOGETHER = 16 };
     for (int64_t first = 0; first < inputs / 2; first += TOGETHER) {
         const int count = (int)min(TOGETHER, inputs / 2 - first);
@@ -453,16 +342,15 @@ static void brain_panel(int64_t inputs, int rows, const float *x, int64_t stride
             const float *from = x + r * stride + 2 * first;
             uint32_t words[TOGETHER] = {0};
             for (int p = 0; p < count && r < rows; p++)
-                words[p] = float_to_brain(from[2 * p]) | float_to_brain(from[2 * p + 1])
-                                                             << 16;
+                words[p] = bfloat_pair(from[2 * p], from[2 * p + 1]);
             for (int p = 0; p < count; p++)
                 to[p * PACKED_ROWS + r] = words[p];
         }
     }
 }
 
-static void brains_plain(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
-                         float *y, int64_t stride) {
+static void bf16_product_plain(int64_t pairs, const uint32_t *w, const uint32_t *x,
+                               int rows, float *y, int64_t stride) {
     for (int r = 0; r < rows; r++) {
         float sums[PACKED_OUTPUTS] = {0};
         for (int64_t p = 0; p < pairs; p++) {

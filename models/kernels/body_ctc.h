@@ -6,7 +6,7 @@
  * Compiled for every table, elementwise without fused products: the same bits on all. */
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "models/kernels/kernels.h"
 
 static inline double double_of(uint64_t bits) {
     double value;

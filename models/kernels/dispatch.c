@@ -1,0 +1,29 @@
+/* Which tables of the models' kernels there are, and the one of a context. */
+#include "base/context.h"
+#include "models/kernels/kernels.h"
+
+#include <stddef.h>
+
+#include "kernels/kernels.h"
+
+#define DECLARE_TABLE(set) extern const model_kernels sh_##set##_model_kernels;
+SHOAL_ISAS(DECLARE_TABLE)
+
+const model_kernels *sh_model_kernels_at(int index) {
+#define TABLE(set) &sh_##set##_model_kernels,
+    static const model_kernels *const tables[] = {SHOAL_ISAS(TABLE)};
+    return index >= 0 && index < ISA_COUNT ? tables[index] : NULL;
+}
+
+const model_kernels *sh_model_kernels(const shoal_context *context) {
+    return sh_model_kernels_at(context->kernels->set);
+}
+
+bool sh_multiplies_bf16(const shoal_context *context) {
+#ifdef SHOAL_HAVE_AVX512
+    if (context->kernels->set == ISA_avx512)
+        return __builtin_cpu_supports("avx512bf16") != 0;
+#endif
+    (void)context;
+    return false;
+}

@@ -1,0 +1,61 @@
+/* The kernels of the models: what stands between products (norms, activations, losses,
+   the optimizer), products of few rows, CTC. They are made as attention's are
+   (kernels/tables.h): list.h declares them, the scalar table is the specification, the
+   vector tables are one body compiled per instruction set, and
+   tests/models/test_kernels.c compares them. Rows that attention needs as well (add,
+   multiply, dots, widen) are in its table, context->kernels. */
+#ifndef SHOAL_MODELS_KERNELS_KERNELS_H
+#define SHOAL_MODELS_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/export.h"
+#include "kernels/tables.h"
+#include "models/kernels/list.h"
+#include "shoal.h"
+
+/* The exponent of what cannot be, in CTC's numbers: far below every probability, and far
+   from the ends of an int64_t. */
+#define CTC_NEVER (-(INT64_C(1) << 40))
+
+/* The numbers of one optimizer step, for `adam`; g = gradient + coupled value:
+       first = beta1 first + (1 - beta1) g, second = beta2 second + (1 - beta2) g^2,
+       value = keep value - momentum first / (sqrt(inverse second) + epsilon). */
+typedef struct {
+    float beta1, beta2;
+    float coupled;  /* weight decay that is added to the gradient */
+    float keep;     /* 1 - rate * decay, decoupled */
+    float momentum; /* rate (times the rectification) / (1 - beta1^t) */
+    float inverse;  /* 1 / (1 - beta2^t) */
+    float epsilon;
+    bool adaptive; /* false: value = keep value - momentum first */
+} adam_numbers;
+
+/* Matrices [outputs][inputs] for products with few rows: blocks of PACKED_OUTPUTS
+   outputs, each [inputs][PACKED_OUTPUTS], so that outputs are lanes. PACKED_BYTES has per
+   PACKED_GROUP inputs (of which there is a whole number) a packed_group; a weight is
+   fma(bytes[i][j], scale[j], shift[j]). */
+enum { PACKED_OUTPUTS = 32, PACKED_GROUP = 32, PACKED_ROWS = 12 };
+typedef enum { PACKED_FLOATS, PACKED_HALVES, PACKED_BYTES } packed_form;
+typedef struct {
+    uint16_t scale[PACKED_OUTPUTS], shift[PACKED_OUTPUTS]; /* halves */
+    int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];
+} packed_group;
+
+SHOAL_MODEL_KERNELS(KERNEL_TYPE)
+
+typedef struct model_kernels {
+    const char *isa;
+    SHOAL_MODEL_KERNELS(KERNEL_FIELD)
+} model_kernels;
+
+/* The table for the instruction set that the context has chosen. */
+SHOAL_PRIVATE const model_kernels *sh_model_kernels(const shoal_context *context);
+/* Whether the context's bf16_product multiplies pairs of bfloat16 at once, which is
+   quicker than floats. */
+SHOAL_PRIVATE bool sh_multiplies_bf16(const shoal_context *context);
+/* The table at a place of SHOAL_ISAS; NULL past the end. */
+const model_kernels *sh_model_kernels_at(int index);
+
+#endif

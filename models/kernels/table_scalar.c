@@ -1,0 +1,37 @@
+/* The specification of every kernel of the models, in plain C. Other tables must agree
+   with it. */
+#include <math.h>
+
+#include "models/kernels/body_ctc.h"
+#include "models/kernels/body_layers.h"
+
+static float packed_weight(const void *w, int form, int64_t input, int output) {
+    const packed_group *group = (const packed_group *)w + input / PACKED_GROUP;
+    if (form == PACKED_FLOATS)
+        return ((const float *)w)[input * PACKED_OUTPUTS + output];
+    if (form == PACKED_HALVES)
+        return half_to_float(((const uint16_t *)w)[input * PACKED_OUTPUTS + output]);
+    return fmaf((float)group->bytes[input % PACKED_GROUP][output],
+                half_to_float(group->scale[output]), half_to_float(group->shift[output]));
+}
+
+static void packed(int64_t inputs, const void *w, int form, const float *x, int width,
+                   int rows, float *y, int64_t stride) {
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++)
+            y[r * stride + j] = 0;
+    for (int64_t i = 0; i < inputs; i++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++) {
+            const float weight = packed_weight(w, form, i, j);
+            for (int r = 0; r < rows; r++)
+                y[r * stride + j] = fmaf(x[i * width + r], weight, y[r * stride + j]);
+        }
+}
+
+static void bf16_product(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
+                         float *y, int64_t stride) {
+    bf16_product_plain(pairs, w, x, rows, y, stride);
+}
+
+const model_kernels sh_scalar_model_kernels = {.isa = "scalar",
+                                               SHOAL_MODEL_KERNELS(KERNEL_ROW)};
