@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "models/files/files.h"
 #include "speech/audio/mel.h"
-#include "speech/whisper/whisper_readers.h"
+#include "speech/whisper/whisper_file.h"
 
 /* ---- config.json ------------------------------------------------------------------ */
 

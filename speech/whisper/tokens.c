@@ -342,7 +342,7 @@ size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char
                         size_t size) {
     utf8_writer out = {.text = text, .size = size};
     for (int64_t i = 0; i < count; i++) {
-        if (!token_is_text(t, ids[i]))
+        if (ids[i] < 0 || ids[i] >= t->end_of_text)
             continue;
         for (uint32_t b = t->begin[ids[i]]; b < t->begin[ids[i] + 1]; b++)
             put_byte(&out, (char)t->bytes[b]);

@@ -81,8 +81,4 @@ const char *sh_language_name(int32_t index); /* "english" */
 /* By code or by English name, in any case; -1 when unknown. */
 int32_t sh_language_find(const char *text);
 
-static inline bool token_is_text(const tokens *t, int32_t id) {
-    return id >= 0 && id < t->end_of_text;
-}
-
 #endif
