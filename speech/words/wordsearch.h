@@ -64,10 +64,11 @@ typedef struct {
 typedef struct {
     const shoal_lexicon *lexicon;
     word_record *records; /* [count], by end */
-    int32_t count, room;
+    int32_t count;
+    int64_t room;
     double *bases; /* [steps + 1] what scores of each step are above of */
     path_end *ends;
-    int32_t end_count, end_room;
+    int64_t end_count, end_room;
     int32_t steps;
     float scale; /* of scores, where they become probabilities */
 } word_paths;
