@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "shoal_speech.h"
+#include "speech/recogniser/corpus.h"
 
 int64_t shoal_features_positions(const shoal_features_config *config, int64_t frames) {
     return (frames + config->hop - 1) / config->hop;
@@ -10,6 +10,13 @@ int64_t shoal_features_positions(const shoal_features_config *config, int64_t fr
 
 int64_t shoal_features_width(const shoal_features_config *config) {
     return config->context * config->bands;
+}
+
+void sh_features_scale(double sum, double squares, double count, float *mean,
+                       float *scale) {
+    const double exact = sum / count, variance = squares / count - exact * exact;
+    *mean = (float)exact;
+    *scale = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
 }
 
 void shoal_features_normalise(const shoal_features_config *config, int64_t count,
@@ -24,11 +31,10 @@ void shoal_features_normalise(const shoal_features_config *config, int64_t count
             sum += value;
             squares += value * value;
         }
-        const double mean = sum / (double)count;
-        const double variance = squares / (double)count - mean * mean;
-        const float scale = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
+        float mean, scale;
+        sh_features_scale(sum, squares, (double)count, &mean, &scale);
         for (int64_t t = 0; t < count; t++)
-            frames[t * bands + band] = (frames[t * bands + band] - (float)mean) * scale;
+            frames[t * bands + band] = (frames[t * bands + band] - mean) * scale;
     }
 }
 
