@@ -16,7 +16,6 @@
 #include "common.h"
 #include "options.h"
 #include "transcribe_forms.h"
-#include "transcribe_input.h"
 #include <shoal_speech.h>
 
 /* ---- Options -------------------------------------------------------------------- */
@@ -195,6 +194,92 @@ const command_help transcribe_help =
      "where a text ends before the speech does, the rest is heard again. A recording\n"
      "that cannot be read does not keep the others from being transcribed.\n",
      "FILE"};
+
+/* ---- Standard input as a recording ------------------------------------------------- */
+
+static bool is_standard_input(const char *path) {
+    return strcmp(path, "-") == 0;
+}
+
+static bool write_all(int to, const void *bytes, size_t size) {
+    const char *at = bytes;
+    while (size > 0) {
+        const ssize_t written = write(to, at, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return false;
+        at += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+static void put_number(unsigned char *to, int bytes, uint64_t value) {
+    for (int i = 0; i < bytes; i++)
+        to[i] = (unsigned char)(value >> (8 * i));
+}
+
+/* Of a WAV file whose length nobody knows yet. */
+static bool write_header(int to, int64_t rate) {
+    unsigned char header[44] = "RIFF    WAVEfmt                     data";
+    put_number(header + 4, 4, UINT32_MAX);
+    put_number(header + 16, 4, 16);
+    put_number(header + 20, 2, 1); /* integers, */
+    put_number(header + 22, 2, 1); /* one channel */
+    put_number(header + 24, 4, (uint64_t)rate);
+    put_number(header + 28, 4, 2 * (uint64_t)rate);
+    put_number(header + 32, 2, 2);
+    put_number(header + 34, 2, 16);
+    put_number(header + 40, 4, UINT32_MAX);
+    return write_all(to, header, sizeof header);
+}
+
+/* False with errno; of reading where *reading. */
+static bool copy_input(int to, bool *reading) {
+    static char block[1 << 16];
+    for (;;) {
+        const ssize_t got = read(STDIN_FILENO, block, sizeof block);
+        if (got < 0 && errno == EINTR)
+            continue;
+        *reading = got < 0;
+        if (got <= 0)
+            return got == 0;
+        if (!write_all(to, block, (size_t)got))
+            return false;
+    }
+}
+
+/* Its name is taken away at once, so that nothing is left of it. */
+static int make_spool(char *name, size_t size) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(name, size, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
+    const int made = mkstemp(name);
+    if (made >= 0)
+        unlink(name);
+    return made;
+}
+
+/* Copies standard input to its end into a file without a name, in TMPDIR or /tmp, which
+   is gone when its descriptor is closed; rate 0: a recording in any format that is read,
+   else samples of 16 bits, one channel, little-endian. path: how the file is opened.
+   Returns the descriptor, or -1 after a complaint. */
+static int spool_input(int64_t rate, char *path, size_t size) {
+    bool reading = false;
+    const int spool = make_spool(path, size);
+    const bool good = spool >= 0 && (rate == 0 || write_header(spool, rate)) &&
+                      copy_input(spool, &reading);
+    if (good) {
+        snprintf(path, size, "/proc/self/fd/%d", spool);
+        return spool;
+    }
+    complain(reading ? EXIT_BAD_INPUT : EXIT_RESOURCES, "transcribe", "%s %s: %s",
+             reading ? "standard input" : path,
+             reading ? "cannot be read" : "cannot be written", strerror(errno));
+    if (spool >= 0)
+        close(spool);
+    return -1;
+}
 
 /* ---- Destinations --------------------------------------------------------------- */
 
@@ -388,7 +473,7 @@ static int hear_all(transcribe_job *job) {
     for (int i = 0; i < job->recordings && job->code == EXIT_OK; i++) {
         const bool input = is_standard_input(job->paths[i]);
         if (input)
-            spool = spool_input("transcribe", job->rate, spooled, sizeof spooled);
+            spool = spool_input(job->rate, spooled, sizeof spooled);
         if (input && spool < 0)
             job->code = EXIT_BAD_INPUT;
         recordings[i] =

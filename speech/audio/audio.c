@@ -84,17 +84,6 @@ static void run_quietly(void (*run)(void *argument), void *argument) {
 
 /* ---- Opening ---------------------------------------------------------------------- */
 
-static shoal_status open_descriptor(shoal_context *context, const char *path,
-                                    int *descriptor, int64_t *size) {
-    struct stat information;
-    /* A pipe without a writer would be waited for by open(). */
-    bool odd = stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
-               !S_ISDIR(information.st_mode);
-    if (odd)
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a regular file", path);
-    return sh_file_open(context, path, descriptor, size);
-}
-
 /* libsndfile takes a sound's size of 0 at its word; these show it the file with the size
    that the sound has. */
 static sf_count_t file_length(void *user) {
@@ -233,7 +222,12 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
     int descriptor;
     int64_t size;
     *opened = NULL;
-    shoal_status status = open_descriptor(context, path, &descriptor, &size);
+    struct stat information;
+    /* A pipe without a writer would be waited for by open(). */
+    if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
+        !S_ISDIR(information.st_mode))
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a regular file", path);
+    shoal_status status = sh_file_open(context, path, &descriptor, &size);
     if (status != SHOAL_OK)
         return status;
     size_t path_bytes = strlen(path) + 1;
@@ -305,11 +299,6 @@ static bool is_mp3(const SF_INFO *information) {
     return (information->format & SF_FORMAT_TYPEMASK) == SF_FORMAT_MPEG;
 }
 
-/* MP3 headers only estimate the length, and some writers leave it open. */
-static bool length_is_certain(const SF_INFO *information) {
-    return !is_mp3(information) && information->frames < SF_COUNT_MAX;
-}
-
 static shoal_status at_file_end(audio_file *f) {
     const SF_INFO *information = &f->information;
     const double seconds = (double)f->frames_read / information->samplerate;
@@ -322,7 +311,9 @@ static shoal_status at_file_end(audio_file *f) {
                        sh_shown(sf_strerror(f->file)).text);
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
-    if (length_is_certain(information) && f->frames_read < information->frames)
+    /* MP3 headers only estimate the length, and some writers leave it open. */
+    if (!is_mp3(information) && information->frames < SF_COUNT_MAX &&
+        f->frames_read < information->frames)
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: was cut short: it ends after %.2f of %.2f seconds; " GO_ON,
                        f->path, seconds,
@@ -354,19 +345,6 @@ static shoal_status read_block(audio_file *f) {
     }
     f->frames_read += f->mono_count;
     return at_end ? at_file_end(f) : SHOAL_OK;
-}
-
-/* Makes room for BLOCK more samples behind those held, by dropping the oldest that no
-   call may ask for any more. */
-static void make_room(audio_file *f, int64_t begin) {
-    int64_t end = f->held_begin + f->held_count;
-    int64_t keep_from = (begin < end ? begin : end) - AUDIO_WINDOW;
-    int64_t drop = keep_from - f->held_begin;
-    if (f->held_count + BLOCK <= CAPACITY)
-        return;
-    f->held_begin += drop;
-    f->held_count -= drop;
-    memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
 }
 
 /* Appends up to BLOCK samples at 16 kHz to what is held. */
@@ -405,7 +383,15 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
             status = read_block(f);
         if (status != SHOAL_OK)
             return status;
-        make_room(f, begin);
+        if (f->held_count + BLOCK >
+            CAPACITY) { /* the oldest are not asked for any more */
+            const int64_t end = f->held_begin + f->held_count;
+            const int64_t drop = (begin < end ? begin : end) - AUDIO_WINDOW -
+                                 f->held_begin;
+            f->held_begin += drop;
+            f->held_count -= drop;
+            memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
+        }
         status = produce(f);
         if (status != SHOAL_OK)
             return status;
@@ -548,16 +534,6 @@ static shoal_status take_from_file(recording_stream *s, int64_t most, float *to,
     return open_part(s);
 }
 
-static int64_t take_samples(recording_stream *s, int64_t most, float *to) {
-    const int64_t left = s->recording->sample_count - s->at;
-    const int64_t got = left < most ? left : most;
-    if (got > 0)
-        memcpy(to, s->recording->samples + s->at, (size_t)got * sizeof *to);
-    s->at += got;
-    s->ended = s->at == s->recording->sample_count;
-    return got;
-}
-
 /* Up to `most` samples more; 0 only at the end or where one part gives way to the next.
    */
 static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
@@ -569,7 +545,12 @@ static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *
     }
     if (s->recording->files > 0)
         return take_from_file(s, most, to, got);
-    *got = take_samples(s, most, to);
+    const int64_t left = s->recording->sample_count - s->at;
+    *got = left < most ? left : most;
+    if (*got > 0)
+        memcpy(to, s->recording->samples + s->at, (size_t)*got * sizeof *to);
+    s->at += *got;
+    s->ended = s->at == s->recording->sample_count;
     return SHOAL_OK;
 }
 

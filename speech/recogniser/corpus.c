@@ -11,7 +11,8 @@
 
 #include "base/memory.h"
 #include "base/plain.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
+#include "speech/words/grow.h"
 
 static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the data folder");
@@ -283,7 +284,9 @@ static const char *next_unit(const char *at, bool characters, char text[64],
 }
 
 /* What no model could keep as its units, or could not tell apart, is refused. */
-static void check_transcript(corpus_utterance *one, const char *at, bool characters) {
+static void check_transcript(corpus_utterance *one, const list_row *row,
+                             bool characters) {
+    const char *at = row ? row->rest : "";
     char unit[64];
     bool too_long = false;
     if (!sh_utf8_valid(at, strlen(at)))
@@ -299,17 +302,8 @@ static void check_transcript(corpus_utterance *one, const char *at, bool charact
         if (too_long)
             sh_corpus_refuse(one, "a unit is longer than 63 bytes: %s",
                              sh_shown(unit).text);
-}
-
-static void check_transcripts(shoal_corpus *corpus, const corpus_lists *lists) {
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        corpus_utterance *one = &corpus->utterances[i];
-        const list_row *row = find(lists, LABELS, one->id);
-        if (row)
-            check_transcript(one, row->rest, corpus->options.characters);
-        if (!row || !*row->rest)
-            sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
-    }
+    if (!row || !*row->rest)
+        sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
 }
 
 static int compare_texts(const void *a, const void *b) {
@@ -324,13 +318,8 @@ static int32_t unit_number(const shoal_corpus *corpus, const char *text) {
 }
 
 static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
-    if (corpus->info.units == *room) {
-        *room = 2 * *room + 64;
-        char **more = realloc(corpus->units, sizeof *more * (size_t)*room);
-        if (!more)
-            return false;
-        corpus->units = more;
-    }
+    if (!grow(&corpus->units, room, corpus->info.units + 1, sizeof *corpus->units))
+        return false;
     corpus->units[corpus->info.units] = strdup(text);
     return corpus->units[corpus->info.units++] != NULL;
 }
@@ -392,13 +381,9 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
             const int32_t unit = unit_number(corpus, text);
             if (unit == 0)
                 sh_corpus_refuse(one, "%s is no unit of the model", sh_shown(text).text);
-            if (corpus->label_count == room) {
-                room = 2 * room + 1024;
-                int32_t *more = realloc(corpus->labels, sizeof *more * (size_t)room);
-                if (!more)
-                    return no_memory(corpus->context);
-                corpus->labels = more;
-            }
+            if (!grow(&corpus->labels, &room, corpus->label_count + 1,
+                      sizeof *corpus->labels))
+                return no_memory(corpus->context);
             corpus->labels[corpus->label_count++] = unit;
         }
         one->label_count = corpus->label_count - one->first_label;
@@ -547,16 +532,6 @@ static void add_frames(const shoal_corpus *corpus, const corpus_utterance *one,
     sums[2 * bands] += (double)one->frames;
 }
 
-static void finish_group(int32_t bands, const double *sums, float *means, float *scales) {
-    const double count = sums[2 * bands];
-    for (int32_t band = 0; band < bands; band++) {
-        const double mean = sums[band] / count;
-        const double variance = sums[bands + band] / count - mean * mean;
-        means[band] = (float)mean;
-        scales[band] = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
-    }
-}
-
 static shoal_status find_statistics(shoal_corpus *corpus) {
     const int32_t bands = corpus->info.bands;
     const int64_t groups = corpus->options.normalise == SHOAL_NORMALISE_SPEAKER
@@ -577,8 +552,12 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         add_frames(corpus, &corpus->utterances[i],
                    sums + (size_t)group_of(corpus, i) * stride);
     for (int64_t g = 0; wanted && g < groups; g++)
-        finish_group(bands, sums + (size_t)g * stride, corpus->means + g * bands,
-                     corpus->scales + g * bands);
+        for (int32_t band = 0; band < bands; band++) {
+            const double *own = sums + (size_t)g * stride, count = own[2 * bands];
+            sh_features_scale(own[band], own[bands + band], count,
+                              &corpus->means[g * bands + band],
+                              &corpus->scales[g * bands + band]);
+        }
     for (int32_t band = 0; !wanted && band < bands; band++)
         corpus->scales[band] = 1;
     free(sums);
@@ -598,17 +577,6 @@ static shoal_status finish(shoal_corpus *corpus) {
 }
 
 /* ---- The same folder at other speeds ----------------------------------------------- */
-
-/* The ids of a corpus, sorted; NULL: no memory. */
-static const char **sorted_ids(const shoal_corpus *corpus) {
-    const int64_t count = corpus->info.utterances;
-    const char **ids = calloc((size_t)count + 1, sizeof *ids);
-    for (int64_t i = 0; ids && i < count; i++)
-        ids[i] = corpus->utterances[i].id;
-    if (ids)
-        qsort(ids, (size_t)count, sizeof *ids, compare_texts);
-    return ids;
-}
 
 /* Moves those with such an id to the front; returns how many there are. */
 static int64_t keep_named(shoal_corpus *corpus, const char **ids, int64_t count,
@@ -632,11 +600,15 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
         return sh_fail(corpus ? corpus->context : NULL, SHOAL_INVALID,
                        "corpus or other is NULL");
     shoal_corpus_info *info = &corpus->info;
-    const char **ids = sorted_ids(other);
+    const int64_t count = other->info.utterances;
+    const char **ids = calloc((size_t)count + 1, sizeof *ids);
     if (!ids)
         return no_memory(corpus->context);
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = other->utterances[i].id;
+    qsort(ids, (size_t)count, sizeof *ids, compare_texts);
     const double speed = other->options.speed == 0 ? 1 : other->options.speed;
-    const int64_t kept = keep_named(corpus, ids, other->info.utterances, speed);
+    const int64_t kept = keep_named(corpus, ids, count, speed);
     const bool same = kept == info->utterances;
     free(ids);
     info->bad += info->utterances - kept;
@@ -649,18 +621,6 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
 
 /* ---- The object -------------------------------------------------------------------- */
 
-static shoal_status check_options(shoal_context *context,
-                                  const shoal_corpus_options *options) {
-    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
-        options->normalise > SHOAL_NORMALISE_NOTHING ||
-        (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
-        options->unit_count < 0 || (options->unit_count > 0 && !options->units))
-        return sh_fail(context, SHOAL_INVALID,
-                       "cache or units is NULL, normalise is none of its enumeration, or "
-                       "speed is not from 0.5 to 2");
-    return SHOAL_OK;
-}
-
 static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists *lists) {
     shoal_status status = read_lists(corpus, folder, lists);
     if (status == SHOAL_OK)
@@ -668,7 +628,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     if (status == SHOAL_OK)
         status = take_utterances(corpus, lists);
     if (status == SHOAL_OK) {
-        check_transcripts(corpus, lists);
+        for (int64_t i = 0; i < corpus->utterance_count; i++)
+            check_transcript(&corpus->utterances[i],
+                             find(lists, LABELS, corpus->utterances[i].id),
+                             corpus->options.characters);
         status = make_units(corpus, lists);
     }
     if (status == SHOAL_OK)
@@ -693,16 +656,20 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (!context || !context->kernels || !folder || !options || !corpus)
         return sh_fail(context, SHOAL_INVALID,
                        "context, folder, options or corpus is NULL");
-    shoal_status status = check_options(context, options);
-    if (status != SHOAL_OK)
-        return status;
+    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
+        options->normalise > SHOAL_NORMALISE_NOTHING ||
+        (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
+        options->unit_count < 0 || (options->unit_count > 0 && !options->units))
+        return sh_fail(context, SHOAL_INVALID,
+                       "cache or units is NULL, invalid value for normalise, or speed is "
+                       "not from 0.5 to 2");
     shoal_corpus *made = calloc(1, sizeof *made);
     if (!made)
         return no_memory(context);
     made->context = context;
     made->options = *options;
     made->info.bands = sh_fbank_bands(&options->fbank);
-    status = fill(made, folder, &lists);
+    const shoal_status status = fill(made, folder, &lists);
     for (int i = 0; i < LISTS; i++) {
         free(lists.files[i].rows);
         free(lists.sorted[i]);

@@ -22,6 +22,7 @@
 #include "shoal_models.h"
 #include "speech/audio/audio.h"
 #include "speech/recogniser/corpus.h"
+#include "speech/words/grow.h"
 
 enum {
     CACHE_VERSION = 2,
@@ -99,19 +100,6 @@ typedef struct {
     int64_t count, room;
 } sound;
 
-static bool append(sound *s, const float *samples, int64_t count) {
-    if (s->count + count > s->room) {
-        s->room = 2 * s->room + count;
-        float *more = realloc(s->samples, sizeof *more * (size_t)s->room);
-        if (!more)
-            return false;
-        s->samples = more;
-    }
-    memcpy(s->samples + s->count, samples, sizeof *samples * (size_t)count);
-    s->count += count;
-    return true;
-}
-
 static shoal_status read_all(shoal_context *context, audio_file *file, sound *s) {
     const float *part;
     int64_t got = 0;
@@ -120,8 +108,11 @@ static shoal_status read_all(shoal_context *context, audio_file *file, sound *s)
             sh_audio_window(context, file, s->count, AUDIO_WINDOW, &part, &got);
         if (status != SHOAL_OK)
             return status;
-        if (!append(s, part, got))
+        if (!grow(&s->samples, &s->room, s->count + got, sizeof *part))
             return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+        if (got > 0)
+            memcpy(s->samples + s->count, part, sizeof *part * (size_t)got);
+        s->count += got;
     } while (got > 0);
     return SHOAL_OK;
 }

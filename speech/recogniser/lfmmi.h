@@ -10,6 +10,7 @@
 
 #include "models/kernels/kernels.h"
 #include "speech/recogniser/phone_lm.h"
+#include "speech/words/wordsearch.h"
 
 typedef struct {
     int32_t entry, loop; /* outputs that a state has, */
@@ -38,7 +39,6 @@ typedef struct {
 
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den);
 void sh_den_free(den_graph *den);
-int64_t sh_lfmmi_outputs(int32_t topology, int64_t phones);
 
 /* What can be said in one utterance. States are in an order in which arcs lead on: other
    is less than the state for in, more for out. State 0 is the beginning, without a
@@ -83,6 +83,13 @@ bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins);
+
+/* Of both passes: the largest output of a step, NaN where one is not finite; and the
+   posteriors, times `sign`, added to the gradient [outputs] of a step, false where they do
+   not add up to 1. */
+float sh_lfmmi_top(const float *y, int64_t outputs);
+bool sh_lfmmi_give(const double *posteriors, int64_t outputs, float *gradient,
+                   float sign);
 
 /* At least `bytes` at *block, whose contents are lost when it grows. */
 bool sh_lfmmi_room(void *block, size_t *room, size_t bytes);

@@ -24,6 +24,26 @@ bool sh_lfmmi_room(void *block, size_t *room, size_t bytes) {
     return *at != NULL;
 }
 
+float sh_lfmmi_top(const float *y, int64_t outputs) {
+    float top = y[0];
+    bool finite = true;
+    for (int64_t n = 0; n < outputs; n++) {
+        top = y[n] > top ? y[n] : top;
+        finite = finite && isfinite(y[n]);
+    }
+    return finite ? top : NAN;
+}
+
+bool sh_lfmmi_give(const double *posteriors, int64_t outputs, float *gradient,
+                   float sign) {
+    double sum = 0;
+    for (int64_t n = 0; n < outputs; n++) {
+        sum += posteriors[n];
+        gradient[n] += sign * (float)posteriors[n];
+    }
+    return fabs(sum - 1) <= 0.05;
+}
+
 typedef struct {
     const den_graph *den;
     float leak;
@@ -43,18 +63,13 @@ static float *row_of(const den_pass *p, int64_t t) {
 /* exp(y - largest) / divisor of step t; returns the largest, or NaN. */
 static double take_outputs(const den_pass *p, int64_t t, double divisor) {
     const float *y = p->y + t * p->outputs;
-    float top = y[0];
-    bool finite = true;
-    for (int64_t n = 0; n < p->outputs; n++) {
-        top = y[n] > top ? y[n] : top;
-        finite = finite && isfinite(y[n]);
-    }
+    const float top = sh_lfmmi_top(y, p->outputs);
     const float scale = (float)(1 / divisor);
     for (int64_t n = 0; n < p->outputs; n++) {
         const float value = expf(y[n] - top);
         p->x[n] = value < least_share ? 0 : value * scale;
     }
-    return finite ? (double)top : NAN;
+    return (double)top;
 }
 
 /* Each state gets its share of what leaks. */
@@ -65,16 +80,6 @@ static void leak_ahead(const den_pass *p, int64_t t, double total) {
     p->totals[t] = total;
     for (int32_t s = 0; s < p->den->states; s++)
         to[s] += share * occupancy[s];
-}
-
-static double start(const den_pass *p) {
-    double total = 0;
-    float *to = row_of(p, 0);
-    for (int32_t s = 0; s < p->den->states; s++) {
-        to[s] = p->den->init[s];
-        total += (double)to[s];
-    }
-    return total;
 }
 
 /* From a'_t to a_(t+1); returns their sum. */
@@ -97,7 +102,11 @@ static double step_ahead(const den_pass *p, int64_t t) {
 
 /* Returns the logarithm; *last: Z. */
 static double go_ahead(const den_pass *p, double *last) {
-    double logarithm = 0, total = start(p);
+    double logarithm = 0, total = 0;
+    for (int32_t s = 0; s < p->den->states; s++) {
+        row_of(p, 0)[s] = p->den->init[s];
+        total += (double)p->den->init[s];
+    }
     for (int64_t t = 0; t < p->steps; t++) {
         leak_ahead(p, t, total);
         const double top = take_outputs(p, t, total);
@@ -155,16 +164,6 @@ static void step_back(const den_pass *p) {
     }
 }
 
-/* Adds the step's posteriors; false where they do not add up to 1. */
-static bool give_posteriors(const den_pass *p, int64_t t, float *gradient, float sign) {
-    double sum = 0;
-    for (int64_t n = 0; n < p->outputs; n++) {
-        sum += p->posteriors[n];
-        gradient[t * p->outputs + n] += sign * (float)p->posteriors[n];
-    }
-    return fabs(sum - 1) <= 0.05;
-}
-
 static bool go_back(const den_pass *p, double last, float *gradient, float sign) {
     bool good = true;
     for (int32_t s = 0; s < p->den->states; s++)
@@ -173,7 +172,9 @@ static bool go_back(const den_pass *p, double last, float *gradient, float sign)
         leak_back(p);
         take_outputs(p, t, p->totals[t]);
         take_posteriors(p, t);
-        good = give_posteriors(p, t, gradient, sign) && good;
+        good =
+            sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign) &&
+            good;
         step_back(p);
     }
     return good;
@@ -258,17 +259,6 @@ static int64_t trace(const best_pass *p, int32_t state, int32_t *phones,
     return count;
 }
 
-static int32_t best_end(const best_pass *p) {
-    int32_t best = 0;
-    float top = -INFINITY;
-    for (int32_t s = 0; s < p->den->states; s++) {
-        const float score = p->from[s] + logf(p->den->final[s]);
-        best = score > top ? s : best;
-        top = score > top ? score : top;
-    }
-    return best;
-}
-
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins) {
@@ -293,5 +283,12 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
         p.from = p.to;
         p.to = last;
     }
-    return trace(&p, best_end(&p), phones, begins);
+    int32_t best = 0;
+    float top = -INFINITY;
+    for (int32_t s = 0; s < den->states; s++) {
+        const float score = p.from[s] + logf(den->final[s]);
+        best = score > top ? s : best;
+        top = score > top ? score : top;
+    }
+    return trace(&p, best, phones, begins);
 }

@@ -6,14 +6,7 @@
 
 #include "base/memory.h"
 #include "speech/recogniser/lfmmi.h"
-
-int64_t sh_lfmmi_outputs(int32_t topology, int64_t phones) {
-    switch (topology) {
-    case SHOAL_TOPOLOGY_ONE: return phones;
-    case SHOAL_TOPOLOGY_BLANK: return phones + 1;
-    default: return 2 * phones;
-    }
-}
+#include "speech/words/grow.h"
 
 /* The start is never entered. */
 static state_outputs outputs_of(int32_t topology, int32_t phones, int32_t last) {
@@ -23,21 +16,6 @@ static state_outputs outputs_of(int32_t topology, int32_t phones, int32_t last) 
     case SHOAL_TOPOLOGY_BLANK: return (state_outputs){p, phones};
     default: return (state_outputs){2 * p, 2 * p + 1};
     }
-}
-
-/* A block for what `place` reserves, in the two calls of sh_allocate_parts. */
-static void *allocate_parts(place_function *place, void *graph) {
-    block_layout block = {0};
-    place(graph, &block);
-    if (block.overflow)
-        return NULL;
-    void *memory = aligned_alloc(CACHE_LINE, block.bytes + CACHE_LINE);
-    if (!memory)
-        return NULL;
-    memset(memory, 0, block.bytes + CACHE_LINE);
-    block = (block_layout){.base = memory};
-    place(graph, &block);
-    return memory;
 }
 
 static void place_arcs(block_layout *block, int64_t states, int64_t arcs,
@@ -154,7 +132,7 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
     else
         memcpy(init, sums, sizeof *init * states);
     den_sizes sizes = {den, lm->phones, count_firsts(lm, init, ways)};
-    den->block = allocate_parts(place_den, &sizes);
+    den->block = sh_allocate_plain(place_den, &sizes);
     for (size_t s = 0; den->block && s < states; s++) {
         den->outputs[s] = outputs_of(topology, lm->phones, lm->last[s]);
         den->init[s] = (float)init[s];
@@ -286,30 +264,16 @@ typedef struct {
     int32_t *heads, *tails; /* [nodes]: its states; -1: none */
     draft_state *states;
     draft_arc *arcs;
-    size_t state_room, arc_room;
+    int64_t state_room, arc_room;
     int32_t state_count, arc_count;
     bool failed;
 } num_draft;
-
-static bool extend(void *block, size_t *room, size_t count, size_t element) {
-    void **at = block;
-    if (count <= *room)
-        return true;
-    const size_t wanted = 2 * count + 256;
-    void *more = realloc(*at, wanted * element);
-    if (!more)
-        return false;
-    *at = more;
-    *room = wanted;
-    return true;
-}
 
 static int32_t state_at(num_draft *d, int32_t node, int32_t state) {
     for (int32_t i = d->heads[node]; i >= 0; i = d->states[i].next)
         if (d->states[i].state == state)
             return i;
-    if (!extend(&d->states, &d->state_room, (size_t)d->state_count + 1,
-                sizeof *d->states)) {
+    if (!grow(&d->states, &d->state_room, d->state_count + 1, sizeof *d->states)) {
         d->failed = true;
         return 0;
     }
@@ -326,8 +290,7 @@ static int32_t state_at(num_draft *d, int32_t node, int32_t state) {
 static void add_arc(num_draft *d, int32_t from, int32_t node, int32_t state,
                     double weight) {
     const int32_t to = state_at(d, node, state);
-    if (d->failed ||
-        !extend(&d->arcs, &d->arc_room, (size_t)d->arc_count + 1, sizeof *d->arcs)) {
+    if (d->failed || !grow(&d->arcs, &d->arc_room, d->arc_count + 1, sizeof *d->arcs)) {
         d->failed = true;
         return;
     }
@@ -346,16 +309,6 @@ static void add_beginning(num_draft *d, const den_graph *den) {
         for (int32_t i = den->first_of[arc.phone]; i < den->first_of[arc.phone + 1]; i++)
             add_arc(d, 0, arc.to, den->first_state[i], den->first_weight[i]);
     }
-}
-
-static void add_node(num_draft *d, int32_t node) {
-    for (int32_t i = d->heads[node]; i >= 0 && !d->failed; i = d->states[i].next)
-        for (int32_t a = d->nodes.first[node]; a < d->nodes.first[node + 1]; a++) {
-            const node_arc arc = d->nodes.arcs[a];
-            const int32_t found = sh_phone_lm_arc(d->lm, d->states[i].state, arc.phone);
-            if (found >= 0 && !d->failed)
-                add_arc(d, i, arc.to, d->lm->next[found], d->lm->weight[found]);
-        }
 }
 
 /* Arcs were written in the order of the states they leave; so from the last to the first
@@ -421,7 +374,7 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
     for (int32_t a = 0; a < d->arc_count; a++)
         num->arcs += d->states[d->arcs[a].from].number >= 0 &&
                      d->states[d->arcs[a].to].number >= 0;
-    num->block = allocate_parts(place_num, num);
+    num->block = sh_allocate_plain(place_num, num);
     if (!num->block)
         return false;
     for (int32_t i = 0; i < d->state_count; i++) {
@@ -453,8 +406,15 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
     if (good) {
         memset(d.heads, -1, sizeof *d.heads * nodes);
         add_beginning(&d, den);
-        for (int32_t n = 1; n < d.nodes.nodes && !d.failed; n++)
-            add_node(&d, n);
+        for (int32_t n = 1; n < d.nodes.nodes; n++)
+            for (int32_t i = d.heads[n]; i >= 0 && !d.failed; i = d.states[i].next)
+                for (int32_t a = d.nodes.first[n]; a < d.nodes.first[n + 1]; a++) {
+                    const node_arc arc = d.nodes.arcs[a];
+                    const int32_t found =
+                        sh_phone_lm_arc(lm, d.states[i].state, arc.phone);
+                    if (found >= 0 && !d.failed)
+                        add_arc(&d, i, arc.to, lm->next[found], lm->weight[found]);
+                }
         good = !d.failed && finish(&d, den, topology, num);
     }
     free(d.nodes.first);

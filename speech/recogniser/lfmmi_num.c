@@ -60,16 +60,9 @@ static bool is_there(const num_pass *p, int32_t state, int64_t t) {
 }
 
 static double take_outputs(const num_pass *p, int64_t t) {
-    const float *y = p->y + t * p->outputs;
-    float top = y[0];
-    bool finite = true;
-    for (int64_t n = 0; n < p->outputs; n++) {
-        top = y[n] > top ? y[n] : top;
-        finite = finite && isfinite(y[n]);
-    }
-    if (!finite)
-        return NAN;
-    p->kernels->powers(p->outputs, y, top, p->x.mantissas, p->x.exponents, p->values);
+    const float *y = p->y + t * p->outputs, top = sh_lfmmi_top(y, p->outputs);
+    if (isfinite(top))
+        p->kernels->powers(p->outputs, y, top, p->x.mantissas, p->x.exponents, p->values);
     return (double)top;
 }
 
@@ -181,15 +174,6 @@ static void step_back(const num_pass *p, int64_t t) {
     }
 }
 
-static bool give_posteriors(const num_pass *p, int64_t t, float *gradient, float sign) {
-    double sum = 0;
-    for (int64_t n = 0; n < p->outputs; n++) {
-        sum += p->posteriors[n];
-        gradient[t * p->outputs + n] += sign * (float)p->posteriors[n];
-    }
-    return fabs(sum - 1) <= 0.05;
-}
-
 static bool go_back(const num_pass *p, double last, int64_t last_exponent,
                     float *gradient, float sign) {
     bool good = true;
@@ -198,7 +182,9 @@ static bool go_back(const num_pass *p, double last, int64_t last_exponent,
     for (int64_t t = p->steps - 1; t >= 0; t--) {
         take_outputs(p, t);
         take_posteriors(p, t, last, last_exponent);
-        good = give_posteriors(p, t, gradient, sign) && good;
+        good =
+            sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign) &&
+            good;
         step_back(p, t);
     }
     return good;

@@ -9,16 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include "speech/words/grow.h"
 
 enum { BITS = 12, START = 1, END = 1, FIRST_PHONE = 2 };
 
 /* Probabilities of a silence at both ends of an utterance and between its words. */
 static const double edge_silence = 0.8, inner_silence = 0.1;
-
-static shoal_status no_memory(shoal_context *context) {
-    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the phones' n-grams");
-}
 
 /* ---- Histories --------------------------------------------------------------------- */
 
@@ -109,14 +105,8 @@ static bool add_live(live_set *set, uint64_t history, double share) {
             set->list[i].share += share;
             return true;
         }
-    if (set->count == set->room) {
-        const int64_t room = 2 * set->room + 16;
-        void *more = realloc(set->list, sizeof *set->list * (size_t)room);
-        if (!more)
-            return false;
-        set->list = more;
-        set->room = room;
-    }
+    if (!grow(&set->list, &set->room, set->count + 1, sizeof *set->list))
+        return false;
     set->list[set->count].history = history;
     set->list[set->count++].share = share;
     return true;
@@ -338,15 +328,22 @@ static void place(void *argument, block_layout *block) {
     lm->end = sh_reserve(block, lm->states, sizeof *lm->end);
 }
 
-bool sh_phone_lm_allocate(phone_lm *lm) {
+void *sh_allocate_plain(place_function *place_parts, void *argument) {
     block_layout block = {0};
-    place(lm, &block);
-    char *memory = block.overflow ? NULL : calloc(1, block.bytes + CACHE_LINE);
+    place_parts(argument, &block);
+    void *memory = block.overflow ? NULL
+                                  : aligned_alloc(CACHE_LINE, block.bytes + CACHE_LINE);
+    if (!memory)
+        return NULL;
+    memset(memory, 0, block.bytes + CACHE_LINE);
     block = (block_layout){.base = memory};
-    if (memory)
-        place(lm, &block);
-    lm->block = memory;
-    return memory != NULL;
+    place_parts(argument, &block);
+    return memory;
+}
+
+bool sh_phone_lm_allocate(phone_lm *lm) {
+    lm->block = sh_allocate_plain(place, lm);
+    return lm->block != NULL;
 }
 
 void sh_phone_lm_free(phone_lm *lm) {
@@ -366,19 +363,15 @@ static int32_t state_of(const uint64_t *histories, int32_t count, uint64_t histo
     return low;
 }
 
-static int32_t last_phone(uint64_t history, int longest) {
-    const int length = length_of(history, longest);
-    const uint64_t symbol = history >> place_of(longest, length - 1);
-    return (int32_t)(symbol % (1 << BITS)) - FIRST_PHONE;
-}
-
 /* Rows [begin, end) become the next state. */
 static void add_state(phone_lm *lm, const row *rows, int64_t begin, int64_t end,
                       double sum, const uint64_t *histories, int32_t states,
                       const ranked *kept, int64_t kept_count) {
     const int longest = lm->order - 1;
     const int32_t state = lm->states++;
-    lm->last[state] = last_phone(rows[begin].history, longest);
+    const int length = length_of(rows[begin].history, longest);
+    const uint64_t newest = rows[begin].history >> place_of(longest, length - 1);
+    lm->last[state] = (int32_t)(newest % (1 << BITS)) - FIRST_PHONE;
     for (int64_t i = begin; i < end; i++) {
         const double share = rows[i].count / sum;
         if (rows[i].symbol == END) {
@@ -468,7 +461,9 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
     free(c.next.list);
     if (!good)
         sh_phone_lm_free(lm);
-    return good ? SHOAL_OK : no_memory(context);
+    return good ? SHOAL_OK
+                : sh_fail(context, SHOAL_NO_MEMORY,
+                          "out of memory for the phones' n-grams");
 }
 
 int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "base/context.h"
+#include "base/memory.h"
 #include "shoal_speech.h"
 
 enum { PHONE_LM_LEAST_ORDER = 2, PHONE_LM_MOST_ORDER = 5, PHONE_LM_PHONES = 4000 };
@@ -36,6 +37,9 @@ typedef struct {
    many histories of order - 1 phones are kept beside all the shorter ones, -1: all. */
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm);
+/* One zeroed block of malloc's memory for what `place` reserves, in the two calls of
+   sh_allocate_parts; NULL: out of memory. */
+void *sh_allocate_plain(place_function *place, void *argument);
 /* The arrays for the numbers of states and arcs that it has; false: no memory. */
 bool sh_phone_lm_allocate(phone_lm *lm);
 void sh_phone_lm_free(phone_lm *lm); /* legal on zeroed ones */

@@ -456,7 +456,7 @@ static int write_ids(aligner *a, const align_task *task, int *count) {
     const int before = made;
     a->ids[made++] = t->no_timestamps;
     for (int i = 0; i < task->count && made < a->positions - 1; i++)
-        if (token_is_text(t, task->ids[i])) {
+        if (task->ids[i] >= 0 && task->ids[i] < t->end_of_text) {
             a->place[kept++] = i;
             a->ids[made++] = task->ids[i];
         }

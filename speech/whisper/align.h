@@ -5,7 +5,7 @@
 #define SHOAL_SPEECH_WHISPER_ALIGN_H
 
 #include "shoal_speech.h"
-#include "speech/audio/pieces.h"
+#include "speech/audio/vad.h"
 #include "speech/whisper/decoder.h"
 
 /* ---- Words ---------------------------------------------------------------------- */

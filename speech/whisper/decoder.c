@@ -77,7 +77,7 @@ int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact) {
 }
 
 static void place_cache(decoder *d, block_layout *block) {
-    const whisper_sizes *sizes = sizes_of(d->model);
+    const whisper_sizes *sizes = &d->model->file->sizes;
     const int64_t texts = d->texts;
     const int64_t places = sh_mul_checked(d->positions, texts);
     const int64_t all =
@@ -97,14 +97,14 @@ static void place_cache(decoder *d, block_layout *block) {
 
 /* A thread's: scores and weights of a group over the audio, or of a row over its past. */
 static int64_t scratch_of(const decoder *d) {
-    const int64_t audio = round_up(sizes_of(d->model)->audio_positions, PACKED_OUTPUTS);
+    const int64_t audio = round_up(d->model->file->sizes.audio_positions, PACKED_OUTPUTS);
     const int64_t dim = round_up(d->dim, PACKED_OUTPUTS);
     return round_up(max(2 * (audio + dim) * PACKED_ROWS, d->positions + dim), CACHE_LINE);
 }
 
 static void place(void *argument, block_layout *block) {
     decoder *d = argument;
-    const int64_t audio = sizes_of(d->model)->audio_positions;
+    const int64_t audio = d->model->file->sizes.audio_positions;
     const int64_t rows = d->longest, width = d->width;
     sh_reserve(block, 1, sizeof *d);
     place_cache(d, block);
@@ -125,7 +125,7 @@ static void place(void *argument, block_layout *block) {
 
 shoal_status sh_decoder_create(shoal_context *context, const whisper_model *model,
                                const decoder_limits *limits, decoder **made) {
-    const whisper_sizes *sizes = sizes_of(model);
+    const whisper_sizes *sizes = &model->file->sizes;
     const int64_t dim = sizes->text_width / sizes->text_heads;
     const packed_form form = form_of(limits->exact);
     decoder sized = {.model = model,
@@ -162,7 +162,7 @@ size_t sh_decoder_memory(const decoder *d) {
 }
 
 const whisper_sizes *sh_decoder_sizes(const decoder *d) {
-    return sizes_of(d->model);
+    return &d->model->file->sizes;
 }
 
 int sh_decoder_room(const decoder *d, int text) {
@@ -252,7 +252,7 @@ static void attend_to_past(decoder *d, int64_t layer, int64_t rows) {
 
 /* Keys of one head; its values follow. */
 static char *audio_of(const decoder *d, int64_t window, int64_t layer, int64_t head) {
-    const int64_t layers = sizes_of(d->model)->text_layers;
+    const int64_t layers = d->model->file->sizes.text_layers;
     const int64_t index = (window * layers + layer) * d->heads + head;
     return d->audio + index * (d->key_bytes + d->value_bytes);
 }
@@ -273,7 +273,7 @@ static void put_numbers(const decoder *d, const float *from, int64_t count, char
 
 /* PACKED_OUTPUTS positions of the keys of a head, from `first` on. */
 static void pack_keys(const decoder *d, const float *keys, int64_t first, char *to) {
-    const int64_t all = sizes_of(d->model)->audio_positions;
+    const int64_t all = d->model->file->sizes.audio_positions;
     const int64_t count = min(PACKED_OUTPUTS, all - first);
     float turned[PACKED_OUTPUTS] = {0};
     for (int64_t i = 0; i < d->dim; i++) {
@@ -285,7 +285,7 @@ static void pack_keys(const decoder *d, const float *keys, int64_t first, char *
 
 /* Values of a head: PACKED_OUTPUTS of their dims at a time, position after position. */
 static void pack_values(const decoder *d, const float *values, char *to) {
-    const int64_t all = sizes_of(d->model)->audio_positions;
+    const int64_t all = d->model->file->sizes.audio_positions;
     for (int64_t first = 0; first < d->dim; first += PACKED_OUTPUTS) {
         const int64_t count = min(PACKED_OUTPUTS, d->dim - first);
         float some[PACKED_OUTPUTS] = {0};
@@ -302,13 +302,13 @@ static void pack_task(void *shared, int64_t head, int thread) {
     const float *keys = d->audio_rows + head * d->dim;
     char *to = audio_of(d, job->window, job->layer, head);
     (void)thread;
-    for (int64_t p = 0; p < sizes_of(d->model)->audio_positions; p += PACKED_OUTPUTS)
+    for (int64_t p = 0; p < d->model->file->sizes.audio_positions; p += PACKED_OUTPUTS)
         pack_keys(d, keys, p, to);
     pack_values(d, keys + d->width, to + d->key_bytes);
 }
 
 void sh_decoder_hear(decoder *d, int window, const float *encoded) {
-    const whisper_sizes *sizes = sizes_of(d->model);
+    const whisper_sizes *sizes = &d->model->file->sizes;
     const const_matrix from = {encoded, sizes->audio_width};
     for (int64_t layer = 0; layer < sizes->text_layers; layer++) {
         packing_audio job = {d, window, layer};
@@ -331,7 +331,7 @@ static void multiply_panel(const decoder *d, const packed_linear *w, const float
 
 static void keep_seen(const decoder *d, int64_t layer, int64_t head, int64_t row,
                       const float *weights) {
-    const int64_t audio = sizes_of(d->model)->audio_positions;
+    const int64_t audio = d->model->file->sizes.audio_positions;
     for (int i = 0; i < d->watched_count; i++)
         if (d->watched[i].layer == layer && d->watched[i].head == head)
             memcpy(d->seen + (i * d->watched_rows + row) * audio, weights,
@@ -342,7 +342,7 @@ static void keep_seen(const decoder *d, int64_t layer, int64_t head, int64_t row
 static void soften_rows(const attending *job, int64_t head, row_group group,
                         float *weights, int64_t stride) {
     const decoder *d = job->d;
-    const int64_t audio = sizes_of(d->model)->audio_positions;
+    const int64_t audio = d->model->file->sizes.audio_positions;
     for (int r = 0; r < group.count; r++) {
         float total, *row = weights + r * stride;
         sh_model_kernels(d->model->context)->soften(audio, row, &total);
@@ -356,7 +356,7 @@ static void audio_task(void *shared, int64_t task, int thread) {
     const attending *job = shared;
     const decoder *d = job->d;
     const int64_t head = task % d->heads, dim = d->dim;
-    const int64_t audio = sizes_of(d->model)->audio_positions;
+    const int64_t audio = d->model->file->sizes.audio_positions;
     const int64_t stride = round_up(audio, PACKED_OUTPUTS);
     const int64_t wide = round_up(dim, PACKED_OUTPUTS);
     const row_group group = d->groups[task / d->heads];
@@ -464,7 +464,7 @@ static void run(decoder *d, int64_t rows) {
     const int64_t groups = find_groups(d, rows);
     for (int64_t row = 0; row < rows; row++)
         embed(d, row);
-    for (int64_t layer = 0; layer < sizes_of(d->model)->text_layers; layer++)
+    for (int64_t layer = 0; layer < d->model->file->sizes.text_layers; layer++)
         run_layer(d, layer, rows, groups);
     norm(d, &d->model->last_norm, rows);
 }

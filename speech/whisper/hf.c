@@ -9,20 +9,9 @@
 #include "base/memory.h"
 #include "models/files/files.h"
 #include "speech/audio/mel.h"
-#include "speech/whisper/whisper_readers.h"
+#include "speech/whisper/whisper_file.h"
 
 /* ---- config.json ------------------------------------------------------------------ */
-
-static shoal_status read_size(shoal_context *context, const char *label,
-                              const json_t *root, const char *key, int32_t *size) {
-    const json_t *value = json_object_get(root, key);
-    json_int_t number = json_integer_value(value);
-    if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: '%s' should be there, as a whole number", label, key);
-    *size = (int32_t)number;
-    return SHOAL_OK;
-}
 
 /* Refuses settings that need other arithmetic than this code has. */
 static shoal_status check_variant(shoal_context *context, const char *label,
@@ -69,10 +58,13 @@ static shoal_status read_config(shoal_context *context, const char *label,
         {"decoder_ffn_dim", &feed_forward[1]},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        shoal_status status =
-            read_size(context, label, root, fields[i].key, fields[i].size);
-        if (status != SHOAL_OK)
-            return status;
+        const json_t *value = json_object_get(root, fields[i].key);
+        const json_int_t number = json_integer_value(value);
+        if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: '%s' should be there, as a whole number", label,
+                           fields[i].key);
+        *fields[i].size = (int32_t)number;
     }
     shoal_status status = sh_whisper_sizes_check(context, label, sizes);
     return status == SHOAL_OK ? check_variant(context, label, root, sizes, feed_forward)
@@ -268,20 +260,7 @@ shoal_status sh_hf_read_suppressed(shoal_context *context, const char *label,
 /* A vocabulary spells every byte as one character: bytes that print in Latin-1 are
    themselves, the other 68 are U+0100 and up in their order. */
 
-static bool prints_in_latin1(int byte) {
-    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
-}
-
 enum { SPELLINGS = 256 + 68 };
-
-/* byte_of[c]: the byte that the character c spells, or -1. */
-static void list_spellings(int16_t byte_of[SPELLINGS]) {
-    int next = 256;
-    for (int i = 0; i < SPELLINGS; i++)
-        byte_of[i] = -1;
-    for (int byte = 0; byte < 256; byte++)
-        byte_of[prints_in_latin1(byte) ? byte : next++] = (int16_t)byte;
-}
 
 /* Characters up to U+07FF of well-formed UTF-8; anything longer spells no byte. */
 static bool spelled_bytes(const int16_t byte_of[SPELLINGS], const char *text,
@@ -328,9 +307,14 @@ static shoal_status list_tokens(shoal_context *context, const char *label,
 static shoal_status spell_tokens(shoal_context *context, const char *label,
                                  const char **spellings, unsigned char *bytes,
                                  uint32_t *begin, tokens *t) {
-    int16_t byte_of[SPELLINGS];
+    int16_t byte_of[SPELLINGS]; /* the byte that a character spells, or -1 */
     uint32_t filled = 0;
-    list_spellings(byte_of);
+    memset(byte_of, -1, sizeof byte_of);
+    for (int byte = 0, next = 256; byte < 256; byte++) {
+        const bool prints = (byte >= '!' && byte <= '~') ||
+                            (byte >= 0xa1 && byte != 0xad);
+        byte_of[prints ? byte : next++] = (int16_t)byte;
+    }
     for (int32_t id = 0; id < t->end_of_text; id++) {
         begin[id] = filled;
         if (!spellings[id])
@@ -390,31 +374,8 @@ static bool there(folder *f, const char *name) {
     return length > 0 && (size_t)length < sizeof f->name && access(f->name, F_OK) == 0;
 }
 
-static shoal_status open_weights(folder *f, safetensors **weights) {
-    if (there(f, "model.safetensors") || there(f, "model.safetensors.index.json"))
-        return sh_safetensors_open(f->context, f->name, weights);
-    return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: has neither model.safetensors nor model.safetensors.index.json",
-                   f->path);
-}
-
-/* Reads an optional file of special tokens or lists. */
 typedef shoal_status list_reader(shoal_context *context, const char *label,
                                  const json_t *root, tokens *t);
-
-static shoal_status read_if_there(folder *f, const char *name, list_reader *read,
-                                  tokens *t) {
-    json_t *root;
-    if (!there(f, name))
-        return SHOAL_OK;
-    shoal_status status =
-        sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read(f->context, f->name, root, t);
-    json_decref(root);
-    return status;
-}
 
 static bool read_head(const json_t *pair, const whisper_sizes *sizes,
                       decoder_head *head) {
@@ -448,15 +409,18 @@ static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file
     return SHOAL_OK;
 }
 
-static shoal_status read_heads(folder *f, whisper_file *file) {
+/* An optional file of special tokens or lists; read NULL: of heads. */
+static shoal_status read_if_there(folder *f, const char *name, list_reader *read,
+                                  whisper_file *file) {
     json_t *root;
-    if (!there(f, "generation_config.json"))
+    if (!there(f, name))
         return SHOAL_OK;
     shoal_status status =
         sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
     if (status != SHOAL_OK)
         return status;
-    status = take_heads(f, root, file);
+    status = read ? read(f->context, f->name, root, &file->tokens)
+                  : take_heads(f, root, file);
     json_decref(root);
     return status;
 }
@@ -469,14 +433,15 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file
     if (status != SHOAL_OK)
         return status;
     sh_whisper_file_finish_tokens(file);
-    status = read_if_there(f, "added_tokens.json", sh_hf_check_added, &file->tokens);
-    if (status == SHOAL_OK)
-        status = read_if_there(f, "tokenizer.json", sh_hf_check_tokenizer, &file->tokens);
-    if (status == SHOAL_OK)
-        status = read_if_there(f, "generation_config.json", sh_hf_read_suppressed,
-                               &file->tokens);
-    if (status == SHOAL_OK)
-        status = read_heads(f, file);
+    static const struct {
+        const char *name;
+        list_reader *read;
+    } files[] = {{"added_tokens.json", sh_hf_check_added},
+                 {"tokenizer.json", sh_hf_check_tokenizer},
+                 {"generation_config.json", sh_hf_read_suppressed},
+                 {"generation_config.json", NULL}};
+    for (int i = 0; i < 4 && status == SHOAL_OK; i++)
+        status = read_if_there(f, files[i].name, files[i].read, file);
     return status;
 }
 
@@ -488,7 +453,12 @@ static shoal_status read_folder(folder *f, const whisper_sizes *sizes,
     if (status == SHOAL_OK)
         status = read_vocabulary(f, map, *file);
     if (status == SHOAL_OK)
-        status = open_weights(f, &(*file)->source->weights);
+        status = there(f, "model.safetensors") || there(f, "model.safetensors.index.json")
+                     ? sh_safetensors_open(f->context, f->name, &(*file)->source->weights)
+                     : sh_fail(f->context, SHOAL_BAD_FILE,
+                               "%s: has neither model.safetensors nor "
+                               "model.safetensors.index.json",
+                               f->path);
     if (status == SHOAL_OK)
         status = take_weights(f->context, f->name, *file);
     if (status == SHOAL_OK)

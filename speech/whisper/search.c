@@ -20,17 +20,6 @@ static void forbid_listed(float *logits, int32_t vocabulary, const int32_t *list
             logits[listed[i]] = -INFINITY;
 }
 
-int32_t sh_largest_logit(const float *logits, int count) {
-    int32_t best = 0;
-    float largest = -INFINITY;
-    for (int32_t i = 0; i < count; i++)
-        if (logits[i] > largest) {
-            largest = logits[i];
-            best = i;
-        }
-    return best;
-}
-
 double sh_log_sum_exp(const float *logits, int count) {
     float sums[8] = {0}, largest = -INFINITY;
     for (int i = 0; i < count; i++)
@@ -73,24 +62,6 @@ static void keep_pairs(const decode_rules *rules, const int32_t *sampled, int co
         }
 }
 
-static void begin_with_a_time(const decode_rules *rules, float *logits) {
-    forbid(logits, 0, rules->first_timestamp);
-    if (rules->latest_beginning >= 0)
-        forbid(logits, (int64_t)rules->latest_beginning + 1, rules->vocabulary);
-}
-
-/* The softmax's normaliser is the same on both sides, so logits are compared as they
-   are. */
-static void prefer_likely_times(const decode_rules *rules, float *logits) {
-    const int32_t first = rules->first_timestamp;
-    const double times = sh_log_sum_exp(logits + first, rules->vocabulary - first);
-    float best_word = -INFINITY;
-    for (int32_t i = 0; i < first; i++)
-        best_word = logits[i] > best_word ? logits[i] : best_word;
-    if (times > (double)best_word)
-        forbid(logits, 0, first);
-}
-
 /* Whether a symbol that will be left out is likelier than the end. */
 static bool a_symbol_wins(const decode_rules *rules, const float *logits) {
     for (int32_t i = 0; i < rules->never_count; i++)
@@ -112,9 +83,21 @@ void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count
         return;
     forbid(logits, rules->no_timestamps, (int64_t)rules->no_timestamps + 1);
     keep_pairs(rules, sampled, count, logits);
-    if (count == 0)
-        begin_with_a_time(rules, logits);
-    prefer_likely_times(rules, logits);
+    const int32_t first = rules->first_timestamp;
+    if (count == 0) { /* begins with a time */
+        forbid(logits, 0, first);
+        if (rules->latest_beginning >= 0)
+            forbid(logits, (int64_t)rules->latest_beginning + 1, rules->vocabulary);
+    }
+    /* Times go first where they are likelier, all together, than the best word. The
+       softmax's normaliser is the same on both sides, so logits are compared as they
+       are. */
+    const double times = sh_log_sum_exp(logits + first, rules->vocabulary - first);
+    float best_word = -INFINITY;
+    for (int32_t i = 0; i < first; i++)
+        best_word = logits[i] > best_word ? logits[i] : best_word;
+    if (times > (double)best_word)
+        forbid(logits, 0, first);
 }
 
 /* ---- Memory --------------------------------------------------------------------- */
@@ -292,13 +275,6 @@ void sh_search_drop(search *s, int number) {
     job->used = false;
 }
 
-int sh_search_running(const search *s) {
-    int running = 0;
-    for (int i = 0; i < s->texts; i++)
-        running += s->jobs[i].used && !s->jobs[i].ended;
-    return running;
-}
-
 bool sh_search_ended(const search *s, int number, search_result *result) {
     const search_job *job = &s->jobs[number];
     if (!job->ended)
@@ -309,13 +285,6 @@ bool sh_search_ended(const search *s, int number, search_result *result) {
                               .mean_logprob = job->best->sum / (job->best->count + 1),
                               .no_speech = job->no_speech};
     return true;
-}
-
-static int free_job(const search *s) {
-    int number = 0;
-    while (s->jobs[number].used)
-        number++;
-    return number;
 }
 
 /* The task as it can be done. */
@@ -347,7 +316,9 @@ int sh_search_begin(search *s, const search_task *task) {
     if (wanted.beams > s->free_count ||
         task->prompt_count > sh_decoder_free_rows(s->network))
         return -1;
-    const int number = free_job(s);
+    int number = 0;
+    while (s->jobs[number].used)
+        number++;
     search_job *job = &s->jobs[number];
     *job = (search_job){.used = true, .task = wanted, .texts = job->texts};
     take_texts(s, job);
@@ -520,24 +491,6 @@ static void choose_task(void *shared, int64_t index, int thread) {
             extend(s, row, logits, text, room);
 }
 
-static void finish(search *s, search_job *job, const candidate *end) {
-    if (job->done == job->task.beams)
-        return;
-    hypothesis *h = &s->done[job->texts[job->done++]];
-    copy_hypothesis(h, &s->live[job->texts[end->parent]]);
-    h->sum = end->sum;
-}
-
-static void continue_with(search *s, const search_job *job, const candidate *c,
-                          int beam) {
-    const int32_t text = job->texts[beam];
-    hypothesis *h = &s->next[text];
-    copy_hypothesis(h, &s->live[job->texts[c->parent]]);
-    lengthen(h, c->token, c->logprob);
-    h->sum = c->sum;
-    s->parents[beam] = job->texts[c->parent];
-}
-
 /* All candidates of a job, the best first; returns how many. */
 static int merge(search *s, const search_job *job, int texts) {
     int count = 0;
@@ -549,25 +502,30 @@ static int merge(search *s, const search_job *job, int texts) {
     return count;
 }
 
-static void exchange(hypothesis *a, hypothesis *b) {
-    const hypothesis before = *a;
-    *a = *b;
-    *b = before;
-}
-
 /* One step: the best candidates that go on are the next beams, those that end before the
    last of them are done. */
 static void advance_beams(search *s, search_job *job) {
     const int count = merge(s, job, job->step == 0 ? 1 : job->live);
     int kept = 0;
     for (int i = 0; i < count && kept < job->task.beams; i++) {
-        if (s->merged[i].token == job->task.rules.end)
-            finish(s, job, &s->merged[i]);
-        else
-            continue_with(s, job, &s->merged[i], kept++);
+        const candidate *c = &s->merged[i];
+        const bool ends = c->token == job->task.rules.end;
+        if (ends && job->done == job->task.beams)
+            continue;
+        hypothesis *h = ends ? &s->done[job->texts[job->done++]]
+                             : &s->next[job->texts[kept]];
+        copy_hypothesis(h, &s->live[job->texts[c->parent]]);
+        h->sum = c->sum;
+        if (ends)
+            continue;
+        lengthen(h, c->token, c->logprob);
+        s->parents[kept++] = job->texts[c->parent];
     }
-    for (int i = 0; i < kept; i++)
-        exchange(&s->live[job->texts[i]], &s->next[job->texts[i]]);
+    for (int i = 0; i < kept; i++) {
+        const hypothesis before = s->live[job->texts[i]];
+        s->live[job->texts[i]] = s->next[job->texts[i]];
+        s->next[job->texts[i]] = before;
+    }
     job->live = kept;
 }
 
@@ -591,21 +549,6 @@ static int still_open(const search *s, const search_job *job) {
     return open;
 }
 
-static void end_job(search *s, search_job *job) {
-    if (has_beams(job))
-        end_beams(s, job);
-    job->best = has_beams(job) ? best_of(job, s->done, job->done)
-                               : best_of(job, s->live, job->task.beams);
-    job->ended = true;
-}
-
-/* The prompt was read by the first text; the others have it as their past too. */
-static void share_prompt(search *s, const search_job *job) {
-    for (int i = 0; i < job->task.beams; i++)
-        s->parents[i] = job->texts[0];
-    sh_decoder_reorder(s->network, job->texts, s->parents, job->task.beams);
-}
-
 static void queue_texts(search *s, const search_job *job) {
     const int texts = has_beams(job) ? job->live : job->task.beams;
     for (int i = 0; i < texts; i++) {
@@ -624,13 +567,21 @@ static void advance_job(search *s, search_job *job) {
     const bool over = has_beams(job) ? job->live == 0 || job->done == job->task.beams
                                      : still_open(s, job) == 0;
     if (over || ++job->step == job->task.longest) {
-        end_job(s, job);
+        if (has_beams(job))
+            end_beams(s, job);
+        job->best = has_beams(job) ? best_of(job, s->done, job->done)
+                                   : best_of(job, s->live, job->task.beams);
+        job->ended = true;
         return;
     }
-    if (has_beams(job))
+    if (has_beams(job)) {
         sh_decoder_reorder(s->network, job->texts, s->parents, job->live);
-    else if (job->step == 1 && job->task.beams > 1)
-        share_prompt(s, job);
+    } else if (job->step == 1 && job->task.beams > 1) {
+        /* The prompt was read by the first text; the others have it as their past too. */
+        for (int i = 0; i < job->task.beams; i++)
+            s->parents[i] = job->texts[0];
+        sh_decoder_reorder(s->network, job->texts, s->parents, job->task.beams);
+    }
     queue_texts(s, job);
 }
 
@@ -654,19 +605,6 @@ shoal_status sh_search_step(search *s) {
                              "the model's decoder gives NaN or infinities: its weights "
                              "are damaged")
                    : SHOAL_OK;
-}
-
-shoal_status sh_search_run(search *s, const search_task *task, search_result *result) {
-    const int number = sh_search_begin(s, task);
-    shoal_status status = SHOAL_OK;
-    *result = (search_result){0};
-    while (status == SHOAL_OK && !sh_search_ended(s, number, result))
-        status = sh_search_step(s);
-    if (status == SHOAL_OK)
-        sh_search_drop(s, number);
-    else
-        sh_search_drop_all(s);
-    return status;
 }
 
 int32_t sh_search_choice(search *s, int window, int32_t after, const int32_t *among,

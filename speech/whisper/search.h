@@ -34,9 +34,6 @@ void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count
 /* log(sum of exp(logits)), without overflow; -infinity where every logit is that. */
 double sh_log_sum_exp(const float *logits, int count);
 
-/* The largest logit's index, the first of equals; NaN is never the largest. */
-int32_t sh_largest_logit(const float *logits, int count);
-
 /* ---- Searches side by side -------------------------------------------------------- */
 
 typedef struct {
@@ -75,16 +72,12 @@ int sh_search_begin(search *s, const search_task *task);
 /* One token more for every text of every search that has not ended. Logits that are no
    numbers are SHOAL_BAD_FILE. */
 shoal_status sh_search_step(search *s);
-int sh_search_running(const search *s); /* searches that have not ended */
 
 /* Whether this search has ended, and with what: valid until sh_search_drop, which makes
    room for another one. */
 bool sh_search_ended(const search *s, int number, search_result *result);
 void sh_search_drop(search *s, int number);
 void sh_search_drop_all(search *s);
-
-/* One search alone; the result is valid until the next one begins. */
-shoal_status sh_search_run(search *s, const search_task *task, search_result *result);
 
 /* The likeliest of `count` tokens right after the one given, and its probability among
    them: how a language is detected. No search may be running. */

@@ -11,7 +11,7 @@ const char *shoal_speech_language(const char *text) {
 
 static void place(void *argument, block_layout *block) {
     shoal_speech *s = argument;
-    const whisper_sizes *sizes = sizes_of(s->model);
+    const whisper_sizes *sizes = &s->model->file->sizes;
     const int64_t positions = sizes->text_positions;
     sh_reserve(block, 1, sizeof *s);
     s->features = reserve_floats(block, sizes->mels, MEL_FRAMES);
@@ -57,7 +57,7 @@ static decoder_limits limits_of(const shoal_speech *s,
                                 const shoal_speech_options *options) {
     const bool exact = options->exact != 0;
     const int64_t fit = SPEECH_BATCH_BYTES /
-                        sh_decoder_window_bytes(sizes_of(s->model), exact);
+                        sh_decoder_window_bytes(&s->model->file->sizes, exact);
     const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
     const int windows = options->batch ? options->batch : (int)chosen;
     return (decoder_limits){.windows = windows,
@@ -122,7 +122,8 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
 void shoal_speech_close(shoal_speech *s) {
     if (!s)
         return;
-    sh_aligner_destroy(s->aligner);
+    if (s->aligner)
+        sh_aligner_destroy(s->aligner);
     sh_search_destroy(s->search);
     sh_decoder_destroy(s->decoder);
     sh_mel_destroy(s->mel);
@@ -150,7 +151,7 @@ shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) 
 shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
     if (!s)
         return (shoal_speech_info){0};
-    const whisper_sizes *sizes = sizes_of(s->model);
+    const whisper_sizes *sizes = &s->model->file->sizes;
     return (shoal_speech_info){.mels = sizes->mels,
                                .frames = MEL_FRAMES,
                                .positions = sizes->audio_positions,
@@ -201,7 +202,7 @@ shoal_status shoal_speech_encode(shoal_speech *s, const float *features, float *
     const shoal_status status = sh_whisper_encode(s->encoder, features, &made);
     if (status != SHOAL_OK)
         return status;
-    const whisper_sizes *sizes = sizes_of(s->model);
+    const whisper_sizes *sizes = &s->model->file->sizes;
     memcpy(encoded, made,
            (size_t)sizes->audio_positions * (size_t)sizes->audio_width * sizeof *encoded);
     return SHOAL_OK;
@@ -212,7 +213,7 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
     if (!s || !encoded || !text || !logits)
         return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
                        "shoal_speech_logits: an argument is NULL");
-    const whisper_sizes *sizes = sizes_of(s->model);
+    const whisper_sizes *sizes = &s->model->file->sizes;
     if (count < 1 || count > sizes->text_positions)
         return sh_fail(s->context, SHOAL_INVALID,
                        "count is %lld: it must be from 1 to %d", (long long)count,

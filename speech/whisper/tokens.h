@@ -74,19 +74,11 @@ size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char
 
 /* Bytes at the end of `text` that are the beginning of a character (0 to 3). */
 size_t sh_utf8_unfinished(const char *text, size_t size);
-bool sh_utf8_valid(const char *text, size_t size);
-/* Whether UTF-8 has a control, U+0000 to 001F and 007F to 009F, that is no white space
-   within a line. */
-bool sh_utf8_has_controls(const char *text, size_t size);
 
 /* Languages: index 0 .. LANGUAGE_COUNT - 1, the id is first_language + index. */
 const char *sh_language_code(int32_t index); /* "en"; NULL past the end */
 const char *sh_language_name(int32_t index); /* "english" */
 /* By code or by English name, in any case; -1 when unknown. */
 int32_t sh_language_find(const char *text);
-
-static inline bool token_is_text(const tokens *t, int32_t id) {
-    return id >= 0 && id < t->end_of_text;
-}
 
 #endif

@@ -52,7 +52,7 @@ typedef struct transcription {
 static void place(void *argument, block_layout *block) {
     window_ring *ring = argument;
     const int64_t all =
-        sh_mul_checked(ring->slots, sizes_of(ring->speech->model)->text_positions);
+        sh_mul_checked(ring->slots, ring->speech->model->file->sizes.text_positions);
     const int64_t sounds = ring->pieces ? ring->slots : 0;
     ring->windows = sh_reserve(block, ring->slots, sizeof *ring->windows);
     ring->sampled = sh_reserve(block, all, sizeof *ring->sampled);
@@ -79,7 +79,7 @@ static speech_window *window_at(const window_ring *ring, int index) {
 
 /* A new window in a slot, without anything heard. */
 static speech_window *new_window(transcription *t, int slot) {
-    const int64_t positions = sizes_of(t->speech->model)->text_positions;
+    const int64_t positions = t->speech->model->file->sizes.text_positions;
     speech_window *window = &t->ring->windows[slot];
     *window = (speech_window){.owner = t,
                               .slot = slot,
@@ -160,7 +160,7 @@ static bool has_text(const char *text) {
 
 /* Later windows are told the latest half of the decoder's positions. */
 static void remember(transcription *t, const int32_t *sampled, int count) {
-    const int room = 2 * sizes_of(t->speech->model)->text_positions;
+    const int room = 2 * t->speech->model->file->sizes.text_positions;
     int32_t *past = t->speech->past;
     const int over = t->past_count + count - room;
     if (t->pieces)
@@ -183,9 +183,9 @@ static void begin_past(transcription *t) {
     prompt += strspn(prompt, " ");
     snprintf(text, sizeof text, " %s", prompt);
     if (*prompt)
-        t->past_count = sh_tokens_encode(&t->speech->model->file->tokens, text,
-                                         t->speech->past,
-                                         2 * sizes_of(t->speech->model)->text_positions);
+        t->past_count =
+            sh_tokens_encode(&t->speech->model->file->tokens, text, t->speech->past,
+                             2 * t->speech->model->file->sizes.text_positions);
 }
 
 /* The recording's times of a cut; false where it begins after the sound's end, in the
@@ -314,7 +314,7 @@ static int64_t finish_window(transcription *t, speech_window *window, bool whole
 
 /* NaN in the encoder's output would only show as an empty text. */
 static shoal_status check_encoded(const transcription *t, const float *encoded) {
-    const whisper_sizes *sizes = sizes_of(t->speech->model);
+    const whisper_sizes *sizes = &t->speech->model->file->sizes;
     const int64_t count = (int64_t)sizes->audio_positions * sizes->audio_width;
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(encoded[i]))
@@ -480,7 +480,7 @@ static int64_t quiet_place(const speech_window *window, int64_t frame) {
    one was told. */
 static void tell(const transcription *t, const speech_window *before,
                  speech_window *window) {
-    const int positions = sizes_of(t->speech->model)->text_positions;
+    const int positions = t->speech->model->file->sizes.text_positions;
     int32_t *told = t->ring->told + (int64_t)before->slot * positions;
     const int said = before->temperature > 0.5 ? 0 : before->said;
     const int kept = (int)min(before->past_count, positions - said);

@@ -254,7 +254,7 @@ static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
 /* ---- The encoder ---------------------------------------------------------------- */
 
 static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *name) {
-    const int64_t outputs = sizes_of(load->model)->audio_width;
+    const int64_t outputs = load->model->file->sizes.audio_width;
     const file_tensor *tensor = part_tensor(load, "encoder.", name, "weight");
     const int64_t count = sh_mul_checked(sh_mul_checked(inputs, outputs), CONV_TAPS);
     char bias[32];
@@ -277,7 +277,7 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
 }
 
 static encoder_layer load_encoder_layer(loader *load, int index) {
-    const int64_t width = sizes_of(load->model)->audio_width;
+    const int64_t width = load->model->file->sizes.audio_width;
     const bool floats = !load->model->half_encoder;
     char block[32];
     snprintf(block, sizeof block, "encoder.blocks.%d.", index);
@@ -314,7 +314,7 @@ static encoder_layer load_encoder_layer(loader *load, int index) {
 
 static void load_encoder(loader *load) {
     whisper_model *model = load->model;
-    const whisper_sizes *sizes = sizes_of(model);
+    const whisper_sizes *sizes = &model->file->sizes;
     model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
     model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
     model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
@@ -333,7 +333,7 @@ static void load_encoder(loader *load) {
 /* ---- The decoder ---------------------------------------------------------------- */
 
 static decoder_layer load_decoder_layer(loader *load, int index) {
-    const whisper_sizes *sizes = sizes_of(load->model);
+    const whisper_sizes *sizes = &load->model->file->sizes;
     const int64_t width = sizes->text_width;
     char block[32];
     decoder_layer layer;
@@ -369,7 +369,7 @@ static decoder_layer load_decoder_layer(loader *load, int index) {
 
 static void load_decoder(loader *load) {
     whisper_model *model = load->model;
-    const whisper_sizes *sizes = sizes_of(model);
+    const whisper_sizes *sizes = &model->file->sizes;
     const joined table = {{"token_embedding"},
                           sizes->text_width,
                           sizes->vocabulary,
@@ -393,7 +393,7 @@ static void load_all(void *argument, block_layout *memory) {
     load->memory = memory;
     load->placing = memory->base != NULL;
     sh_reserve(memory, 1, sizeof *load->model);
-    load->widened = reserve_floats(memory, 4, sizes_of(load->model)->text_width);
+    load->widened = reserve_floats(memory, 4, load->model->file->sizes.text_width);
     load_encoder(load);
     load_decoder(load);
 }
@@ -483,7 +483,7 @@ struct whisper_encoder {
 
 static void place_encoder(void *argument, block_layout *block) {
     whisper_encoder *e = argument;
-    const whisper_sizes *sizes = sizes_of(e->model);
+    const whisper_sizes *sizes = &e->model->file->sizes;
     const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
     sh_reserve(block, 1, sizeof *e);
     e->frames = reserve_floats(block, frames, sizes->mels);
@@ -492,7 +492,7 @@ static void place_encoder(void *argument, block_layout *block) {
 }
 
 static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
-    const whisper_sizes *sizes = sizes_of(e->model);
+    const whisper_sizes *sizes = &e->model->file->sizes;
     const encoder_shape shape = {.layers = sizes->audio_layers,
                                  .heads = sizes->audio_heads,
                                  .head_dim = sizes->audio_width / sizes->audio_heads,
@@ -512,7 +512,7 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                        const shoal_attention *attention,
                                        whisper_encoder **made) {
     whisper_encoder sized = {.model = model,
-                             .offsets = {0, sizes_of(model)->audio_positions}};
+                             .offsets = {0, model->file->sizes.audio_positions}};
     *made = NULL;
     whisper_encoder *e =
         sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
@@ -559,7 +559,7 @@ static void transpose_block(void *shared, int64_t task, int thread) {
 
 shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
                                const float **encoded) {
-    const whisper_sizes *sizes = sizes_of(e->model);
+    const whisper_sizes *sizes = &e->model->file->sizes;
     const packing sequence = {.batch = 1, .offsets = e->offsets};
     transposition t = {features, e->frames, sizes->mels};
     sh_team_run(sh_team_of(e->model->context), ceil_divide(MEL_FRAMES, FRAME_BLOCK),

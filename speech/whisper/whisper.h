@@ -46,10 +46,6 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
                              whisper_model **made);
 void sh_whisper_close(whisper_model *model); /* NULL is legal */
 
-static inline const whisper_sizes *sizes_of(const whisper_model *model) {
-    return &model->file->sizes;
-}
-
 /* ---- The encoder ---------------------------------------------------------------- */
 
 typedef struct whisper_encoder whisper_encoder;

@@ -4,7 +4,7 @@
 #ifndef SHOAL_SPEECH_WHISPER_WINDOW_H
 #define SHOAL_SPEECH_WHISPER_WINDOW_H
 
-#include "speech/audio/pieces.h"
+#include "speech/audio/vad.h"
 #include "speech/whisper/speech.h"
 
 /* The same for all windows of a recording. */

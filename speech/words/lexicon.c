@@ -8,7 +8,8 @@
 
 #include "base/plain.h"
 #include "models/files/files.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
+#include "speech/words/grow.h"
 
 typedef struct {
     const char *text;
@@ -44,19 +45,6 @@ struct lexicon_draft {
 
 static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the lexicon");
-}
-
-/* Room for `wanted` elements; false: there is no memory. */
-static bool grow(void **block, int64_t *room, int64_t wanted, size_t element) {
-    if (wanted <= *room)
-        return true;
-    const int64_t more = wanted + *room / 2 + 1024;
-    void *grown = realloc(*block, (size_t)more * element);
-    if (!grown)
-        return false;
-    *block = grown;
-    *room = more;
-    return true;
 }
 
 /* ---- Lines and fields -------------------------------------------------------------- */
@@ -183,7 +171,7 @@ static shoal_status add_phone(lexicon_draft *draft, field f) {
     const int32_t number = name_number(draft, f.text, length);
     if (number < 0)
         return refuse(draft, ": there are more than 4096 phones; is this a lexicon?", f);
-    if (!grow((void **)&draft->phones, &draft->phone_room, draft->phone_size + 1,
+    if (!grow(&draft->phones, &draft->phone_room, draft->phone_size + 1,
               sizeof *draft->phones))
         return no_memory(draft->context);
     draft->phones[draft->phone_size++] = number;
@@ -207,7 +195,7 @@ static size_t without_variant(field f) {
 static bool add_word(lexicon_draft *draft, field f, entry *made) {
     const size_t length = without_variant(f);
     int64_t room = (int64_t)draft->text_room;
-    if (!grow((void **)&draft->text, &room, (int64_t)(draft->text_size + length + 1), 1))
+    if (!grow(&draft->text, &room, (int64_t)(draft->text_size + length + 1), 1))
         return false;
     draft->text_room = (size_t)room;
     memcpy(draft->text + draft->text_size, f.text, length);
@@ -247,7 +235,7 @@ static shoal_status add_line(lexicon_draft *draft, const char *at, const char *e
         return status;
     if (made.phone_end == made.phone)
         return refuse(draft, " has no phones; a line must be WORD PHONE PHONE ...", word);
-    if (!grow((void **)&draft->entries, &draft->entry_room, draft->entry_count + 1,
+    if (!grow(&draft->entries, &draft->entry_room, draft->entry_count + 1,
               sizeof *draft->entries) ||
         !add_word(draft, word, &made))
         return no_memory(draft->context);
@@ -487,6 +475,30 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
         sh_file_map_close(&map);
     }
     return sh_lexicon_end(draft, status, lexicon);
+}
+
+shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
+                                     const shoal_lexicon_options *options,
+                                     shoal_lexicon **lexicon) {
+    const char *paths[16];
+    int64_t count = 0;
+    if (lexicon)
+        *lexicon = NULL;
+    if (!context || !files)
+        return sh_fail(context, SHOAL_INVALID, "context or files is NULL");
+    char *copy = strdup(files), *rest = NULL;
+    if (!copy)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for a lexicon");
+    for (char *one = strtok_r(copy, ",", &rest); one; one = strtok_r(NULL, ",", &rest))
+        if (count++ < 16)
+            paths[count - 1] = one;
+    const shoal_status status =
+        count > 0 && count <= 16
+            ? shoal_lexicon_open(context, paths, count, options, lexicon)
+            : sh_fail(context, SHOAL_INVALID, "the lexicon has %s",
+                      count ? "more than 16 files" : "no file");
+    free(copy);
+    return status;
 }
 
 void shoal_lexicon_close(shoal_lexicon *lexicon) {

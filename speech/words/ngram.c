@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "models/files/files.h"
+#include "speech/words/grow.h"
 
 static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
@@ -57,28 +58,12 @@ static bool grow_table(shoal_ngram *model) {
     return true;
 }
 
-static bool grow_texts(shoal_ngram *model, int64_t letters) {
-    if (model->letter_count + letters > model->letter_room) {
-        const int64_t room = 2 * model->letter_room + letters + 4096;
-        char *more = realloc(model->letters, (size_t)room);
-        if (!more)
-            return false;
-        model->letters = more;
-        model->letter_room = room;
-    }
-    if (model->word_count == model->text_room) {
-        const int64_t room = 2 * model->text_room + 1024;
-        int64_t *more = realloc(model->texts, sizeof *more * (size_t)room);
-        if (!more)
-            return false;
-        model->texts = more;
-        model->text_room = room;
-    }
-    return model->table_size > 2 * (uint32_t)model->word_count || grow_table(model);
-}
-
 int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length) {
-    if (!grow_texts(model, (int64_t)length + 1))
+    if (!grow(&model->letters, &model->letter_room,
+              model->letter_count + (int64_t)length + 1, 1) ||
+        !grow(&model->texts, &model->text_room, model->word_count + 1,
+              sizeof *model->texts) ||
+        (model->table_size <= 2 * (uint32_t)model->word_count && !grow_table(model)))
         return -2;
     const uint32_t place = find_place(model, text, length);
     if (model->table[place] >= 0)
@@ -209,15 +194,6 @@ shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {
     return whole ? SHOAL_OK : no_memory(model->context);
 }
 
-static bool in_order(const ngram_record *records, int64_t count) {
-    for (int64_t i = 1; i < count; i++)
-        if (records[i].context < records[i - 1].context ||
-            (records[i].context == records[i - 1].context &&
-             records[i].word < records[i - 1].word))
-            return false;
-    return true;
-}
-
 static int compare_records(const void *a, const void *b) {
     const ngram_record *x = a, *y = b;
     if (x->context != y->context)
@@ -235,7 +211,10 @@ shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *re
         return status;
     ngram_level *made = &model->levels[level];
     int32_t *begins = model->levels[level - 1].children;
-    if (!in_order(records, count))
+    bool sorted = true;
+    for (int64_t i = 1; i < count && sorted; i++)
+        sorted = compare_records(&records[i - 1], &records[i]) < 0;
+    if (!sorted)
         qsort(records, (size_t)count, sizeof *records, compare_records);
     for (int64_t i = 0; i < count; i++) {
         if (i > 0 && records[i].context == records[i - 1].context &&
@@ -312,16 +291,6 @@ static shoal_status look(shoal_context *context, const char *path, bool *sphinx)
     return SHOAL_OK;
 }
 
-static shoal_status read_sphinx(shoal_context *context, const char *path,
-                                shoal_ngram **made) {
-    file_map map = {0};
-    shoal_status status = sh_file_map_open(context, path, &map);
-    if (status == SHOAL_OK)
-        status = sh_sphinx_parse(context, path, map.bytes, map.size, made);
-    sh_file_map_close(&map);
-    return status;
-}
-
 shoal_status shoal_ngram_open(shoal_context *context, const char *path,
                               shoal_ngram **ngram) {
     bool sphinx;
@@ -330,9 +299,15 @@ shoal_status shoal_ngram_open(shoal_context *context, const char *path,
                        !path ? "a path" : "somewhere to go");
     *ngram = NULL;
     shoal_status status = look(context, path, &sphinx);
-    if (status == SHOAL_OK)
-        status = sphinx ? read_sphinx(context, path, ngram)
-                        : sh_arpa_read(context, path, ngram);
+    if (status == SHOAL_OK && sphinx) {
+        file_map map = {0};
+        status = sh_file_map_open(context, path, &map);
+        if (status == SHOAL_OK)
+            status = sh_sphinx_parse(context, path, map.bytes, map.size, ngram);
+        sh_file_map_close(&map);
+    } else if (status == SHOAL_OK) {
+        status = sh_arpa_read(context, path, ngram);
+    }
     if (status == SHOAL_OK)
         status = sh_ngram_finish(*ngram, path);
     if (status != SHOAL_OK) {

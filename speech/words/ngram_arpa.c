@@ -13,6 +13,7 @@
 #include "base/numbers.h"
 #include "base/plain.h"
 #include "models/files/files.h"
+#include "speech/words/grow.h"
 #include "speech/words/ngram.h"
 
 enum {
@@ -48,6 +49,10 @@ static shoal_status bad(const arpa *a, const char *format, ...) {
     va_end(arguments);
     return sh_fail(a->context, SHOAL_BAD_FILE, "%s: line %d: %s", sh_shown(a->label).text,
                    (int)a->number, reason);
+}
+
+static shoal_status no_memory(shoal_context *context) {
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
 }
 
 /* More bytes into the rest of the buffer. */
@@ -117,11 +122,6 @@ static shoal_status next_line(arpa *a, char **line) {
     }
 }
 
-/* The line as far as a message shows it. */
-static shown_name shown(const char *line) {
-    return sh_shown(line);
-}
-
 static shoal_status no_end(arpa *a, const char *what) {
     a->number++;
     return bad(a, "the file ends before %s", what);
@@ -159,19 +159,6 @@ static bool read_log(const char *text, double highest, float *value) {
 
 /* ---- The header -------------------------------------------------------------------- */
 
-static shoal_status find_data(arpa *a) {
-    for (;;) {
-        char *line;
-        const shoal_status status = next_line(a, &line);
-        if (status != SHOAL_OK)
-            return status;
-        if (!line)
-            return no_end(a, "a line \\data\\: it is no language model in ARPA's form");
-        if (strcmp(line, "\\data\\") == 0)
-            return SHOAL_OK;
-    }
-}
-
 /* "ngram 2=31"; *order is how many there are so far. */
 static shoal_status read_count(arpa *a, const char *line, int *order) {
     int64_t level = 0, count = 0;
@@ -179,7 +166,7 @@ static shoal_status read_count(arpa *a, const char *line, int *order) {
     if (strlen(line) > 40 ||
         sscanf(line, "ngram %9" SCNd64 " = %12" SCNd64 "%n", &level, &count, &end) < 2 ||
         line[end])
-        return bad(a, "'%s' is not of the form ngram 1=5", shown(line).text);
+        return bad(a, "'%s' is not of the form ngram 1=5", sh_shown(line).text);
     if (level != *order + 1)
         return bad(a, "counts of %d-grams are expected here", *order + 1);
     if (level > NGRAM_MOST_ORDER)
@@ -193,7 +180,12 @@ static shoal_status read_count(arpa *a, const char *line, int *order) {
 
 /* Up to the line of the first section, which is left in *line. */
 static shoal_status read_header(arpa *a, int *order, char **line) {
-    shoal_status status = find_data(a);
+    shoal_status status;
+    do {
+        status = next_line(a, line);
+        if (status == SHOAL_OK && !*line)
+            return no_end(a, "a line \\data\\: it is no language model in ARPA's form");
+    } while (status == SHOAL_OK && strcmp(*line, "\\data\\") != 0);
     *order = 0;
     while (status == SHOAL_OK) {
         status = next_line(a, line);
@@ -232,16 +224,8 @@ static int split(char *line, char *fields[MOST_FIELDS]) {
 }
 
 static shoal_status add_record(arpa *a, section *s, ngram_record record) {
-    if (s->count == s->room) {
-        const int64_t more = s->room + s->room / 2 + 4096;
-        const int64_t room = min(more, a->counts[s->level]);
-        ngram_record *records = realloc(s->records, sizeof record * (size_t)room);
-        if (!records)
-            return sh_fail(a->context, SHOAL_NO_MEMORY,
-                           "out of memory for the language model");
-        s->records = records;
-        s->room = room;
-    }
+    if (!grow(&s->records, &s->room, s->count + 1, sizeof record))
+        return no_memory(a->context);
     s->records[s->count++] = record;
     return SHOAL_OK;
 }
@@ -252,10 +236,8 @@ static shoal_status take_word(arpa *a, const char *text) {
         return bad(a, "a word of over %d bytes", NGRAM_MOST_LETTERS);
     const int32_t word = sh_ngram_add_word(a->model, text, length);
     if (word == -1)
-        return bad(a, "the word '%s' is there twice", shown(text).text);
-    return word >= 0 ? SHOAL_OK
-                     : sh_fail(a->context, SHOAL_NO_MEMORY,
-                               "out of memory for the language model");
+        return bad(a, "the word '%s' is there twice", sh_shown(text).text);
+    return word >= 0 ? SHOAL_OK : no_memory(a->context);
 }
 
 /* The entry of words [level - 1]. Sorted files have many n-grams in a row that begin with
@@ -276,7 +258,8 @@ static shoal_status find_words(arpa *a, section *s, char **texts, ngram_record *
     for (int i = 0; i < s->level; i++) {
         words[i] = sh_ngram_find(a->model, texts[i], strlen(texts[i]));
         if (words[i] < 0)
-            return bad(a, "the word '%s' is not among the 1-grams", shown(texts[i]).text);
+            return bad(a, "the word '%s' is not among the 1-grams",
+                       sh_shown(texts[i]).text);
     }
     if (!find_context(a, s, words))
         return bad(a, "the %d-gram begins with words that are no %d-gram", s->level,
@@ -298,9 +281,9 @@ static shoal_status take_line(arpa *a, section *s, char *line) {
                        : "a number and its words",
                    count);
     if (!read_log(fields[0], 0, &record.prob))
-        return bad(a, "'%s' is no logarithm of a probability", shown(fields[0]).text);
+        return bad(a, "'%s' is no logarithm of a probability", sh_shown(fields[0]).text);
     if (backoff && !read_log(fields[level + 1], 1000, &record.backoff))
-        return bad(a, "'%s' is no back-off weight", shown(fields[level + 1]).text);
+        return bad(a, "'%s' is no back-off weight", sh_shown(fields[level + 1]).text);
     if (s->count == a->counts[level])
         return bad(a, "there are more %d-grams than the %lld of the header", level,
                    (long long)a->counts[level]);
@@ -341,7 +324,7 @@ static shoal_status read_section(arpa *a, int level, char **line) {
     section s = {.level = level, .context = -1};
     snprintf(wanted, sizeof wanted, "\\%d-grams:", level);
     if (strcmp(*line, wanted) != 0)
-        return bad(a, "'%s' in place of %s", shown(*line).text, wanted);
+        return bad(a, "'%s' in place of %s", sh_shown(*line).text, wanted);
     shoal_status status;
     while ((status = next_line(a, line)) == SHOAL_OK && *line && (*line)[0] != '\\')
         if ((status = take_line(a, &s, *line)) != SHOAL_OK)
@@ -359,15 +342,14 @@ static shoal_status read_all(arpa *a, shoal_ngram **made) {
     char *line;
     a->buffer = malloc(BUFFER + 1);
     shoal_status status = a->buffer ? read_header(a, &order, &line)
-                                    : sh_fail(a->context, SHOAL_NO_MEMORY,
-                                              "out of memory for the language model");
+                                    : no_memory(a->context);
     if (status == SHOAL_OK)
         status = sh_ngram_create(a->context, order, made);
     a->model = *made;
     for (int level = 1; status == SHOAL_OK && level <= order; level++)
         status = read_section(a, level, &line);
     if (status == SHOAL_OK && strcmp(line, "\\end\\") != 0)
-        status = bad(a, "'%s' in place of \\end\\", shown(line).text);
+        status = bad(a, "'%s' in place of \\end\\", sh_shown(line).text);
     free(a->buffer);
     return status;
 }
@@ -389,7 +371,7 @@ shoal_status sh_arpa_read(shoal_context *context, const char *path, shoal_ngram 
     a.file = gzdopen(file, "rb");
     if (!a.file) {
         close(file);
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
+        return no_memory(context);
     }
     gzbuffer(a.file, BUFFER);
     status = read_all(&a, made);

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "speech/words/normalise.h"
 
 #include <ctype.h>
@@ -8,7 +9,7 @@
 
 #include "base/memory.h"
 #include "models/nn/edits.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
 
 enum { LONGEST_WORD = 256 }; /* bytes, its 0 included */
 
@@ -124,12 +125,6 @@ static void write_number(word_writer *out, const char *ending) {
         write_word(out, "and");
 }
 
-static void end_text(word_writer *out) {
-    write_number(out, "");
-    if (out->size > 0)
-        out->text[out->length < out->size ? out->length : out->size - 1] = 0;
-}
-
 /* A number is put together word by word for as long as the next word can belong to it;
    then it is written and the next one begins. */
 
@@ -204,13 +199,6 @@ static bool extend_number(word_writer *out, const number_word *number) {
     return true;
 }
 
-static void put_number(word_writer *out, const number_word *number, bool ordinal) {
-    if (out->last == NUMBER_NONE || !extend_number(out, number))
-        begin_number(out, number);
-    if (ordinal)
-        write_number(out, ordinal_ending(out->total + out->group));
-}
-
 static bool is_literal(const char *word) {
     bool digits = false;
     for (const char *c = word; *c; c++) {
@@ -225,7 +213,10 @@ static void append_word(word_writer *out, const char *word) {
     bool ordinal;
     const number_word *number = find_number(word, &ordinal);
     if (number) {
-        put_number(out, number, ordinal);
+        if (out->last == NUMBER_NONE || !extend_number(out, number))
+            begin_number(out, number);
+        if (ordinal)
+            write_number(out, ordinal_ending(out->total + out->group));
     } else if (is_literal(word)) {
         const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
         if (out->last != NUMBER_NONE)
@@ -389,28 +380,12 @@ static void put_words(word_writer *out, const char *text) {
     }
 }
 
-/* A word without the apostrophes that are left, which separate. */
-static void put_plain(word_writer *out, char *word) {
-    for (char *c = word; *c; c++)
-        *c = *c == '\'' ? ' ' : *c;
-    if (!strchr(word, ' '))
-        american_spelling(word);
-    put_words(out, word);
-}
-
-static bool put_whole(word_writer *out, const char *word) {
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+static void put_contracted(word_writer *out, char *word) {
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (strcmp(word, whole[i].from) == 0) {
             put_words(out, whole[i].to);
-            return true;
+            return;
         }
-    }
-    return false;
-}
-
-static void put_contracted(word_writer *out, char *word) {
-    if (put_whole(out, word))
-        return;
     size_t length = strlen(word);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t tail = strlen(endings[i].from);
@@ -421,17 +396,11 @@ static void put_contracted(word_writer *out, char *word) {
             return;
         }
     }
-    put_plain(out, word);
-}
-
-static void put_word(word_writer *out, char *word) {
-    size_t length = strlen(word);
-    while (length > 0 && word[length - 1] == '\'')
-        word[--length] = 0;
-    while (*word == '\'')
-        word++;
-    if (*word)
-        put_contracted(out, word);
+    for (char *c = word; *c; c++) /* apostrophes that are left separate */
+        *c = *c == '\'' ? ' ' : *c;
+    if (!strchr(word, ' '))
+        american_spelling(word);
+    put_words(out, word);
 }
 
 /* ---- Characters to words ----------------------------------------------------------- */
@@ -459,24 +428,6 @@ static const char *two_letters(uint32_t c) {
     }
 }
 
-/* The character at `text` (a byte that begins none counts as one) and its length. */
-static uint32_t character_at(const char *text, size_t *length) {
-    const unsigned char *c = (const unsigned char *)text;
-    size_t tried = 1;
-    while (tried < 5 &&
-           !sh_utf8_valid(text, tried)) /* stops before it passes the final 0 */
-        tried++;
-    *length = tried < 5 ? tried : 1;
-    switch (*length) {
-    case 2: return (c[0] & 0x1fu) << 6 | (c[1] & 0x3fu);
-    case 3: return (c[0] & 0xfu) << 12 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu);
-    case 4:
-        return (c[0] & 7u) << 18 | (c[1] & 0x3fu) << 12 | (c[2] & 0x3fu) << 6 |
-               (c[3] & 0x3fu);
-    default: return c[0] < 0x80 ? c[0] : 0xfffd;
-    }
-}
-
 typedef struct {
     word_writer *out;
     char word[LONGEST_WORD];
@@ -484,9 +435,14 @@ typedef struct {
 } word_reader;
 
 static void end_word(word_reader *in) {
-    in->word[in->length] = 0;
+    char *word = in->word;
+    while (in->length > 0 && word[in->length - 1] == '\'')
+        in->length--;
+    word[in->length] = 0;
     in->length = 0;
-    put_word(in->out, in->word);
+    word += strspn(word, "'");
+    if (*word)
+        put_contracted(in->out, word);
 }
 
 static void add_bytes(word_reader *in, const char *bytes, size_t count) {
@@ -549,14 +505,15 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     char before = 0;
     while (*text) {
         const char *end = bracket_end(text);
-        size_t length;
+        uint32_t c = 0xfffd; /* a byte that begins no character counts as one */
         if (end) {
             end_word(&in);
             before = 0;
             text = end;
             continue;
         }
-        uint32_t c = character_at(text, &length);
+        const int bytes = sh_utf8_next(text, strnlen(text, UTF8_MOST), &c);
+        const size_t length = bytes > 0 ? (size_t)bytes : 1;
         if (c < 0x80)
             read_ascii(&in, text, before);
         else
@@ -565,7 +522,9 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
         text += length;
     }
     end_word(&in);
-    end_text(&out);
+    write_number(&out, "");
+    if (size > 0)
+        normal[out.length < size ? out.length : size - 1] = 0;
     return out.length;
 }
 
@@ -617,28 +576,6 @@ static void place_words(void *argument, block_layout *block) {
     w->edits = sh_reserve(block, w->parts, sizeof *w->edits);
 }
 
-static void set_numbers(const numbered_words *w) {
-    const int64_t count = w->words + w->heard;
-    int32_t number = 0;
-    for (int64_t i = 0; i < count; i++)
-        w->order[i] = &w->list[i];
-    qsort(w->order, (size_t)count, sizeof *w->order, compare_words);
-    for (int64_t i = 0; i < count; i++) {
-        number += i > 0 && compare_words(&w->order[i - 1], &w->order[i]) != 0;
-        w->numbers[w->order[i] - w->list] = number;
-    }
-}
-
-static void set_ends(const numbered_words *w, const int64_t *ends) {
-    for (int part = 0; part < w->parts; part++) {
-        const int64_t least = part > 0 ? w->ends[part - 1] : 0;
-        const int64_t end = ends[part] < w->words ? ends[part] : w->words;
-        w->ends[part] = end > least ? end : least;
-        w->edits[part] = (shoal_edits){0};
-    }
-    w->ends[w->parts - 1] = w->words;
-}
-
 shoal_status sh_count_edits(shoal_context *context, const char *reference,
                             const int64_t *ends, int parts, const char *hypothesis,
                             shoal_word_errors *errors) {
@@ -650,8 +587,21 @@ shoal_status sh_count_edits(shoal_context *context, const char *reference,
         return SHOAL_NO_MEMORY;
     split(reference, w.list);
     split(hypothesis, w.list + w.words);
-    set_numbers(&w);
-    set_ends(&w, ends);
+    const int64_t count = w.words + w.heard;
+    for (int64_t i = 0; i < count; i++)
+        w.order[i] = &w.list[i];
+    qsort(w.order, (size_t)count, sizeof *w.order, compare_words);
+    for (int64_t i = 0, number = 0; i < count; i++) {
+        number += i > 0 && compare_words(&w.order[i - 1], &w.order[i]) != 0;
+        w.numbers[w.order[i] - w.list] = (int32_t)number;
+    }
+    for (int part = 0; part < parts; part++) {
+        const int64_t least = part > 0 ? w.ends[part - 1] : 0;
+        const int64_t end = ends[part] < w.words ? ends[part] : w.words;
+        w.ends[part] = end > least ? end : least;
+        w.edits[part] = (shoal_edits){0};
+    }
+    w.ends[parts - 1] = w.words;
     const shoal_status status =
         sh_edits_count(context, (edit_sequence){w.numbers, w.words},
                        (edit_sequence){w.numbers + w.words, w.heard}, w.ends, parts,

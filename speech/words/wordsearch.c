@@ -4,7 +4,7 @@
    the language model; of tokens at the same place in the same state only the best lives.
    Its score has the likeliest word below its node counted ahead; where a word ends, that
    is exchanged for what the language model says. After a word a token is before the root
-   again, as a `root`: with the state after the word, and with what must not follow: a
+   again, in the set of roots: with the state after the word, and with what must not follow: a
    second pause, or with CTC the same phone without a blank between. */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "speech/recogniser/lfmmi.h"
+#include "speech/words/grow.h"
 #include "speech/words/wordsearch.h"
 
 enum {
@@ -24,17 +24,12 @@ enum {
 /* What may follow: anything; no pause; or a phone 0 and on: not that one. */
 enum { AFTER_START = -1, AFTER_PAUSE = -2 };
 
+/* A root is one too: its place is what the word ended in, as above. */
 typedef struct {
     int32_t place, state;
     float score;
     int32_t group, begin; /* of the records so far; the step in which the word began */
 } token;
-
-typedef struct {
-    int32_t state, last; /* last: what the word ended in, as above */
-    float score;
-    int32_t group;
-} root;
 
 /* Where things are by two numbers; a slot of an older stamp is free. */
 typedef struct {
@@ -42,10 +37,13 @@ typedef struct {
     int32_t index;
 } slot;
 
+/* No two of a set have the same place and state. */
 typedef struct {
-    slot *slots; /* [size] */
+    token *list; /* [room] */
+    int64_t count, room;
+    slot *slots; /* [size], a power of 2 */
     uint32_t size, stamp;
-} index_table;
+} token_set;
 
 typedef struct {
     int32_t state, word, next;
@@ -63,12 +61,8 @@ typedef struct word_search {
     const shoal_word_decoder *decoder;
     const shoal_word_settings *settings;
     float lm_weight, insertion;
-    token *now, *next; /* [now_room], [next_room] */
-    int32_t now_count, next_count, now_room, next_room;
-    root *roots, *next_roots;
-    int32_t root_count, next_root_count, root_room, next_root_room;
-    index_table tokens, ends; /* of next and next_roots */
-    float best_next;          /* of next */
+    token_set now, next, roots, next_roots;
+    float best_next; /* of next */
     step_scores scores;
     cached *cache; /* [CACHE] */
     word_paths paths;
@@ -86,61 +80,59 @@ static uint32_t mix(int32_t a, int32_t b) {
     return (uint32_t)(key >> 32) ^ (uint32_t)(key >> 11);
 }
 
-static void clear_table(index_table *table) {
-    if (++table->stamp == 0) { /* all stamps were used */
-        memset(table->slots, 0, sizeof *table->slots * table->size);
-        table->stamp = 1;
+static void clear(token_set *set) {
+    set->count = 0;
+    if (++set->stamp == 0) { /* all stamps were used */
+        memset(set->slots, 0, sizeof *set->slots * set->size);
+        set->stamp = 1;
     }
 }
 
-/* Empty, for twice as many as before. */
-static bool grow_table(index_table *table) {
-    const uint32_t size = table->size ? 2 * table->size : 1 << 12;
+/* The slot of that place and state, or the free one where it belongs. */
+static slot *find(const token_set *set, int32_t place, int32_t state) {
+    uint32_t at = mix(place, state) & (set->size - 1);
+    for (; set->slots[at].stamp == set->stamp; at = (at + 1) & (set->size - 1)) {
+        const token *there = &set->list[set->slots[at].index];
+        if (there->place == place && there->state == state)
+            break;
+    }
+    return &set->slots[at];
+}
+
+/* Room for one more, and slots for twice as many as there is room for. */
+static bool make_room(token_set *set) {
+    if (set->count < set->room)
+        return true;
+    if (!grow(&set->list, &set->room, set->count + 1, sizeof *set->list))
+        return false;
+    uint32_t size = set->size ? set->size : 1 << 10;
+    while (size < 2 * (uint64_t)set->room)
+        size *= 2;
     slot *slots = calloc(size, sizeof *slots);
     if (!slots)
         return false;
-    free(table->slots);
-    *table = (index_table){slots, size, 1};
+    free(set->slots);
+    set->slots = slots;
+    set->size = size;
+    set->stamp = 1;
+    for (int64_t i = 0; i < set->count; i++)
+        *find(set, set->list[i].place, set->list[i].state) = (slot){1, (int32_t)i};
     return true;
 }
 
-static void put(index_table *table, uint32_t hash, int32_t index) {
-    uint32_t at = hash & (table->size - 1);
-    while (table->slots[at].stamp == table->stamp)
-        at = (at + 1) & (table->size - 1);
-    table->slots[at] = (slot){table->stamp, index};
-}
-
-static bool grow_tokens(word_search *s) {
-    const int32_t room = 2 * s->next_room + 1024;
-    token *more = realloc(s->next, sizeof *more * (size_t)room);
-    if (!more)
-        return false;
-    s->next = more;
-    s->next_room = room;
-    while (s->tokens.size < 2 * (uint32_t)room)
-        if (!grow_table(&s->tokens))
-            return false;
-    clear_table(&s->tokens);
-    for (int32_t i = 0; i < s->next_count; i++)
-        put(&s->tokens, mix(more[i].place, more[i].state), i);
-    return true;
-}
-
-static bool grow_roots(word_search *s) {
-    const int32_t room = 2 * s->next_root_room + 256;
-    root *more = realloc(s->next_roots, sizeof *more * (size_t)room);
-    if (!more)
-        return false;
-    s->next_roots = more;
-    s->next_root_room = room;
-    while (s->ends.size < 2 * (uint32_t)room)
-        if (!grow_table(&s->ends))
-            return false;
-    clear_table(&s->ends);
-    for (int32_t i = 0; i < s->next_root_count; i++)
-        put(&s->ends, mix(more[i].last, more[i].state), i);
-    return true;
+/* The token of that place and state; a new one has a score of -infinity. NULL: out of
+   memory. */
+static token *take(word_search *s, token_set *set, int32_t place, int32_t state) {
+    if (!make_room(set)) {
+        s->failed = true;
+        return NULL;
+    }
+    slot *at = find(set, place, state);
+    if (at->stamp != set->stamp) {
+        *at = (slot){set->stamp, (int32_t)set->count};
+        set->list[set->count++] = (token){place, state, -INFINITY, -1, 0};
+    }
+    return &set->list[at->index];
 }
 
 /* ---- One step ---------------------------------------------------------------------- */
@@ -155,22 +147,9 @@ static void offer(word_search *s, token made) {
         return;
     if (made.score > s->best_next)
         s->best_next = made.score;
-    if (s->next_count == s->next_room && !grow_tokens(s)) {
-        s->failed = true;
-        return;
-    }
-    uint32_t at = mix(made.place, made.state) & (s->tokens.size - 1);
-    for (; s->tokens.slots[at].stamp == s->tokens.stamp;
-         at = (at + 1) & (s->tokens.size - 1)) {
-        token *there = &s->next[s->tokens.slots[at].index];
-        if (there->place != made.place || there->state != made.state)
-            continue;
-        if (made.score > there->score)
-            *there = made;
-        return;
-    }
-    s->tokens.slots[at] = (slot){s->tokens.stamp, s->next_count};
-    s->next[s->next_count++] = made;
+    token *there = take(s, &s->next, made.place, made.state);
+    if (there && made.score > there->score)
+        *there = made;
 }
 
 /* Places: 2 node, or with CTC 2 node + 1 in the blanks after its phone. */
@@ -215,10 +194,10 @@ static void move_token(word_search *s, token from) {
     }
 }
 
-static void move_root(word_search *s, const root *from) {
+static void move_root(word_search *s, const token *from) {
     const token start = {0, from->state, from->score, from->group, s->step};
-    enter_children(s, &s->decoder->tree.nodes[0], start, 0, from->last);
-    if (from->last != AFTER_PAUSE)
+    enter_children(s, &s->decoder->tree.nodes[0], start, 0, from->place);
+    if (from->place != AFTER_PAUSE)
         offer(s, (token){pause_place(s), from->state, from->score + s->scores.pause_enter,
                          from->group, s->step});
 }
@@ -240,26 +219,8 @@ static float modelled(word_search *s, int32_t state, int32_t word, int32_t *next
     return c->prob;
 }
 
-/* The root of that state and last, new ones with a score of -infinity; NULL: out of
-   memory. */
-static root *find_root(word_search *s, int32_t state, int32_t last) {
-    if (s->next_root_count == s->next_root_room && !grow_roots(s)) {
-        s->failed = true;
-        return NULL;
-    }
-    uint32_t at = mix(last, state) & (s->ends.size - 1);
-    for (; s->ends.slots[at].stamp == s->ends.stamp; at = (at + 1) & (s->ends.size - 1)) {
-        root *there = &s->next_roots[s->ends.slots[at].index];
-        if (there->state == state && there->last == last)
-            return there;
-    }
-    s->ends.slots[at] = (slot){s->ends.stamp, s->next_root_count};
-    s->next_roots[s->next_root_count] = (root){state, last, -INFINITY, -1};
-    return &s->next_roots[s->next_root_count++];
-}
-
 /* A word's end joins the group of its root. */
-static void add_record(word_search *s, root *to, const token *from, int32_t spelled,
+static void add_record(word_search *s, token *to, const token *from, int32_t spelled,
                        float score) {
     const bool all = s->settings->nbest > 1 || s->settings->confidence;
     word_record made = {spelled, from->group, -1, from->begin, s->step + 1, score};
@@ -297,19 +258,19 @@ static void end_words(word_search *s, const token *from) {
                             s->insertion;
         if (!(score >= s->best_next - beam_of(s)) || score <= -INFINITY)
             continue;
-        root *to = find_root(s, next, last);
+        token *to = take(s, &s->next_roots, last, next);
         if (to)
             add_record(s, to, from, tree->words[i].spelled, score);
     }
 }
 
 static void make_roots(word_search *s) {
-    for (int32_t i = 0; i < s->next_count; i++) {
-        const token *from = &s->next[i];
+    for (int64_t i = 0; i < s->next.count; i++) {
+        const token *from = &s->next.list[i];
         if (from->score < s->best_next - beam_of(s))
             continue;
         if (from->place == pause_place(s)) {
-            root *to = find_root(s, from->state, AFTER_PAUSE);
+            token *to = take(s, &s->next_roots, AFTER_PAUSE, from->state);
             if (to) {
                 to->score = from->score;
                 to->group = from->group;
@@ -328,17 +289,18 @@ static float token_limit(const word_search *s) {
     const int64_t most = s->settings->tokens;
     int32_t bins[BINS] = {0};
     float low = -beam_of(s);
-    if (most == 0 || s->now_count <= most)
+    if (most == 0 || s->now.count <= most)
         return low;
     if (low <= -INFINITY)
-        for (int32_t i = 0; i < s->now_count; i++)
-            low = s->now[i].score < low || low <= -INFINITY ? s->now[i].score : low;
+        for (int64_t i = 0; i < s->now.count; i++)
+            low = s->now.list[i].score < low || low <= -INFINITY ? s->now.list[i].score
+                                                                 : low;
     if (!(low < 0))
         return low;
     const float scale = (float)(BINS - 1) / -low;
-    for (int32_t i = 0; i < s->now_count; i++)
-        if (s->now[i].score >= low && s->now[i].score <= 0)
-            bins[(int32_t)(-s->now[i].score * scale)]++;
+    for (int64_t i = 0; i < s->now.count; i++)
+        if (s->now.list[i].score >= low && s->now.list[i].score <= 0)
+            bins[(int32_t)(-s->now.list[i].score * scale)]++;
     int64_t sum = 0;
     for (int i = 0; i < BINS; i++) {
         sum += bins[i];
@@ -351,16 +313,16 @@ static float token_limit(const word_search *s) {
 /* Scores become those above the best one, which goes to the step's base. */
 static void level_scores(word_search *s) {
     float best = -INFINITY;
-    for (int32_t i = 0; i < s->now_count; i++)
-        best = s->now[i].score > best ? s->now[i].score : best;
-    for (int32_t i = 0; i < s->root_count; i++)
-        best = s->roots[i].score > best ? s->roots[i].score : best;
+    for (int64_t i = 0; i < s->now.count; i++)
+        best = s->now.list[i].score > best ? s->now.list[i].score : best;
+    for (int64_t i = 0; i < s->roots.count; i++)
+        best = s->roots.list[i].score > best ? s->roots.list[i].score : best;
     if (best <= -INFINITY)
         best = 0;
-    for (int32_t i = 0; i < s->now_count; i++)
-        s->now[i].score -= best;
-    for (int32_t i = 0; i < s->root_count; i++)
-        s->roots[i].score -= best;
+    for (int64_t i = 0; i < s->now.count; i++)
+        s->now.list[i].score -= best;
+    for (int64_t i = 0; i < s->roots.count; i++)
+        s->roots.list[i].score -= best;
     s->paths.bases[s->step] += (double)best;
     /* those of this step's records were written before */
     for (int32_t i = s->paths.count - 1; i >= 0 && s->paths.records[i].end == s->step;
@@ -373,13 +335,13 @@ static bool shrink_records(word_search *s) {
         return true;
     int64_t count = 0;
     int32_t **groups =
-        malloc(sizeof *groups * (size_t)(s->now_count + s->root_count + 1));
+        malloc(sizeof *groups * (size_t)(s->now.count + s->roots.count + 1));
     if (!groups)
         return false;
-    for (int32_t i = 0; i < s->now_count; i++)
-        groups[count++] = &s->now[i].group;
-    for (int32_t i = 0; i < s->root_count; i++)
-        groups[count++] = &s->roots[i].group;
+    for (int64_t i = 0; i < s->now.count; i++)
+        groups[count++] = &s->now.list[i].group;
+    for (int64_t i = 0; i < s->roots.count; i++)
+        groups[count++] = &s->roots.list[i].group;
     const bool good = sh_paths_shrink(&s->paths, groups, count);
     free(groups);
     s->shrink_at = 2 * s->paths.count > FIRST_SHRINK ? 2 * s->paths.count : FIRST_SHRINK;
@@ -429,40 +391,30 @@ static void set_scores(word_search *s, const float *row) {
 }
 
 static void swap_sides(word_search *s) {
-    token *tokens = s->now;
-    root *roots = s->roots;
-    const int32_t token_room = s->now_room, root_room = s->root_room;
+    const token_set tokens = s->now, roots = s->roots;
     s->now = s->next;
-    s->now_room = s->next_room;
-    s->now_count = s->next_count;
     s->next = tokens;
-    s->next_room = token_room;
-    s->next_count = 0;
     s->roots = s->next_roots;
-    s->root_room = s->next_root_room;
-    s->root_count = s->next_root_count;
     s->next_roots = roots;
-    s->next_root_room = root_room;
-    s->next_root_count = 0;
-    clear_table(&s->tokens);
-    clear_table(&s->ends);
+    clear(&s->next);
+    clear(&s->next_roots);
 }
 
 static void move_all(word_search *s) {
     const float least = token_limit(s);
-    int32_t first = 0;
-    for (int32_t i = 0; i < s->now_count; i++) /* the best first: it sets the beam */
-        first = s->now[i].score > s->now[first].score ? i : first;
-    if (s->now_count > 0)
-        move_token(s, s->now[first]);
-    for (int32_t i = 0; i < s->now_count; i++)
-        if (s->now[i].score >= least && i != first) {
-            move_token(s, s->now[i]);
+    int64_t first = 0;
+    for (int64_t i = 0; i < s->now.count; i++) /* the best first: it sets the beam */
+        first = s->now.list[i].score > s->now.list[first].score ? i : first;
+    if (s->now.count > 0)
+        move_token(s, s->now.list[first]);
+    for (int64_t i = 0; i < s->now.count; i++)
+        if (s->now.list[i].score >= least && i != first) {
+            move_token(s, s->now.list[i]);
             s->token_sum++;
         }
-    for (int32_t i = 0; i < s->root_count; i++)
-        if (s->roots[i].score >= least)
-            move_root(s, &s->roots[i]);
+    for (int64_t i = 0; i < s->roots.count; i++)
+        if (s->roots.list[i].score >= least)
+            move_root(s, &s->roots.list[i]);
 }
 
 static bool run_step(word_search *s, const float *row) {
@@ -483,8 +435,8 @@ static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
     s->settings = settings;
     s->lm_weight = (float)settings->lm_weight;
     s->insertion = (float)settings->insertion;
-    s->now_count = s->next_count = s->next_root_count = s->paths.count = 0;
-    s->paths.end_count = 0;
+    s->now.count = s->paths.end_count = 0;
+    s->paths.count = 0;
     s->paths.steps = (int32_t)steps;
     s->paths.scale = s->lm_weight > 1 ? 1 / s->lm_weight : 1;
     s->step = 0;
@@ -493,22 +445,17 @@ static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
     s->failed = false;
     free(s->paths.bases);
     s->paths.bases = calloc((size_t)steps + 1, sizeof(double));
-    clear_table(&s->tokens);
-    clear_table(&s->ends);
-    s->root_count = 1;
-    s->roots[0] = (root){ngram->order > 1 ? 1 + ngram->begin : 0, AFTER_START, 0, -1};
+    clear(&s->next);
+    clear(&s->next_roots);
+    s->roots.count = 1;
+    s->roots.list[0] =
+        (token){AFTER_START, ngram->order > 1 ? 1 + ngram->begin : 0, 0, -1, 0};
     return s->paths.bases != NULL;
 }
 
 static bool add_end(word_paths *paths, path_end end) {
-    if (paths->end_count == paths->end_room) {
-        const int32_t room = 2 * paths->end_room + 64;
-        path_end *more = realloc(paths->ends, sizeof *more * (size_t)room);
-        if (!more)
-            return false;
-        paths->ends = more;
-        paths->end_room = room;
-    }
+    if (!grow(&paths->ends, &paths->end_room, paths->end_count + 1, sizeof end))
+        return false;
     paths->ends[paths->end_count++] = end;
     return true;
 }
@@ -517,21 +464,23 @@ static bool add_end(word_paths *paths, path_end end) {
 static bool end_sequence(word_search *s, shoal_spoken *spoken) {
     const shoal_ngram *ngram = s->decoder->ngram;
     bool good = true;
-    int32_t next, best = 0;
-    for (int32_t i = 0; i < s->root_count && good; i++) {
-        const float prob = sh_ngram_next(ngram, s->roots[i].state, ngram->end, &next);
-        good = add_end(&s->paths, (path_end){s->roots[i].score + s->lm_weight * prob,
-                                             s->roots[i].group});
+    int64_t best = 0;
+    int32_t next;
+    for (int64_t i = 0; i < s->roots.count && good; i++) {
+        const float prob =
+            sh_ngram_next(ngram, s->roots.list[i].state, ngram->end, &next);
+        good = add_end(&s->paths, (path_end){s->roots.list[i].score + s->lm_weight * prob,
+                                             s->roots.list[i].group});
     }
-    spoken->whole = s->root_count > 0;
+    spoken->whole = s->roots.count > 0;
     spoken->tokens_of_step = s->step ? s->token_sum / s->step : 0;
-    if (s->root_count > 0)
+    if (s->roots.count > 0)
         return good;
-    for (int32_t i = 0; i < s->now_count; i++)
-        best = s->now[i].score > s->now[best].score ? i : best;
-    return add_end(&s->paths, s->now_count
-                                  ? (path_end){s->now[best].score, s->now[best].group}
-                                  : (path_end){0, -1});
+    for (int64_t i = 0; i < s->now.count; i++)
+        best = s->now.list[i].score > s->now.list[best].score ? i : best;
+    return add_end(&s->paths, s->now.count ? (path_end){s->now.list[best].score,
+                                                        s->now.list[best].group}
+                                           : (path_end){0, -1});
 }
 
 static bool run_sequence(word_search *s, const shoal_word_settings *settings,
@@ -549,12 +498,11 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
 static void free_search(word_search *s) {
     if (!s)
         return;
-    free(s->now);
-    free(s->next);
-    free(s->roots);
-    free(s->next_roots);
-    free(s->tokens.slots);
-    free(s->ends.slots);
+    token_set *const sets[] = {&s->now, &s->next, &s->roots, &s->next_roots};
+    for (int i = 0; i < 4; i++) {
+        free(sets[i]->list);
+        free(sets[i]->slots);
+    }
     free(s->scores.enter);
     free(s->scores.stay);
     free(s->cache);
@@ -575,10 +523,8 @@ static word_search *make_search(const shoal_word_decoder *decoder) {
     s->scores.stay = calloc(phones, sizeof(float));
     s->cache = malloc(sizeof *s->cache * CACHE);
     bool good = s->scores.enter && s->scores.stay && s->cache;
-    for (int side = 0; side < 2 && good; side++) {
-        good = grow_tokens(s) && grow_roots(s);
-        swap_sides(s);
-    }
+    good = good && make_room(&s->now) && make_room(&s->next) && make_room(&s->roots) &&
+           make_room(&s->next_roots);
     if (good) {
         memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* no state is -1 */
         return s;
@@ -619,6 +565,14 @@ shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
                                  .nbest = 1};
 }
 
+int64_t sh_topology_outputs(int32_t topology, int64_t phones) {
+    switch (topology) {
+    case SHOAL_TOPOLOGY_BLANK: return phones + 1;
+    case SHOAL_TOPOLOGY_CHAIN: return 2 * phones;
+    default: return phones; /* of CTC the blank in place of the silence */
+    }
+}
+
 shoal_status shoal_word_decoder_create(shoal_context *context,
                                        const shoal_lexicon *lexicon,
                                        const shoal_ngram *ngram, shoal_topology topology,
@@ -640,9 +594,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     made->ngram = ngram;
     made->topology = topology;
     made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
-    made->outputs = topology == SHOAL_TOPOLOGY_CTC
-                        ? made->phones /* the blank in place of the silence */
-                        : sh_lfmmi_outputs((int32_t)topology, made->phones);
+    made->outputs = sh_topology_outputs((int32_t)topology, made->phones);
     made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
     shoal_status status = made->searches ? SHOAL_OK
                                          : sh_fail(context, SHOAL_NO_MEMORY,
@@ -687,9 +639,10 @@ shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *de
     for (int i = 0; i < decoder->context->threads; i++) {
         const word_search *s = decoder->searches[i];
         if (s)
-            info.bytes += sizeof(token) * (size_t)(s->now_room + s->next_room) +
-                          sizeof(root) * (size_t)(s->root_room + s->next_root_room) +
-                          sizeof(slot) * (s->tokens.size + s->ends.size) +
+            info.bytes += sizeof(token) * (size_t)(s->now.room + s->next.room +
+                                                   s->roots.room + s->next_roots.room) +
+                          sizeof(slot) * ((size_t)s->now.size + s->next.size +
+                                          s->roots.size + s->next_roots.size) +
                           sizeof(cached) * CACHE +
                           sizeof(word_record) * (size_t)s->paths.room;
     }

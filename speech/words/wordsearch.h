@@ -9,6 +9,9 @@
 #include "speech/words/lexicon.h"
 #include "speech/words/ngram.h"
 
+/* Outputs of a step; phones with the silence. */
+int64_t sh_topology_outputs(int32_t topology, int64_t phones);
+
 /* ---- The tree ---------------------------------------------------------------------- */
 
 /* Node 0 is the root, before a word; all others stand for a phone. Children lie one after
@@ -61,10 +64,11 @@ typedef struct {
 typedef struct {
     const shoal_lexicon *lexicon;
     word_record *records; /* [count], by end */
-    int32_t count, room;
+    int32_t count;
+    int64_t room;
     double *bases; /* [steps + 1] what scores of each step are above of */
     path_end *ends;
-    int32_t end_count, end_room;
+    int64_t end_count, end_room;
     int32_t steps;
     float scale; /* of scores, where they become probabilities */
 } word_paths;

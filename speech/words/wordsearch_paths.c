@@ -4,22 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "speech/words/grow.h"
 #include "speech/words/wordsearch.h"
 
 enum { MOST_ITEMS = 400000, LONGEST_WORD = 200 };
 
 bool sh_paths_grow(word_paths *paths) {
-    if (paths->count < paths->room)
-        return true;
-    if (paths->room > INT32_MAX / 2 - 1024)
+    if (paths->count == INT32_MAX - 1)
         return false;
-    const int32_t room = 2 * paths->room + 1024;
-    word_record *more = realloc(paths->records, sizeof *more * (size_t)room);
-    if (!more)
-        return false;
-    paths->records = more;
-    paths->room = room;
-    return true;
+    return grow(&paths->records, &paths->room, paths->count + 1, sizeof *paths->records);
 }
 
 /* ---- Dropping records -------------------------------------------------------------- */
@@ -79,7 +72,8 @@ typedef struct {
 typedef struct {
     path_item *items;
     int32_t *heap; /* [heap_count] items, the least lost on top */
-    int32_t item_count, heap_count, room;
+    int32_t item_count, heap_count;
+    int64_t item_room, heap_room;
 } path_queue;
 
 typedef struct {
@@ -121,18 +115,9 @@ static int32_t pop(path_queue *q) {
 }
 
 static bool push(path_queue *q, path_item item) {
-    if (q->item_count == q->room) {
-        const int32_t room = 2 * q->room + 1024;
-        path_item *items = realloc(q->items, sizeof *items * (size_t)room);
-        if (items)
-            q->items = items;
-        int32_t *heap = realloc(q->heap, sizeof *heap * (size_t)room);
-        if (heap)
-            q->heap = heap;
-        if (!items || !heap)
-            return false;
-        q->room = room;
-    }
+    if (!grow(&q->items, &q->item_room, q->item_count + 1, sizeof *q->items) ||
+        !grow(&q->heap, &q->heap_room, q->heap_count + 1, sizeof *q->heap))
+        return false;
     q->items[q->item_count] = item;
     q->heap[q->heap_count++] = q->item_count++;
     sift_up(q, q->heap_count - 1);

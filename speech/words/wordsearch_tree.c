@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "speech/words/grow.h"
 #include "speech/words/wordsearch.h"
 
 /* One pronunciation of a word that can be heard. */
@@ -21,7 +22,7 @@ typedef struct {
     pronunciation *rows;
     int64_t count;
     tree_range *ranges; /* [nodes] */
-    int32_t room;
+    int64_t node_room, range_room;
 } tree_draft;
 
 /* ---- Words ------------------------------------------------------------------------- */
@@ -93,18 +94,11 @@ static int compare(const void *a, const void *b) {
 
 static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
                      int32_t phone) {
-    if (tree->node_count == draft->room) {
-        const int32_t room = 2 * draft->room + 1024;
-        tree_node *nodes = realloc(tree->nodes, sizeof *nodes * (size_t)room);
-        if (nodes)
-            tree->nodes = nodes;
-        tree_range *ranges = realloc(draft->ranges, sizeof *ranges * (size_t)room);
-        if (ranges)
-            draft->ranges = ranges;
-        if (!nodes || !ranges)
-            return false;
-        draft->room = room;
-    }
+    if (!grow(&tree->nodes, &draft->node_room, tree->node_count + 1,
+              sizeof *tree->nodes) ||
+        !grow(&draft->ranges, &draft->range_room, tree->node_count + 1,
+              sizeof *draft->ranges))
+        return false;
     draft->ranges[tree->node_count] = range;
     tree->nodes[tree->node_count++] = (tree_node){.ahead = -INFINITY, .phone = phone};
     return true;

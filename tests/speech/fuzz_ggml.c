@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #include "speech/audio/mel.h"
-#include "speech/whisper/whisper_readers.h"
+#include "speech/whisper/whisper_file.h"
 
 enum { TOKENS = 50257, MELS = 80, HEAD = 14 * 4 + MELS * MEL_BINS * 4 + 4 + TOKENS * 5 };
 

@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #include "models/files/files.h"
-#include "speech/whisper/whisper_readers.h"
+#include "speech/whisper/whisper_file.h"
 
 static void try_config(const char *text, size_t size) {
     whisper_sizes sizes;

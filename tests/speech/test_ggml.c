@@ -8,7 +8,7 @@
 #include "cases.h"
 #include "small_whisper.h"
 #include "speech/audio/mel.h"
-#include "speech/whisper/whisper_readers.h"
+#include "speech/whisper/whisper_file.h"
 #include "support.h"
 
 static const small_whisper multilingual = {51865, true, 4, true, 0};

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "speech/audio/pieces.h"
+#include "speech/audio/vad.h"
 #include "support.h"
 
 enum { SECOND = AUDIO_RATE, MOST_PIECES = 200 };
@@ -73,8 +73,12 @@ static found find(sound s) {
     for (int64_t at = 0, next; at < s.count; at = next) {
         const int64_t left = s.count - at;
         sound_piece piece;
-        if (sh_detector_next(d, at, s.samples + at,
-                             left < AUDIO_WINDOW ? left : AUDIO_WINDOW, &piece, &next)) {
+        const piece_found kind =
+            sh_detector_within(d, at, s.samples + at,
+                               left < AUDIO_WINDOW ? left : AUDIO_WINDOW, PIECE_MOST,
+                               &piece);
+        next = piece.end;
+        if (kind == PIECE_FOUND) {
             assert_true(piece.begin >= at && piece.begin < piece.end);
             assert_true(piece.end <= s.count);
             assert_true(piece.end - piece.begin <= AUDIO_WINDOW);

@@ -1,8 +1,8 @@
-/* Pieces of a recording: what a window of the model hears, in samples of the recording
+/* Speech in a recording, found and packed into windows: what a window of the model hears, in samples of the recording
    at 16 kHz. Windows that are made of pieces depend on nothing but their sound, so that
    many run side by side; times in them are mapped back to the recording's. */
-#ifndef SHOAL_SPEECH_AUDIO_PIECES_H
-#define SHOAL_SPEECH_AUDIO_PIECES_H
+#ifndef SHOAL_SPEECH_AUDIO_VAD_H
+#define SHOAL_SPEECH_AUDIO_VAD_H
 
 #include <stdbool.h>
 
@@ -19,31 +19,27 @@ typedef struct {
    92 others. */
 enum { PIECE_MOST = AUDIO_WINDOW - 2 * AUDIO_RATE };
 
-/* Finds speech (vad.c). What it has learnt of the recording's noise stays with it, so
+/* Finds speech. What it has learnt of the recording's noise stays with it, so
    that a recording is gone through once, from its beginning to its end. */
 typedef struct speech_detector speech_detector;
 
 shoal_status sh_detector_create(shoal_context *context, speech_detector **made);
 void sh_detector_destroy(speech_detector *d); /* NULL is legal */
 
-/* The first piece of speech in samples [count], which begin at sample `from` of the
-   recording; count is AUDIO_WINDOW unless the recording ends there. True: *piece is one,
-   from <= begin < end <= from + count; it begins and ends in pauses wherever there are
-   any. False: there is none yet. Either way the next call begins at *next, *next > from
-   while anything is left: at the piece's end, or where speech begins that goes on beyond
-   these samples. */
-bool sh_detector_next(speech_detector *d, int64_t from, const float *samples,
-                      int64_t count, sound_piece *piece, int64_t *next);
-
 typedef enum { PIECE_NONE, PIECE_FOUND, PIECE_TOO_LONG } piece_found;
 
-/* The same with a piece of at most so many samples: where it is fewer than PIECE_MOST,
-   one that ends in a pause between phrases, or it is too long. The next call begins at
-   piece->end, or again at `from` if it was too long. */
+/* The first piece of speech in samples [count], which begin at sample `from` of the
+   recording; count is AUDIO_WINDOW unless the recording ends there. PIECE_FOUND: *piece
+   is one of at most `most` samples, from <= begin < end <= from + count; it begins and
+   ends in pauses wherever there are any, and where `most` is less than PIECE_MOST in a
+   pause between phrases, or it is too long. PIECE_NONE: there is none yet. The next call
+   begins at piece->end, which is beyond `from` while anything is left: at the piece's
+   end, or where speech begins that goes on beyond these samples; or again at `from` if it
+   was too long. */
 piece_found sh_detector_within(speech_detector *d, int64_t from, const float *samples,
                                int64_t count, int64_t most, sound_piece *piece);
 
-/* ---- Windows (packing.c) --------------------------------------------------------- */
+/* ---- Windows ----------------------------------------------------------------------- */
 
 /* What the model hears at once: pieces of a recording one after another, PIECE_MOST at
    most. Pauses of a second and more between them are shortened. */
