@@ -54,8 +54,8 @@ static int open_view(answer_job *job, shoal_model **view) {
                               : SHOAL_OK;
     if (status != SHOAL_OK)
         return complain_status(status, EXIT_USAGE, "answer", job->context);
-    status =
-        shoal_model_view(job->run.model, &kind, 1, text_set_longest(&job->windows), view);
+    status = shoal_model_view(job->run.model, &kind, 1,
+                              sh_text_set_longest(&job->windows), view);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_BAD_INPUT, "answer", job->context);
@@ -69,15 +69,15 @@ static int look(answer_job *job) {
     shoal_status status = SHOAL_OK;
     for (int64_t i = 0; i < job->windows.count && status == SHOAL_OK; i++) {
         float *out;
-        if (!text_batch_fill(&job->windows, NULL, i, 1, &job->batch)) {
+        if (!sh_text_batch_fill(&job->windows, NULL, i, 1, &job->batch)) {
             status = SHOAL_NO_MEMORY;
             break;
         }
-        const shoal_model_inputs inputs = text_batch_inputs(&job->batch);
+        const shoal_model_inputs inputs = sh_text_batch_inputs(&job->batch);
         status = shoal_model_forward(view, &inputs, &out);
         if (status == SHOAL_OK)
-            squad_look(&job->windows, i, out, job->run.config.text.max_answer,
-                       &job->best);
+            sh_squad_look(&job->windows, i, out, job->run.config.text.max_answer,
+                          &job->best);
     }
     shoal_model_destroy(view);
     return status == SHOAL_OK
@@ -86,8 +86,8 @@ static int look(answer_job *job) {
 }
 
 static int report(answer_job *job, const squad_question *question) {
-    squad_trim(question, &job->best);
-    char *text = squad_text(question, &job->best);
+    sh_squad_trim(question, &job->best);
+    char *text = sh_squad_text(question, &job->best);
     if (!text)
         return complain(EXIT_RESOURCES, "answer", "out of memory");
     int code = EXIT_OK;
@@ -104,13 +104,16 @@ static int report(answer_job *job, const squad_question *question) {
 }
 
 static int answer(answer_job *job, const char *context) {
-    const text_reader reader = {"answer", job->context, job->run.tokenizer,
-                                job->run.config.text.max_length, false};
+    const text_reader reader = {.context = job->context,
+                                .tokenizer = job->run.tokenizer,
+                                .max_length = job->run.config.text.max_length};
     const squad_question question = {"asked", job->question, context, NULL};
-    int code = squad_windows(&reader, &question, 0, job->run.config.text.stride, NULL,
-                             &job->windows);
-    if (code == EXIT_OK)
-        code = look(job);
+    const shoal_status status = sh_squad_windows(&reader, &question, 0,
+                                                 job->run.config.text.stride, NULL,
+                                                 &job->windows);
+    const int code = status == SHOAL_OK ? look(job)
+                                        : complain_status(status, EXIT_BAD_INPUT,
+                                                          "answer", job->context);
     return code == EXIT_OK ? report(job, &question) : code;
 }
 
@@ -140,8 +143,8 @@ static int run(answer_job *job, int count, char **words) {
     if (code == EXIT_OK)
         code = answer(job, source.count ? source.texts[0] : "");
     texts_close(&source);
-    text_batch_free(&job->batch);
-    text_set_free(&job->windows);
+    sh_text_batch_free(&job->batch);
+    sh_text_set_free(&job->windows);
     text_run_close(&job->run);
     shoal_context_destroy(job->context);
     return code;

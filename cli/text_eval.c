@@ -11,7 +11,6 @@
 #include "common.h"
 #include "controls.h"
 #include "text_run.h"
-#include "text_score.h"
 
 typedef struct {
     eval_kind as;
@@ -47,10 +46,16 @@ static int open_view(evaluation *e, const eval_row *row, shoal_model **view) {
     const int64_t batch = e->run.config.batch;
     const shoal_status status =
         shoal_model_view(e->run.model, &row->as.kind, batch,
-                         text_set_most_rows(text_dev_set(&e->dev), batch), view);
+                         sh_text_set_most_rows(sh_text_dev_set(&e->dev), batch), view);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_BAD_INPUT, "eval", e->context);
+}
+
+static int show(void *user, int64_t done, int64_t all) {
+    progress_say("%s, %" PRId64 " of %" PRId64, ((const eval_row *)user)->as.name, done,
+                 all);
+    return 0;
 }
 
 static int evaluate_row(evaluation *e, eval_row *row) {
@@ -63,9 +68,9 @@ static int evaluate_row(evaluation *e, eval_row *row) {
         shoal_model_destroy(view);
         return complain(EXIT_RESOURCES, "eval", "out of memory");
     }
-    const shoal_status status = text_dev_run(&e->dev, e->context, view,
-                                             e->run.config.batch, row->as.name,
-                                             &row->result);
+    const shoal_status status = sh_text_dev_run(&e->dev, e->context, view,
+                                                e->run.config.batch, show, (void *)row,
+                                                &row->result);
     shoal_model_destroy(view);
     control_end(&control);
     return status == SHOAL_OK
@@ -78,7 +83,7 @@ static int evaluate_row(evaluation *e, eval_row *row) {
 static bool write_squad(const text_dev *dev, FILE *file) {
     json_t *object = json_object();
     for (int64_t i = 0; i < dev->squad.count; i++) {
-        char *text = squad_text(&dev->squad.questions[i], &dev->answers[i]);
+        char *text = sh_squad_text(&dev->squad.questions[i], &dev->answers[i]);
         json_object_set_new(object, dev->squad.questions[i].id, json_text(text));
         free(text);
     }
@@ -126,7 +131,7 @@ static void print_row(const evaluation *e, const eval_row *row, int width) {
            : strcmp(row->as.name, trained) == 0 ? '*'
                                                 : ' ',
            width, row->as.name, row->result.first);
-    if (text_dev_second(&e->dev) != METRIC_NONE)
+    if (sh_text_dev_second(&e->dev))
         printf(" %12.4f", row->result.second);
     printf(" %9.2f\n", row->result.seconds);
 }
@@ -143,9 +148,9 @@ static void print_table(const evaluation *e) {
            " %s\n\n  %-*s %12s",
            e->run.path, task_name(e), trained, e->run.step, texts_of(e),
            e->run.glue ? "texts" : "questions", width, "kind",
-           metric_names[text_dev_first(&e->dev)]);
-    if (text_dev_second(&e->dev) != METRIC_NONE)
-        printf(" %12s", metric_names[text_dev_second(&e->dev)]);
+           sh_text_dev_first(&e->dev));
+    if (sh_text_dev_second(&e->dev))
+        printf(" %12s", sh_text_dev_second(&e->dev));
     printf(" %9s\n", "seconds");
     for (int i = 0; i < e->count; i++)
         print_row(e, &e->rows[i], width);
@@ -156,13 +161,13 @@ static void print_table(const evaluation *e) {
 }
 
 static json_t *row_json(const evaluation *e, const eval_row *row) {
-    json_t *object =
-        json_pack("{s:s, s:b, s:o, s:o, s:o}", "kind", row->as.name, "control",
-                  row->as.control, metric_names[text_dev_first(&e->dev)],
-                  json_number(row->result.first), "loss", json_number(row->result.loss),
-                  "seconds", json_number(row->result.seconds));
-    if (text_dev_second(&e->dev) != METRIC_NONE)
-        json_object_set_new(object, metric_names[text_dev_second(&e->dev)],
+    json_t *object = json_pack("{s:s, s:b, s:o, s:o, s:o}", "kind", row->as.name,
+                               "control", row->as.control, sh_text_dev_first(&e->dev),
+                               json_number(row->result.first), "loss",
+                               json_number(row->result.loss), "seconds",
+                               json_number(row->result.seconds));
+    if (sh_text_dev_second(&e->dev))
+        json_object_set_new(object, sh_text_dev_second(&e->dev),
                             json_number(row->result.second));
     return object;
 }
@@ -174,17 +179,26 @@ static json_t *make_object(const evaluation *e) {
     for (int i = 0; i < e->count; i++)
         json_array_append_new(rows, row_json(e, &e->rows[i]));
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:o}", "task", task_name(e),
-                     "metric", metric_names[text_dev_first(&e->dev)], "trained", trained,
-                     "steps", (json_int_t)e->run.step, "texts", (json_int_t)texts_of(e),
-                     "config", train_config_json(&e->run.config), "kinds", rows);
+                     "metric", sh_text_dev_first(&e->dev), "trained", trained, "steps",
+                     (json_int_t)e->run.step, "texts", (json_int_t)texts_of(e), "config",
+                     train_config_json(&e->run.config), "kinds", rows);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
 
+/* What was left out, as the program says it. */
+static void say(void *user, const char *text) {
+    tell("shoal %s: %s", (const char *)user, text);
+}
+
 static int read_dev(evaluation *e) {
     const train_config *config = &e->run.config;
-    const text_reader reader = {"eval", e->context, e->run.tokenizer,
-                                config->text.max_length, e->job->skip_bad};
+    const text_reader reader = {e->context,
+                                e->run.tokenizer,
+                                config->text.max_length,
+                                e->job->skip_bad,
+                                say,
+                                (char[]){"eval"}};
     const char *path = e->job->data;
     if (!path)
         path = json_string_value(
@@ -196,9 +210,13 @@ static int read_dev(evaluation *e) {
                         e->run.path);
     e->dev.glue = e->run.glue;
     e->dev.max_answer = config->text.max_answer;
-    if (e->run.glue)
-        return glue_read(&reader, e->run.glue, path, NULL, &e->dev.set);
-    return squad_read(&reader, path, config->text.stride, false, &e->dev.squad);
+    const shoal_status status =
+        e->run.glue
+            ? sh_glue_read(&reader, e->run.glue, path, NULL, &e->dev.set)
+            : sh_squad_read(&reader, path, config->text.stride, false, &e->dev.squad);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, "eval", e->context);
 }
 
 static int evaluate(evaluation *e) {
@@ -236,7 +254,7 @@ int text_eval(const text_eval_job *job, shoal_context *context) {
         code = text_run_open("eval", context, job->path, &e.run);
     if (code == EXIT_OK)
         code = evaluate(&e);
-    text_dev_free(&e.dev);
+    sh_text_dev_free(&e.dev);
     text_run_close(&e.run);
     return code;
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "text_score.h"
 
 static bool find_paths(const char *command, const char *path, text_run *run) {
     struct stat information;
@@ -65,7 +64,7 @@ int text_run_open(const char *command, shoal_context *context, const char *path,
         return complain(EXIT_BAD_INPUT, command,
                         "%s: its task is %s; it should be of shoal train glue or squad",
                         run->path, run->config.task);
-    run->glue = glue_find(run->config.text.dataset);
+    run->glue = sh_glue_find(run->config.text.dataset);
     if (!run->glue && strcmp(run->config.task, "glue") == 0)
         return complain(EXIT_BAD_INPUT, command, "%s: there is no task \"%s\" of GLUE",
                         run->path, run->config.text.dataset);

@@ -2,7 +2,7 @@
 #ifndef SHOAL_CLI_TEXT_RUN_H
 #define SHOAL_CLI_TEXT_RUN_H
 
-#include "text_data.h"
+#include "train/tasks/text.h"
 #include "train.h"
 
 typedef struct {

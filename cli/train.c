@@ -11,8 +11,8 @@
 #include "common.h"
 #include "options.h"
 #include "speech_data.h"
-#include "text_data.h"
 #include "train.h"
+#include "train/tasks/text.h"
 
 enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
 
@@ -351,10 +351,10 @@ static int take_text(train_job *job, int count, char **words) {
     config->skip_bad = job->skip_bad;
     if (!glue)
         return EXIT_OK;
-    const glue_task *task = glue_find(words[1]);
+    const glue_task *task = sh_glue_find(words[1]);
     if (!task)
         return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
-                        words[1], glue_names());
+                        words[1], sh_glue_names());
     return settings_add(&job->settings, "dataset", task->name);
 }
 

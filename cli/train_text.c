@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "common.h"
-#include "text_data.h"
-#include "text_score.h"
 #include "train.h"
+#include "train/tasks/text.h"
 
 typedef struct {
     const glue_task *glue; /* NULL: squad */
@@ -32,19 +31,28 @@ static const text_set *training_set(const text_data *data) {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
+/* What was left out, as the program says it. */
+static void say(void *user, const char *text) {
+    tell("shoal %s: %s", (const char *)user, text);
+}
+
 /* The dev part, and for training the other one. */
-static int read_parts(trainer *self, text_data *data) {
+static shoal_status read_parts(trainer *self, text_data *data) {
     const train_config *config = &self->config;
-    const text_reader reader = {"train", self->context, data->tokenizer,
-                                config->text.max_length, config->skip_bad};
+    const text_reader reader = {self->context,
+                                data->tokenizer,
+                                config->text.max_length,
+                                config->skip_bad,
+                                say,
+                                (char[]){"train"}};
     if (data->glue)
-        return glue_read(&reader, data->glue, config->folder, &data->train,
-                         &data->dev.set);
-    const int code =
-        squad_read(&reader, config->folder, config->text.stride, true, &data->answers);
-    return code == EXIT_OK ? squad_read(&reader, config->dev, config->text.stride, false,
-                                        &data->dev.squad)
-                           : code;
+        return sh_glue_read(&reader, data->glue, config->folder, &data->train,
+                            &data->dev.set);
+    const shoal_status status =
+        sh_squad_read(&reader, config->folder, config->text.stride, true, &data->answers);
+    return status == SHOAL_OK ? sh_squad_read(&reader, config->dev, config->text.stride,
+                                              false, &data->dev.squad)
+                              : status;
 }
 
 static char *note_paths(const train_config *config) {
@@ -65,11 +73,11 @@ static shoal_status check_paths(trainer *self, text_data *data) {
     const train_config *config = &self->config;
     const bool squad = strcmp(config->task, "squad") == 0;
     if (!squad)
-        data->glue = glue_find(config->text.dataset);
+        data->glue = sh_glue_find(config->text.dataset);
     if (!squad && !data->glue)
         return trainer_refuse(self, SHOAL_INVALID,
                               "there is no task \"%s\" of GLUE; there are %s",
-                              config->text.dataset, glue_names());
+                              config->text.dataset, sh_glue_names());
     if (!config->folder || (squad && !config->dev))
         return trainer_refuse(self, SHOAL_INVALID,
                               squad ? "squad needs --data TRAIN.json and --dev DEV.json"
@@ -86,9 +94,9 @@ static void set_sizes(trainer *self, const text_data *data) {
     train_config *config = &self->config;
     const text_set *set = training_set(data);
     const int64_t in_epoch = (set->count + config->batch - 1) / config->batch;
-    const uint64_t dev = text_set_fingerprint(text_dev_set(&data->dev));
+    const uint64_t dev = sh_text_set_fingerprint(sh_text_dev_set(&data->dev));
     snprintf(config->speech.data, sizeof config->speech.data, "%016" PRIx64,
-             text_set_fingerprint(set) ^ (dev << 1));
+             sh_text_set_fingerprint(set) ^ (dev << 1));
     config->validate_every = in_epoch;
     if (config->steps == 0)
         config->steps = config->speech.epochs * in_epoch;
@@ -146,16 +154,18 @@ static shoal_status open_text(trainer *self, int64_t *max_batch, int64_t *max_ro
                               self->config.model_folder,
                               shoal_tokenizer_size(data->tokenizer),
                               self->config.model.vocabulary);
-    if (read_parts(self, data) != EXIT_OK)
-        return trainer_refuse(self, SHOAL_BAD_FILE, "the data cannot be used");
+    status = read_parts(self, data);
+    if (status != SHOAL_OK)
+        return trainer_keep_message(self, status);
     set_sizes(self, data);
     const text_set *set = training_set(data);
     data->order = calloc((size_t)set->count, sizeof *data->order);
     data->paths = note_paths(&self->config);
     if (!data->order || !data->paths)
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory");
-    const int64_t train = text_set_most_rows(set, self->config.batch);
-    const int64_t dev = text_set_most_rows(text_dev_set(&data->dev), self->config.batch);
+    const int64_t train = sh_text_set_most_rows(set, self->config.batch);
+    const int64_t dev =
+        sh_text_set_most_rows(sh_text_dev_set(&data->dev), self->config.batch);
     *max_batch = self->config.batch;
     *max_rows = train > dev ? train : dev;
     return SHOAL_OK;
@@ -166,10 +176,10 @@ static void close_text(trainer *self) {
     if (!data)
         return;
     shoal_tokenizer_close(data->tokenizer);
-    text_set_free(&data->train);
-    squad_free(&data->answers);
-    text_dev_free(&data->dev);
-    text_batch_free(&data->batch);
+    sh_text_set_free(&data->train);
+    sh_squad_free(&data->answers);
+    sh_text_dev_free(&data->dev);
+    sh_text_batch_free(&data->batch);
     free(data->order);
     free(data->paths);
     free(data);
@@ -210,9 +220,9 @@ static bool fill_share(trainer *self, int64_t first, shoal_model_inputs *inputs)
     trainer_share(self, left < batch ? left : batch, &before, &own);
     for (int64_t i = first; i < first + before; i++)
         rows += set->offsets[data->order[i] + 1] - set->offsets[data->order[i]];
-    if (!text_batch_fill(set, data->order, first + before, own, &data->batch))
+    if (!sh_text_batch_fill(set, data->order, first + before, own, &data->batch))
         return false;
-    *inputs = text_batch_inputs(&data->batch);
+    *inputs = sh_text_batch_inputs(&data->batch);
     inputs->training = 1;
     inputs->step = self->state.step;
     inputs->first_row = rows;
@@ -233,8 +243,8 @@ static shoal_status step_text(trainer *self, train_step *step) {
         return trainer_refuse(self, SHOAL_NO_MEMORY, "out of memory for a batch");
     shoal_status status = shoal_model_forward(self->model, &inputs, &out);
     if (status == SHOAL_OK)
-        status = text_score(self->context, data->glue, training_set(data), batch, out,
-                            out, &loss);
+        status = sh_text_loss(self->context, data->glue, training_set(data), batch, out,
+                              out, &loss);
     if (status != SHOAL_OK)
         return trainer_keep_message(self, status);
     const int64_t rows = data->glue ? batch->count : batch->offsets[batch->count];
@@ -256,8 +266,8 @@ static shoal_status run_dev(trainer *self, text_result *result) {
     shoal_transport *ranks = self->config.ranks;
     shoal_status status = SHOAL_OK;
     if (ranks_first(ranks))
-        status = text_dev_run(&data->dev, self->context, self->model, self->config.batch,
-                              "", result);
+        status = sh_text_dev_run(&data->dev, self->context, self->model,
+                                 self->config.batch, NULL, NULL, result);
     if (status != SHOAL_OK || !ranks)
         return trainer_keep_message(self, status);
     status = ranks->broadcast(ranks, 0, sizeof *result, result);
@@ -276,10 +286,10 @@ static shoal_status validate_text(trainer *self, int64_t number, train_score *sc
                            .correct = result.correct,
                            .counted = result.counted,
                            .accuracy = result.first,
-                           .metric = metric_names[text_dev_first(&data->dev)],
+                           .metric = sh_text_dev_first(&data->dev),
                            .second_value = result.second};
-    if (text_dev_second(&data->dev) != METRIC_NONE)
-        score->second = metric_names[text_dev_second(&data->dev)];
+    if (sh_text_dev_second(&data->dev))
+        score->second = sh_text_dev_second(&data->dev);
     return status;
 }
 

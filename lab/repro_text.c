@@ -16,8 +16,8 @@
 #include "common.h"
 #include "repro.h"
 #include "table.h"
-#include "text_data.h"
 #include "text_eval.h"
+#include "train/tasks/text.h"
 
 #define RESULT "result.json"
 
@@ -49,11 +49,11 @@ static bool cell_path(const text_grid *grid, const text_cell *cell, const char *
 static int add_cells(text_grid *grid) {
     for (int i = 0; i < grid->job->task_count; i++) {
         const char *word = grid->job->tasks[i];
-        const glue_task *glue = glue_find(word);
+        const glue_task *glue = sh_glue_find(word);
         if (!glue && strcasecmp(word, "squad") != 0)
             return complain(EXIT_USAGE, "repro",
                             "there is no task %s; there are %s and SQuAD", word,
-                            glue_names());
+                            sh_glue_names());
         grid->cells[grid->count++] =
             glue ? (text_cell){glue->name, {glue->first, glue->second}, false, NULL}
                  : (text_cell){"SQuAD", {METRIC_F1, METRIC_EXACT}, false, NULL};
@@ -100,7 +100,7 @@ static void find_missing(text_grid *grid) {
                             !find_squad(data, "dev", path);
         else
             cell->missing = snprintf(path, sizeof path, "%s/glue", data) < TRAIN_PATH &&
-                            !glue_is_there(glue_find(cell->name), path);
+                            !sh_glue_is_there(sh_glue_find(cell->name), path);
     }
 }
 
@@ -231,8 +231,8 @@ static void add_kind(const text_grid *grid, const char *kind, text_table *table)
     for (int i = 0; i < grid->count; i++) {
         const text_cell *cell = &grid->cells[i];
         for (int m = 0; m < 2 && cell->metrics[m] != METRIC_NONE; m++) {
-            const json_t *value =
-                json_object_get(find_kind(cell, kind), metric_names[cell->metrics[m]]);
+            const json_t *value = json_object_get(find_kind(cell, kind),
+                                                  sh_text_metric_names[cell->metrics[m]]);
             if (json_is_number(value))
                 table_add(table, "%.3f", json_number_value(value));
             else
@@ -259,7 +259,7 @@ static void make_table(const text_grid *grid, text_table *table) {
     for (int i = 0; i < grid->count; i++)
         for (int m = 0; m < 2 && grid->cells[i].metrics[m] != METRIC_NONE; m++)
             table_add(table, "%s, %s", grid->cells[i].name,
-                      metric_names[grid->cells[i].metrics[m]]);
+                      sh_text_metric_names[grid->cells[i].metrics[m]]);
     for (int i = 0; i < grid->job->tested_count; i++)
         add_kind(grid, grid->job->tested[i], table);
     for (int i = 0; i < 3; i++)

@@ -2,12 +2,13 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common.h"
-#include "text_data.h"
-#include "text_metrics.h"
+#include "base/context.h"
+#include "models/files/files.h"
+#include "train/tasks/text.h"
 
 /* ---- Windows ---------------------------------------------------------------------- */
 
@@ -27,17 +28,6 @@ static whole_text parts_of(const shoal_tokens *tokens) {
         whole.inside++;
     whole.after = tokens->count - whole.before - whole.inside;
     return whole;
-}
-
-/* The window's row of what is token `from` of the whole. */
-static void put_token(const whole_text *whole, int64_t from, int64_t row, int32_t *ids,
-                      int32_t *types, int32_t (*bytes)[2]) {
-    const shoal_tokens *tokens = whole->tokens;
-    const bool inside = tokens->texts[from] == 1;
-    ids[row] = tokens->ids[from];
-    types[row] = tokens->types[from];
-    bytes[row][0] = inside ? (int32_t)tokens->spans[2 * from] : -1;
-    bytes[row][1] = inside ? (int32_t)tokens->spans[2 * from + 1] : -1;
 }
 
 /* Rows of the first and last token that have something of bytes answer[0] .. answer[1] -
@@ -67,69 +57,80 @@ static bool add_window(const whole_text *whole, int64_t first, int64_t count,
     int32_t(*bytes)[2] = (int32_t(*)[2])(types + rows), wanted[2] = {0};
     if (!ids)
         return false;
-    for (int64_t r = 0; r < whole->before; r++)
-        put_token(whole, r, r, ids, types, bytes);
-    for (int64_t r = 0; r < count; r++)
-        put_token(whole, whole->before + first + r, whole->before + r, ids, types, bytes);
-    for (int64_t r = 0; r < whole->after; r++)
-        put_token(whole, whole->before + whole->inside + r, whole->before + count + r,
-                  ids, types, bytes);
+    for (int64_t r = 0; r < rows; r++) {
+        const shoal_tokens *tokens = whole->tokens;
+        const int64_t from = r < whole->before           ? r
+                             : r < whole->before + count ? first + r
+                                                         : whole->inside - count + r;
+        const bool inside = tokens->texts[from] == 1;
+        ids[r] = tokens->ids[from];
+        types[r] = tokens->types[from];
+        bytes[r][0] = inside ? (int32_t)tokens->spans[2 * from] : -1;
+        bytes[r][1] = inside ? (int32_t)tokens->spans[2 * from + 1] : -1;
+    }
     if (answer)
         find_answer(rows, (const int32_t(*)[2])bytes, answer, wanted);
-    const bool added = text_set_add(windows, rows, ids, types, (const int32_t(*)[2])bytes,
-                                    0, wanted, number);
+    const bool added = sh_text_set_add(windows, rows, ids, types,
+                                       (const int32_t(*)[2])bytes, 0, wanted, number);
     free(ids);
     return added;
 }
 
-/* Why a question cannot be used. */
+/* SHOAL_OK with a reason: the question cannot be used. */
 typedef struct {
     char text[200];
 } squad_reason;
 
-/* EXIT_BAD_INPUT comes with a reason, other codes after a complaint. */
-static int make_windows(const text_reader *reader, const squad_question *question,
-                        int64_t number, int64_t stride, const int64_t answer[2],
-                        text_set *windows, squad_reason *reason) {
+static shoal_status make_windows(const text_reader *reader,
+                                 const squad_question *question, int64_t number,
+                                 int64_t stride, const int64_t answer[2],
+                                 text_set *windows, squad_reason *reason) {
     const shoal_text text = {.text = question->text,
                              .size = -1,
                              .pair = question->context,
                              .pair_size = -1};
     shoal_tokens tokens;
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    if (status == SHOAL_NO_MEMORY)
+        return status;
     snprintf(reason->text, sizeof reason->text, "%s",
              status == SHOAL_OK ? "" : shoal_context_message(reader->context));
     if (status != SHOAL_OK)
-        return EXIT_BAD_INPUT;
+        return SHOAL_OK;
     const whole_text whole = parts_of(&tokens);
     const int64_t room = reader->max_length - whole.before - whole.after;
-    snprintf(reason->text, sizeof reason->text,
-             "its %" PRId64 " tokens leave no room for the context in windows of %" PRId64
-             "; a larger max_length may help",
-             whole.before, reader->max_length);
-    if (room < 1)
-        return EXIT_BAD_INPUT;
+    if (room < 1) {
+        snprintf(reason->text, sizeof reason->text,
+                 "its %" PRId64
+                 " tokens leave no room for the context in windows of %" PRId64
+                 "; a larger max_length may help",
+                 whole.before, reader->max_length);
+        return SHOAL_OK;
+    }
     if (stride > room) /* nothing is left out between two windows */
         stride = room;
     for (int64_t first = 0;; first += stride) {
         const int64_t left = whole.inside - first, count = left < room ? left : room;
         if (!add_window(&whole, first, count, answer, number, windows))
-            return complain(EXIT_RESOURCES, reader->command, "out of memory");
+            return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
         if (left <= room)
-            return EXIT_OK;
+            return SHOAL_OK;
     }
 }
 
-int squad_windows(const text_reader *reader, const squad_question *question,
-                  int64_t number, int64_t stride, const int64_t answer[2],
-                  text_set *windows) {
+shoal_status sh_squad_windows(const text_reader *reader, const squad_question *question,
+                              int64_t number, int64_t stride, const int64_t answer[2],
+                              text_set *windows) {
     squad_reason reason;
-    const int code =
+    const shoal_status status =
         make_windows(reader, question, number, stride, answer, windows, &reason);
-    return code == EXIT_BAD_INPUT ? complain(code, reader->command, "question %s: %s",
-                                             question->id, reason.text)
-                                  : code;
+    if (status == SHOAL_OK && reason.text[0])
+        return sh_fail(reader->context, SHOAL_INVALID, "question %s: %s", question->id,
+                       reason.text);
+    return status;
 }
+
+enum { LARGEST_SQUAD = 1 << 30 };
 
 /* ---- Files ------------------------------------------------------------------------ */
 
@@ -165,17 +166,15 @@ typedef struct {
     squad_set *set;
     int64_t room, stride;
     bool training;
-    int64_t left_out;
-    char first[300]; /* of these, and why */
 } squad_file;
 
-static int malformed(const squad_file *f, const char *what) {
-    return complain(EXIT_BAD_INPUT, f->reader->command,
-                    "%s: is no SQuAD file: %s (after question %" PRId64 ")", f->path,
-                    what, f->set->count);
+static shoal_status malformed(const squad_file *f, const char *what) {
+    return sh_fail(f->reader->context, SHOAL_BAD_FILE,
+                   "%s: is no SQuAD file: %s (after question %" PRId64 ")", f->path, what,
+                   f->set->count);
 }
 
-static int take_question(squad_file *f, const json_t *one, const char *context) {
+static shoal_status take_question(squad_file *f, const json_t *one, const char *context) {
     squad_set *set = f->set;
     squad_question question = {json_string_value(json_object_get(one, "id")),
                                json_string_value(json_object_get(one, "question")),
@@ -193,117 +192,117 @@ static int take_question(squad_file *f, const json_t *one, const char *context) 
         squad_question *grown =
             realloc(set->questions, (size_t)f->room * sizeof *set->questions);
         if (!grown)
-            return complain(EXIT_RESOURCES, f->reader->command, "out of memory");
+            return sh_fail(f->reader->context, SHOAL_NO_MEMORY, "out of memory");
         set->questions = grown;
     }
     set->questions[set->count++] = question;
-    return EXIT_OK;
+    return SHOAL_OK;
 }
 
-static int take_paragraph(squad_file *f, const json_t *paragraph) {
+static shoal_status take_paragraph(squad_file *f, const json_t *paragraph) {
     const char *context = json_string_value(json_object_get(paragraph, "context"));
     const json_t *questions = json_object_get(paragraph, "qas");
-    int code = EXIT_OK;
+    shoal_status status = SHOAL_OK;
     if (!context || !json_is_array(questions))
         return malformed(f, "a paragraph has no context or no qas");
-    for (size_t i = 0; i < json_array_size(questions) && code == EXIT_OK; i++)
-        code = take_question(f, json_array_get(questions, i), context);
-    return code;
+    for (size_t i = 0; i < json_array_size(questions) && status == SHOAL_OK; i++)
+        status = take_question(f, json_array_get(questions, i), context);
+    return status;
 }
 
-static int take_articles(squad_file *f) {
+static shoal_status take_articles(squad_file *f) {
     const json_t *articles = json_object_get(f->set->root, "data");
-    int code = EXIT_OK;
+    shoal_status status = SHOAL_OK;
     if (!json_is_array(articles))
         return malformed(f, "it has no data");
-    for (size_t i = 0; i < json_array_size(articles) && code == EXIT_OK; i++) {
+    for (size_t i = 0; i < json_array_size(articles) && status == SHOAL_OK; i++) {
         const json_t *list = json_object_get(json_array_get(articles, i), "paragraphs");
         if (!json_is_array(list))
             return malformed(f, "an article has no paragraphs");
-        for (size_t j = 0; j < json_array_size(list) && code == EXIT_OK; j++)
-            code = take_paragraph(f, json_array_get(list, j));
+        for (size_t j = 0; j < json_array_size(list) && status == SHOAL_OK; j++)
+            status = take_paragraph(f, json_array_get(list, j));
     }
-    return code == EXIT_OK && f->set->count == 0 ? malformed(f, "it has no questions")
-                                                 : code;
+    return status == SHOAL_OK && f->set->count == 0 ? malformed(f, "it has no questions")
+                                                    : status;
 }
 
-/* A question's windows, under its number in the set. EXIT_BAD_INPUT as above. */
-static int use_question(squad_file *f, const squad_question *question, int64_t number,
-                        squad_reason *reason) {
+/* A question's windows, under its number in the set. */
+static shoal_status use_question(squad_file *f, const squad_question *question,
+                                 int64_t number, squad_reason *reason) {
     int64_t answer[2];
-    if (json_array_size(question->answers) == 0) {
-        strcpy(reason->text, "it has no answer; SQuAD 1.1 is read, in which every "
-                             "question has one");
-        return EXIT_BAD_INPUT;
-    }
-    if (f->training && !look_up(question, answer)) {
-        strcpy(reason->text, "its answer is not where answer_start says");
-        return EXIT_BAD_INPUT;
+    const char *wrong = NULL;
+    if (json_array_size(question->answers) == 0)
+        wrong = "it has no answer; SQuAD 1.1 is read, in which every question has one";
+    else if (f->training && !look_up(question, answer))
+        wrong = "its answer is not where answer_start says";
+    if (wrong) {
+        strcpy(reason->text, wrong);
+        return SHOAL_OK;
     }
     return make_windows(f->reader, question, number, f->stride,
                         f->training ? answer : NULL, &f->set->windows, reason);
 }
 
-/* A question that cannot be used: the end, or one that is left out. */
-static int bad_question(squad_file *f, const squad_question *question,
-                        const squad_reason *reason) {
-    if (!f->reader->skip_bad)
-        return complain(EXIT_BAD_INPUT, f->reader->command,
-                        "%s: question %s: %s; --skip-bad leaves such questions out",
-                        f->path, question->id, reason->text);
-    if (f->left_out++ == 0)
-        snprintf(f->first, sizeof f->first, "question %.64s: %s", question->id,
-                 reason->text);
-    return EXIT_OK;
-}
-
-static int use_questions(squad_file *f) {
+static shoal_status use_questions(squad_file *f) {
+    const text_reader *reader = f->reader;
     squad_set *set = f->set;
     const int64_t all = set->count;
-    int code = EXIT_OK;
+    int64_t left_out = 0;
+    char first[300] = ""; /* of these, and why */
+    shoal_status status = SHOAL_OK;
     set->count = 0;
-    for (int64_t i = 0; i < all && code == EXIT_OK; i++) {
+    for (int64_t i = 0; i < all && status == SHOAL_OK; i++) {
         const squad_question question = set->questions[i];
         squad_reason reason;
-        code = use_question(f, &question, set->count, &reason);
-        if (code == EXIT_BAD_INPUT)
-            code = bad_question(f, &question, &reason);
-        else if (code == EXIT_OK)
+        status = use_question(f, &question, set->count, &reason);
+        if (status != SHOAL_OK)
+            return status;
+        if (!reason.text[0]) {
             set->questions[set->count++] = question;
+            continue;
+        }
+        if (!reader->skip_bad)
+            return sh_fail(reader->context, SHOAL_BAD_FILE,
+                           "%s: question %s: %s; --skip-bad leaves such questions out",
+                           f->path, question.id, reason.text);
+        if (left_out++ == 0)
+            snprintf(first, sizeof first, "question %.64s: %s", question.id, reason.text);
     }
-    if (code == EXIT_OK && f->left_out)
-        tell("shoal %s: %s: %" PRId64 " %s left out; the first: %s", f->reader->command,
-             f->path, f->left_out, f->left_out == 1 ? "question was" : "questions were",
-             f->first);
-    if (code == EXIT_OK && set->count == 0)
-        return complain(EXIT_BAD_INPUT, f->reader->command,
-                        "%s: none of its questions can be used", f->path);
-    return code;
+    if (left_out && reader->message) {
+        char text[4096 + 400];
+        snprintf(text, sizeof text, "%.4096s: %" PRId64 " %s left out; the first: %s",
+                 f->path, left_out, left_out == 1 ? "question was" : "questions were",
+                 first);
+        reader->message(reader->user, text);
+    }
+    if (set->count == 0)
+        return sh_fail(reader->context, SHOAL_BAD_FILE,
+                       "%s: none of its questions can be used", f->path);
+    return SHOAL_OK;
 }
 
-int squad_read(const text_reader *reader, const char *path, int64_t stride, bool training,
-               squad_set *set) {
-    squad_file f = {.reader = reader,
-                    .path = path,
-                    .set = set,
-                    .stride = stride,
-                    .training = training};
-    *set = (squad_set){.root = load_json(reader->command, path)};
-    const int code = set->root ? take_articles(&f) : EXIT_BAD_INPUT;
-    return code == EXIT_OK ? use_questions(&f) : code;
+shoal_status sh_squad_read(const text_reader *reader, const char *path, int64_t stride,
+                           bool training, squad_set *set) {
+    squad_file f = {reader, path, set, 0, stride, training};
+    *set = (squad_set){0};
+    shoal_status status =
+        sh_json_object_read(reader->context, path, LARGEST_SQUAD, &set->root);
+    if (status == SHOAL_OK)
+        status = take_articles(&f);
+    return status == SHOAL_OK ? use_questions(&f) : status;
 }
 
-void squad_free(squad_set *set) {
+void sh_squad_free(squad_set *set) {
     json_decref(set->root);
     free(set->questions);
-    text_set_free(&set->windows);
+    sh_text_set_free(&set->windows);
     *set = (squad_set){0};
 }
 
 /* ---- Answers ---------------------------------------------------------------------- */
 
-void squad_look(const text_set *windows, int64_t at, const float *logits,
-                int64_t max_answer, squad_answer *best) {
+void sh_squad_look(const text_set *windows, int64_t at, const float *logits,
+                   int64_t max_answer, squad_answer *best) {
     const int64_t begin = windows->offsets[at], rows = windows->offsets[at + 1] - begin;
     const int32_t(*bytes)[2] = (const int32_t(*)[2])(windows->bytes + begin);
     for (int64_t first = 0; first < rows; first++) {
@@ -323,18 +322,18 @@ static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-void squad_trim(const squad_question *question, squad_answer *answer) {
+void sh_squad_trim(const squad_question *question, squad_answer *answer) {
     while (answer->begin < answer->end && is_space(question->context[answer->begin]))
         answer->begin++;
     while (answer->begin < answer->end && is_space(question->context[answer->end - 1]))
         answer->end--;
 }
 
-char *squad_text(const squad_question *question, const squad_answer *answer) {
+char *sh_squad_text(const squad_question *question, const squad_answer *answer) {
     squad_answer trimmed = *answer;
     if (!(answer->score > -INFINITY) || answer->end <= answer->begin)
         return strdup("");
-    squad_trim(question, &trimmed);
+    sh_squad_trim(question, &trimmed);
     return strndup(question->context + trimmed.begin,
                    (size_t)(trimmed.end - trimmed.begin));
 }
@@ -342,18 +341,19 @@ char *squad_text(const squad_question *question, const squad_answer *answer) {
 /* Against the best of the answers that people gave. */
 static bool score_one(const squad_question *question, const squad_answer *answer,
                       squad_score *score) {
-    char *text = squad_text(question, answer);
-    char *normal = text ? squad_normalise(text) : NULL;
+    char *text = sh_squad_text(question, answer);
+    char *normal = text ? sh_squad_normalise(text) : NULL;
     squad_score best = {0};
     bool good = normal != NULL;
     for (size_t i = 0; i < json_array_size(question->answers) && good; i++) {
         const json_t *one = json_array_get(question->answers, i);
-        char *wanted = squad_normalise(json_string_value(json_object_get(one, "text")));
+        char *wanted =
+            sh_squad_normalise(json_string_value(json_object_get(one, "text")));
         good = wanted != NULL;
         if (good && strcmp(wanted, normal) == 0)
             best.exact = 1;
         if (good)
-            best.f1 = fmax(best.f1, squad_f1(normal, wanted));
+            best.f1 = fmax(best.f1, sh_squad_f1(normal, wanted));
         free(wanted);
     }
     free(normal);
@@ -363,7 +363,8 @@ static bool score_one(const squad_question *question, const squad_answer *answer
     return good;
 }
 
-bool squad_scores(const squad_set *set, const squad_answer *answers, squad_score *score) {
+bool sh_squad_scores(const squad_set *set, const squad_answer *answers,
+                     squad_score *score) {
     *score = (squad_score){0};
     for (int64_t i = 0; i < set->count; i++)
         if (!score_one(&set->questions[i], &answers[i], score))

@@ -1,12 +1,12 @@
 /* Sequences of tokens, and batches of them. */
-#include "text_data.h"
+#include "train/tasks/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Sets ------------------------------------------------------------------------- */
 
-void text_set_free(text_set *set) {
+void sh_text_set_free(text_set *set) {
     free(set->offsets);
     free(set->labels);
     free(set->wanted);
@@ -48,9 +48,9 @@ static bool make_room(text_set *set, int64_t tokens) {
     return true;
 }
 
-bool text_set_add(text_set *set, int64_t count, const int32_t *ids, const int32_t *types,
-                  const int32_t (*bytes)[2], float label, const int32_t wanted[2],
-                  int64_t question) {
+bool sh_text_set_add(text_set *set, int64_t count, const int32_t *ids,
+                     const int32_t *types, const int32_t (*bytes)[2], float label,
+                     const int32_t wanted[2], int64_t question) {
     if (!make_room(set, count))
         return false;
     const int64_t at = set->token_count;
@@ -77,7 +77,7 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size) {
     return hash;
 }
 
-uint64_t text_set_fingerprint(const text_set *set) {
+uint64_t sh_text_set_fingerprint(const text_set *set) {
     uint64_t hash = UINT64_C(14695981039346656037);
     const size_t count = (size_t)set->count;
     hash = hash_bytes(hash, set->offsets, count * sizeof *set->offsets);
@@ -87,7 +87,7 @@ uint64_t text_set_fingerprint(const text_set *set) {
     return hash_bytes(hash, set->wanted, count * sizeof *set->wanted);
 }
 
-int64_t text_set_longest(const text_set *set) {
+int64_t sh_text_set_longest(const text_set *set) {
     int64_t longest = 0;
     for (int64_t i = 0; i < set->count; i++)
         if (set->offsets[i + 1] - set->offsets[i] > longest)
@@ -100,10 +100,10 @@ static int compare_lengths(const void *a, const void *b) {
     return (y > x) - (y < x); /* the longest first */
 }
 
-int64_t text_set_most_rows(const text_set *set, int64_t batch) {
+int64_t sh_text_set_most_rows(const text_set *set, int64_t batch) {
     int64_t *lengths = calloc((size_t)set->count + 1, sizeof *lengths), rows = 0;
     if (!lengths) /* then a little more than needed */
-        return batch * text_set_longest(set);
+        return batch * sh_text_set_longest(set);
     for (int64_t i = 0; i < set->count; i++)
         lengths[i] = set->offsets[i + 1] - set->offsets[i];
     qsort(lengths, (size_t)set->count, sizeof *lengths, compare_lengths);
@@ -131,8 +131,8 @@ static bool batch_room(text_batch *batch, int64_t count, int64_t rows) {
     return true;
 }
 
-bool text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
-                     int64_t count, text_batch *batch) {
+bool sh_text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
+                        int64_t count, text_batch *batch) {
     int64_t rows = 0;
     if (first + count > set->count)
         count = set->count - first;
@@ -157,7 +157,7 @@ bool text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
     return true;
 }
 
-void text_batch_free(text_batch *batch) {
+void sh_text_batch_free(text_batch *batch) {
     free(batch->offsets);
     free(batch->at);
     free(batch->ids);
@@ -165,7 +165,7 @@ void text_batch_free(text_batch *batch) {
     *batch = (text_batch){0};
 }
 
-shoal_model_inputs text_batch_inputs(const text_batch *batch) {
+shoal_model_inputs sh_text_batch_inputs(const text_batch *batch) {
     return (shoal_model_inputs){.batch = batch->count,
                                 .offsets = batch->offsets,
                                 .tokens = batch->ids,

@@ -1,4 +1,5 @@
-#include "text_metrics.h"
+/* Scores of predictions, as GLUE and SQuAD define them. */
+#include "train/tasks/text.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -8,36 +9,9 @@
 
 /* ---- Classes and numbers --------------------------------------------------------- */
 
-double metric_accuracy(int64_t count, const float *predicted, const float *wanted) {
-    int64_t right = 0;
-    for (int64_t i = 0; i < count; i++)
-        right += predicted[i] == wanted[i];
-    return count ? (double)right / (double)count : 0;
-}
-
-/* counts[predicted class 1][wanted class 1] */
-static void count_pairs(int64_t count, const float *predicted, const float *wanted,
-                        double counts[2][2]) {
-    memset(counts, 0, 4 * sizeof(double));
-    for (int64_t i = 0; i < count; i++)
-        counts[predicted[i] == 1][wanted[i] == 1]++;
-}
-
-double metric_f1(int64_t count, const float *predicted, const float *wanted) {
-    double counts[2][2];
-    count_pairs(count, predicted, wanted, counts);
-    const double sum = 2 * counts[1][1] + counts[1][0] + counts[0][1];
-    return sum > 0 ? 2 * counts[1][1] / sum : 0;
-}
-
-double metric_matthews(int64_t count, const float *predicted, const float *wanted) {
-    double counts[2][2];
-    count_pairs(count, predicted, wanted, counts);
-    const double tn = counts[0][0], fn = counts[0][1], fp = counts[1][0],
-                 tp = counts[1][1];
-    const double below = sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn));
-    return below > 0 ? (tp * tn - fp * fn) / below : 0;
-}
+const char *const sh_text_metric_names[METRICS] = {"",           "accuracy", "f1",
+                                                   "matthews",   "pearson",  "spearman",
+                                                   "exact_match"};
 
 static double correlation(int64_t count, const double *x, const double *y) {
     double mean_x = 0, mean_y = 0, xx = 0, yy = 0, xy = 0;
@@ -98,12 +72,25 @@ static double correlate(int64_t count, const float *predicted, const float *want
     return found;
 }
 
-double metric_pearson(int64_t count, const float *predicted, const float *wanted) {
-    return correlate(count, predicted, wanted, false);
-}
-
-double metric_spearman(int64_t count, const float *predicted, const float *wanted) {
-    return correlate(count, predicted, wanted, true);
+double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
+                      const float *wanted) {
+    double counts[2][2] = {{0}}; /* [predicted class 1][wanted class 1] */
+    int64_t right = 0;
+    for (int64_t i = 0; i < count; i++) {
+        counts[predicted[i] == 1][wanted[i] == 1]++;
+        right += predicted[i] == wanted[i];
+    }
+    const double tn = counts[0][0], fn = counts[0][1], fp = counts[1][0],
+                 tp = counts[1][1];
+    const double below = sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn));
+    switch (metric) {
+    case METRIC_ACCURACY: return count ? (double)right / (double)count : 0;
+    case METRIC_F1: return 2 * tp + fp + fn > 0 ? 2 * tp / (2 * tp + fp + fn) : 0;
+    case METRIC_MATTHEWS: return below > 0 ? (tp * tn - fp * fn) / below : 0;
+    case METRIC_PEARSON: return correlate(count, predicted, wanted, false);
+    case METRIC_SPEARMAN: return correlate(count, predicted, wanted, true);
+    default: return NAN;
+    }
 }
 
 /* ---- SQuAD ------------------------------------------------------------------------ */
@@ -174,7 +161,7 @@ static char *put_letter(int32_t code, char *to) {
     return to + 1;
 }
 
-char *squad_normalise(const char *text) {
+char *sh_squad_normalise(const char *text) {
     const size_t size = strlen(text);
     int32_t *letters = calloc(size + 1, sizeof *letters);
     char *made = malloc(4 * size + 1), *to = made;
@@ -223,7 +210,7 @@ static int64_t count_words(const char *text) {
     return count;
 }
 
-double squad_f1(const char *predicted, const char *wanted) {
+double sh_squad_f1(const char *predicted, const char *wanted) {
     const char *end = wanted + strlen(wanted);
     int64_t common = 0;
     for (const char *at = predicted; *at; at += strcspn(at, " "), at += *at == ' ') {

@@ -1,10 +1,11 @@
-#include "text_score.h"
-
-#include <inttypes.h>
+/* What a model makes of texts: losses with their gradients, and the scores of a dev part.
+ */
 #include <math.h>
 #include <stdlib.h>
 
-#include "common.h"
+#include "base/clock.h"
+#include "base/context.h"
+#include "train/tasks/text.h"
 
 /* ---- Losses ------------------------------------------------------------------------ */
 
@@ -14,7 +15,7 @@ static shoal_status score_classes(shoal_context *context, int64_t classes,
     int32_t *targets = calloc((size_t)batch->count, sizeof *targets);
     shoal_loss found = {0};
     if (!targets)
-        return SHOAL_NO_MEMORY;
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     for (int64_t i = 0; i < batch->count; i++)
         targets[i] = (int32_t)set->labels[batch->at[i]];
     const shoal_status status = shoal_cross_entropy(context, batch->count, classes,
@@ -55,7 +56,7 @@ static shoal_status score_spans(shoal_context *context, const text_set *set,
                                 const text_batch *batch, const float *logits,
                                 float *gradient, text_loss *loss) {
     const float factor = 0.5f / (float)batch->count;
-    float *column = calloc((size_t)text_set_longest(set) + 1, sizeof *column);
+    float *column = calloc((size_t)sh_text_set_longest(set) + 1, sizeof *column);
     shoal_status status = column ? SHOAL_OK : SHOAL_NO_MEMORY;
     *loss = (text_loss){.counted = batch->count};
     for (int64_t i = 0; i < batch->count && status == SHOAL_OK; i++) {
@@ -76,9 +77,9 @@ static shoal_status score_spans(shoal_context *context, const text_set *set,
     return status;
 }
 
-shoal_status text_score(shoal_context *context, const glue_task *glue,
-                        const text_set *set, const text_batch *batch, const float *logits,
-                        float *gradient, text_loss *loss) {
+shoal_status sh_text_loss(shoal_context *context, const glue_task *glue,
+                          const text_set *set, const text_batch *batch,
+                          const float *logits, float *gradient, text_loss *loss) {
     if (!glue)
         return score_spans(context, set, batch, logits, gradient, loss);
     if (glue->classes > 1)
@@ -89,35 +90,26 @@ shoal_status text_score(shoal_context *context, const glue_task *glue,
 
 /* ---- A dev part -------------------------------------------------------------------- */
 
-void text_dev_free(text_dev *dev) {
-    text_set_free(&dev->set);
-    squad_free(&dev->squad);
-    text_batch_free(&dev->batch);
+void sh_text_dev_free(text_dev *dev) {
+    sh_text_set_free(&dev->set);
+    sh_squad_free(&dev->squad);
+    sh_text_batch_free(&dev->batch);
     free(dev->predicted);
     free(dev->answers);
-    dev->predicted = NULL;
-    dev->answers = NULL;
+    *dev = (text_dev){0};
 }
 
-const text_set *text_dev_set(const text_dev *dev) {
+const text_set *sh_text_dev_set(const text_dev *dev) {
     return dev->glue ? &dev->set : &dev->squad.windows;
 }
 
-text_metric text_dev_first(const text_dev *dev) {
-    return dev->glue ? dev->glue->first : METRIC_F1;
+const char *sh_text_dev_first(const text_dev *dev) {
+    return sh_text_metric_names[dev->glue ? dev->glue->first : METRIC_F1];
 }
 
-text_metric text_dev_second(const text_dev *dev) {
-    return dev->glue ? dev->glue->second : METRIC_EXACT;
-}
-
-/* The class of the largest logit (the first of equals), or the number. */
-static float prediction(int classes, const float *logits) {
-    int best = 0;
-    for (int i = 1; i < classes; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return classes == 1 ? logits[0] : (float)best;
+const char *sh_text_dev_second(const text_dev *dev) {
+    const text_metric second = dev->glue ? dev->glue->second : METRIC_EXACT;
+    return second == METRIC_NONE ? NULL : sh_text_metric_names[second];
 }
 
 static shoal_status take_batch(text_dev *dev, shoal_context *context, const float *logits,
@@ -125,44 +117,40 @@ static shoal_status take_batch(text_dev *dev, shoal_context *context, const floa
     const text_batch *batch = &dev->batch;
     text_loss loss = {0};
     if (!dev->glue) {
+        const text_set *windows = &dev->squad.windows;
         for (int64_t i = 0; i < batch->count; i++)
-            squad_look(&dev->squad.windows, batch->at[i], logits + 2 * batch->offsets[i],
-                       dev->max_answer,
-                       &dev->answers[dev->squad.windows.questions[batch->at[i]]]);
+            sh_squad_look(windows, batch->at[i], logits + 2 * batch->offsets[i],
+                          dev->max_answer,
+                          &dev->answers[windows->questions[batch->at[i]]]);
         return SHOAL_OK;
     }
     const int classes = dev->glue->classes;
-    for (int64_t i = 0; i < batch->count; i++)
-        dev->predicted[batch->at[i]] = prediction(classes, logits + i * classes);
+    for (int64_t i = 0; i < batch->count; i++) {
+        const float *own = logits + i * classes;
+        int best = 0; /* the class of the largest logit, the first of equals */
+        for (int c = 1; c < classes; c++)
+            best = own[c] > own[best] ? c : best;
+        dev->predicted[batch->at[i]] = classes == 1 ? own[0] : (float)best;
+    }
     const shoal_status status =
-        text_score(context, dev->glue, &dev->set, batch, logits, NULL, &loss);
+        sh_text_loss(context, dev->glue, &dev->set, batch, logits, NULL, &loss);
     result->loss += loss.mean * (double)batch->count / (double)dev->set.count;
     result->correct += loss.correct;
     result->counted += loss.counted;
     return status;
 }
 
-static bool make_room(text_dev *dev) {
-    if (dev->glue && !dev->predicted)
-        dev->predicted = calloc((size_t)dev->set.count, sizeof *dev->predicted);
-    if (!dev->glue && !dev->answers)
-        dev->answers = calloc((size_t)dev->squad.count, sizeof *dev->answers);
-    for (int64_t i = 0; dev->answers && i < dev->squad.count; i++)
-        dev->answers[i] = (squad_answer){.score = -INFINITY};
-    return dev->glue ? dev->predicted != NULL : dev->answers != NULL;
-}
-
-static bool finish(const text_dev *dev, text_result *result) {
+static bool find_metrics(const text_dev *dev, text_result *result) {
     if (dev->glue) {
         const text_set *set = &dev->set;
         result->first =
-            text_metric_of(dev->glue->first, set->count, dev->predicted, set->labels);
+            sh_text_metric(dev->glue->first, set->count, dev->predicted, set->labels);
         result->second =
-            text_metric_of(dev->glue->second, set->count, dev->predicted, set->labels);
+            sh_text_metric(dev->glue->second, set->count, dev->predicted, set->labels);
         return !isnan(result->first);
     }
     squad_score score;
-    if (!squad_scores(&dev->squad, dev->answers, &score))
+    if (!sh_squad_scores(&dev->squad, dev->answers, &score))
         return false;
     result->loss = NAN; /* answers are compared, not spans */
     result->first = score.f1;
@@ -172,25 +160,34 @@ static bool finish(const text_dev *dev, text_result *result) {
     return true;
 }
 
-shoal_status text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
-                          int64_t batch, const char *label, text_result *result) {
-    const text_set *set = text_dev_set(dev);
-    shoal_status status = make_room(dev) ? SHOAL_OK : SHOAL_NO_MEMORY;
+shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
+                             int64_t batch, text_progress *progress, void *user,
+                             text_result *result) {
+    const text_set *set = sh_text_dev_set(dev);
+    shoal_status status = SHOAL_OK;
+    if (dev->glue && !dev->predicted)
+        dev->predicted = calloc((size_t)dev->set.count, sizeof *dev->predicted);
+    if (!dev->glue && !dev->answers)
+        dev->answers = calloc((size_t)dev->squad.count, sizeof *dev->answers);
+    if (dev->glue ? !dev->predicted : !dev->answers)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    for (int64_t i = 0; dev->answers && i < dev->squad.count; i++)
+        dev->answers[i] = (squad_answer){.score = -INFINITY};
     *result = (text_result){0};
     for (int64_t i = 0; i < set->count && status == SHOAL_OK; i += batch) {
         float *out;
-        if (!text_batch_fill(set, NULL, i, batch, &dev->batch))
-            return SHOAL_NO_MEMORY;
-        const shoal_model_inputs inputs = text_batch_inputs(&dev->batch);
-        const double begun = seconds_now();
+        if (!sh_text_batch_fill(set, NULL, i, batch, &dev->batch))
+            return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+        const shoal_model_inputs inputs = sh_text_batch_inputs(&dev->batch);
+        const double begun = sh_seconds();
         status = shoal_model_forward(model, &inputs, &out);
-        result->seconds += seconds_now() - begun;
+        result->seconds += sh_seconds() - begun;
         if (status == SHOAL_OK)
             status = take_batch(dev, context, out, result);
-        if (*label)
-            progress_say("%s, %" PRId64 " of %" PRId64, label, i, set->count);
+        if (progress && status == SHOAL_OK)
+            progress(user, i, set->count);
     }
-    if (status == SHOAL_OK && !finish(dev, result))
-        status = SHOAL_NO_MEMORY;
+    if (status == SHOAL_OK && !find_metrics(dev, result))
+        status = sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     return status;
 }
