@@ -381,9 +381,7 @@ static int evaluate(evaluation *e) {
         code = open_set(e, e->job->data, &e->set);
     if (code != EXIT_OK)
         return code;
-    code = speech_model_load("eval", e->context, 0, 0, &e->recogniser);
-    if (code == EXIT_OK)
-        code = make_rows(e);
+    code = make_rows(e);
     progress_begin(2);
     if (code == EXIT_OK && e->has_words)
         code = prepare_words(e);

@@ -442,6 +442,12 @@ SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
                                              shoal_optimizer *optimizer,
                                              shoal_schedule *schedule);
 
+/* The weights that the optimizer averaged, where it did, else the last ones: those that
+   a validation with shoal_optimizer_use_average has seen. The model needs no
+   gradients. */
+SHOAL_API shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
+                                                     shoal_model *model);
+
 /* ---- Text: tokens ------------------------------------------------------------------ */
 
 /* The tokenizer of a Hugging Face folder: WordPiece as BERT has it, byte-level BPE as
