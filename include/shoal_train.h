@@ -54,6 +54,7 @@
 #define SHOAL_TRAIN_H
 
 #include "shoal_models.h"
+#include "shoal_speech.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -288,12 +289,14 @@ typedef enum {
     SHOAL_AT_TEST,       /* it comes next */
     SHOAL_AT_SAVING,     /* a checkpoint is about to be written */
     SHOAL_AT_SAVED,      /* it was, or could not be */
-    SHOAL_AT_END         /* of reading data, of the loop, of the test */
+    SHOAL_AT_END,        /* of reading data, of the loop, of the test */
+    SHOAL_AT_EVALUATION  /* sequences `done` of `all`; all 0: `what` says it */
 } shoal_progress_event;
 
 typedef struct {
     shoal_progress_event event;
-    const char *what;                    /* data: its folder; else NULL */
+    const char *what;                    /* data: its folder; evaluation: the row's name,
+                                            or what is tuned; else NULL */
     int64_t done, all;                   /* data: utterances; steps: taken, and in all */
     double elapsed;                      /* seconds of this call's loop */
     int64_t steps, sequences;            /* taken in it */
@@ -442,6 +445,147 @@ SHOAL_API shoal_status shoal_trainer_resume(shoal_trainer *trainer, const char *
 SHOAL_API shoal_model *shoal_trainer_model(shoal_trainer *trainer);
 SHOAL_API const void *shoal_trainer_config(const shoal_trainer *trainer);
 SHOAL_API const shoal_train_state *shoal_trainer_state(const shoal_trainer *trainer);
+
+/* ---- Text models that were trained ------------------------------------------------- */
+
+/* A BERT or RoBERTa that the task glue or squad has trained further, opened from its run.
+   (A recogniser is opened by shoal_recogniser_open of shoal_speech.h.) */
+typedef struct shoal_finetuned shoal_finetuned;
+
+/* path: the folder of a run, whose best weights are taken, or else its checkpoint's; or a
+   file in it. attention NULL: the one that it was trained with. */
+SHOAL_API shoal_status shoal_finetuned_open(shoal_context *context, const char *path,
+                                            const shoal_attention *attention,
+                                            shoal_finetuned **model);
+SHOAL_API void shoal_finetuned_close(shoal_finetuned *model); /* NULL is legal */
+
+typedef struct {
+    const char *task;          /* "glue" or "squad" */
+    const char *dataset;       /* "RTE" and so on; "SQuAD" */
+    const char *path;          /* the file of its weights */
+    int32_t not_best;          /* nonzero: the folder has no best weights yet */
+    int64_t step;              /* of the training */
+    int64_t classes;           /* glue: outputs of a text; 1: a number */
+    int64_t max_length;        /* tokens of a sequence at most */
+    shoal_attention attention; /* it was trained with */
+} shoal_finetuned_info;
+SHOAL_API shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model);
+/* The name of class 0 .. classes - 1 of glue: "entailment", or its number; NULL beyond. */
+SHOAL_API const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index);
+
+/* glue: logits [count][classes] of texts, or of pairs as the dataset has them; those that
+   are too long are cut. */
+SHOAL_API shoal_status shoal_finetuned_classify(shoal_finetuned *model, int64_t count,
+                                                const shoal_text *texts, float *logits);
+
+typedef struct {
+    const char *text;   /* until the next call; "": there is none */
+    double score;       /* sum of two logits, to be compared with others of the model */
+    int64_t begin, end; /* bytes of the context */
+    int64_t windows;    /* that the context was read in */
+} shoal_answer;
+
+/* squad: the part of the context that answers the question, both UTF-8 that ends with
+   0. */
+SHOAL_API shoal_status shoal_finetuned_answer(shoal_finetuned *model,
+                                              const char *question, const char *text,
+                                              shoal_answer *answer);
+
+/* ---- Evaluation -------------------------------------------------------------------- */
+
+/* A trained model with other kinds of attention than it was trained with, all on the same
+   data: of copy fresh batches, of glue and squad the dev part, of speech a data folder. */
+typedef struct {
+    size_t size;                      /* by shoal_evaluation_defaults */
+    const shoal_attention *attention; /* [kinds] */
+    int64_t kinds;                    /* 0: the one that was trained with; 32 at most */
+    int32_t controls; /* speech, glue, squad: nonzero: also with uniform attention, with
+                         none, and clustered-1. Where these are not far worse, the model
+                         hardly uses its attention, and every kind looks free */
+    const char *data; /* speech: a data folder, never NULL; glue: the folder, squad:
+                         dev.json, NULL: where the training had them */
+    int32_t skip_bad; /* leave out utterances, rows and questions that cannot be used */
+    int64_t batches;  /* copy: of the training's size (default: 20) */
+    /* speech: */
+    const char *labels; /* the file of transcripts; NULL: that of the training, of LF-MMI
+                           `phones`, or else words by the recogniser's lexicon */
+    const char *cache;  /* for features; NULL: as in the training */
+    double join;        /* seconds; negative: as in the training */
+    const shoal_recogniser_options *recogniser; /* beams; with lexicon and lm errors of
+                           words are counted, too, against the folder's file `text`; NULL:
+                           the defaults */
+    const char *tune; /* words: lm_weight and insertion are those with the fewest errors
+                         on this data folder; NULL: as given */
+    shoal_train_callbacks callbacks;
+} shoal_evaluation_options;
+
+SHOAL_API shoal_status
+shoal_evaluation_options_defaults(shoal_evaluation_options *options, size_t size);
+static inline shoal_evaluation_options shoal_evaluation_defaults(void) {
+    shoal_evaluation_options options;
+    shoal_evaluation_options_defaults(&options, sizeof options);
+    return options;
+}
+
+typedef struct shoal_evaluation shoal_evaluation;
+
+/* path: the folder of a run or a file in it. options may be NULL. SHOAL_INVALID: the
+   options do not go with the run; SHOAL_BAD_FILE: its weights cannot do what they ask, or
+   the data cannot be used. */
+SHOAL_API shoal_status shoal_evaluate(shoal_context *context, const char *path,
+                                      const shoal_evaluation_options *options,
+                                      shoal_evaluation **evaluation);
+SHOAL_API void shoal_evaluation_destroy(shoal_evaluation *evaluation); /* NULL: legal */
+
+typedef struct {
+    const char *task;    /* "copy", "speech", "glue" or "squad" */
+    const char *dataset; /* glue, squad: "RTE" and so on; "SQuAD"; else NULL */
+    const char *path;    /* the file of its weights */
+    const char *trained; /* the kind that it was trained with */
+    int64_t step;        /* of the training */
+    int64_t batch;       /* sequences of a batch */
+    int64_t sequences;   /* evaluated: texts, questions, sequences; of copy batches */
+    int64_t labels;      /* speech: of all sequences */
+    double seconds;      /* speech: of sound */
+    int64_t impossible;  /* speech: sequences with more labels than positions */
+    int64_t words, missing_words;      /* said, and in no lexicon or language model */
+    shoal_word_settings word_settings; /* that words were looked for with */
+} shoal_evaluation_info;
+SHOAL_API const shoal_evaluation_info *
+shoal_evaluation_describe(const shoal_evaluation *evaluation);
+
+/* One row for each kind, then the controls. */
+typedef struct {
+    const char *kind;         /* or the control's name */
+    int32_t control;          /* nonzero: it is one */
+    int32_t trained;          /* nonzero: the kind that it was trained with */
+    double loss;              /* as in shoal_train_score; NaN: none */
+    int64_t correct, counted; /* likewise; speech: 0 */
+    int64_t scores;
+} shoal_evaluation_row;
+
+typedef struct {
+    const char *name; /* "accuracy", "f1" and so on; "error_rate", "word_error_rate" */
+    double value;     /* of an error rate in percent */
+    double seconds;   /* of the model, of words those of the search; copy: 0 */
+    /* Error rates; else NaN and 0. 95 % of the draws of shoal_bootstrap_rates: */
+    double low, high;
+    double difference, difference_low, difference_high; /* from the first row's rate */
+    shoal_edits edits;
+} shoal_evaluation_score;
+
+/* SHOAL_INVALID: there is no such row or score. */
+SHOAL_API shoal_status shoal_evaluation_row_get(const shoal_evaluation *evaluation,
+                                                int64_t index, shoal_evaluation_row *row);
+SHOAL_API shoal_status shoal_evaluation_score_get(const shoal_evaluation *evaluation,
+                                                  int64_t row, int64_t index,
+                                                  shoal_evaluation_score *score);
+/* All of it as a JSON object, what `shoal eval --json` prints: of speech also the errors
+   of each sequence. It is the evaluation's. */
+SHOAL_API const char *shoal_evaluation_json(const shoal_evaluation *evaluation);
+/* What the first row predicts: of glue a table with tabs, of squad the JSON object that
+   its official program reads; NULL for others. */
+SHOAL_API const char *shoal_evaluation_predictions(const shoal_evaluation *evaluation);
 
 /* ---- Tasks of your own ------------------------------------------------------------- */
 
