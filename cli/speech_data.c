@@ -462,19 +462,10 @@ static void mask(const speech_set *set, int64_t item, int64_t frames, float *val
 
 void speech_stack(const train_config *config, const float *frames, int64_t count,
                   float *out) {
-    const speech_config *speech = &config->speech;
-    const int64_t bands = speech->bands, context = speech->context;
-    const int64_t left = (context - speech->hop) / 2;
-    const int64_t positions = speech_positions(config, count);
-    for (int64_t i = 0; i < positions; i++)
-        for (int64_t k = 0; k < context; k++) {
-            const int64_t t = i * speech->hop - left + k;
-            float *to = out + (i * context + k) * bands;
-            if (t >= 0 && t < count)
-                memcpy(to, frames + t * bands, sizeof *to * (size_t)bands);
-            else
-                memset(to, 0, sizeof *to * (size_t)bands);
-        }
+    const shoal_features_config features = {.bands = config->speech.bands,
+                                            .hop = config->speech.hop,
+                                            .context = config->speech.context};
+    shoal_features_stack(&features, count, frames, out);
 }
 
 /* Sequence b of the batch. */

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap.h"
 #include "common.h"
 #include "controls.h"
 #include "speech_eval_words.h"
@@ -19,8 +18,8 @@
 typedef struct {
     shoal_edits *each; /* [sequences] */
     shoal_edits sum;
-    double rate, difference;     /* the latter from the first row's */
-    bootstrap_interval interval; /* of both */
+    double rate, difference;      /* the latter from the first row's */
+    shoal_rate_interval interval; /* of both */
 } error_rate;
 
 typedef struct {
@@ -125,19 +124,19 @@ static double wrong(const shoal_edits *edits) {
 
 /* Sums, rate and interval of a row's errors, beside those of the first row. */
 static int find_rate(int64_t count, const error_rate *first, error_rate *own) {
-    utterance_errors *drawn = calloc((size_t)count + 1, sizeof *drawn);
+    shoal_sequence_errors *drawn = calloc((size_t)count + 1, sizeof *drawn);
     if (!drawn)
         return complain(EXIT_RESOURCES, "eval", "out of memory");
     for (int64_t i = 0; i < count; i++) {
         const shoal_edits *one = &own->each[i];
-        drawn[i] =
-            (utterance_errors){(double)one->length, wrong(one), wrong(&first->each[i])};
+        drawn[i] = (shoal_sequence_errors){(double)one->length, wrong(one),
+                                           wrong(&first->each[i])};
         own->sum.length += one->length;
         own->sum.substitutions += one->substitutions;
         own->sum.insertions += one->insertions;
         own->sum.deletions += one->deletions;
     }
-    own->interval = bootstrap_rates(drawn, count, 1);
+    own->interval = shoal_bootstrap_rates(drawn, count, 1);
     own->rate = own->sum.length ? 100 * wrong(&own->sum) / (double)own->sum.length : 0;
     own->difference = own->rate - first->rate;
     free(drawn);
@@ -382,9 +381,7 @@ static int evaluate(evaluation *e) {
         code = open_set(e, e->job->data, &e->set);
     if (code != EXIT_OK)
         return code;
-    code = speech_model_load("eval", e->context, 0, 0, &e->recogniser);
-    if (code == EXIT_OK)
-        code = make_rows(e);
+    code = make_rows(e);
     progress_begin(2);
     if (code == EXIT_OK && e->has_words)
         code = prepare_words(e);

@@ -7,22 +7,20 @@
 #include "train.h"
 
 typedef struct {
-    char path[TRAIN_PATH];
+    shoal_recogniser *recogniser;
+    shoal_recogniser_info info;
+    const char *path;
     train_config config;
     int64_t step;
-    char *text;         /* what the units lie in */
     const char **units; /* [unit_count]; of CTC class 0 is the blank, class i is units[i -
                            1]; of LF-MMI they are the phones, the silence the last */
     int64_t unit_count;
-    shoal_model *model; /* NULL until speech_model_load */
+    shoal_model *model;
 } speech_model;
 
-/* Reads what stands around the weights; an exit code, after a complaint. */
+/* An exit code, after a complaint. */
 int speech_model_open(const char *command, shoal_context *context, const char *path,
                       speech_model *made);
-/* The weights, for batches of so many sequences and rows. */
-int speech_model_load(const char *command, shoal_context *context, int64_t max_batch,
-                      int64_t max_rows, speech_model *made);
 void speech_model_close(speech_model *made);
 
 /* Outputs of a position. */

@@ -2,13 +2,11 @@
 #include "speech_words.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "common.h"
-#include "speech_lfmmi.h"
 
 /* ---- Options ----------------------------------------------------------------------- */
 
@@ -31,63 +29,40 @@ static bool take_number(const char *command, const char *name, const char *text,
     return !text || parse_number(command, name, text, min, max, value);
 }
 
-static bool take_settings(const char *command, const words_options *options,
-                          shoal_topology topology, shoal_word_settings *settings,
-                          double *unknown) {
-    *settings = shoal_word_settings_default(topology);
+bool words_take(const char *command, const words_options *options,
+                shoal_recogniser_options *taken) {
+    taken->lexicon = options->lexicon;
+    taken->lm = options->lm;
     if (options->tokens > 0)
-        settings->tokens = options->tokens;
-    return take_number(command, "beam", options->beam, 0.001, 1e6, &settings->beam) &&
+        taken->words.tokens = options->tokens;
+    return take_number(command, "beam", options->beam, 0.001, 1e6, &taken->words.beam) &&
            take_number(command, "lm-weight", options->lm_weight, 0, 1000,
-                       &settings->lm_weight) &&
+                       &taken->words.lm_weight) &&
            take_number(command, "insertion", options->insertion, -1000, 1000,
-                       &settings->insertion) &&
-           take_number(command, "unknown", options->unknown, 0, 1, unknown);
+                       &taken->words.insertion) &&
+           take_number(command, "unknown", options->unknown, 0, 1, &taken->unknown);
 }
 
 /* ---- The search -------------------------------------------------------------------- */
 
-static int open_parts(const char *command, shoal_context *context,
-                      const words_options *options, const speech_model *model,
-                      shoal_topology topology, double unknown, words_search *search) {
-    const int code = lfmmi_open_lexicon(command, context, options->lexicon, model->units,
-                                        model->unit_count, &search->lexicon);
-    if (code != EXIT_OK)
-        return code;
-    shoal_status status = shoal_ngram_open(context, options->lm, &search->ngram);
-    if (status == SHOAL_OK)
-        status = shoal_word_decoder_create(context, search->lexicon, search->ngram,
-                                           topology, unknown, &search->decoder);
-    return status == SHOAL_OK ? EXIT_OK
-                              : complain_status(status, EXIT_BAD_INPUT, command, context);
-}
-
 int words_open(const char *command, shoal_context *context, const words_options *options,
                const speech_model *model, words_search *search) {
-    const speech_config *trained = &model->config.speech;
-    const shoal_topology topology =
-        trained->loss == SPEECH_CTC
-            ? SHOAL_TOPOLOGY_CTC
-            : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + trained->topology);
-    double unknown = 0;
+    shoal_recogniser_options taken = shoal_recogniser_defaults();
     *search = (words_search){0};
-    if (!take_settings(command, options, topology, &search->settings, &unknown))
+    if (!words_take(command, options, &taken))
         return EXIT_USAGE;
-    const int code =
-        open_parts(command, context, options, model, topology, unknown, search);
-    if (code != EXIT_OK)
-        return code;
-    const int64_t outputs = shoal_word_decoder_describe(search->decoder).outputs;
-    if (outputs == speech_model_classes(model))
-        return EXIT_OK;
-    return complain(EXIT_BAD_INPUT, command, "%s: has other units than the phones of %s",
-                    model->path, options->lexicon);
+    const shoal_status status = shoal_recogniser_set_words(model->recogniser, &taken);
+    if (status != SHOAL_OK)
+        return complain_status(status,
+                               status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                               command, context);
+    const shoal_recogniser_parts parts = shoal_recogniser_parts_of(model->recogniser);
+    *search = (words_search){parts.lexicon, parts.ngram, parts.decoder, parts.words};
+    return EXIT_OK;
 }
 
+/* They are the recogniser's. */
 void words_close(words_search *search) {
-    shoal_word_decoder_destroy(search->decoder);
-    shoal_ngram_close(search->ngram);
-    shoal_lexicon_close(search->lexicon);
     *search = (words_search){0};
 }
 

@@ -47,6 +47,10 @@ typedef struct {
    (an exit code in *code). */
 bool words_wanted(const char *command, const words_options *options, int *code);
 
+/* Puts them into a recogniser's options; false after a complaint (EXIT_USAGE). */
+bool words_take(const char *command, const words_options *options,
+                shoal_recogniser_options *taken);
+
 typedef struct {
     shoal_lexicon *lexicon;
     shoal_ngram *ngram;

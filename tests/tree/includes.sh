@@ -3,7 +3,7 @@
 #     base <- kernels <- cluster <- attention
 #     attention <- models/nn <- models/files <- models/text
 #     models <- speech/audio <- speech/whisper
-#     models <- speech/audio <- speech/recogniser <- speech/words
+#     models <- speech/words <- speech/recogniser, which uses speech/audio too
 #     attention <- mpi
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
 # may use exact/ and what cli/ offers. A public header uses the standard library and the
@@ -13,7 +13,7 @@
 shopt -s nullglob
 core="base kernels cluster attention"
 models="models/nn models/files models/text"
-speech="speech/audio speech/whisper speech/recogniser speech/words"
+speech="speech/audio speech/whisper speech/words speech/recogniser"
 rooms="$core $models $speech mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may include from
@@ -27,8 +27,10 @@ may_use() { # the rooms that a file of room $1 may include from
     models/text) echo "$core models/nn models/files models/text" ;;
     speech/audio) echo "$core $models speech/audio" ;;
     speech/whisper) echo "$core $models speech/audio speech/whisper" ;;
-    speech/recogniser) echo "$core $models speech/audio speech/whisper speech/recogniser" ;;
-    speech/words) echo "$core $models $speech" ;;
+    speech/words) echo "$core $models speech/words" ;;
+    speech/recogniser)
+        echo "$core $models speech/audio speech/words speech/recogniser"
+        ;;
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;
@@ -118,6 +120,9 @@ check_itself() {
     expect good models/text/a.c '#include "models/files/files.h"'
     expect bad models/files/a.c '#include "models/text/tokenizer.h"'
     expect good speech/audio/a.c '#include "models/nn/encoder.h"'
+    expect bad speech/words/a.c '#include "speech/whisper/tokens.h"'
+    expect bad speech/words/a.c '#include "speech/recogniser/lfmmi.h"'
+    expect good speech/recogniser/a.c '#include "speech/words/lexicon.h"'
     expect good mpi/a.c '#include "attention/attention.h"'
     expect bad mpi/a.c '#include "models/nn/encoder.h"'
     expect bad mpi/a.c '#include "shoal_models.h"'

@@ -199,6 +199,16 @@ typedef struct {
     double seconds; /* in the model */
 } text_result;
 
+/* Begins anew; takes what a model makes of some sequences of the set; and, after all of
+   them, finds the metrics. */
+shoal_status sh_text_dev_begin(text_dev *dev, shoal_context *context,
+                               text_result *result);
+shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
+                              const text_batch *batch, const float *logits,
+                              text_result *result);
+shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
+                             text_result *result);
+
 /* Called after each batch: sequences so far, and all. Not 0: stop. */
 typedef int text_progress(void *user, int64_t done, int64_t all);
 

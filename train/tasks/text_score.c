@@ -112,9 +112,23 @@ const char *sh_text_dev_second(const text_dev *dev) {
     return second == METRIC_NONE ? NULL : sh_text_metric_names[second];
 }
 
-static shoal_status take_batch(text_dev *dev, shoal_context *context, const float *logits,
+shoal_status sh_text_dev_begin(text_dev *dev, shoal_context *context,
                                text_result *result) {
-    const text_batch *batch = &dev->batch;
+    *result = (text_result){0};
+    if (dev->glue && !dev->predicted)
+        dev->predicted = calloc((size_t)dev->set.count, sizeof *dev->predicted);
+    if (!dev->glue && !dev->answers)
+        dev->answers = calloc((size_t)dev->squad.count, sizeof *dev->answers);
+    if (dev->glue ? !dev->predicted : !dev->answers)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    for (int64_t i = 0; dev->answers && i < dev->squad.count; i++)
+        dev->answers[i] = (squad_answer){.score = -INFINITY};
+    return SHOAL_OK;
+}
+
+shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
+                              const text_batch *batch, const float *logits,
+                              text_result *result) {
     text_loss loss = {0};
     if (!dev->glue) {
         const text_set *windows = &dev->squad.windows;
@@ -140,40 +154,33 @@ static shoal_status take_batch(text_dev *dev, shoal_context *context, const floa
     return status;
 }
 
-static bool find_metrics(const text_dev *dev, text_result *result) {
+shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
+                             text_result *result) {
+    const text_set *set = &dev->set;
+    squad_score score;
     if (dev->glue) {
-        const text_set *set = &dev->set;
         result->first =
             sh_text_metric(dev->glue->first, set->count, dev->predicted, set->labels);
         result->second =
             sh_text_metric(dev->glue->second, set->count, dev->predicted, set->labels);
-        return !isnan(result->first);
+        if (!isnan(result->first))
+            return SHOAL_OK;
+    } else if (sh_squad_scores(&dev->squad, dev->answers, &score)) {
+        result->loss = NAN; /* answers are compared, not spans */
+        result->first = score.f1;
+        result->second = score.exact;
+        result->counted = dev->squad.count;
+        result->correct = llround(score.exact * (double)dev->squad.count);
+        return SHOAL_OK;
     }
-    squad_score score;
-    if (!sh_squad_scores(&dev->squad, dev->answers, &score))
-        return false;
-    result->loss = NAN; /* answers are compared, not spans */
-    result->first = score.f1;
-    result->second = score.exact;
-    result->counted = dev->squad.count;
-    result->correct = llround(score.exact * (double)dev->squad.count);
-    return true;
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
 }
 
 shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
                              int64_t batch, text_progress *progress, void *user,
                              text_result *result) {
     const text_set *set = sh_text_dev_set(dev);
-    shoal_status status = SHOAL_OK;
-    if (dev->glue && !dev->predicted)
-        dev->predicted = calloc((size_t)dev->set.count, sizeof *dev->predicted);
-    if (!dev->glue && !dev->answers)
-        dev->answers = calloc((size_t)dev->squad.count, sizeof *dev->answers);
-    if (dev->glue ? !dev->predicted : !dev->answers)
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    for (int64_t i = 0; dev->answers && i < dev->squad.count; i++)
-        dev->answers[i] = (squad_answer){.score = -INFINITY};
-    *result = (text_result){0};
+    shoal_status status = sh_text_dev_begin(dev, context, result);
     for (int64_t i = 0; i < set->count && status == SHOAL_OK; i += batch) {
         float *out;
         if (!sh_text_batch_fill(set, NULL, i, batch, &dev->batch))
@@ -183,11 +190,9 @@ shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model 
         status = shoal_model_forward(model, &inputs, &out);
         result->seconds += sh_seconds() - begun;
         if (status == SHOAL_OK)
-            status = take_batch(dev, context, out, result);
+            status = sh_text_dev_take(dev, context, &dev->batch, out, result);
         if (progress && status == SHOAL_OK)
             progress(user, i, set->count);
     }
-    if (status == SHOAL_OK && !find_metrics(dev, result))
-        status = sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    return status;
+    return status == SHOAL_OK ? sh_text_dev_end(dev, context, result) : status;
 }
