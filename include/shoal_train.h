@@ -241,10 +241,6 @@ SHOAL_API size_t shoal_config_get(const shoal_train_task *task, const void *conf
    does. */
 SHOAL_API size_t shoal_config_json(const shoal_train_task *task, const void *config,
                                    char *text, size_t size);
-/* Sets fields from such an object; which ones it has is up to you. */
-SHOAL_API shoal_status shoal_config_set_json(shoal_context *context,
-                                             const shoal_train_task *task, void *config,
-                                             const char *text);
 
 /* ---- Scores, steps, state ---------------------------------------------------------- */
 
@@ -608,6 +604,7 @@ typedef struct {
     shoal_context *context;
     shoal_share share;                      /* as in later calls of `batch` */
     const shoal_train_callbacks *callbacks; /* never NULL */
+    const char *resumed; /* the folder of a run that goes on; NULL: a new training */
 } shoal_task_opening;
 
 /* Limits of this process's share of any batch, and the batches of a validation. */

@@ -52,6 +52,7 @@ struct shoal_trainer {
     shoal_context *context;
     shoal_train_callbacks callbacks;
     shoal_transport *transport; /* NULL: alone */
+    const char *resumed;        /* a run's folder, as tasks have it */
     shoal_train_config *config; /* the task's whole configuration */
     void *data;                 /* the task's */
     shoal_task_sizes sizes;
@@ -64,6 +65,12 @@ struct shoal_trainer {
     shoal_status summed; /* what became of the sums that backward began */
     int64_t averaged_at; /* step whose weights are those of all processes */
 };
+
+/* shoal_trainer_create for a run that goes on in its folder; NULL: a new one. */
+shoal_status sh_trainer_create(shoal_context *context, const shoal_train_task *task,
+                               const void *config, const shoal_train_callbacks *callbacks,
+                               shoal_transport *transport, const char *resumed,
+                               shoal_trainer **trainer);
 
 /* ---- Several processes (share.c) --------------------------------------------------- */
 
@@ -115,14 +122,16 @@ typedef struct {
     char path[SH_PATH];
 } train_log;
 
-/* Opens the log for appending, after cutting off what is later than the trainer. */
-shoal_status sh_log_open(train_log *log, const char *checkpoint, shoal_trainer *at,
-                         shoal_run_cause *cause);
+/* Opens the log for appending, after cutting off what is later than the trainer. One that
+   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written, also
+   below, where errno says why. */
+shoal_status sh_log_open(train_log *log, const char *checkpoint, const shoal_trainer *at);
+shoal_status sh_log_fail(const train_log *log, shoal_context *context);
 void sh_log_close(train_log *log);
 bool sh_log_step(train_log *log, const shoal_train_state *state,
                  const shoal_train_step *step);
 bool sh_log_validation(train_log *log, const shoal_train_state *state,
                        const shoal_train_score *score);
-bool sh_log_sync(train_log *log);
+bool sh_log_sync(train_log *log); /* on disk, as far as the file system has one */
 
 #endif
