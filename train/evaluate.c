@@ -238,7 +238,7 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
         return open_copy(e, path);
     if (known == &sh_glue_task || known == &sh_squad_task)
         return sh_evaluate_text(e, path);
-#ifndef SHOAL_WITHOUT_SPEECH
+#ifdef SHOAL_HAVE_SPEECH
     if (known == &sh_speech_task)
         return sh_evaluate_speech(e, path);
 #endif
