@@ -390,6 +390,14 @@ SHOAL_API shoal_status shoal_run_config(shoal_context *context,
                                         const shoal_train_task *task, const char *path,
                                         void *config);
 
+/* Reads another part of a data folder than train and dev ("test"), to find what is wrong
+   with it before hours of training: recordings and transcripts, whose units by CTC must
+   be those of train. callbacks may be NULL. */
+SHOAL_API shoal_status shoal_speech_check(shoal_context *context,
+                                          const shoal_speech_train_config *config,
+                                          const char *part,
+                                          const shoal_train_callbacks *callbacks);
+
 /* ---- The trainer ------------------------------------------------------------------- */
 
 /* Steps one by one, for loops and files of your own. Steps allocate nothing that they

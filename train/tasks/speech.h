@@ -162,6 +162,8 @@ typedef struct {
     shoal_edits edits;
 } speech_result;
 
+void sh_add_edits(const shoal_edits *edits, shoal_edits *sum);
+
 /* gradient: of the loss per label (or step) of the batch; it may be the logits, or NULL:
    no gradient. each: [sequences], their edits alone; may be NULL. */
 shoal_status sh_speech_score(speech_scorer *scorer, const speech_batch *batch,
