@@ -147,6 +147,9 @@ typedef struct {
     int32_t skip_bad;         /* leave out rows that cannot be used */
 } shoal_glue_config;
 
+/* Names of GLUE's tasks by index 0, 1, ...; NULL past the end. */
+SHOAL_API const char *shoal_glue_dataset(int index);
+
 /* squad: answers in contexts. */
 typedef struct {
     shoal_train_config train;

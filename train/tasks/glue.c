@@ -50,13 +50,8 @@ const glue_task *sh_glue_find(const char *name) {
     return NULL;
 }
 
-const char *sh_glue_names(void) {
-    static char text[128];
-    text[0] = 0;
-    for (int i = 0; i < TASKS; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? ", " : "",
-                 tasks[i].name);
-    return text;
+const char *shoal_glue_dataset(int index) {
+    return index >= 0 && index < TASKS ? tasks[index].name : NULL;
 }
 
 /* ---- Rows ------------------------------------------------------------------------- */
