@@ -450,6 +450,19 @@ SHOAL_API shoal_model *shoal_trainer_model(shoal_trainer *trainer);
 SHOAL_API const void *shoal_trainer_config(const shoal_trainer *trainer);
 SHOAL_API const shoal_train_state *shoal_trainer_state(const shoal_trainer *trainer);
 
+/* ---- Datasets of GLUE -------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;            /* "RTE" */
+    const char *metric, *second; /* of its scores; second NULL: there is one alone */
+    int64_t classes;             /* 1: a number from 0 to 5 */
+} shoal_glue_info;
+
+/* Those that the task glue knows, index from 0; returns 0 past the end. */
+SHOAL_API int shoal_glue_describe(int index, shoal_glue_info *info);
+/* Nonzero where a folder, of the dataset or of all, has the files of a dataset. */
+SHOAL_API int shoal_glue_is_there(const char *dataset, const char *folder);
+
 /* ---- Text models that were trained ------------------------------------------------- */
 
 /* A BERT or RoBERTa that the task glue or squad has trained further, opened from its run.

@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/context.h"
+#include "shoal_train.h"
 #include "train/tasks/text.h"
 
 /* ---- Tasks ------------------------------------------------------------------------ */
@@ -57,6 +58,18 @@ const char *sh_glue_names(void) {
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? ", " : "",
                  tasks[i].name);
     return text;
+}
+
+int shoal_glue_describe(int index, shoal_glue_info *info) {
+    if (index < 0 || index >= TASKS)
+        return 0;
+    const glue_task *task = &tasks[index];
+    *info = (shoal_glue_info){task->name, sh_text_metric_names[task->first],
+                              task->second == METRIC_NONE
+                                  ? NULL
+                                  : sh_text_metric_names[task->second],
+                              task->classes};
+    return 1;
 }
 
 /* ---- Rows ------------------------------------------------------------------------- */
@@ -231,9 +244,10 @@ static bool find_file(const glue_task *task, const char *folder,
     return false;
 }
 
-bool sh_glue_is_there(const glue_task *task, const char *folder) {
+int shoal_glue_is_there(const char *dataset, const char *folder) {
+    const glue_task *task = sh_glue_find(dataset);
     char path[PATH_MAX];
-    return find_file(task, folder, task->train, path) &&
+    return task && find_file(task, folder, task->train, path) &&
            find_file(task, folder, task->dev, path);
 }
 

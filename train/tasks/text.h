@@ -102,8 +102,6 @@ typedef struct {
 const glue_task *sh_glue_find(const char *name);
 /* All names with commas between. */
 const char *sh_glue_names(void);
-/* Whether the folder has the task's files. */
-bool sh_glue_is_there(const glue_task *task, const char *folder);
 /* folder: of the task, or of all tasks. Parts that are not wanted are NULL. Messages name
    file and line. */
 shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
