@@ -455,3 +455,12 @@ shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *ta
     }
     return set_field(context, task, config, field, text);
 }
+
+#ifndef SHOAL_HAVE_SPEECH
+shoal_status shoal_speech_check(shoal_context *context,
+                                const shoal_speech_train_config *config, const char *part,
+                                const shoal_train_callbacks *callbacks) {
+    (void)config, (void)part, (void)callbacks;
+    return sh_fail(context, SHOAL_INVALID, "this library was built without speech");
+}
+#endif
