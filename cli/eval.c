@@ -6,17 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <shoal_train.h>
-
 #include "commands.h"
 #include "common.h"
+#include "eval.h"
 #include "options.h"
 #include "speech_words.h"
 
-enum { MOST_KINDS = 32, NAME = 128 };
-
 typedef struct {
-    char names[MOST_KINDS][NAME];
+    char names[EVAL_KINDS][EVAL_NAME];
     int kinds;
     int64_t threads, beams, batches;
     const char *isa, *predictions, *data, *labels, *cache, *tune;
@@ -27,7 +24,7 @@ typedef struct {
 
 static bool take_kinds(void *shared, const char *name, const char *value) {
     eval_job *job = shared;
-    job->kinds = read_kinds("eval", name, value, job->names[0], NAME, MOST_KINDS);
+    job->kinds = read_kinds("eval", name, value, job->names[0], EVAL_NAME, EVAL_KINDS);
     return job->kinds > 0;
 }
 
@@ -254,33 +251,54 @@ static void show_progress(void *user, const shoal_train_progress *progress) {
         progress_say("%s", progress->what);
 }
 
-static void show_message(void *user, const char *text) {
-    (void)user;
+static void show_message(void *command, const char *text) {
     if (*text == ' ')
         tell("%s", text);
     else
-        complain(EXIT_OK, "eval", "%s", text);
+        complain(EXIT_OK, command, "%s", text);
+}
+
+int evaluate_run(const char *command, shoal_context *context, const char *path, int kinds,
+                 char (*names)[EVAL_NAME], shoal_evaluation_options *options,
+                 shoal_evaluation **evaluation, json_t **object) {
+    shoal_attention parsed[EVAL_KINDS];
+    char user[16];
+    *evaluation = NULL;
+    for (int i = 0; i < kinds; i++) {
+        const shoal_status status = shoal_attention_parse(context, names[i], &parsed[i]);
+        if (status != SHOAL_OK)
+            return complain_status(status, EXIT_USAGE, command, context);
+    }
+    snprintf(user, sizeof user, "%s", command);
+    options->attention = parsed;
+    options->kinds = kinds;
+    options->callbacks = (shoal_train_callbacks){.user = user,
+                                                 .progress = show_progress,
+                                                 .message = show_message};
+    progress_begin(2);
+    const shoal_status status = shoal_evaluate(context, path, options, evaluation);
+    progress_end();
+    if (status != SHOAL_OK)
+        return complain_status(status,
+                               status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                               command, context);
+    if (object)
+        *object = json_loads(shoal_evaluation_json(*evaluation), 0, NULL);
+    return EXIT_OK;
 }
 
 static int evaluate(eval_job *job, shoal_context *context, const char *path) {
-    shoal_attention kinds[MOST_KINDS];
     shoal_recogniser_options recogniser;
-    shoal_evaluation *evaluation = NULL;
-    for (int i = 0; i < job->kinds; i++) {
-        const shoal_status status =
-            shoal_attention_parse(context, job->names[i], &kinds[i]);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "eval", context);
-    }
-    int code = words_take("eval", &job->words, true, &recogniser);
-    if (code == EXIT_OK)
-        code = will_write("eval", job->predictions);
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int code = will_write("eval", job->predictions);
+    if (code == EXIT_OK && !(job->words.lexicon && !job->words.lm)) /* alone: LF-MMI's */
+        words_wanted("eval", &job->words, &code);
     if (code != EXIT_OK)
         return code;
+    if (!words_take("eval", &job->words, &recogniser))
+        return EXIT_USAGE;
     recogniser.beams = job->beams;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
-    options.attention = kinds;
-    options.kinds = job->kinds;
     options.controls = job->controls;
     options.data = job->data;
     options.skip_bad = job->skip_bad;
@@ -290,16 +308,10 @@ static int evaluate(eval_job *job, shoal_context *context, const char *path) {
     options.join = job->join;
     options.tune = job->tune;
     options.recogniser = &recogniser;
-    options.callbacks =
-        (shoal_train_callbacks){.progress = show_progress, .message = show_message};
-    progress_begin(2);
-    const shoal_status status = shoal_evaluate(context, path, &options, &evaluation);
-    progress_end();
-    code = status == SHOAL_OK
-               ? report(job, evaluation)
-               : complain_status(status,
-                                 status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
-                                 "eval", context);
+    code = evaluate_run("eval", context, path, job->kinds, job->names, &options,
+                        &evaluation, NULL);
+    if (code == EXIT_OK)
+        code = report(job, evaluation);
     shoal_evaluation_destroy(evaluation);
     return code;
 }

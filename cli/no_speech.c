@@ -2,7 +2,7 @@
 #include "commands.h"
 #include "common.h"
 #include "speech_data.h"
-#include "speech_eval.h"
+#include "speech_words.h"
 
 #define WITHOUT                                                                          \
     "this program was built without speech, which needs more libraries "                 \
@@ -48,8 +48,16 @@ int recognise_command(int count, char **arguments) {
     return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }
 
-int speech_eval(const speech_eval_job *job, shoal_context *context) {
-    (void)job;
-    (void)context;
-    return complain(EXIT_USAGE, "eval", WITHOUT);
+bool words_wanted(const char *command, const words_options *options, int *code) {
+    *code = options->lexicon || options->lm ? complain(EXIT_USAGE, command, WITHOUT)
+                                            : EXIT_OK;
+    return false;
+}
+
+bool words_take(const char *command, const words_options *options,
+                shoal_recogniser_options *taken) {
+    (void)command;
+    (void)options;
+    *taken = (shoal_recogniser_options){.size = sizeof *taken};
+    return true;
 }

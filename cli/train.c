@@ -210,6 +210,7 @@ static void show_progress(void *user, const shoal_train_progress *at) {
     case SHOAL_AT_SAVING: writing_begin(); break;
     case SHOAL_AT_SAVED: writing_end(); break;
     case SHOAL_AT_END: progress_end(); break;
+    case SHOAL_AT_EVALUATION: break;
     }
 }
 
@@ -601,12 +602,12 @@ static int train(train_job *job, shoal_context *context) {
 /* The dataset of GLUE, spelled as there. */
 static int take_dataset(train_job *job, const char *word) {
     char names[256] = "";
-    const char *name;
-    for (int i = 0; (name = shoal_glue_dataset(i)); i++) {
-        if (strcasecmp(name, word) == 0)
-            return settings_add(&job->settings, "dataset", name);
+    shoal_glue_info glue;
+    for (int i = 0; shoal_glue_describe(i, &glue); i++) {
+        if (strcasecmp(glue.name, word) == 0)
+            return settings_add(&job->settings, "dataset", glue.name);
         const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", name);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
     }
     return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
                     word, names);

@@ -147,9 +147,6 @@ typedef struct {
     int32_t skip_bad;         /* leave out rows that cannot be used */
 } shoal_glue_config;
 
-/* Names of GLUE's tasks by index 0, 1, ...; NULL past the end. */
-SHOAL_API const char *shoal_glue_dataset(int index);
-
 /* squad: answers in contexts. */
 typedef struct {
     shoal_train_config train;
@@ -452,6 +449,19 @@ SHOAL_API shoal_status shoal_trainer_resume(shoal_trainer *trainer, const char *
 SHOAL_API shoal_model *shoal_trainer_model(shoal_trainer *trainer);
 SHOAL_API const void *shoal_trainer_config(const shoal_trainer *trainer);
 SHOAL_API const shoal_train_state *shoal_trainer_state(const shoal_trainer *trainer);
+
+/* ---- Datasets of GLUE -------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;            /* "RTE" */
+    const char *metric, *second; /* of its scores; second NULL: there is one alone */
+    int64_t classes;             /* 1: a number from 0 to 5 */
+} shoal_glue_info;
+
+/* Those that the task glue knows, index from 0; returns 0 past the end. */
+SHOAL_API int shoal_glue_describe(int index, shoal_glue_info *info);
+/* Nonzero where a folder, of the dataset or of all, has the files of a dataset. */
+SHOAL_API int shoal_glue_is_there(const char *dataset, const char *folder);
 
 /* ---- Text models that were trained ------------------------------------------------- */
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "eval.h"
 #include "options.h"
 #include "speech_data.h"
-#include "speech_eval.h"
 
 #define RESULT "result.json"
 #define AFTER_EPOCHS "epochs.safetensors" /* the best model of then */
@@ -171,30 +171,34 @@ static bool takes_queries_as_keys(const char *kind) {
    weights can do with. The weights of words are tuned on dev unless both are given. */
 static int evaluate_cell(const repro_job *job, const speech_grid *grid,
                          const speech_cell *cell, bool others, json_t **object) {
-    static char names[EVAL_MOST_KINDS][EVAL_NAME];
+    static char names[EVAL_KINDS][EVAL_NAME];
     char test[TRAIN_PATH], dev[TRAIN_PATH], folder[TRAIN_PATH];
     const bool tunes = job->words.lm && !(job->words.lm_weight && job->words.insertion);
-    speech_eval_job eval = {.path = folder,
-                            .data = test,
-                            .cache = job->cache,
-                            .skip_bad = job->skip_bad,
-                            .controls = true,
-                            .words = job->words,
-                            .tune = tunes ? dev : NULL,
-                            .join = -1,
-                            .names = names,
-                            .object = object};
     const bool shares = takes_queries_as_keys(cell->kind);
+    shoal_recogniser_options recogniser;
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int count = 0;
     if (!train_path("repro", test, job->data, "test") ||
         !train_path("repro", dev, job->data, "dev") ||
-        !cell_path(job->folder, cell->name, "", folder))
+        !cell_path(job->folder, cell->name, "", folder) ||
+        !words_take("eval", &job->words, &recogniser))
         return EXIT_USAGE;
-    snprintf(names[eval.kinds++], EVAL_NAME, "%s", cell->kind);
+    snprintf(names[count++], EVAL_NAME, "%s", cell->kind);
     for (int i = 0; others && i < grid->tested_count; i++)
         if (strcmp(grid->tested[i], cell->kind) != 0 &&
             (shares || !takes_queries_as_keys(grid->tested[i])))
-            snprintf(names[eval.kinds++], EVAL_NAME, "%s", grid->tested[i]);
-    return speech_eval(&eval, job->context);
+            snprintf(names[count++], EVAL_NAME, "%s", grid->tested[i]);
+    options.data = test;
+    options.cache = job->cache;
+    options.skip_bad = job->skip_bad;
+    options.controls = 1;
+    options.tune = tunes ? dev : NULL;
+    options.recogniser = &recogniser;
+    const int code = evaluate_run("eval", job->context, folder, count, names, &options,
+                                  &evaluation, object);
+    shoal_evaluation_destroy(evaluation);
+    return code;
 }
 
 static int save_result(const repro_job *job, const speech_cell *cell) {

@@ -14,16 +14,15 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "eval.h"
 #include "repro.h"
 #include "table.h"
-#include "text_eval.h"
-#include "train/tasks/text.h"
 
 #define RESULT "result.json"
 
 typedef struct {
     const char *name;
-    text_metric metrics[2]; /* the second may be none */
+    const char *metrics[2]; /* the second may be NULL */
     bool missing;           /* its data is not there, and it was not asked for by name */
     json_t *result;         /* NULL: not done */
 } text_cell;
@@ -49,14 +48,19 @@ static bool cell_path(const text_grid *grid, const text_cell *cell, const char *
 static int add_cells(text_grid *grid) {
     for (int i = 0; i < grid->job->task_count; i++) {
         const char *word = grid->job->tasks[i];
-        const glue_task *glue = sh_glue_find(word);
-        if (!glue && strcasecmp(word, "squad") != 0)
+        shoal_glue_info glue = {"SQuAD", "f1", "exact_match", 0};
+        char names[128] = "";
+        bool found = strcasecmp(word, "squad") == 0;
+        for (int k = 0; !found && shoal_glue_describe(k, &glue); k++) {
+            found = strcasecmp(word, glue.name) == 0;
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                     k ? ", " : "", glue.name);
+        }
+        if (!found)
             return complain(EXIT_USAGE, "repro",
-                            "there is no task %s; there are %s and SQuAD", word,
-                            sh_glue_names());
+                            "there is no task %s; there are %s and SQuAD", word, names);
         grid->cells[grid->count++] =
-            glue ? (text_cell){glue->name, {glue->first, glue->second}, false, NULL}
-                 : (text_cell){"SQuAD", {METRIC_F1, METRIC_EXACT}, false, NULL};
+            (text_cell){glue.name, {glue.metric, glue.second}, false, NULL};
     }
     return EXIT_OK;
 }
@@ -100,7 +104,7 @@ static void find_missing(text_grid *grid) {
                             !find_squad(data, "dev", path);
         else
             cell->missing = snprintf(path, sizeof path, "%s/glue", data) < TRAIN_PATH &&
-                            !sh_glue_is_there(sh_glue_find(cell->name), path);
+                            !shoal_glue_is_there(cell->name, path);
     }
 }
 
@@ -170,17 +174,19 @@ static int evaluate_cell(const text_grid *grid, text_cell *cell) {
     json_t *more = NULL;
     if (!cell_path(grid, cell, "", folder) || !cell_path(grid, cell, "/" RESULT, path))
         return EXIT_USAGE;
-    text_eval_job job = {.path = folder,
-                         .skip_bad = grid->job->skip_bad,
-                         .controls = !find_kind(cell, controls[0]),
-                         .names = kinds,
-                         .object = &more};
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int count = 0;
     for (int i = 0; i < grid->job->tested_count; i++)
         if (!find_kind(cell, grid->job->tested[i]))
-            strcpy(kinds[job.kinds++], grid->job->tested[i]);
-    if (job.kinds == 0)
+            strcpy(kinds[count++], grid->job->tested[i]);
+    if (count == 0)
         return EXIT_OK;
-    const int code = text_eval(&job, grid->job->context);
+    options.skip_bad = grid->job->skip_bad;
+    options.controls = !find_kind(cell, controls[0]);
+    const int code = evaluate_run("eval", grid->job->context, folder, count, kinds,
+                                  &options, &evaluation, &more);
+    shoal_evaluation_destroy(evaluation);
     if (code != EXIT_OK)
         return code;
     merge(cell, more);
@@ -230,9 +236,9 @@ static void add_kind(const text_grid *grid, const char *kind, text_table *table)
     table_row(table, kind);
     for (int i = 0; i < grid->count; i++) {
         const text_cell *cell = &grid->cells[i];
-        for (int m = 0; m < 2 && cell->metrics[m] != METRIC_NONE; m++) {
-            const json_t *value = json_object_get(find_kind(cell, kind),
-                                                  sh_text_metric_names[cell->metrics[m]]);
+        for (int m = 0; m < 2 && cell->metrics[m]; m++) {
+            const json_t *value =
+                json_object_get(find_kind(cell, kind), cell->metrics[m]);
             if (json_is_number(value))
                 table_add(table, "%.3f", json_number_value(value));
             else
@@ -248,7 +254,7 @@ static void add_paper(const text_grid *grid, size_t row, text_table *table) {
     table_row(table, paper[row].kind);
     for (int i = 0; i < grid->count; i++) {
         table_add(table, "%s", paper_figure(row, grid->cells[i].name));
-        if (grid->cells[i].metrics[1] != METRIC_NONE)
+        if (grid->cells[i].metrics[1])
             table_add(table, " ");
     }
 }
@@ -257,7 +263,7 @@ static void make_table(const text_grid *grid, text_table *table) {
     memset(table, 0, sizeof *table);
     table_row(table, "kind");
     for (int i = 0; i < grid->count; i++)
-        for (int m = 0; m < 2 && grid->cells[i].metrics[m] != METRIC_NONE; m++)
+        for (int m = 0; m < 2 && grid->cells[i].metrics[m]; m++)
             table_add(table, "%s, %s", grid->cells[i].name,
                       sh_text_metric_names[grid->cells[i].metrics[m]]);
     for (int i = 0; i < grid->job->tested_count; i++)

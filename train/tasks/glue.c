@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/context.h"
+#include "shoal_train.h"
 #include "train/tasks/text.h"
 
 /* ---- Tasks ------------------------------------------------------------------------ */
@@ -50,8 +51,16 @@ const glue_task *sh_glue_find(const char *name) {
     return NULL;
 }
 
-const char *shoal_glue_dataset(int index) {
-    return index >= 0 && index < TASKS ? tasks[index].name : NULL;
+int shoal_glue_describe(int index, shoal_glue_info *info) {
+    if (index < 0 || index >= TASKS)
+        return 0;
+    const glue_task *task = &tasks[index];
+    *info = (shoal_glue_info){task->name, sh_text_metric_names[task->first],
+                              task->second == METRIC_NONE
+                                  ? NULL
+                                  : sh_text_metric_names[task->second],
+                              task->classes};
+    return 1;
 }
 
 /* ---- Rows ------------------------------------------------------------------------- */
@@ -226,9 +235,10 @@ static bool find_file(const glue_task *task, const char *folder,
     return false;
 }
 
-bool sh_glue_is_there(const glue_task *task, const char *folder) {
+int shoal_glue_is_there(const char *dataset, const char *folder) {
+    const glue_task *task = sh_glue_find(dataset);
     char path[PATH_MAX];
-    return find_file(task, folder, task->train, path) &&
+    return task && find_file(task, folder, task->train, path) &&
            find_file(task, folder, task->dev, path);
 }
 

@@ -101,8 +101,6 @@ typedef struct {
 /* By its name in capitals or not; NULL: none. */
 const glue_task *sh_glue_find(const char *name);
 #define GLUE_NAMES "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
-/* Whether the folder has the task's files. */
-bool sh_glue_is_there(const glue_task *task, const char *folder);
 /* folder: of the task, or of all tasks. Parts that are not wanted are NULL. Messages name
    file and line. */
 shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
