@@ -141,7 +141,7 @@ static void show(recognise_job *job, const char *path, const shoal_recognition *
 /* ---- The command ------------------------------------------------------------------- */
 
 static int open_recogniser(recognise_job *job, const char *path) {
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options;
     int code;
     job->wants_words = words_wanted("recognise", &job->words, &code);
     if (code != EXIT_OK || !words_take("recognise", &job->words, &options))

@@ -12,8 +12,8 @@ foreach(source IN LISTS fuzz_sources)
     add_executable(${target} ${source})
     target_include_directories(${target} PRIVATE . src tests tests/models tests/speech)
     if(source MATCHES "tests/cli/") # with the parts of the program that read
-        target_sources(${target} PRIVATE cli/glue.c cli/squad.c cli/text_data.c
-            cli/text_metrics.c cli/common.c cli/files.c)
+        target_sources(${target} PRIVATE train/tasks/glue.c train/tasks/squad.c
+            train/tasks/text.c train/tasks/metrics.c)
         target_include_directories(${target} PRIVATE cli)
         target_link_libraries(${target} PRIVATE jansson utf8proc)
     endif()

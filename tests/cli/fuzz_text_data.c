@@ -5,14 +5,12 @@
 #define FUZZ_NAME "fuzz_text_data"
 #include "fuzz.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common.h"
 #include "models/text/tokenizer.h"
-#include "text_data.h"
+#include "train/tasks/text.h"
 
 static const char *const tasks[] = {"CoLA", "SST-2", "MRPC", "STS-B", "QQP",
                                     "MNLI", "QNLI",  "RTE",  "WNLI"};
@@ -35,7 +33,7 @@ static char folder[] = "/tmp/shoal-fuzz-XXXXXX";
 static void remove_folder(void) {
     char path[256];
     for (int i = -1; i < 2 * TASKS; i++) {
-        const glue_task *task = i < 0 ? NULL : glue_find(tasks[i / 2]);
+        const glue_task *task = i < 0 ? NULL : sh_glue_find(tasks[i / 2]);
         snprintf(path, sizeof path, "%s/%s", folder,
                  !task   ? "squad.json"
                  : i % 2 ? task->dev[0]
@@ -52,17 +50,6 @@ static const char *a_folder(void) {
         require(made, "there is a folder");
     }
     return folder;
-}
-
-/* Complaints, which there are many of, go nowhere until it is called again. */
-static void be_quiet(bool quiet) {
-    static int spoken = -1, nowhere = -1;
-    if (spoken < 0) {
-        spoken = dup(2);
-        nowhere = open("/dev/null", O_WRONLY);
-    }
-    require(spoken >= 0 && nowhere >= 0 && dup2(quiet ? nowhere : spoken, 2) == 2,
-            "complaints can be turned away");
 }
 
 static const char *write_as(const char *name, const void *data, size_t size) {
@@ -101,25 +88,21 @@ static void try_glue(const glue_task *task, const text_reader *reader, const voi
     text_set train = {0}, dev = {0};
     write_as(task->train[0], data, size);
     write_as(task->dev[0], data, size);
-    be_quiet(true);
-    const int code = glue_read(reader, task, a_folder(), &train, &dev);
-    be_quiet(false);
-    if (code == EXIT_OK) {
+    const shoal_status status = sh_glue_read(reader, task, a_folder(), &train, &dev);
+    if (status == SHOAL_OK) {
         check_glue(task, &train);
         check_glue(task, &dev);
     }
-    text_set_free(&train);
-    text_set_free(&dev);
+    sh_text_set_free(&train);
+    sh_text_set_free(&dev);
 }
 
 static void try_squad(const text_reader *reader, bool training, const void *data,
                       size_t size) {
     squad_set set;
     const char *path = write_as("squad.json", data, size);
-    be_quiet(true);
-    const int code = squad_read(reader, path, 4, training, &set);
-    be_quiet(false);
-    if (code == EXIT_OK) {
+    const shoal_status status = sh_squad_read(reader, path, 4, training, &set);
+    if (status == SHOAL_OK) {
         check_set(&set.windows);
         for (int64_t i = 0; i < set.windows.count; i++) {
             const int64_t rows = set.windows.offsets[i + 1] - set.windows.offsets[i];
@@ -129,11 +112,11 @@ static void try_squad(const text_reader *reader, bool training, const void *data
                     "an answer lies in its window");
         }
     }
-    squad_free(&set);
+    sh_squad_free(&set);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    text_reader reader = {"fuzz", fuzz_context(), a_tokenizer(), LONGEST, false};
+    text_reader reader = {fuzz_context(), a_tokenizer(), LONGEST, false, NULL, NULL};
     if (size == 0)
         return 0;
     if (data[0] == 'S') {
@@ -143,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     for (int skip = 0; skip < 2; skip++) {
         reader.skip_bad = skip != 0;
-        try_glue(glue_find(tasks[data[0] % TASKS]), &reader, data + 1, size - 1);
+        try_glue(sh_glue_find(tasks[data[0] % TASKS]), &reader, data + 1, size - 1);
     }
     return 0;
 }

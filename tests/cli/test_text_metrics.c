@@ -1,6 +1,6 @@
 /* Scores of texts against values that scikit-learn, scipy and SQuAD's own program gave
    (bench/peers/text_scores.py compares with these on real predictions). */
-#include "text_metrics.h"
+#include "train/tasks/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,25 +17,25 @@ static void expect(double got, double wanted) {
 static void classes(void **state) {
     const float predicted[] = {1, 0, 1, 1, 0, 0, 1, 0, 1, 1};
     const float wanted[] = {1, 0, 0, 1, 1, 0, 1, 1, 1, 0};
-    expect(metric_accuracy(10, predicted, wanted), 0.6);
-    expect(metric_f1(10, predicted, wanted), 2.0 / 3);
-    expect(metric_matthews(10, predicted, wanted), 0.16666666666666666);
+    expect(sh_text_metric(METRIC_ACCURACY, 10, predicted, wanted), 0.6);
+    expect(sh_text_metric(METRIC_F1, 10, predicted, wanted), 2.0 / 3);
+    expect(sh_text_metric(METRIC_MATTHEWS, 10, predicted, wanted), 0.16666666666666666);
     const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    expect(metric_matthews(10, ones, wanted), 0);
-    expect(metric_f1(10, ones, wanted), 0.75);
-    expect(metric_accuracy(0, NULL, NULL), 0);
-    expect(metric_f1(0, NULL, NULL), 0);
+    expect(sh_text_metric(METRIC_MATTHEWS, 10, ones, wanted), 0);
+    expect(sh_text_metric(METRIC_F1, 10, ones, wanted), 0.75);
+    expect(sh_text_metric(METRIC_ACCURACY, 0, NULL, NULL), 0);
+    expect(sh_text_metric(METRIC_F1, 0, NULL, NULL), 0);
 }
 
 static void numbers(void **state) {
     const float predicted[] = {0.5f, 2.25f, 2.25f, 4, 3.5f, 1};
     const float wanted[] = {0, 3, 2, 5, 3, 1.5f};
-    expect(metric_pearson(6, predicted, wanted), 0.9268010213382814);
-    expect(metric_spearman(6, predicted, wanted), 0.9558823529411764);
+    expect(sh_text_metric(METRIC_PEARSON, 6, predicted, wanted), 0.9268010213382814);
+    expect(sh_text_metric(METRIC_SPEARMAN, 6, predicted, wanted), 0.9558823529411764);
     const float equal[] = {2, 2, 2, 2, 2, 2};
-    expect(metric_pearson(6, equal, wanted), 0);
-    expect(metric_spearman(6, equal, wanted), 0);
-    expect(metric_pearson(0, NULL, NULL), 0);
+    expect(sh_text_metric(METRIC_PEARSON, 6, equal, wanted), 0);
+    expect(sh_text_metric(METRIC_SPEARMAN, 6, equal, wanted), 0);
+    expect(sh_text_metric(METRIC_PEARSON, 0, NULL, NULL), 0);
 }
 
 static void answers(void **state) {
@@ -58,19 +58,19 @@ static void answers(void **state) {
         {"\xff the", "\xff"},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
-        char *normal = squad_normalise(rows[i].text);
+        char *normal = sh_squad_normalise(rows[i].text);
         assert_string_equal(normal, rows[i].normal);
         free(normal);
     }
 }
 
 static void words_in_common(void **state) {
-    expect(squad_f1("denver broncos", "denver broncos"), 1);
-    expect(squad_f1("denver", "denver broncos"), 2.0 / 3);
-    expect(squad_f1("x x y", "x y y"), 2.0 / 3);
-    expect(squad_f1("den", "denver"), 0);
-    expect(squad_f1("", "x"), 0);
-    expect(squad_f1("x", ""), 0);
+    expect(sh_squad_f1("denver broncos", "denver broncos"), 1);
+    expect(sh_squad_f1("denver", "denver broncos"), 2.0 / 3);
+    expect(sh_squad_f1("x x y", "x y y"), 2.0 / 3);
+    expect(sh_squad_f1("den", "denver"), 0);
+    expect(sh_squad_f1("", "x"), 0);
+    expect(sh_squad_f1("x", ""), 0);
 }
 
 int main(void) {
