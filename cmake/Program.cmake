@@ -1,7 +1,7 @@
 # The program `shoal`: the commands of cli/ and of lab/. It links the shared libraries, so
 # it can use nothing that their headers do not export.
 file(GLOB program_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
-    cli/*.c lab/*.c train/tasks/*.c)
+    cli/*.c lab/*.c)
 shoal_find(cairo cairo.h cairo)
 if(TARGET shoal_speech)
     list(REMOVE_ITEM program_sources cli/no_speech.c)
@@ -16,7 +16,7 @@ else()
     add_executable(shoal_program ${program_sources})
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab . src)
-    target_link_libraries(shoal_program PRIVATE shoal_exact shoal_models shoal_flags
+    target_link_libraries(shoal_program PRIVATE shoal_exact shoal_train_static shoal_flags
         jansson openblas utf8proc Threads::Threads ${CMAKE_DL_LIBS} m)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)
