@@ -1,7 +1,6 @@
 /* In place of the commands that need libshoal-speech, where it is not built. */
 #include "commands.h"
 #include "common.h"
-#include "speech_data.h"
 #include "speech_words.h"
 
 #define WITHOUT                                                                          \
@@ -25,23 +24,6 @@ int wer_command(int count, char **arguments) {
     (void)count;
     return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }
-
-const char *speech_cache(const char *command, const char *chosen) {
-    (void)chosen;
-    complain(EXIT_USAGE, command, WITHOUT);
-    return NULL;
-}
-
-int speech_check(const char *command, shoal_context *context, const train_config *config,
-                 const char *part) {
-    (void)context;
-    (void)config;
-    (void)part;
-    return complain(EXIT_USAGE, command, WITHOUT);
-}
-
-/* Never begun: there is no folder for its features. */
-const train_task speech_task = {.name = "speech"};
 
 int recognise_command(int count, char **arguments) {
     (void)count;

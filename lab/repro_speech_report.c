@@ -124,9 +124,9 @@ static void add_heads(const speech_grid *grid, text_table *table, const char *se
     table_add(table, "%s", second);
     for (int i = 0; i < shown; i++) {
         table_add(table, "%s",
-                  measures[i] == OF_WORDS                ? "test words %"
-                  : grid->experiment->loss == SPEECH_CTC ? "test %"
-                                                         : "test phones %");
+                  measures[i] == OF_WORDS                      ? "test words %"
+                  : grid->experiment->loss == SHOAL_SPEECH_CTC ? "test %"
+                                                               : "test phones %");
         table_add(table, "95 %%");
         table_add(table, "beyond full, 95 %%");
     }

@@ -123,10 +123,9 @@ static int train_cell(const text_grid *grid, text_cell *cell, bool *finished) {
     repro_job *job = grid->job;
     char folder[TRAIN_PATH], label[64], paths[2][TRAIN_PATH];
     train_config config;
-    train_reason reason;
+    const shoal_train_task *task = shoal_task_find(is_squad(cell) ? "squad" : "glue");
     *finished = false;
-    if (!train_defaults(is_squad(cell) ? "squad" : "glue", &config, &reason) ||
-        !cell_path(grid, cell, "", folder) ||
+    if (!cell_path(grid, cell, "", folder) ||
         !train_path("repro", paths[0], job->data, "glue"))
         return EXIT_USAGE;
     if (is_squad(cell) && (!find_squad(job->data, "train", paths[0]) ||
@@ -137,23 +136,32 @@ static int train_cell(const text_grid *grid, text_cell *cell, bool *finished) {
     int code = cell_settings(grid, cell, &settings);
     if (code != EXIT_OK)
         return code;
-    config.folder = paths[0];
-    config.dev = is_squad(cell) ? paths[1] : NULL;
-    config.model_folder = job->model;
-    config.skip_bad = job->skip_bad;
+    shoal_config_defaults(job->context, task, NULL, &config, sizeof config);
+    if (is_squad(cell)) {
+        config.squad.folder = paths[0];
+        config.squad.dev = paths[1];
+        config.squad.model_folder = job->model;
+        config.squad.skip_bad = job->skip_bad;
+    } else {
+        config.glue.folder = paths[0];
+        config.glue.model_folder = job->model;
+        config.glue.skip_bad = job->skip_bad;
+    }
     snprintf(label, sizeof label, "%d/%d %s  ", (int)(cell - grid->cells) + 1,
              grid->count, cell->name);
     run = (train_run){.command = "repro",
                       .label = label,
-                      .folder = folder,
-                      .save_seconds = (double)job->save_seconds,
-                      .resume = true,
+                      .task = task,
                       .settings = &settings,
-                      .config = config};
+                      .config = config,
+                      .options = shoal_run_defaults()};
+    run.options.folder = folder;
+    run.options.save_seconds = (double)job->save_seconds;
+    run.options.resume = 1;
     code = train_go(&run, job->context);
-    *finished = code == EXIT_OK && run.finished;
-    job->skipped += run.busy;
-    return run.busy ? EXIT_OK : code;
+    *finished = code == EXIT_OK && run.result.finished;
+    job->skipped += run.result.busy;
+    return run.result.busy ? EXIT_OK : code;
 }
 
 /* Adds what was evaluated now to what was before. */
@@ -421,7 +429,7 @@ int repro_text(repro_job *job) {
     if (code == EXIT_OK)
         code = spell_kinds(&grid);
     if (code == EXIT_OK)
-        code = train_make_folder("repro", job->folder);
+        code = repro_make_folder(job->folder);
     if (code == EXIT_OK)
         code = check_model(&grid);
     if (code == EXIT_OK)

@@ -173,8 +173,10 @@ static shoal_status begin_training(running *at) {
                      status);
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
                    : shoal_trainer_start(at->trainer, options->from);
-    if (status == SHOAL_OK)
+    if (status == SHOAL_OK) {
         status = sh_trainer_compare(at->trainer);
+        at->result->agreed = at->transport && status == SHOAL_BAD_FILE;
+    }
     if (status != SHOAL_OK)
         return blame(at, SHOAL_CAUSE_INPUT, status);
     const size_t size = at->config->size; /* with what the data said */

@@ -250,10 +250,12 @@ static shoal_status open_glue(void *user, const shoal_task_opening *opening, voi
                                      .max_length = config->max_length,
                                      .skip_bad = config->skip_bad};
     data->glue = sh_glue_find(config->dataset);
+    if (data->glue)
+        snprintf(config->dataset, sizeof config->dataset, "%s", data->glue->name);
     return data->glue ? open_text(opening, data, sizes)
                       : sh_fail(opening->context, SHOAL_INVALID,
-                                "there is no task \"%s\" of GLUE; there are %s",
-                                config->dataset, sh_glue_names());
+                                "there is no task \"%s\" of GLUE; there are " GLUE_NAMES,
+                                config->dataset);
 }
 
 static shoal_status open_squad(void *user, const shoal_task_opening *opening, void *whole,

@@ -51,15 +51,6 @@ const glue_task *sh_glue_find(const char *name) {
     return NULL;
 }
 
-const char *sh_glue_names(void) {
-    static char text[128];
-    text[0] = 0;
-    for (int i = 0; i < TASKS; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? ", " : "",
-                 tasks[i].name);
-    return text;
-}
-
 int shoal_glue_describe(int index, shoal_glue_info *info) {
     if (index < 0 || index >= TASKS)
         return 0;

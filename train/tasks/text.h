@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "shoal_models.h"
+#include "shoal_train.h"
 
 /* ---- Sequences (text.c) ------------------------------------------------------------ */
 
@@ -100,8 +100,7 @@ typedef struct {
 
 /* By its name in capitals or not; NULL: none. */
 const glue_task *sh_glue_find(const char *name);
-/* All names with commas between. */
-const char *sh_glue_names(void);
+#define GLUE_NAMES "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI"
 /* folder: of the task, or of all tasks. Parts that are not wanted are NULL. Messages name
    file and line. */
 shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
