@@ -213,15 +213,16 @@ static void note_field(note_list *list, const train_config *config, int index) {
         train_get(config, index, text, TRAIN_VALUE);
 }
 
-/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+/* The attention keeps the meaning that it had when the file was written. */
 static bool set_field(shoal_context *context, train_config *config, int index,
                       const char *text, train_reason *reason) {
-    char whole[2 * TRAIN_VALUE];
-    const bool before = strcmp(train_field(index), attention_field) == 0 &&
-                        strncmp(text, "shoal-", 6) == 0 && !strstr(text, "keyclusters=");
-    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
-             strchr(text, ':') ? ',' : ':');
-    return train_set(context, config, train_field(index), before ? whole : text, reason);
+    char today[TRAIN_VALUE];
+    shoal_attention attention;
+    if (strcmp(train_field(index), attention_field) == 0 &&
+        shoal_attention_parse_stored(NULL, text, 1, &attention) == SHOAL_OK &&
+        shoal_attention_print(&attention, today, sizeof today) < sizeof today)
+        text = today;
+    return train_set(context, config, train_field(index), text, reason);
 }
 
 shoal_status trainer_save(trainer *self, const char *path) {

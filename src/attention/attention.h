@@ -21,6 +21,7 @@
     KIND(AUTO, auto)                                                                     \
     KIND(LOCAL, local)                                                                   \
     KIND(STRIDED, strided)                                                               \
+    KIND(Q_CLUSTERED, q_clustered)                                                       \
     /* a row per kind */
 
 /* Options after the colon of a spelling, beside the seed and the tolerance. */
@@ -44,7 +45,7 @@ typedef struct {
     void *out;                        /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
-    /* [batch * heads][queries], or NULL: forward of shoal with key clusters leaves the
+    /* [batch * heads][queries], or NULL: forward of shoal leaves the
        share of a query's weights there that is not its own scores'. */
     float *rest;
     void *judge; /* of whoever runs heads of a call whose outputs are there already */
@@ -129,10 +130,6 @@ struct shoal_plan {
     void *state; /* the plan's own */
     void *memory;
 };
-
-/* shoal without key clusters, as it first was: what its fields are where they are not
-   spelled. */
-extern const shoal_attention sh_first_shoal;
 
 /* The kind's row; NULL for a number that is none. */
 const attention_kind *sh_attention_kind_at(int kind);

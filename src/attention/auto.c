@@ -44,12 +44,13 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
     /* What the parts cost beside full's multiplications, from times on one thread: the
        centroids also choose pools, blocks gather and select, every query is sorted into
-       its block and written. Without key clusters there are no blocks. */
+       its block and written. q-clustered has neither pools nor blocks. */
     const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
-    const double parts = M > 0 ? both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
-                                     N * (22000 + 30 * both)
-                               : both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
-                                     N * attention->rank * ((double)problem->dim + 3 * C);
+    const double parts = attention->kind == SHOAL_Q_CLUSTERED
+                             ? both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
+                                   N * attention->rank * ((double)problem->dim + 3 * C)
+                             : both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
+                                   N * (22000 + 30 * both);
     /* With these factors shoal costs what full does at N = S = 512 and 64 features.
        Scaling them moves that point to the crossover. */
     return crossover / 512.0 * parts;

@@ -4,9 +4,9 @@
 
 #include "attention/dense.h"
 
-/* The time of one head of full attention or shoal-C, in multiplications of full
-   attention: what shoal-C does is weighed so that both take equally long at N = S =
-   crossover. */
+/* The time of one head of full, shoal-C or q-clustered-C, in multiplications of full
+   attention: the other two are weighed so that full and shoal-C take equally long at
+   N = S = crossover. */
 double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem,
                   int crossover);
 

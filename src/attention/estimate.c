@@ -25,11 +25,11 @@ typedef struct {
     double total;       /* their sum; 0 where there is no guide */
 } guide;
 
-/* The first form of shoal with four times the top keys and another seed: the same groups
-   would be wrong in the same places. Full attention, where that costs less. */
+/* q-clustered with four times the top keys and another seed: the same groups would be
+   wrong in the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
-    shoal_attention used = sh_first_shoal, seen;
+    shoal_attention used = sh_q_clustered_kind.info.defaults, seen;
     const shoal_attention full = sh_full_kind.info.defaults;
     shoal_plan_picked(plan, call->state, &seen);
     if (seen.clusters > 0)

@@ -1,4 +1,4 @@
-/* The second form of shoal-C: the road of one head up to its blocks. */
+/* shoal-C: the road of one head up to its blocks. */
 #include "attention/shoal_kind.h"
 
 #include <math.h>

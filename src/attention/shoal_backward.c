@@ -1,4 +1,4 @@
-/* Backward of the second form of shoal-C. Constants are P, Z and the keys' centre,
+/* Backward of shoal-C. Constants are P, Z and the keys' centre,
  * groups, blocks, key clusters, pools and exact keys. With mean_i = dout_i . out_i and
  * p_il the weight of key l for query i, every key that is exact for i (X and near ones)
  * has

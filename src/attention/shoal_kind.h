@@ -1,4 +1,4 @@
-/* shoal-C: what forward and backward of its second form share.
+/* shoal-C: what forward and backward share.
  *
  * Legend: N queries i, S keys l, C groups j of queries, M key clusters m, r = rank,
  * D and Dv features, s_il = scale q_i . k_l and s_jl the score of group j's centroid c_j.
