@@ -221,7 +221,7 @@ static void place_memory(void *argument, block_layout *block) {
     block_layout work = {.base = block->base}, state = {0};
     if (block->base)
         state.base = plan->state = block->base + plan->work_size;
-    sh_rooms_place(plan, &work);
+    sh_float_rows_place(plan, &work);
     plan->kind->place(plan, &work, &state);
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
@@ -726,7 +726,7 @@ shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *o
             status = check_over_call(&now);
         status = plan->kind->forward_over(&now, status);
     } else if (status == SHOAL_OK) {
-        plan->kind->forward(&now);
+        sh_forward_heads(&now);
     }
     if (status == SHOAL_OK)
         plan->state_is_filled |= now.state == plan->state;
@@ -778,7 +778,7 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     if (gradients->dbias)
         sh_team_run(sh_team_of(plan->context), plan->problem.batch * plan->problem.heads,
                     clear_dbias_task, &now);
-    plan->kind->backward(&now);
+    sh_backward_heads(&now);
     return SHOAL_OK;
 }
 

@@ -196,16 +196,16 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     for (int64_t s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
     if (plan->over)
-        sh_spread_place(plan, own, work);
+        sh_distributed_place(plan, own, work);
     state_at(plan, state);
     if (plan->over)
-        sh_spread_state_at(plan, state);
+        sh_distributed_state_at(plan, state);
 }
 
-spread_state sh_clustered_spread_state(const shoal_plan *plan, void *state) {
+distributed_state sh_clustered_distributed_state(const shoal_plan *plan, void *state) {
     block_layout place = {.base = state};
     state_at(plan, &place);
-    return sh_spread_state_at(plan, &place);
+    return sh_distributed_state_at(plan, &place);
 }
 
 static const int32_t *groups_in(const shoal_plan *plan, const void *state) {
@@ -804,8 +804,8 @@ void sh_clustered_write(clustered_head *head, team workers) {
         sh_team_run(workers, used, cancelled_task, head);
 }
 
-static void forward_head(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     clustered_head head = sh_clustered_head_of(call, b, h, slot);
@@ -827,11 +827,6 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     sh_clustered_write(&head, workers);
 }
 
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_head);
-}
-
 static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
@@ -845,9 +840,10 @@ static operation_count operations(const shoal_attention *attention,
 
 /* What the kinds share; i-clustered has every option, the others fix some. */
 #define CLUSTERED_FUNCTIONS                                                              \
-    .operations = operations, .place = place, .forward = forward,                        \
-    .backward = sh_clustered_backward, .forward_over = sh_spread_forward,                \
-    .backward_over = sh_spread_backward, .groups = groups_in, .top_keys = top_keys_in
+    .operations = operations, .place = place, .forward_head = forward_head,              \
+    .backward_head = sh_clustered_backward, .forward_over = sh_distributed_forward,      \
+    .backward_over = sh_distributed_backward, .groups = groups_in,                       \
+    .top_keys = top_keys_in
 
 const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",

@@ -106,7 +106,7 @@ typedef struct {
     int64_t seen;      /* keys that are not hidden, wherever they are */
     int64_t first_key; /* number of the first that is here: 0 unless others have some */
     /* Where the top keys' rows lie: rows top_places[C][k] of top_k and top_v. Those are
-       the keys themselves unless some are others' (spread.c). */
+       the keys themselves unless some are others' (distributed.c). */
     const int32_t *top_places;
     row_view top_k, top_v;
     row_view out;
@@ -215,6 +215,6 @@ void sh_clustered_backward_dense(clustered_head *head, team workers);
 /* dq of the members gets its share of slot->grad_centroids. */
 void sh_clustered_backward_members(clustered_head *head, team workers);
 
-void sh_clustered_backward(const attention_call *call);
+head_function sh_clustered_backward;
 
 #endif

@@ -264,7 +264,6 @@ static inline int tilted_is_exact(const tilted_thread *own, int64_t l) {
    computed without subtraction instead. Hardly any is, unless scores are sharp. */
 enum { TILTED_STRAIN = 32 };
 
-void sh_tilted_forward(const attention_call *call);
-void sh_tilted_backward(const attention_call *call);
+head_function sh_tilted_forward, sh_tilted_backward;
 
 #endif

@@ -466,7 +466,7 @@ const attention_kind sh_shoal_kind = {
     .resolve = resolve,
     .operations = operations,
     .place = place_tilted,
-    .forward = sh_tilted_forward,
-    .backward = sh_tilted_backward,
+    .forward_head = sh_tilted_forward,
+    .backward_head = sh_tilted_backward,
     .groups = groups,
 };
