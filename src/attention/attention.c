@@ -142,22 +142,16 @@ static shoal_status check_masks(shoal_context *context, const attention_kind *ki
 
 static shoal_status check_over(const shoal_plan *plan) {
     const shoal_problem *problem = &plan->problem;
-    const shoal_attention *attention = &plan->attention;
     char others[256];
     if (!plan->kind->forward_over)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s cannot be spread over ranks; kinds that can: %s",
+                       "%s cannot be distributed over processes; kinds that can: %s",
                        plan->kind->info.name,
                        kinds_with(knows_ranks, others, sizeof others));
-    if (attention->keyclusters > 0)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks %s is known in its first form alone, without key "
-                       "clusters: leave them out, or spell keyclusters=0",
-                       plan->kind->info.name);
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks problems are float32, without causal order and "
-                       "dropout");
+                       "a problem distributed over processes must be float32, "
+                       "without causal order and dropout");
     return SHOAL_OK;
 }
 
@@ -227,7 +221,7 @@ static void place_memory(void *argument, block_layout *block) {
     block_layout work = {.base = block->base}, state = {0};
     if (block->base)
         state.base = plan->state = block->base + plan->work_size;
-    sh_rooms_place(plan, &work);
+    sh_float_rows_place(plan, &work);
     plan->kind->place(plan, &work, &state);
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
@@ -248,8 +242,6 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
         return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
                        flags);
     shoal_attention checked = *attention;
-    if (over && checked.keyclusters == SHOAL_BY_SIZE)
-        checked.keyclusters = 0; /* over ranks shoal-C is its first form */
     shoal_status status = sh_attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
@@ -711,7 +703,7 @@ static shoal_status check_over_call(const attention_call *now) {
     if (inputs->key_bias || inputs->bias || inputs->mask ||
         (gradients && (gradients->dbias || gradients->dkey_bias)))
         return sh_fail(now->plan->context, SHOAL_INVALID,
-                       "over ranks there are no biases and masks");
+                       "a call distributed over processes cannot have biases or masks");
     return SHOAL_OK;
 }
 
@@ -734,7 +726,7 @@ shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *o
             status = check_over_call(&now);
         status = plan->kind->forward_over(&now, status);
     } else if (status == SHOAL_OK) {
-        plan->kind->forward(&now);
+        sh_forward_heads(&now);
     }
     if (status == SHOAL_OK)
         plan->state_is_filled |= now.state == plan->state;
@@ -786,7 +778,7 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     if (gradients->dbias)
         sh_team_run(sh_team_of(plan->context), plan->problem.batch * plan->problem.heads,
                     clear_dbias_task, &now);
-    plan->kind->backward(&now);
+    sh_backward_heads(&now);
     return SHOAL_OK;
 }
 

@@ -168,7 +168,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
         sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
 }
 
-void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     const shoal_problem *problem = &plan->problem;
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
@@ -196,23 +196,23 @@ void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *stat
     for (int64_t s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
     if (plan->over)
-        sh_spread_place(plan, own, work);
+        sh_distributed_place(plan, own, work);
     state_at(plan, state);
     if (plan->over)
-        sh_spread_state_at(plan, state);
+        sh_distributed_state_at(plan, state);
 }
 
-spread_state sh_clustered_spread_state(const shoal_plan *plan, void *state) {
+distributed_state sh_clustered_distributed_state(const shoal_plan *plan, void *state) {
     block_layout place = {.base = state};
     state_at(plan, &place);
-    return sh_spread_state_at(plan, &place);
+    return sh_distributed_state_at(plan, &place);
 }
 
-const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
+static const int32_t *groups_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
 
-const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state) {
+static const int32_t *top_keys_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
@@ -804,8 +804,8 @@ void sh_clustered_write(clustered_head *head, team workers) {
         sh_team_run(workers, used, cancelled_task, head);
 }
 
-static void forward_head(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     clustered_head head = sh_clustered_head_of(call, b, h, slot);
@@ -827,13 +827,8 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     sh_clustered_write(&head, workers);
 }
 
-void sh_clustered_forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_head);
-}
-
-operation_count sh_clustered_operations(const shoal_attention *attention,
-                                        const shoal_problem *problem) {
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
@@ -845,10 +840,10 @@ operation_count sh_clustered_operations(const shoal_attention *attention,
 
 /* What the kinds share; i-clustered has every option, the others fix some. */
 #define CLUSTERED_FUNCTIONS                                                              \
-    .operations = sh_clustered_operations, .place = sh_clustered_place,                  \
-    .forward = sh_clustered_forward, .backward = sh_clustered_backward,                  \
-    .forward_over = sh_spread_forward, .backward_over = sh_spread_backward,              \
-    .groups = sh_clustered_groups, .top_keys = sh_clustered_top_keys
+    .operations = operations, .place = place, .forward_head = forward_head,              \
+    .backward_head = sh_clustered_backward, .forward_over = sh_distributed_forward,      \
+    .backward_over = sh_distributed_backward, .groups = groups_in,                       \
+    .top_keys = top_keys_in
 
 const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",
@@ -884,3 +879,24 @@ const attention_kind sh_i_clustered_kind =
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
+
+/* q-clustered is i-clustered with groups=keys,normaliser=query and defaults of its own. */
+const attention_kind sh_q_clustered_kind = {
+    .info = {.name = "q-clustered-C",
+             .number = "clusters",
+             .cost = "N r (D + C) + (C S + N k) (D + Dv)",
+             .summary = "queries clustered in the keys' metric; each cluster's topk keys "
+                        "exactly, one softmax per query",
+             .defaults = {.kind = SHOAL_Q_CLUSTERED,
+                          .clusters = 100,
+                          .topk = 64,
+                          .groups = SHOAL_GROUPS_KEYS,
+                          .normaliser = SHOAL_NORMALISER_QUERY,
+                          .rank = 16,
+                          .iterations = 6,
+                          .seed = 1},
+             .has_groups = 1,
+             .has_top_keys = 1,
+             .has_seed = 1},
+    .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
+    CLUSTERED_FUNCTIONS};

@@ -428,8 +428,8 @@ static void backward_head(clustered_head *head, team workers) {
 }
 
 /* One key/value head, with the query heads that share it. */
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+void sh_clustered_backward(const attention_call *call, int64_t unit, int slot,
+                           team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_gradients *gradients = call->gradients;
     const kv_head_view own = sh_start_kv_head(call, unit);
@@ -446,9 +446,4 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }
-}
-
-void sh_clustered_backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }

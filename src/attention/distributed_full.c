@@ -28,7 +28,7 @@ struct ring_work {
 
 /* One step of a call: the block that is here. */
 typedef struct {
-    spread_run *run;
+    distributed_call *run;
     const struct ring_work *own;
     full_state state;
     int from; /* the rank that the block is of */
@@ -37,17 +37,17 @@ typedef struct {
 static void place_pair(ring_pair *pair, const shoal_plan *plan, block_layout *work) {
     const int64_t rows =
         sh_mul_checked(plan->problem.batch * plan->problem.kv_heads, plan->most_keys);
-    pair->here = reserve_floats(work, rows, spread_row_size(plan));
-    pair->next = reserve_floats(work, rows, spread_row_size(plan));
+    pair->here = reserve_floats(work, rows, distributed_row_size(plan));
+    pair->next = reserve_floats(work, rows, distributed_row_size(plan));
 }
 
 void sh_ring_place(shoal_plan *plan, block_layout *work) {
     const int64_t block = sh_dense_block(plan->kernels);
     struct ring_work measured = {0}, *own;
-    spread_work *spread = sh_spread_place_ranges(plan, work);
+    distributed_work *placed = sh_distributed_place_ranges(plan, work);
     own = sh_reserve(work, 1, sizeof *own);
-    if (spread)
-        spread->ring = own;
+    if (placed)
+        placed->ring = own;
     own = own ? own : &measured;
     *own = (struct ring_work){0};
     place_pair(&own->keys, plan, work);
@@ -60,7 +60,7 @@ void sh_ring_place(shoal_plan *plan, block_layout *work) {
     if (!plan->with_backward)
         return;
     place_pair(&own->grads, plan, work);
-    own->delta = reserve_floats(work, spread_units(plan), plan->problem.queries);
+    own->delta = reserve_floats(work, distributed_units(plan), plan->problem.queries);
     own->turns =
         sh_reserve(work, ceil_divide(plan->problem.queries, block), sizeof(atomic_int));
 }
@@ -68,13 +68,13 @@ void sh_ring_place(shoal_plan *plan, block_layout *work) {
 /* ---- Blocks ----------------------------------------------------------------------- */
 
 /* Keys of sequence b that rank p has. */
-static int64_t keys_of(const spread_run *run, int p, int64_t b) {
+static int64_t keys_of(const distributed_call *run, int p, int64_t b) {
     return run->own->all[p * (2 + 2 * run->call->plan->problem.batch) + 3 + 2 * b];
 }
 
 /* The row at which a key/value head of sequence b begins in the block of rank p; of the
    sequence after the last: all rows. */
-static int64_t first_row(const spread_run *run, int p, int64_t b, int64_t kv_head) {
+static int64_t first_row(const distributed_call *run, int p, int64_t b, int64_t kv_head) {
     const int64_t kv_heads = run->call->plan->problem.kv_heads;
     int64_t row = 0;
     for (int64_t before = 0; before < b; before++)
@@ -82,14 +82,14 @@ static int64_t first_row(const spread_run *run, int p, int64_t b, int64_t kv_hea
     return b < run->call->plan->problem.batch ? row + kv_head * keys_of(run, p, b) : row;
 }
 
-static int64_t block_bytes(const spread_run *run, int p) {
+static int64_t block_bytes(const distributed_call *run, int p) {
     const shoal_plan *plan = run->call->plan;
-    return first_row(run, p, plan->problem.batch, 0) * spread_row_size(plan) *
+    return first_row(run, p, plan->problem.batch, 0) * distributed_row_size(plan) *
            (int64_t)sizeof(float);
 }
 
 /* Passes the block that is of rank `from` on, and takes the one before it. */
-static void pass_on(spread_run *run, ring_pair *pair, int from) {
+static void pass_on(distributed_call *run, ring_pair *pair, int from) {
     shoal_transport *over = run->over;
     int64_t *sizes = run->own->sizes;
     float *kept = pair->here;
@@ -106,9 +106,9 @@ static void pass_on(spread_run *run, ring_pair *pair, int from) {
 
 /* Copies this rank's keys and values into the block, or the block into the gradients of
    them. */
-static void copy_block(spread_run *run, float *block, int back,
-                       row_view (*rows)(const spread_run *, int64_t b, int64_t kv_head,
-                                        int values)) {
+static void copy_block(distributed_call *run, float *block, int back,
+                       row_view (*rows)(const distributed_call *, int64_t b,
+                                        int64_t kv_head, int values)) {
     const shoal_problem *problem = &run->call->plan->problem;
     const int64_t D = problem->dim, Dv = problem->value_dim;
     for (int64_t b = 0; b < problem->batch; b++)
@@ -128,13 +128,15 @@ static void copy_block(spread_run *run, float *block, int back,
         }
 }
 
-static row_view input_rows(const spread_run *run, int64_t b, int64_t h, int values) {
+static row_view input_rows(const distributed_call *run, int64_t b, int64_t h,
+                           int values) {
     const shoal_problem *problem = &run->call->plan->problem;
     return values ? sh_key_rows(run->call, run->call->inputs->v, &problem->v, b, h)
                   : sh_key_rows(run->call, run->call->inputs->k, &problem->k, b, h);
 }
 
-static row_view gradient_rows(const spread_run *run, int64_t b, int64_t h, int values) {
+static row_view gradient_rows(const distributed_call *run, int64_t b, int64_t h,
+                              int values) {
     const shoal_problem *problem = &run->call->plan->problem;
     return values ? sh_key_rows(run->call, run->call->gradients->dv, &problem->v, b, h)
                   : sh_key_rows(run->call, run->call->gradients->dk, &problem->k, b, h);
@@ -144,7 +146,7 @@ static row_view gradient_rows(const spread_run *run, int64_t b, int64_t h, int v
 static dense_keys block_keys(const ring_step *step, int64_t b, int64_t h) {
     const shoal_plan *plan = step->run->call->plan;
     const shoal_problem *problem = &plan->problem;
-    const int64_t wide = spread_row_size(plan);
+    const int64_t wide = distributed_row_size(plan);
     const head_view view = sh_view_of(step->run->call, b, h);
     dense_keys keys = sh_dense_keys_of(plan, &view);
     keys.k = (row_view){step->own->keys.here +
@@ -155,7 +157,7 @@ static dense_keys block_keys(const ring_step *step, int64_t b, int64_t h) {
     return keys;
 }
 
-static ring_step first_step(spread_run *run) {
+static ring_step first_step(distributed_call *run) {
     block_layout state = {.base = run->call->state};
     return (ring_step){.run = run,
                        .own = run->own->ring,
@@ -234,8 +236,8 @@ static void clear_outputs(const attention_call *call, full_state state) {
 shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run;
-    status = sh_spread_begin(&run, call, status);
+    distributed_call run;
+    status = sh_distributed_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
@@ -246,11 +248,11 @@ shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     copy_block(&run, own->keys.here, 0, input_rows);
     for (int s = 0; s < ranks && !run.failed; s++) {
         step.from = (plan->over->rank - s + ranks) % ranks;
-        sh_team_run(run.workers, spread_units(plan) * blocks, forward_task, &step);
+        sh_team_run(run.workers, distributed_units(plan) * blocks, forward_task, &step);
         if (s < ranks - 1)
             pass_on(&run, &own->keys, step.from);
     }
-    return run.failed ? sh_spread_failure(&run) : SHOAL_OK;
+    return run.failed ? sh_distributed_failure(&run) : SHOAL_OK;
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -283,11 +285,11 @@ static void backward_head(const ring_step *step, int64_t b, int64_t h) {
 }
 
 /* Gradients that are added to are 0, and every query has its delta. */
-static void start_gradients(const spread_run *run) {
+static void start_gradients(const distributed_call *run) {
     const attention_call *call = run->call;
     const shoal_gradients *gradients = call->gradients;
     const shoal_problem *problem = &call->plan->problem;
-    for (int64_t u = 0; u < spread_units(call->plan); u++) {
+    for (int64_t u = 0; u < distributed_units(call->plan); u++) {
         const int64_t b = u / problem->heads, h = u % problem->heads;
         const head_view view = sh_view_of(call, b, h);
         dense_delta_job products = {sh_query_rows(call, gradients->dout, &problem->out, b,
@@ -307,8 +309,8 @@ static void start_gradients(const spread_run *run) {
 shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run;
-    status = sh_spread_begin(&run, call, status);
+    distributed_call run;
+    status = sh_distributed_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
@@ -318,7 +320,7 @@ shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
     memset(own->grads.here, 0, (size_t)block_bytes(&run, plan->over->rank));
     for (int s = 0; s < ranks && !run.failed; s++) {
         step.from = (plan->over->rank - s + ranks) % ranks;
-        for (int64_t u = 0; u < spread_units(plan); u++)
+        for (int64_t u = 0; u < distributed_units(plan); u++)
             backward_head(&step, u / plan->problem.heads, u % plan->problem.heads);
         if (s < ranks - 1)
             pass_on(&run, &own->keys, step.from);
@@ -326,7 +328,7 @@ shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
             pass_on(&run, &own->grads, step.from);
     }
     if (run.failed)
-        return sh_spread_failure(&run);
+        return sh_distributed_failure(&run);
     copy_block(&run, own->grads.here, 1, gradient_rows);
     return SHOAL_OK;
 }

@@ -141,8 +141,8 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
 }
 
 /* One key/value head, with the query heads that share it. */
-static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+static void backward_unit(const attention_call *call, int64_t unit, int slot_index,
+                          team workers) {
     const shoal_plan *plan = call->plan;
     const full_slot *slot = &((full_work *)plan->work)->slots[slot_index];
     const kv_head_view own = sh_start_kv_head(call, unit);
@@ -153,11 +153,6 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     }
     for (int64_t h = own.first; h < own.last; h++)
         backward_head(call, slot, own.b, h, dk, own.dv, workers);
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -174,11 +169,11 @@ const attention_kind sh_full_kind = {
              .defaults = {.kind = SHOAL_FULL},
              .exact = 1,
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
-    .backward = backward,
+    .backward_head = backward_unit,
     .forward_over = sh_ring_forward,
     .backward_over = sh_ring_backward,
 };
@@ -191,9 +186,9 @@ const attention_kind sh_shared_full_kind = {
              .exact = 1,
              .keys_are_queries = 1,
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
-    .backward = backward,
+    .backward_head = backward_unit,
 };

@@ -301,8 +301,8 @@ static void band_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     window_head head;
@@ -314,15 +314,6 @@ static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
         sh_team_run(workers, min(head.window, n), stride_task, &head);
     sh_team_run(workers, ceil_divide(n, sh_dense_block(head.keys.kernels)), band_task,
                 &head);
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t heads = problem->batch * problem->heads;
-    if (call->plan->kind->forwards_halves)
-        sh_run_units(sh_team_of(call->plan->context), heads, forward_unit, (void *)call);
-    else
-        sh_run_heads(call, heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -416,18 +407,14 @@ static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head
         sh_team_run(workers, min(head->window, n), stride_backward_task, head);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const kv_head_view kv = sh_start_kv_head(shared, unit);
+static void backward_unit(const attention_call *call, int64_t unit, int slot,
+                          team workers) {
+    const kv_head_view kv = sh_start_kv_head(call, unit);
     for (int64_t h = kv.first; h < kv.last; h++) {
         window_head head;
-        start_head(shared, kv.b, h, slot, &head);
+        start_head(call, kv.b, h, slot, &head);
         backward_head(&head, kv.b, h, &kv, workers);
     }
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -447,11 +434,11 @@ const attention_kind sh_local_kind = {
              .summary = "only the keys at most W/2 positions away",
              .defaults = {.kind = SHOAL_LOCAL, .window = 64},
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };
 
 const attention_kind sh_strided_kind = {
@@ -463,6 +450,6 @@ const attention_kind sh_strided_kind = {
              .has_masks = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };

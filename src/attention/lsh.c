@@ -590,8 +590,8 @@ static void backward_counted(lsh_job *job, const int32_t *orders, team workers) 
 
 /* ---- One head forward ------------------------------------------------------------- */
 
-static void forward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+static void forward_head(const attention_call *call, int64_t unit, int slot_index,
+                         team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
@@ -613,11 +613,6 @@ static void forward_unit(void *shared, int64_t unit, int slot_index, team worker
     set_masks(&job);
     measure(&job, workers);
     (is_counted(&job) ? forward_counted : forward_rounds)(&job, orders, stride, workers);
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -728,7 +723,7 @@ static void backward_rounds(lsh_job *job, const int32_t *orders, team workers) {
     }
 }
 
-static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
+static void attend_backward(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_problem *problem = &job->call->plan->problem;
     const int64_t n = job->view.queries;
     measure(job, workers);
@@ -741,8 +736,9 @@ static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
         sh_team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+/* Keys are queries, so every key/value head has one query head. */
+static void backward_head(const attention_call *call, int64_t unit, int slot_index,
+                          team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const shoal_gradients *gradients = call->gradients;
@@ -765,12 +761,7 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
                   problem->dim);
     set_masks(&job);
     if (job.view.queries > 0)
-        backward_head(&job, state.order + at * plan->attention.rounds, workers);
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, backward_unit);
+        attend_backward(&job, state.order + at * plan->attention.rounds, workers);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -794,6 +785,6 @@ const attention_kind sh_lsh_kind = {
              .has_seed = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_head,
 };

@@ -181,18 +181,24 @@ static void attend(const attention_call *call, const head_view *view,
         chosen[j] = j < count ? candidate_key(list[j]) : -1;
 }
 
-/* One panel of queries of one head: task = head * panels + panel. */
+/* A query head in forward, a key/value head in backward. */
+typedef struct {
+    const attention_call *call;
+    int64_t unit;
+} oracle_unit;
+
+/* One panel of queries of one head. */
 static void forward_task(void *shared, int64_t task, int thread) {
-    const attention_call *call = shared;
+    const oracle_unit *at = shared;
+    const attention_call *call = at->call;
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const oracle_work *own = plan->work;
     const int64_t width = plan->kernels->panel;
-    const int64_t panels = ceil_divide(problem->queries, width);
-    const int64_t b = task / panels / problem->heads, h = task / panels % problem->heads;
+    const int64_t b = at->unit / problem->heads, h = at->unit % problem->heads;
     const head_view view = sh_view_of(call, b, h);
     const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
-    const int64_t first = task % panels * width, last = first + width;
+    const int64_t first = task * width, last = first + width;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
                   problem->value_dim);
@@ -208,36 +214,12 @@ static void forward_task(void *shared, int64_t task, int thread) {
                out.data + (first + i) * out.stride);
 }
 
-/* The tasks of one head, where its rows are converted for them. */
-typedef struct {
-    const attention_call *call;
-    int64_t first;
-    task_function *run;
-} head_tasks;
-
-static void head_task(void *shared, int64_t task, int thread) {
-    const head_tasks *tasks = shared;
-    tasks->run((void *)tasks->call, tasks->first + task, thread);
-}
-
-static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
-    const int64_t panels =
-        ceil_divide(call->plan->problem.queries, call->plan->kernels->panel);
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     (void)slot;
-    sh_team_run(workers, panels, head_task,
-                &(head_tasks){call, unit * panels, forward_task});
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t panels = ceil_divide(problem->queries, call->plan->kernels->panel);
-    if (problem->dtype != SHOAL_FLOAT32) {
-        sh_run_heads(call, problem->batch * problem->heads, forward_unit);
-        return;
-    }
-    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->heads * panels,
-                forward_task, (void *)call);
+    sh_team_run(workers,
+                ceil_divide(call->plan->problem.queries, call->plan->kernels->panel),
+                forward_task, &(oracle_unit){call, unit});
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -362,26 +344,18 @@ static void run_backward_head(const attention_call *call, const kv_head_view *ow
 
 /* One key/value head, with the query heads that share it. */
 static void backward_task(void *shared, int64_t task, int thread) {
-    const attention_call *call = shared;
-    const oracle_work *work = call->plan->work;
-    const kv_head_view own = sh_start_kv_head(call, task);
+    const oracle_unit *at = shared;
+    const oracle_work *work = at->call->plan->work;
+    const kv_head_view own = sh_start_kv_head(at->call, at->unit);
+    (void)task;
     for (int64_t h = own.first; h < own.last; h++)
-        run_backward_head(call, &own, h, &work->threads[thread]);
+        run_backward_head(at->call, &own, h, &work->threads[thread]);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
+static void backward_unit(const attention_call *call, int64_t unit, int slot,
+                          team workers) {
     (void)slot;
-    sh_team_run(workers, 1, head_task, &(head_tasks){shared, unit, backward_task});
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    if (problem->dtype != SHOAL_FLOAT32) {
-        sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
-        return;
-    }
-    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
-                backward_task, (void *)call);
+    sh_team_run(workers, 1, backward_task, &(oracle_unit){call, unit});
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -401,6 +375,6 @@ const attention_kind sh_oracle_top_kind = {
              .has_masks = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };

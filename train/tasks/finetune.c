@@ -428,7 +428,7 @@ static shoal_status write_config(const text_data *data, const char *folder) {
     describe_head(data, root);
     char *text = json_dumps(root, JSON_INDENT(2));
     const file_part parts[] = {{text, text ? strlen(text) : 0}, {"\n", 1}};
-    status = text ? sh_file_replace(data->context, to, parts, 2, false)
+    status = text ? sh_file_replace(data->context, to, parts, 2, SHOAL_SYNC_NONE)
                   : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
     free(text);
     json_decref(root);
@@ -449,7 +449,7 @@ static shoal_status copy_file(const text_data *data, const char *folder,
     if (status != SHOAL_OK)
         return status;
     const file_part part = {map.bytes, map.size};
-    status = sh_file_replace(data->context, to, &part, 1, false);
+    status = sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
     sh_file_map_close(&map);
     return status;
 }

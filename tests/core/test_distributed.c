@@ -319,7 +319,7 @@ static void every_kind(void **state) {
                            "i-clustered-9:topk=40",
                            "i-clustered-7:topk=4,bits=70",
                            "clustered-100",
-                           "shoal-6:keyclusters=0",
+                           "q-clustered-6",
                            "i-clustered-8:groups=keys,rank=4",
                            "i-clustered-5:topk=2,normaliser=query",
                            "full"};
@@ -357,8 +357,7 @@ static void sharp(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
         for (uint64_t seed = 0; seed < 4; seed++) {
-            spread_case c =
-                fixed_case("shoal-8:keyclusters=0,topk=5", 300, ranks_tried[r], seed);
+            spread_case c = fixed_case("q-clustered-8:topk=5", 300, ranks_tried[r], seed);
             for (int64_t i = 0; i < 300 * c.problem.dim; i++)
                 ((float *)c.inputs.q)[i] *= 20;
             run_and_check(&c, "sharp");
@@ -368,7 +367,7 @@ static void sharp(void **state) {
 /* More than a chunk of keys on a rank, the paper's numbers. */
 static void long_sequence(void **state) {
     (void)state;
-    const char *kinds[] = {"i-clustered-100", "shoal-100:keyclusters=0"};
+    const char *kinds[] = {"i-clustered-100", "q-clustered-100"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
         spread_case c = fixed_case(kinds[i], 20000, 2, 1);
         c.query_cuts[1] = c.key_cuts[1] = 18001;
@@ -485,7 +484,7 @@ enum {
     OTHER_DIM,
     ONE_SPELLS_WRONG,
     NO_SUCH_KIND,
-    SECOND_FORM,
+    SHOAL_IS_NOT,
     CAUSAL,
     BAD_LENGTH,
     GROUPS_ON_ONE,
@@ -511,8 +510,8 @@ static void refused_rank(void *shared, shoal_transport *transport) {
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)
         kind = "lsh-1";
-    if (r->what == SECOND_FORM)
-        kind = "shoal-3:keyclusters=2";
+    if (r->what == SHOAL_IS_NOT)
+        kind = "shoal-3";
     if (r->what == CAUSAL) {
         kind = "full";
         problem.causal = 1;
@@ -541,12 +540,13 @@ static void refusals(void **state) {
         {[OTHER_KIND] = "rank 1 has another version",
          [OTHER_DIM] = "rank 1 has another version",
          [ONE_SPELLS_WRONG] = "rank 1 of 3 refused",
-         [NO_SUCH_KIND] = "kinds that can: full, clustered-C, i-clustered-C, shoal-C",
-         [SECOND_FORM] = "spell keyclusters=0",
+         [NO_SUCH_KIND] =
+             "kinds that can: full, clustered-C, i-clustered-C, q-clustered-C",
+         [SHOAL_IS_NOT] = "shoal-C cannot be distributed",
          [CAUSAL] = "without causal order",
          [BAD_LENGTH] = "rank 1 of 3 refused",
          [GROUPS_ON_ONE] = "groups are given on rank 1",
-         [BIAS] = "no biases"};
+         [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};
