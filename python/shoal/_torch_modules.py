@@ -28,7 +28,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     torch.Size([2, 300, 64])
 
     No weights are returned (there is no matrix of them), so need_weights must be False.
-    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere.
+    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere. In
+    self-attention (key is query, the same tensor) padded positions are no queries either:
+    for every kind, wherever they lie, their attention is 0 and their output is out_proj's
+    bias, where PyTorch computes what nobody reads.
     attn_mask, is_causal and dropout are for kinds with masks; bias_kv and add_zero_attn
     are refused.
     """
@@ -136,6 +139,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        dropout = self.dropout if self.training else 0.0
+        if dropout and not masks:
+            raise ShoalError(
+                f"{self.kind} has no dropout of attention weights ({dropout:g} here): "
+                "call eval(), make the layer with dropout=0, or leave it out with "
+                f"use_kind(..., skip_dropout=True); kinds that have it: {masking_kinds()}"
+            )
         keep = mask = query_lengths = None
         if key_padding_mask is not None:
             keep = _kept(key_padding_mask)
@@ -150,14 +160,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             ).transpose(1, 2)
             for x in self._project(query, key, value)
         )
-        dropout = self.dropout if self.training else 0.0
-        if keep is not None and itself and not masks and not dropout:
+        if keep is not None and itself and not masks:
             # In self-attention the padding is no query either: it joins no group.
             out = attention_without_padding(q, k, v, self.kind, keep)
         else:
             out = scaled_dot_product_attention(
                 q, k, v, mask, dropout, kind=self.kind, query_lengths=query_lengths
             )
+            if keep is not None and itself and query_lengths is None:
+                out = out.masked_fill(~keep[:, None, :, None], 0.0)
         out = self.out_proj(out.transpose(1, 2).flatten(-2))
         if alone:
             return out[0], None

@@ -60,13 +60,34 @@ def test_multihead_attention_with_masks():
         options = dict(attn_mask=mask, key_padding_mask=pad, is_causal=causal)
         expected = theirs(x, x, x, need_weights=False, **options)[0]
         got = ours(x, x, x, **options)[0]
-        keep = ~padding if pad is padding else torch.ones_like(padding)
+        keep = torch.ones_like(padding) if pad is None else ~pad
         assert torch.allclose(got[keep], expected[keep], atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", ["full", "local-9", "clustered-5"])
+def test_padded_rows_are_zero_wherever_they_lie(kind, compiled):
+    layer = shoal.torch.MultiheadAttention(32, 4, batch_first=True, kind=kind).eval()
+    torch.nn.init.normal_(layer.out_proj.bias)
+    run = torch.compile(layer, backend="eager") if compiled else layer
+    x = torch.randn(2, 30, 32)
+    right = torch.arange(30) >= torch.tensor([30, 13])[:, None]
+    hole = torch.zeros(2, 30, dtype=torch.bool)
+    hole[1, 10:20] = True
+    with torch.no_grad():
+        for padding in (right, right.flip(-1), hole):
+            out = run(x, x, x, key_padding_mask=padding)[0]
+            assert (out[padding] == layer.out_proj.bias).all()
+            assert not (out[~padding] == layer.out_proj.bias).all(-1).any()
+            # Where the keys are not the queries, every query that reaches one counts.
+            other = run(x.clone(), x, x, key_padding_mask=padding)[0]
+            zero = (other[padding] == layer.out_proj.bias).all(-1)
+            assert not (zero.all() if kind == "local-9" else zero.any())
 
 
 def test_multihead_attention_refuses():
     layer, x = shoal.torch.MultiheadAttention(32, 4, dropout=0.1), torch.randn(5, 2, 32)
-    with pytest.raises(shoal.ShoalError, match="dropout"):
+    with pytest.raises(shoal.ShoalError, match="skip_dropout=True"):
         layer(x, x, x)
     layer.eval()
     for options, match in (
