@@ -22,7 +22,7 @@ from ._numpy import (
     spelling,
 )
 from ._plan import ErrorEstimate, Gradients, Plan
-from ._speech import Segment, Speech, Word
+from ._speech import Segment, Speech, Word, join_text
 from ._text import TextEncoder
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "clear_cache",
     "error_estimate",
     "groups",
+    "join_text",
     "kinds",
     "spelling",
 ]

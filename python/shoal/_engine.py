@@ -15,6 +15,7 @@ from collections import OrderedDict
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, NamedTuple
 
+from . import _checked
 from ._native import FLOAT32, Attention, Error, GradientPointers, Inputs, Options
 from ._native import Problem, ShoalError, Strides, WITH_BACKWARD, lib, raise_status
 
@@ -57,16 +58,15 @@ class Context:
 
     __slots__ = ("handle", "plans", "latest", "bytes_kept", "__weakref__")
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int | None) -> None:
         self.handle = None
         self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
         # The plan that was used last, also in plans: to compare is less than to hash.
         self.latest: tuple[Key | None, NativePlan | None] = None, None
         self.bytes_kept = 0
+        options = Options(threads=_checked.threads(threads))
         handle = ctypes.c_void_p()
-        status = lib.shoal_context_create(
-            ctypes.byref(Options(threads=threads)), ctypes.byref(handle)
-        )
+        status = lib.shoal_context_create(ctypes.byref(options), ctypes.byref(handle))
         self.handle = handle.value
         if status:
             raise_status(status, self.handle)
@@ -195,19 +195,14 @@ def refuse_kind(kind: object) -> None:
 @lru_cache(maxsize=256)
 def parse(kind: str, seed: int | None = None) -> Attention:
     """Reads a spelling; a seed given beside it takes the place of the spelled one."""
-    if "\0" in kind:
-        raise ShoalError("kind: the spelling has a zero byte in it")
+    spelled = _checked.text("kind", kind)
     attention = Attention()
     context = context_for(1)
-    status = lib.shoal_attention_parse(
-        context.handle, kind.encode(), ctypes.byref(attention)
-    )
+    status = lib.shoal_attention_parse(context.handle, spelled, ctypes.byref(attention))
     if status:
         raise_status(status, context.handle)
     if seed is not None:
-        if not 0 <= seed < 1 << 64:
-            raise ShoalError(f"seed is {seed}: it must be from 0 to 2^64 - 1")
-        attention.seed = seed
+        attention.seed = _checked.seed("seed", seed)
     return attention
 
 
@@ -254,14 +249,7 @@ def context_for(threads: int | None) -> Context:
     contexts = _mine.contexts
     context = contexts.get(threads or 0)
     if context is None:
-        if threads is not None and not (
-            isinstance(threads, int) and 0 <= threads <= 4096
-        ):
-            raise ShoalError(
-                f"threads is {threads!r}: it must be an integer from 1 to 4096, "
-                "or None for one per processor"
-            )
-        context = contexts[threads or 0] = Context(threads or 0)
+        context = contexts[threads or 0] = Context(threads)
     return context
 
 

@@ -203,7 +203,12 @@ def library_path() -> Path:
     if chosen:
         return Path(chosen)
     suffix = "dylib" if sys.platform == "darwin" else "so"
-    return Path(__file__).parent / f"libshoal.{suffix}"
+    beside = Path(__file__).parent / f"libshoal.{suffix}"
+    # An editable install has this file in the source tree and the library where packages
+    # are installed; the package's path has both.
+    folders = map(Path, sys.modules[__package__].__path__)
+    found = (folder / beside.name for folder in (beside.parent, *folders))
+    return next((path for path in found if path.exists()), beside)
 
 
 def _set_signatures(library: ctypes.CDLL, signatures: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _engine
+from . import _checked, _engine
 from ._arrays import FloatArray, IntArray, Lengths, address, check_output, four_axes
 from ._arrays import overlaps_itself
 from ._call import key_for, make_call, shorten
@@ -154,6 +154,10 @@ def groups(
     >>> found.shape, int(found.min()) >= 0, int(found.max()) < 8
     ((2, 300), True, True)
     """
+    if type(kind) is not str:
+        _engine.refuse_kind(kind)
+    if not kind_rows()[_engine.parse(kind).kind].has_groups:
+        raise ShoalError(f"{kind} has no groups")
     keys = four_axes(q, "q") if k is None else four_axes(k, "k")
     v = np.zeros(keys.shape[:3] + (1,), keys.dtype)
     axes = q.ndim
@@ -164,8 +168,7 @@ def groups(
         q, k, shorten(v, axes), query_lengths=query_lengths, key_lengths=key_lengths
     )
     found = plan.groups
-    if found is None:
-        raise ShoalError(f"{kind} has no groups")
+    assert found is not None
     return found if axes == 4 else found.reshape(found.shape[4 - axes :])
 
 
@@ -200,8 +203,8 @@ def error_estimate(
     >>> rough.relative_error > 0.1
     True
     """
-    if not isinstance(samples, (int, np.integer)) or samples < 0:
-        raise ShoalError(f"samples is {samples!r}: it must be an integer from 0 on")
+    samples = _checked.size("samples", samples)
+    sample_seed = _checked.seed("sample_seed", sample_seed)
     call = make_call(q, k, v, query_lengths, key_lengths, None)
     given = four_axes(out, "out")
     key = key_for(call, kind, None, scale, False, given)
@@ -213,7 +216,7 @@ def error_estimate(
     error = (
         context_for(threads)
         .plan(key)
-        .error(call.inputs, given.ctypes.data, int(samples), sample_seed)
+        .error(call.inputs, given.ctypes.data, samples, sample_seed)
     )
     return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from typing import Any, NamedTuple, Optional
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
-from . import _engine
+from . import _checked, _engine
 from ._arrays import DTYPES, FLOAT32, KEYS_ARE_QUERIES, FloatArray, IntArray, Lengths
 from ._arrays import Shape, address, check_output, empty_like_strides, four_axes, layout
 from ._arrays import overlaps_itself
 from ._call import Call, key_for, make_call, scale_for, shorten
 from ._engine import Key, NativePlan
-from ._native import GradientPointers, ShoalError, lib
+from ._handle import Handle
+from ._native import Attention, GradientPointers, ShoalError, lib
 
 
 class Gradients(NamedTuple):
@@ -33,7 +35,7 @@ class ErrorEstimate(NamedTuple):
     largest_error: float
 
 
-class Plan:
+class Plan(Handle):
     """One attention for one shape: checked and given its memory once, then run.
 
     ``shoal.attention`` keeps plans by itself; a Plan is for those who want its groups,
@@ -50,9 +52,11 @@ class Plan:
     ((2, 4, 500), (2, 4, 20, 8), True)
 
     Arrays are contiguous [batch, heads, length, dim]; ``Plan.like`` plans for other
-    strides. A plan may be used from several threads: they take turns. Pickling keeps what
-    it was made from, not its memory.
+    strides. A plan may be used from several threads: they take turns. close() gives its
+    memory back. Pickling keeps what it was made from, not its memory.
     """
+
+    _what = "the plan"
 
     def __init__(
         self,
@@ -75,19 +79,20 @@ class Plan:
             _engine.refuse_kind(kind)
         if np.dtype(dtype) not in DTYPES:
             raise ShoalError(f"dtype is {dtype}: it must be float32 or float16")
-        self._start(
+        size = _checked.size
+        self._plan_for(
             Key(
                 kind,
                 seed,
                 scale_for(scale),
-                backward,
-                batch,
-                heads,
-                heads if kv_heads is None else kv_heads,
-                queries,
-                keys,
-                dim,
-                dim if value_dim is None else value_dim,
+                bool(backward),
+                size("batch", batch),
+                size("heads", heads),
+                size("kv_heads", heads if kv_heads is None else kv_heads),
+                size("queries", queries),
+                size("keys", keys),
+                size("dim", dim),
+                size("value_dim", dim if value_dim is None else value_dim),
                 dtype=DTYPES[np.dtype(dtype)],
             ),
             threads,
@@ -116,29 +121,37 @@ class Plan:
         """
         call = make_call(q, k, v, None, None, None)
         plan = cls.__new__(cls)
-        plan._start(key_for(call, kind, seed, scale, backward), threads)
+        plan._plan_for(key_for(call, kind, seed, scale, backward), threads)
         return plan
 
-    def _start(self, key: Key, threads: int | None) -> None:
+    def _plan_for(self, key: Key, threads: int | None) -> None:
         self._key, self._threads = key, threads
-        self._lock = threading.Lock()
+        self._make()
+        self._start()
+
+    def _make(self) -> None:
+        # A context of its own: the thread that made it need not be the one that runs it.
+        context = _engine.Context(1 if _engine.is_forked() else self._threads)
+        self._plan: NativePlan | None = NativePlan(context, self._key)
         self._last: Call | None = None
         self._out: FloatArray | None = None
-        self._plan: NativePlan = self._make()
 
-    def _make(self) -> NativePlan:
-        # A context of its own: the thread that made it need not be the one that runs it.
-        self._forked = _engine.is_forked()
-        context = _engine.Context(1 if self._forked else self._threads or 0)
-        return NativePlan(context, self._key)
+    def _after_fork(self) -> None:
+        """A forked child makes its own plan, with one thread, and a lock that no thread
+        of its parent holds. The parent's stays behind."""
+        _left_behind.append(self._plan)
+        self._make()
+        self._start()
 
-    def _native(self) -> NativePlan:
-        """The native plan; a forked child makes its own, with one thread, and a lock that
-        no thread of its parent holds. Asked for before the lock is taken."""
-        if _engine.is_forked() and not self._forked:
-            self._lock = threading.Lock()
-            self._plan, self._last = self._make(), None
-        return self._plan
+    def _free(self) -> None:
+        self._plan = self._last = self._out = None
+
+    @contextmanager
+    def _native(self) -> Iterator[NativePlan]:
+        """The native plan, while it is this thread's turn."""
+        with self._turn():
+            assert self._plan is not None
+            yield self._plan
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (tuple(self._key), self._threads)
@@ -153,7 +166,8 @@ class Plan:
     @property
     def workspace(self) -> int:
         """Bytes that the plan holds."""
-        return self._native().workspace
+        with self._native() as native:
+            return native.workspace
 
     def forward(
         self,
@@ -183,8 +197,7 @@ class Plan:
             check_output(result, shape, (call.q, call.k, call.v))
             if not result.flags.c_contiguous:
                 raise ShoalError("out of a plan must be contiguous")
-        native = self._native()
-        with self._lock:
+        with self._native() as native:
             native.forward(call.inputs, address(result))
             self._last, self._out = call, result
         return out if out is not None else shorten(result, call.axes)
@@ -195,8 +208,7 @@ class Plan:
         Each has the strides of what it belongs to. Groups and the choice of top keys are
         constants; everything else is differentiated exactly.
         """
-        native = self._native()
-        with self._lock:
+        with self._native() as native:
             call, out = self._last, self._out
             if call is None or out is None:
                 raise ShoalError("backward needs a forward before it, in this process")
@@ -229,8 +241,8 @@ class Plan:
         self, out: FloatArray | None = None, *, samples: int = 256, seed: int = 0
     ) -> ErrorEstimate:
         """The real error of the last forward's output; see shoal.error_estimate."""
-        native = self._native()
-        with self._lock:
+        samples, seed = _checked.size("samples", samples), _checked.seed("seed", seed)
+        with self._native() as native:
             call = self._last
             if call is None or self._out is None:
                 raise ShoalError(
@@ -247,17 +259,17 @@ class Plan:
 
     @property
     def groups(self) -> IntArray | None:
-        """int32 [batch, heads, queries]: the last forward's groups, -1 in the padding."""
+        """int32 [batch, heads, queries]: the last forward's groups, -1 in the padding;
+        None for kinds without."""
         key = self._key
-        return self._copy(lib.shoal_plan_groups, (key.batch, key.heads, key.queries))
+        return self._copy(lib.shoal_plan_groups, lambda _: (key.queries,))
 
     @property
     def top_keys(self) -> IntArray | None:
-        """int32 [batch, heads, clusters, topk]: the keys that were treated exactly."""
-        key, attention = self._key, self._plan.attention
+        """int32 [batch, heads, clusters, topk]: the keys that were treated exactly; None
+        for kinds without. Numbers that follow from the sizes are those of this plan."""
         return self._copy(
-            lib.shoal_plan_top_keys,
-            (key.batch, key.heads, attention.clusters, attention.topk),
+            lib.shoal_plan_top_keys, lambda picked: (picked.clusters, picked.topk)
         )
 
     @property
@@ -272,23 +284,30 @@ class Plan:
         >>> plan.picked
         'full'
         """
-        native = self._native()
-        with self._lock:
+        with self._native() as native:
             if self._last is None:
                 raise ShoalError("picked needs a forward before it, in this process")
             return _engine.spell(native.picked())
 
-    def _copy(self, function: Any, shape: tuple[int, ...]) -> IntArray | None:
-        native = self._native()
-        with self._lock:
+    def _copy(
+        self, function: Any, shape: Callable[[Attention], tuple[int, ...]]
+    ) -> IntArray | None:
+        """What a function of the library points to: [batch, heads, *shape]."""
+        with self._native() as native:
             if self._last is None:
                 raise ShoalError("groups and top keys need a forward before them")
             pointer = function(native.handle, None)
             if not pointer:
                 return None
-            result = np.empty(shape, np.int32)
+            key = self._key
+            result = np.empty(
+                (key.batch, key.heads, *shape(native.picked())), np.int32
+            )
             ctypes.memmove(result.ctypes.data, pointer, result.nbytes)
         return result
+
+
+_left_behind: list[Any] = []  # plans of a parent, which no child frees
 
 
 def _room_for_gradients(
@@ -316,5 +335,5 @@ def _about(key: Key) -> str:
 
 def _rebuild(key: tuple[Any, ...], threads: int | None) -> Plan:
     plan = Plan.__new__(Plan)
-    plan._start(Key(*key), threads)
+    plan._plan_for(Key(*key), threads)
     return plan

@@ -10,14 +10,16 @@ import ctypes
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64
 from ctypes import c_uint64, c_void_p
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ._native import NO_MEMORY, Options, ShoalError, load_part
+from . import _checked
+from ._handle import LibraryHandle
+from ._native import Options, ShoalError, load_part
 
 RATE = 16000
 
@@ -152,6 +154,8 @@ class Word:
 class Segment:
     """What was said from `begin` to `end` (seconds); `words` where they are asked for.
 
+    `text` begins with its first word; the `space` before it, which Whisper writes in most
+    languages, is apart. shoal.join_text gives the text of all segments.
     `temperature`, `mean_logprob`, `no_speech` and `compression` are those of the window
     that it comes from.
     """
@@ -165,6 +169,18 @@ class Segment:
     no_speech: float
     compression: float
     words: list[Word] = field(default_factory=list)
+    space: str = ""
+
+
+def join_text(segments: Iterable[Segment]) -> str:
+    """The text of segments one after the other, exactly as the model wrote it.
+
+    >>> import shoal
+    >>> first = shoal.Segment(0, 2, "Hello.", [], 0, 0, 0, 1, space=" ")
+    >>> shoal.join_text([first, shoal.Segment(2, 4, "Again.", [], 0, 0, 0, 1, space=" ")])
+    ' Hello. Again.'
+    """
+    return "".join(segment.space + segment.text for segment in segments)
 
 
 def _text(raw: bytes | None) -> str:
@@ -176,16 +192,19 @@ def _segment(parts: SegmentParts) -> Segment:
         Word(_text(word.text), word.begin, word.end, word.probability)
         for word in parts.words[: parts.word_count]
     ]
+    whole = _text(parts.text)
+    text = whole.lstrip()
     return Segment(
         parts.begin,
         parts.end,
-        _text(parts.text),
+        text,
         parts.tokens[: parts.token_count],
         parts.temperature,
         parts.mean_logprob,
         parts.no_speech,
         parts.compression,
         words,
+        whole[: len(whole) - len(text)],
     )
 
 
@@ -199,18 +218,25 @@ def _samples(sound: np.ndarray) -> np.ndarray:
     return samples
 
 
-class Speech:
+class Speech(LibraryHandle):
     """A Whisper model: a ggml file or a Hugging Face folder, with any kind of attention.
 
     >>> speech = shoal.Speech("ggml-tiny.bin")  # doctest: +SKIP
     >>> for segment in speech.transcribe("talk.flac"):  # doctest: +SKIP
     ...     print(segment.begin, segment.text)
 
-    `batch` windows are heard side by side (0: chosen by memory). One model is for one
-    transcription at a time.
+    `batch` is the number of windows that are processed in parallel (0: chosen by memory).
+    A model has one transcription at a time: another one, and close(), are refused until
+    the iterator of the first is at its end or closed.
     """
 
     __module__ = "shoal"
+    _what = "the model"
+    _waits = False  # an iterator may be left alone for ever
+    _busy_message = (
+        "it is transcribing, one recording at a time; finish or close that iterator first"
+    )
+    _close_function = "shoal_speech_close"
 
     def __init__(
         self,
@@ -222,20 +248,17 @@ class Speech:
         exact: bool = False,
         threads: int = 0,
     ) -> None:
-        self._context, self._speech = c_void_p(), c_void_p()
-        self._busy = threading.Lock()
-        self._lib = load_part("speech", "shoal.Speech", SIGNATURES)
         options = SpeechOptions(
-            attention=attention.encode(), beams=beams, batch=batch, exact=bool(exact)
+            attention=_checked.text("attention", attention),
+            beams=_checked.count("beams", beams),
+            batch=_checked.count("batch", batch),
+            exact=bool(exact),
         )
-        self._check(
-            self._lib.shoal_context_create(
-                byref(Options(threads=threads)), byref(self._context)
-            )
-        )
+        path = _checked.path("model", model)
+        self._open(load_part("speech", "shoal.Speech", SIGNATURES), threads)
         self._check(
             self._lib.shoal_speech_open(
-                self._context, os.fsencode(model), byref(options), byref(self._speech)
+                self._context, path, byref(options), byref(self._native)
             )
         )
         #: What the last transcription that came to its end found: code of the language.
@@ -264,28 +287,30 @@ class Speech:
         not looked for first. `offset` and `duration` (0: to the end) are seconds. A
         caller who leaves the loop ends the work.
         """
-        if not self._speech:
+        if self._closed:
             raise ShoalError("the model is closed")
         recording = RecordingParts(
-            offset=offset, duration=duration, partial=bool(partial)
+            offset=_checked.number("offset", offset),
+            duration=_checked.number("duration", duration),
+            partial=bool(partial),
         )
         held: object
         if isinstance(sound, (str, os.PathLike)):
-            paths = held = (c_char_p * 1)(os.fsencode(sound))
+            paths = held = (c_char_p * 1)(_checked.path("sound", sound))
             recording.paths, recording.files = paths, 1
         else:
             samples = held = _samples(sound)
             recording.samples, recording.sample_count = samples.ctypes.data, samples.size
         options = TranscribeOptions(
-            language=language.encode() if language else None,
+            language=_checked.optional_text("language", language),
             translate=bool(translate),
-            beams=beams,
+            beams=_checked.count("beams", beams),
             no_timestamps=not timestamps,
             no_vad=not vad,
             no_fallback=not fallback,
-            seed=seed,
+            seed=_checked.seed("seed", seed),
             words=bool(words),
-            prompt=prompt.encode() if prompt else None,
+            prompt=_checked.optional_text("prompt", prompt),
         )
         return self._run(recording, options, held)
 
@@ -293,8 +318,7 @@ class Speech:
         self, recording: RecordingParts, options: TranscribeOptions, held: object
     ) -> Iterator[Segment]:
         """The library calls back from a thread of its own; segments pass by a queue."""
-        if not self._busy.acquire(blocking=False):
-            raise ShoalError("the model is transcribing: one recording at a time")
+        self._take()
         found: queue.Queue[Segment | None] = queue.Queue(maxsize=64)
         left, status, summary = threading.Event(), [0], SummaryParts()
 
@@ -310,7 +334,7 @@ class Speech:
 
         def work() -> None:
             status[0] = self._lib.shoal_speech_transcribe(
-                self._speech,
+                self._native,
                 byref(recording),
                 byref(options),
                 callback,
@@ -337,29 +361,4 @@ class Speech:
             left.set()
             thread.join()
             del held
-            self._busy.release()
-
-    def close(self) -> None:
-        """Gives memory back; no more recordings then."""
-        if self._speech:
-            self._lib.shoal_speech_close(self._speech)
-        if self._context:
-            self._lib.shoal_context_destroy(self._context)
-        self._speech, self._context = c_void_p(), c_void_p()
-
-    def __enter__(self) -> Speech:
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_lib", None):
-            self.close()
-
-    def _check(self, status: int) -> None:
-        if status == 0:
-            return
-        message = self._lib.shoal_context_message(self._context) if self._context else b""
-        text = (message or b"").decode() or f"status {status}"
-        raise MemoryError(text) if status == NO_MEMORY else ShoalError(text)
+            self._give_back()

@@ -13,7 +13,9 @@ from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_
 
 import numpy as np
 
-from ._native import NO_MEMORY, Options, ShoalError, load_part
+from . import _checked
+from ._handle import LibraryHandle
+from ._native import Options, ShoalError, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
@@ -64,13 +66,7 @@ SIGNATURES = {
 }
 
 
-def _which(what: str, word: str, words: tuple[str, ...]) -> int:
-    if word not in words:
-        raise ShoalError(f"{what} is {word!r}: it must be one of {', '.join(words)}")
-    return words.index(word)
-
-
-class TextEncoder:
+class TextEncoder(LibraryHandle):
     """A BERT, RoBERTa or ModernBERT of a Hugging Face folder, with any kind of attention.
 
     >>> encoder = shoal.TextEncoder("all-MiniLM-L6-v2")  # doctest: +SKIP
@@ -80,10 +76,12 @@ class TextEncoder:
     `long` says what texts become that are longer than `window` tokens (0: all positions
     of the model): "windows" every `stride` tokens (0: half a window), "cut", or
     "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
-    tokens are worked on at once. One encoder is for one thread at a time.
+    tokens are worked on at once. Threads that share an encoder take turns.
     """
 
     __module__ = "shoal"
+    _what = "the encoder"
+    _close_function = "shoal_text_encoder_close"
 
     def __init__(
         self,
@@ -98,28 +96,23 @@ class TextEncoder:
         rows: int = 0,
         threads: int = 0,
     ) -> None:
-        self._context, self._encoder = c_void_p(), c_void_p()
-        self._lib = load_part("models", "shoal.TextEncoder", SIGNATURES)
         options = TextOptions(
-            attention=attention.encode(),
-            rows=rows,
-            window=window,
-            stride=stride,
-            long_texts=_which("long", long, LONG),
-            pooling=_which("pooling", pooling, POOLING),
+            attention=_checked.text("attention", attention),
+            rows=_checked.size("rows", rows),
+            window=_checked.size("window", window),
+            stride=_checked.size("stride", stride),
+            long_texts=_checked.choice("long", long, LONG),
+            pooling=_checked.choice("pooling", pooling, POOLING),
             normalize=bool(normalize),
         )
-        self._check(
-            self._lib.shoal_context_create(
-                byref(Options(threads=threads)), byref(self._context)
-            )
-        )
+        path = _checked.path("folder", folder)
+        self._open(load_part("models", "shoal.TextEncoder", SIGNATURES), threads)
         self._check(
             self._lib.shoal_text_encoder_open(
-                self._context, os.fsencode(folder), byref(options), byref(self._encoder)
+                self._context, path, byref(options), byref(self._native)
             )
         )
-        info = self._lib.shoal_text_encoder_info(self._encoder).contents
+        info = self._lib.shoal_text_encoder_info(self._native).contents
         self.type: str = info.type.decode()
         self.size: int = info.size
         self.positions: int = info.positions
@@ -129,42 +122,16 @@ class TextEncoder:
         """One vector for each text: float32 [texts, size]."""
         if isinstance(texts, (str, bytes)):
             raise ShoalError("texts is one string: it must be a list of strings")
-        if not self._encoder:
-            raise ShoalError("the encoder is closed")
-        encoded = [text.encode() for text in texts]
+        encoded = [_checked.any_text(f"texts[{i}]", x) for i, x in enumerate(texts)]
         vectors = np.empty((len(encoded), self.size), np.float32)
-        self._check(
-            self._lib.shoal_text_encoder_embed(
-                self._encoder,
-                len(encoded),
-                (c_char_p * len(encoded))(*encoded),
-                (c_int64 * len(encoded))(*map(len, encoded)),
-                vectors.ctypes.data,
+        with self._turn():
+            self._check(
+                self._lib.shoal_text_encoder_embed(
+                    self._native,
+                    len(encoded),
+                    (c_char_p * len(encoded))(*encoded),
+                    (c_int64 * len(encoded))(*map(len, encoded)),
+                    vectors.ctypes.data,
+                )
             )
-        )
         return vectors
-
-    def close(self) -> None:
-        """Gives memory back; no more texts then."""
-        if self._encoder:
-            self._lib.shoal_text_encoder_close(self._encoder)
-        if self._context:
-            self._lib.shoal_context_destroy(self._context)
-        self._encoder, self._context = c_void_p(), c_void_p()
-
-    def __enter__(self) -> TextEncoder:
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_lib", None):
-            self.close()
-
-    def _check(self, status: int) -> None:
-        if status == 0:
-            return
-        message = self._lib.shoal_context_message(self._context) if self._context else b""
-        text = (message or b"").decode() or f"status {status}"
-        raise MemoryError(text) if status == NO_MEMORY else ShoalError(text)

@@ -146,9 +146,9 @@ def _(mask: Tensor) -> Tensor:
     return torch.empty_like(mask, dtype=torch.bool)
 
 
-def _key_mask(mask: Tensor, keys: int, kind: str) -> Tensor:
+def _key_mask(mask: Tensor, keys: int, kind: str, given: tuple[int, ...]) -> Tensor:
     """attn_mask for a kind that wants it to be the same for all queries: [batch or 1,
-    heads or 1, 1, keys or 1]."""
+    heads or 1, 1, keys or 1]. The caller gave it with the shape `given`."""
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
     # Expanded axes repeat one row; not where each element wants a gradient of its own.
@@ -157,7 +157,7 @@ def _key_mask(mask: Tensor, keys: int, kind: str) -> Tensor:
             mask = mask.narrow(axis, 0, 1)
     if mask.dim() > 4 or mask.shape[2] != 1 or mask.shape[3] not in (1, keys):
         raise ShoalError(
-            f"attn_mask has shape {tuple(mask.shape)}: {kind} takes masks of keys only, "
+            f"attn_mask has shape {given}: {kind} takes masks of keys only, "
             f"[batch, heads, 1, {keys}]; kinds that take masks which differ between "
             f"queries: {masking_kinds()}"
         )
@@ -169,11 +169,11 @@ def _is_parameter(tensor: Tensor) -> bool:
 
 
 def key_padding(
-    mask: Tensor, batch: int, keys: int, kind: str
+    mask: Tensor, batch: int, keys: int, kind: str, given: tuple[int, ...] | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     """A mask for PyTorch's attention, the same for all queries, as (a bias of the keys,
     key lengths), for kinds without masks."""
-    mask = _key_mask(mask, keys, kind)
+    mask = _key_mask(mask, keys, kind, tuple(mask.shape) if given is None else given)
     if mask.is_floating_point():
         keep = _where_0(mask)
         if keep is None:
@@ -279,13 +279,17 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         raise ShoalError("attn_mask and is_causal=True exclude each other")
     lead, alone = query.shape[:-3], query.dim() == 2
+    given: tuple[int, ...] = ()
+    if attn_mask is not None:
+        given = tuple(attn_mask.shape)
+        _check_mask(given, (*query.shape[:-1], key.shape[-2]))
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         query, key, value, attn_mask = _all_four(query, key, value, attn_mask)
     if key.shape[:2] != query.shape[:2] or value.shape[:2] != query.shape[:2]:
         key, value = _shared_heads(query, key, value, enable_gqa)
     bias = mask = key_lengths = None
     if attn_mask is not None:
-        bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind)
+        bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind, given)
     if is_causal and query.shape[2] < key.shape[2]:  # later keys are nobody's past
         key, value = (x.narrow(2, 0, query.shape[2]) for x in (key, value))
     if scale is not None and scale == 0:  # which the library takes for 1/sqrt(dim)
@@ -310,13 +314,27 @@ def scaled_dot_product_attention(
     return out.reshape(lead + out.shape[1:]) if lead else out[0]
 
 
+def _check_mask(given: tuple[int, ...], scores: tuple[int, ...]) -> None:
+    """Refuses a mask that does not broadcast, by the shapes that the caller knows."""
+    extra = len(given) - len(scores)
+    fits = all(size == 1 for size in given[: max(extra, 0)]) and all(
+        size in (1, whole) for size, whole in zip(reversed(given), reversed(scores))
+    )
+    if not fits:
+        raise ShoalError(
+            f"attn_mask has shape {given}, which does not broadcast to the scores' "
+            f"{scores}"
+        )
+
+
 def _sort_mask(
-    attn_mask: Tensor, query: Tensor, key: Tensor, kind: str
+    attn_mask: Tensor, query: Tensor, key: Tensor, kind: str, given: tuple[int, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """PyTorch's mask as a bias, a mask or key lengths."""
+    """PyTorch's mask as a bias, a mask or key lengths. The caller gave it with the shape
+    `given`."""
     batch, keys = query.shape[0], key.shape[2]
     if not takes_masks(kind):
-        bias, lengths = key_padding(attn_mask, batch, keys, kind)
+        bias, lengths = key_padding(attn_mask, batch, keys, kind, given)
         return bias, None, lengths
     while attn_mask.dim() < 4:
         attn_mask = attn_mask.unsqueeze(0)
@@ -374,7 +392,7 @@ def _all_four(
     if axes > 4:
         lead = query.shape[:-3]
         key, value = (x.expand(lead + x.shape[-3:]) for x in (key, value))
-        if mask is not None and mask.dim() > 4:
+        if mask is not None and mask.dim() > 3:  # its axes are the last of the query's
             mask = mask.expand(lead + mask.shape[-3:]).flatten(0, -4)
     return _as_four(query), _as_four(key), _as_four(value), mask
 

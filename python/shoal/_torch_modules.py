@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import contextmanager
-from typing import Any, Iterator
+import weakref
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     torch.Size([2, 300, 64])
 
     No weights are returned (there is no matrix of them), so need_weights must be False.
-    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere.
+    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere. In
+    self-attention (key is query, the same tensor) padded positions are no queries either:
+    for every kind, wherever they lie, their attention is 0 and their output is out_proj's
+    bias, where PyTorch computes what nobody reads.
     attn_mask, is_causal and dropout are for kinds with masks; bias_kv and add_zero_attn
     are refused.
     """
@@ -136,6 +139,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             )
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        dropout = self.dropout if self.training else 0.0
+        if dropout and not masks:
+            raise ShoalError(
+                f"{self.kind} has no dropout of attention weights ({dropout:g} here): "
+                "call eval(), make the layer with dropout=0, or leave it out with "
+                f"use_kind(..., skip_dropout=True); kinds that have it: {masking_kinds()}"
+            )
         keep = mask = query_lengths = None
         if key_padding_mask is not None:
             keep = _kept(key_padding_mask)
@@ -150,14 +160,15 @@ class MultiheadAttention(nn.MultiheadAttention):
             ).transpose(1, 2)
             for x in self._project(query, key, value)
         )
-        dropout = self.dropout if self.training else 0.0
-        if keep is not None and itself and not masks and not dropout:
+        if keep is not None and itself and not masks:
             # In self-attention the padding is no query either: it joins no group.
             out = attention_without_padding(q, k, v, self.kind, keep)
         else:
             out = scaled_dot_product_attention(
                 q, k, v, mask, dropout, kind=self.kind, query_lengths=query_lengths
             )
+            if keep is not None and itself and query_lengths is None:
+                out = out.masked_fill(~keep[:, None, :, None], 0.0)
         out = self.out_proj(out.transpose(1, 2).flatten(-2))
         if alone:
             return out[0], None
@@ -185,77 +196,155 @@ def _kept(key_padding_mask: Tensor) -> Tensor:
     raise ShoalError(f"key_padding_mask is {key_padding_mask.dtype}: it must be boolean")
 
 
-@contextmanager
-def use_kind(
-    model: nn.Module, kind: str, *, skip_dropout: bool = False
-) -> Iterator[nn.Module]:
-    """Within the block, the model's attention is of that kind; afterwards what it was.
+class Swap:
+    """What use_kind returns: a model whose attention is swapped, and the way back.
+
+    In a `with` statement it gives the model and undoes the swap at the end of the block.
+    """
+
+    def __init__(self, model: nn.Module, kind: str, skip_dropout: bool) -> None:
+        self.model, self.kind = model, kind
+        self._before: list[tuple[Any, str, Any]] = []  # place, name, value
+        self._modules: set[int] = set()  # ids of the modules that it changed
+        try:
+            self._swap(skip_dropout)
+        except BaseException:
+            self._restore()
+            raise
+        _swaps.append(weakref.ref(self, _swaps.remove))
+
+    def __enter__(self) -> nn.Module:
+        return self.model
+
+    def __exit__(self, *what: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        undone = "" if self._before else ", undone"
+        return f"<shoal.torch.use_kind: {type(self.model).__name__}, {self.kind}{undone}>"
+
+    def undo(self) -> None:
+        """Puts back the attention that the model had; a second call does nothing.
+
+        Swaps of one model are undone in reverse order; another order is refused.
+        """
+        if not self._before:
+            return
+        later: list[Swap] = []
+        for swap in reversed([reference() for reference in _swaps]):
+            if swap is self:
+                break
+            if swap is not None and swap._before and swap._modules & self._modules:
+                later.append(swap)
+        if later:
+            raise ShoalError(
+                f"use_kind: {later[0].kind} was swapped in after {self.kind}: undo that "
+                "swap first"
+            )
+        self._restore()
+
+    def _restore(self) -> None:
+        for place, name, value in reversed(self._before):
+            place[name] = value
+        self._before.clear()
+
+    def _set(self, module: nn.Module, place: dict[str, Any], name: str, to: Any) -> None:
+        self._before.append((place, name, place[name]))
+        self._modules.add(id(module))
+        if isinstance(to, nn.Module):  # which a later swap may change
+            self._modules.add(id(to))
+        place[name] = to
+
+    def _swap(self, skip_dropout: bool) -> None:
+        configs: dict[int, Any] = {}
+        nested = []
+        for module in list(self.model.modules()):
+            own = module.__dict__
+            if isinstance(module, MultiheadAttention):
+                self._set(module, own, "kind", self.kind)
+                if skip_dropout:
+                    self._set(module, own, "dropout", 0.0)
+            if isinstance(module, nn.TransformerEncoder):
+                nested.append(module)
+            for name, child in list(module._modules.items()):
+                if isinstance(child, nn.MultiheadAttention) and not isinstance(
+                    child, MultiheadAttention
+                ):
+                    self._set(
+                        module,
+                        module._modules,
+                        name,
+                        _twin(child, self.kind, skip_dropout),
+                    )
+            config = own.get("config")
+            if hasattr(config, "_attn_implementation_internal"):
+                _refuse_own_attention(module)
+                twin = _config_with(config, self.kind, skip_dropout, configs)
+                self._set(module, own, "config", twin)
+        if not self._before:
+            raise ShoalError(
+                f"use_kind: no attention to swap in {type(self.model).__name__}; it swaps "
+                "modules inside the one that is given, and in your own modules you call "
+                "shoal.torch.scaled_dot_product_attention"
+            )
+        for module in nested:  # whose nested tensors are for PyTorch's fused layers
+            if "use_nested_tensor" in module.__dict__:
+                self._set(module, module.__dict__, "use_nested_tensor", False)
+
+
+_swaps: list[weakref.ref[Swap]] = []  # those that can still be undone, in order
+
+
+def _twin(
+    child: nn.MultiheadAttention, kind: str, skip_dropout: bool
+) -> MultiheadAttention:
+    if type(child).forward is not nn.MultiheadAttention.forward:
+        raise ShoalError(
+            f"use_kind: {type(child).__name__} has a forward of its own, which a swap "
+            "would lose"
+        )
+    twin = MultiheadAttention.from_torch(child, kind)
+    twin.dropout = 0.0 if skip_dropout else child.dropout
+    return twin
+
+
+def use_kind(model: nn.Module, kind: str, *, skip_dropout: bool = False) -> Swap:
+    """Swaps a model's attention for that of a kind, at once and until it is undone.
 
     >>> import torch, shoal.torch
     >>> layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
     >>> x = torch.randn(1, 200, 64)
-    >>> with torch.no_grad(), shoal.torch.use_kind(layer, "full"):
-    ...     swapped = layer(x)
-    >>> torch.allclose(swapped, layer(x), atol=1e-5)
+    >>> plain = layer(x)
+    >>> swap = shoal.torch.use_kind(layer, "full")
+    >>> layer.self_attn
+    MultiheadAttention(
+      kind=full
+      (out_proj): NonDynamicallyQuantizableLinear(in_features=64, out_features=64, bias=True)
+    )
+    >>> torch.allclose(layer(x), plain, atol=1e-5)
     True
+    >>> swap.undo()
+
+    What it returns can be left alone, undone, or used in a `with` statement, which undoes
+    it at the end of the block:
+
+    >>> with torch.no_grad(), shoal.torch.use_kind(layer, "clustered-25"):
+    ...     rough = layer(x)
+    >>> torch.allclose(rough, plain, atol=1e-5), type(layer.self_attn).__module__
+    (False, 'torch.nn.modules.activation')
 
     Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
     transformers' models (also of a part of one, such as Whisper's encoder). In training
     the parameters are the model's own. Kinds whose queries share keys have no dropout of
-    attention weights: a model in training mode that has some is refused, unless
-    skip_dropout says to leave that one dropout out (others stay); a warning names what
-    was left out. Not for several threads
-    at once on one model. PyTorch's fused encoder layer, which would go past the swap, is
-    off within the block.
+    attention weights, and torch.nn.TransformerEncoderLayer has 0.1 of it by default: a
+    model in training mode that has some is refused, unless skip_dropout=True says to
+    leave that one dropout out (others stay); a warning names what was left out. Not for
+    several threads at once on one model.
     """
     parse_kind(kind)
     if model.training and (skip_dropout or not takes_masks(kind)):
         _check_dropout(model, skip_dropout)
-    undo: list[tuple[Any, str, Any]] = []
-    configs: dict[int, Any] = {}
-    try:
-        for parent in list(model.modules()):
-            if isinstance(parent, MultiheadAttention):
-                undo.append((parent.__dict__, "kind", parent.kind))
-                parent.kind = kind
-                if skip_dropout:
-                    undo.append((parent.__dict__, "dropout", parent.dropout))
-                    parent.dropout = 0.0
-            for name, child in list(parent._modules.items()):
-                if isinstance(child, nn.MultiheadAttention) and not isinstance(
-                    child, MultiheadAttention
-                ):
-                    if type(child).forward is not nn.MultiheadAttention.forward:
-                        raise ShoalError(
-                            f"use_kind: {type(child).__name__} has a forward of its own, "
-                            "which a swap would lose"
-                        )
-                    undo.append((parent._modules, name, child))
-                    twin = MultiheadAttention.from_torch(child, kind)
-                    twin.dropout = 0.0 if skip_dropout else child.dropout
-                    parent._modules[name] = twin
-            config = parent.__dict__.get("config")
-            if hasattr(config, "_attn_implementation_internal"):
-                _refuse_own_attention(parent)
-                undo.append((parent.__dict__, "config", config))
-                parent.__dict__["config"] = _config_with(
-                    config, kind, skip_dropout, configs
-                )
-        if not undo:
-            raise ShoalError(
-                f"use_kind: no attention to swap in {type(model).__name__}; it swaps "
-                "modules inside the one that is given, and in your own modules you call "
-                "shoal.torch.scaled_dot_product_attention"
-            )
-        fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield model
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-    finally:
-        for place, name, value in reversed(undo):
-            place[name] = value
+    return Swap(model, kind, skip_dropout)
 
 
 def _refuse_own_attention(model: nn.Module) -> None:
@@ -293,7 +382,7 @@ def _check_dropout(model: nn.Module, skip: bool) -> None:
             f"{masking_kinds()}"
         )
     warnings.warn(
-        f"use_kind: attention dropout ({max(rates):g}) is left out", stacklevel=4
+        f"use_kind: attention dropout ({max(rates):g}) is left out", stacklevel=3
     )
 
 

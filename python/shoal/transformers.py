@@ -256,16 +256,10 @@ def _attend(
             "configuration's attention dropout to 0, or leave it out with "
             "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
         )
-    # In self-attention what is no key is no query either: it joins no group.
-    skips_padding = (
-        not choices.keep_padding
-        and query.shape[2] == key.shape[2]
-        and not _is_cross(module)
-    )
     keep = _kept(name, attention_mask, query.shape[0], key.shape[2])
     if keep is None:
         out = attention(query, key, value, name, scale=scaling)
-    elif skips_padding:
+    elif _skips_padding(module, choices, query, key):
         out = attention_without_padding(query, key, value, name, keep, scaling)
     else:
         batch, keys = keep.shape
@@ -290,7 +284,7 @@ def _attend_masked(
     """A layer by a kind with masks, with all that its mask and bias say."""
     query, key, value = inputs
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
-    lengths = query_lengths = None
+    lengths = query_lengths = padded = None
     if mask is None:  # as PyTorch's attention is called: a square causal mask, or none
         causal = is_causal and queries > 1
     elif mask.dim() == 2:
@@ -301,12 +295,14 @@ def _attend_masked(
                 f"for {batch} sequences of {keys} keys"
             )
         mask = mask.to(torch.bool)[:, None, None]
+        skips_padding = _skips_padding(module, choices, query, key)
         if not torch.compiler.is_compiling():
             lengths = padding_lengths(mask, batch, keys)
+        if skips_padding and lengths is None:
+            padded = ~mask.transpose(2, 3)
         if lengths is not None:
             mask = None
-            if not choices.keep_padding and queries == keys and not _is_cross(module):
-                query_lengths = lengths
+            query_lengths = lengths if skips_padding else None
     else:
         causal = False
         if mask.is_floating_point():
@@ -328,7 +324,21 @@ def _attend_masked(
         causal=causal,
         dropout=dropout,
     )
+    if padded is not None:
+        out = out.masked_fill(padded, 0.0)
     return out.transpose(1, 2), None
+
+
+def _skips_padding(
+    module: torch.nn.Module, choices: Choices, query: Tensor, key: Tensor
+) -> bool:
+    """In self-attention what is no key is no query either: it joins no group and its
+    output is 0, wherever it lies."""
+    return (
+        not choices.keep_padding
+        and query.shape[2] == key.shape[2]
+        and not _is_cross(module)
+    )
 
 
 def _skips_dropout(module: torch.nn.Module, choices: Choices) -> bool:

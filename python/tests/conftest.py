@@ -15,12 +15,12 @@ KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9", "shoal-7
 KINDS += ["q-clustered-7:topk=9"]
 KINDS += ["auto"] * ("auto" in LISTED)
 ROOT = Path(__file__).resolve().parent.parent.parent
+DATA = Path(os.environ.get("SHOAL_DATA") or ROOT.parent / "shared" / "data")
 
 
 def data(*parts: str) -> Path:
     """A file of the shared data, or a skip that says where it was looked for."""
-    base = Path(os.environ.get("SHOAL_DATA") or ROOT.parent / "shared" / "data")
-    path = base.joinpath(*parts)
+    path = DATA.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"no {path}: set SHOAL_DATA to the folder that has it")
     return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import subprocess
 import sys
 
@@ -77,3 +78,19 @@ def test_endings():
     assert example("stsb.py", "--data", "/nowhere").returncode == 3
     wrong = example("swap_attention.py", "nonsense")
     assert wrong.returncode == 2 and "nonsense" in wrong.stderr
+
+
+def test_train_classifier():
+    """Clustered attention learns from scratch, and other kinds do with its weights."""
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "train_classifier.py", "--length", "64", "--steps", "60"]
+        + ["--layers", "1", "--kind", "i-clustered-10:topk=8", "--json"],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["i-clustered-10:topk=8"] > 0.9 and found["full"] > 0.9

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +131,31 @@ def test_import_needs_neither_torch_nor_transformers():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_an_editable_install(tmp_path):
+    """Which has modules in the source tree and the library elsewhere in the path."""
+    installed = tmp_path / "shoal"
+    installed.mkdir()
+    shutil.copy(_native.library_path(), installed / "libshoal.so")
+    program = (
+        "import importlib.util as util, sys\n"
+        "source, installed = sys.argv[1:]\n"
+        "spec = util.spec_from_file_location('shoal', source + '/__init__.py',\n"
+        "    submodule_search_locations=[installed, source])\n"
+        "sys.modules['shoal'] = shoal = util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(shoal)\n"
+        "print(sys.modules['shoal._native'].library_path())\n"
+    )
+    source = tmp_path / "source"
+    modules = Path(shoal.__file__).parent
+    shutil.copytree(modules, source, ignore=shutil.ignore_patterns("lib*", "__pycache__"))
+    environment = {k: v for k, v in os.environ.items() if k != "SHOAL_LIBRARY"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(source), str(installed)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent == installed

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT
+from conftest import DATA, ROOT, data
 from shoal import _speech
 
-DATA = ROOT.parent / "shared" / "data"
-MODEL = DATA / "models" / "ggml-tiny.bin"
 TALK = DATA / "speech" / "1088-134315-0043.flac"
 
 
@@ -31,9 +29,8 @@ def library(monkeypatch):
 
 @pytest.fixture
 def speech():
-    if not MODEL.exists() or not TALK.exists():
-        pytest.skip(f"no {MODEL} or {TALK}")
-    with shoal.Speech(MODEL) as opened:
+    data("speech", TALK.name)
+    with shoal.Speech(data("models", "ggml-tiny.bin")) as opened:
         yield opened
 
 
@@ -67,11 +64,12 @@ def test_structures_match_the_header(tmp_path):
 
 def test_words(speech):
     segments = list(speech.transcribe(TALK, language="en", words=True))
-    text = "".join(segment.text for segment in segments)
-    assert "Fisher went back to the library" in text
+    text = shoal.join_text(segments)
+    assert text.startswith(" ") and "Fisher went back to the library" in text
     assert all(a.end <= b.begin + 0.5 for a, b in zip(segments, segments[1:]))
     for segment in segments:
-        assert "".join(word.text for word in segment.words) == segment.text
+        assert segment.text == segment.text.strip() and segment.space == " "
+        assert "".join(word.text for word in segment.words) == shoal.join_text([segment])
         for word in segment.words:
             assert 0 <= word.begin <= word.end <= 13.5 and 0 < word.probability <= 1
     assert speech.language == "en"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -387,3 +388,35 @@ def test_wrong_masks():
     ):
         with pytest.raises(shoal.ShoalError, match=match):
             sdpa(q, k, v, **options, kind="full")
+
+
+@pytest.mark.parametrize("kind", ["full", "clustered-7:iterations=3"])
+def test_five_axes_and_fewer_of_the_mask(kind):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, 4, 20, 16)
+    rows = 1 if kind != "full" else 20
+    sdpa = shoal.torch.scaled_dot_product_attention
+    for shape in ((3, 4, rows, 20), (3, 1, rows, 20), (1, 4, rows, 20), (2, 1, 1, 1, 20)):
+        mask = torch.rand(shape) > 0.3
+        got = sdpa(q, k, v, mask, kind=kind)
+        for i in range(2):
+            whole = mask.expand(2, 3, -1, -1, -1)[i]
+            alone = sdpa(q[i], k[i], v[i], whole, kind=kind)
+            assert torch.allclose(got[i], alone, atol=1e-5)
+        if kind == "full":
+            theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+            assert torch.allclose(got, theirs, atol=1e-5)
+
+
+def test_messages_show_the_shape_that_was_given():
+    q = torch.randn(2, 3, 4, 20, 16)
+    sdpa = shoal.torch.scaled_dot_product_attention
+    scores = r"\(2, 3, 4, 20, 20\)"
+    for shape in ((2, 4, 1, 20), (2, 2, 4, 20, 20), (19,), (1, 1, 2, 3, 4, 20, 21)):
+        given = re.escape(str(tuple(shape)))
+        with pytest.raises(shoal.ShoalError, match=f"{given}, .* {scores}"):
+            sdpa(q, q, q, torch.ones(shape, dtype=torch.bool), kind="full")
+    for query, shape in ((q, (2, 1, 4, 20, 20)), (q[0], (20, 20)), (q[0, 0], (20, 20))):
+        with pytest.raises(shoal.ShoalError, match=re.escape(f"has shape {shape}:")):
+            mask = torch.ones(shape, dtype=torch.bool)
+            sdpa(query, query, query, mask, kind="clustered-7")

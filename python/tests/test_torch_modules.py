@@ -60,13 +60,34 @@ def test_multihead_attention_with_masks():
         options = dict(attn_mask=mask, key_padding_mask=pad, is_causal=causal)
         expected = theirs(x, x, x, need_weights=False, **options)[0]
         got = ours(x, x, x, **options)[0]
-        keep = ~padding if pad is padding else torch.ones_like(padding)
+        keep = torch.ones_like(padding) if pad is None else ~pad
         assert torch.allclose(got[keep], expected[keep], atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", ["full", "local-9", "clustered-5"])
+def test_padded_rows_are_zero_wherever_they_lie(kind, compiled):
+    layer = shoal.torch.MultiheadAttention(32, 4, batch_first=True, kind=kind).eval()
+    torch.nn.init.normal_(layer.out_proj.bias)
+    run = torch.compile(layer, backend="eager") if compiled else layer
+    x = torch.randn(2, 30, 32)
+    right = torch.arange(30) >= torch.tensor([30, 13])[:, None]
+    hole = torch.zeros(2, 30, dtype=torch.bool)
+    hole[1, 10:20] = True
+    with torch.no_grad():
+        for padding in (right, right.flip(-1), hole):
+            out = run(x, x, x, key_padding_mask=padding)[0]
+            assert (out[padding] == layer.out_proj.bias).all()
+            assert not (out[~padding] == layer.out_proj.bias).all(-1).any()
+            # Where the keys are not the queries, every query that reaches one counts.
+            other = run(x.clone(), x, x, key_padding_mask=padding)[0]
+            zero = (other[padding] == layer.out_proj.bias).all(-1)
+            assert not (zero.all() if kind == "local-9" else zero.any())
 
 
 def test_multihead_attention_refuses():
     layer, x = shoal.torch.MultiheadAttention(32, 4, dropout=0.1), torch.randn(5, 2, 32)
-    with pytest.raises(shoal.ShoalError, match="dropout"):
+    with pytest.raises(shoal.ShoalError, match="skip_dropout=True"):
         layer(x, x, x)
     layer.eval()
     for options, match in (
@@ -122,15 +143,46 @@ def test_use_kind_on_an_encoder():
 
 def test_use_kind_restores_after_an_error():
     layer = shoal.torch.MultiheadAttention(32, 4, kind="full").eval()
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     with pytest.raises(KeyError):
         with shoal.torch.use_kind(layer, "clustered-3"):
             assert layer.kind == "clustered-3"
             raise KeyError
-    assert layer.kind == "full" and torch.backends.mha.get_fastpath_enabled() == fast_path
-    with pytest.raises(shoal.ShoalError):
-        with shoal.torch.use_kind(layer, "nonsense"):
-            pass
+    assert layer.kind == "full"
+    with pytest.raises(shoal.ShoalError, match="nonsense"):
+        shoal.torch.use_kind(layer, "nonsense")
+    assert layer.kind == "full"
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*", "ignore:enable_nested_tensor")
+def test_use_kind_swaps_at_the_call():
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 40, 32)
+    padding = torch.arange(40) >= torch.tensor([40, 15])[:, None]
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=padding)
+        swap = shoal.torch.use_kind(model, "clustered-3")
+        rough = model(x, src_key_padding_mask=padding)
+        assert not torch.allclose(rough[~padding], plain[~padding], atol=1e-3)
+        swap.undo()
+        swap.undo()
+        assert torch.equal(model(x, src_key_padding_mask=padding), plain)
+        shoal.torch.use_kind(model, "clustered-3")  # its handle is gone, the swap stays
+        assert torch.equal(model(x, src_key_padding_mask=padding), rough)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_use_kind_is_undone_in_reverse_order():
+    model = torch.nn.Sequential(torch.nn.MultiheadAttention(32, 4)).eval()
+    first = shoal.torch.use_kind(model, "clustered-3")
+    second = shoal.torch.use_kind(model, "full")
+    with pytest.raises(shoal.ShoalError, match="full was swapped in after clustered-3"):
+        first.undo()
+    assert model[0].kind == "full"
+    second.undo()
+    assert model[0].kind == "clustered-3"
+    first.undo()
+    assert type(model[0]) is torch.nn.MultiheadAttention
 
 
 @pytest.mark.parametrize("kind", ["clustered-5", "shoal-5:topk=9"])
