@@ -154,10 +154,6 @@ static void forget_language(transcription *t) {
 
 /* ---- Segments ------------------------------------------------------------------- */
 
-static bool has_text(const char *text) {
-    return text[strspn(text, " \t\r\n\v\f")] != 0;
-}
-
 /* Later windows are told the latest half of the decoder's positions. */
 static void remember(transcription *t, const int32_t *sampled, int count) {
     const int room = 2 * t->speech->model->file->sizes.text_positions;
@@ -212,7 +208,8 @@ static void hand_over(transcription *t, const speech_window *window,
                              .no_speech = window->no_speech,
                              .compression = window->compression};
     sh_window_text(t->speech, sampled, count);
-    if (cut->begins == cut->ends || !has_text(t->speech->text) ||
+    if (cut->begins == cut->ends ||
+        !t->speech->text[strspn(t->speech->text, " \t\r\n\v\f")] ||
         !times_of(t, window, cut, &segment))
         return;
     remember(t, sampled, count);
@@ -312,24 +309,15 @@ static int64_t finish_window(transcription *t, speech_window *window, bool whole
 
 /* ---- Windows -------------------------------------------------------------------- */
 
-/* NaN in the encoder's output would only show as an empty text. */
-static shoal_status check_encoded(const transcription *t, const float *encoded) {
-    const whisper_sizes *sizes = &t->speech->model->file->sizes;
-    const int64_t count = (int64_t)sizes->audio_positions * sizes->audio_width;
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(encoded[i]))
-            return sh_fail(t->speech->context, SHOAL_BAD_FILE,
-                           "the model's encoder gives NaN or infinities: its weights are "
-                           "damaged");
-    return SHOAL_OK;
-}
-
 /* What the decoder is to hear. */
 static shoal_status take_encoded(transcription *t, const speech_window *window,
                                  const float *encoded) {
-    const shoal_status status = check_encoded(t, encoded);
-    if (status != SHOAL_OK)
-        return status;
+    const whisper_sizes *sizes = &t->speech->model->file->sizes;
+    for (int64_t i = 0; i < (int64_t)sizes->audio_positions * sizes->audio_width; i++)
+        if (!isfinite(encoded[i])) /* would only show as an empty text */
+            return sh_fail(t->speech->context, SHOAL_BAD_FILE,
+                           "the model's encoder gives NaN or infinities: its weights are "
+                           "damaged");
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
     t->guessed = t->pieces && t->guessed;
@@ -417,16 +405,6 @@ static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) 
     }
     if (status == SHOAL_OK)
         report(t, (double)(seek + *advance) / FRAMES_PER_SECOND);
-    return status;
-}
-
-static shoal_status run_windows(transcription *t) {
-    shoal_status status = SHOAL_OK;
-    int64_t seek = sh_recording_first(t->stream) / MEL_HOP;
-    for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
-        status = do_window(t, seek, &advance);
-        seek += advance;
-    }
     return status;
 }
 
@@ -631,11 +609,6 @@ static void fail_ring(recording_queue *queue, shoal_status status) {
         close_open(queue);
 }
 
-static bool is_over(const recording_queue *queue, int index) {
-    const transcription *t = &queue->list[index];
-    return t->stopped || (index < queue->packed && t->on_way == 0);
-}
-
 static void run_side_by_side(recording_queue *queue) {
     window_ring *ring = &queue->ring;
     while (!queue->stopped && queue->ended < queue->count) {
@@ -648,9 +621,12 @@ static void run_side_by_side(recording_queue *queue) {
             else
                 fail_ring(queue, status);
         }
-        while (!queue->stopped && queue->ended < queue->count &&
-               is_over(queue, queue->ended))
+        while (!queue->stopped && queue->ended < queue->count) {
+            const transcription *t = &queue->list[queue->ended];
+            if (!t->stopped && (queue->ended >= queue->packed || t->on_way > 0))
+                break;
             end_recording(queue);
+        }
     }
 }
 
@@ -658,8 +634,11 @@ static void run_one_by_one(recording_queue *queue) {
     while (!queue->stopped && queue->ended < queue->count) {
         transcription *t = &queue->list[queue->ended];
         shoal_status status = open_recording(t);
-        if (status == SHOAL_OK)
-            status = run_windows(t);
+        int64_t seek = status == SHOAL_OK ? sh_recording_first(t->stream) / MEL_HOP : 0;
+        for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
+            status = do_window(t, seek, &advance);
+            seek += advance;
+        }
         if (status != SHOAL_OK)
             fail(t, status);
         close_recording(t);

@@ -20,11 +20,6 @@ static const file_tensor *find(const loader *load, const char *block, const char
     return sh_whisper_file_tensor(load->model->file, "%s%s", block, name);
 }
 
-/* Elements that a weight has; 0 when it is absent, which the reader has ruled out. */
-static int64_t elements_of(const file_tensor *tensor) {
-    return tensor ? sh_file_tensor_elements(tensor) : 0;
-}
-
 static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
     if (load->status == SHOAL_OK && tensor)
         load->status = sh_file_tensor_to_f32(load->model->context, tensor, to);
@@ -46,14 +41,11 @@ static void copy_row(loader *load, const file_tensor *tensor, int64_t row, float
 
 static const float *load_floats(loader *load, const char *block, const char *name) {
     const file_tensor *tensor = find(load, block, name);
-    float *values = sh_reserve(load->memory, elements_of(tensor), sizeof *values);
+    float *values = sh_reserve(load->memory, tensor ? sh_file_tensor_elements(tensor) : 0,
+                               sizeof *values);
     if (load->placing)
         copy_floats(load, tensor, values);
     return values;
-}
-
-static nn_tensor load_vector(loader *load, const char *block, const char *name) {
-    return (nn_tensor){.data = load_floats(load, block, name)};
 }
 
 static layer_norm load_norm(loader *load, int64_t size, const char *block,
@@ -62,8 +54,8 @@ static layer_norm load_norm(loader *load, int64_t size, const char *block,
     snprintf(weight, sizeof weight, "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
     return (layer_norm){.size = size,
-                        .scale = load_vector(load, block, weight),
-                        .shift = load_vector(load, block, bias),
+                        .scale.data = load_floats(load, block, weight),
+                        .shift.data = load_floats(load, block, bias),
                         .epsilon = 1e-5f};
 }
 
@@ -104,15 +96,6 @@ static bool all_are(const loader *load, const char *block, const joined *parts,
     return true;
 }
 
-/* A quantised matrix of the encoder, as halves. */
-static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to) {
-    const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
-    for (int64_t row = 0; row < rows; row++) {
-        copy_row(load, tensor, row, load->widened);
-        load->model->context->kernels->narrow(inputs, load->widened, to + row * inputs);
-    }
-}
-
 static nn_tensor load_brains(loader *load, const char *block, const joined *parts) {
     const int count = joined_count(parts);
     const int64_t words = parts->inputs / 2 * parts->outputs;
@@ -140,8 +123,13 @@ static nn_tensor load_matrix(loader *load, const char *block, const joined *part
         char *to = data + (size_t)i * (size_t)each * size;
         if (half && in_file)
             memcpy(to, tensor->data, (size_t)each * size);
-        else if (half)
-            narrow_tensor(load, tensor, (uint16_t *)(void *)to);
+        else if (half) /* a quantised matrix */
+            for (int64_t row = 0; row < parts->outputs; row++) {
+                copy_row(load, tensor, row, load->widened);
+                load->model->context->kernels->narrow(parts->inputs, load->widened,
+                                                      (uint16_t *)(void *)to +
+                                                          row * parts->inputs);
+            }
         else
             copy_floats(load, tensor, (float *)(void *)to);
     }
@@ -270,7 +258,7 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
                     .outputs = outputs,
                     .stride = stride,
                     .weight = {.data = arranged},
-                    .bias = load_vector(load, "encoder.", bias),
+                    .bias.data = load_floats(load, "encoder.", bias),
                     .active = true,
                     .kind = ACTIVATION_GELU};
 }
