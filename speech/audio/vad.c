@@ -157,18 +157,6 @@ void sh_detector_destroy(speech_detector *d) {
 
 /* ---- Frames --------------------------------------------------------------------- */
 
-static void measure_spectrum(const kiss_fft_cpx *spectrum, sound_frame *frame) {
-    memset(frame->bands, 0, sizeof frame->bands);
-    for (int band = 0; band < BANDS; band++)
-        for (int bin = edges[band]; bin < edges[band + 1]; bin++)
-            frame->bands[band] += spectrum[bin].r * spectrum[bin].r +
-                                  spectrum[bin].i * spectrum[bin].i;
-    for (int i = 0; i < SHAPE; i++) {
-        const kiss_fft_cpx *bin = &spectrum[LOWEST + i];
-        frame->shape[i] = sqrtf(bin->r * bin->r + bin->i * bin->i);
-    }
-}
-
 typedef struct {
     speech_detector *d;
     const float *samples;
@@ -192,7 +180,16 @@ static void measure_task(void *shared, int64_t task, int thread) {
             windowed[i] = inside ? m->samples[at] * d->window[i] : 0;
         }
         kiss_fftr(transform_of(d, thread), windowed, spectrum);
-        measure_spectrum(spectrum, &d->frames[frame]);
+        sound_frame *made = &d->frames[frame];
+        memset(made->bands, 0, sizeof made->bands);
+        for (int band = 0; band < BANDS; band++)
+            for (int bin = edges[band]; bin < edges[band + 1]; bin++)
+                made->bands[band] += spectrum[bin].r * spectrum[bin].r +
+                                     spectrum[bin].i * spectrum[bin].i;
+        for (int i = 0; i < SHAPE; i++) {
+            const kiss_fft_cpx *bin = &spectrum[LOWEST + i];
+            made->shape[i] = sqrtf(bin->r * bin->r + bin->i * bin->i);
+        }
     }
 }
 
@@ -300,16 +297,6 @@ static noise_block noise_around(const speech_detector *d, int block) {
 
 /* ---- Activity ------------------------------------------------------------------- */
 
-/* How far a frame rises above the noise, dB. */
-static float rise_of(const speech_detector *d, int frame, const noise_block *noise) {
-    float sum = 0;
-    for (int band = 0; band < BANDS; band++) {
-        const float rise = d->smooth[frame][band] - noise->floor[band] - RISE;
-        sum += rise < 0 ? 0 : fminf(rise, MOST_RISE);
-    }
-    return sum / BANDS;
-}
-
 /* Frames that rise enough, or that rise a little together with those around them. */
 static void find_active(speech_detector *d) {
     noise_block noise = unknown_noise;
@@ -317,7 +304,12 @@ static void find_active(speech_detector *d) {
     for (int frame = 0; frame < d->count; frame++) {
         if (frame % BLOCK == 0)
             noise = noise_around(d, frame / BLOCK);
-        d->rise[frame] = rise_of(d, frame, &noise);
+        float rises = 0; /* how far the frame rises above the noise, dB */
+        for (int band = 0; band < BANDS; band++) {
+            const float rise = d->smooth[frame][band] - noise.floor[band] - RISE;
+            rises += rise < 0 ? 0 : fminf(rise, MOST_RISE);
+        }
+        d->rise[frame] = rises / BANDS;
     }
     for (int frame = -WIDE; frame < d->count; frame++) {
         sum += frame + WIDE < d->count ? (double)d->rise[frame + WIDE] : 0;

@@ -163,15 +163,19 @@ static linear load_linear(loader *load, const char *block, joined parts) {
 
 /* ---- Packed matrices, of the decoder --------------------------------------------- */
 
-static packed_form form_of(const loader *load, const char *block, const joined *parts) {
-    return all_are(load, block, parts, false)  ? PACKED_HALVES
-           : all_are(load, block, parts, true) ? PACKED_BYTES
-                                               : PACKED_FLOATS;
-}
-
-static void pack_groups(const file_tensor *tensor, const char *data, int64_t inputs,
-                        int64_t output, void *blocks) {
-    const size_t size = tensor->bytes / (size_t)(tensor->shape[0] * inputs / DTYPE_BLOCK);
+/* One row of a part into the blocks. */
+static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
+                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const char *data = (const char *)tensor->data + (size_t)row * bytes;
+    if (form == PACKED_FLOATS)
+        copy_row(load, tensor, row, load->widened);
+    if (form != PACKED_BYTES) {
+        sh_packed_put(form, inputs, output,
+                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
+        return;
+    }
+    const size_t size = bytes / (size_t)(inputs / DTYPE_BLOCK);
     for (int64_t group = 0; group < inputs / DTYPE_BLOCK; group++, data += size) {
         int8_t values[DTYPE_BLOCK];
         uint16_t scale, shift;
@@ -180,41 +184,23 @@ static void pack_groups(const file_tensor *tensor, const char *data, int64_t inp
     }
 }
 
-/* One row of a part into the blocks. */
-static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
-                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
-    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
-    const char *data = (const char *)tensor->data + (size_t)row * bytes;
-    if (form == PACKED_FLOATS)
-        copy_row(load, tensor, row, load->widened);
-    if (form == PACKED_BYTES)
-        pack_groups(tensor, data, inputs, output, blocks);
-    else
-        sh_packed_put(form, inputs, output,
-                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
-}
-
-static void pack_parts(loader *load, const char *block, packed_form form,
-                       const joined *parts, void *blocks) {
-    const int count = joined_count(parts);
-    memset(blocks, 0,
-           (size_t)sh_packed_bytes(form, parts->inputs, count * parts->outputs));
-    for (int i = 0; i < count; i++) {
-        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
-        for (int64_t row = 0; row < parts->outputs; row++)
-            pack_row(load, tensor, form, parts->inputs, row, i * parts->outputs + row,
-                     blocks);
-    }
-}
-
 static packed_linear load_packed(loader *load, const char *block, joined parts,
                                  bool biased) {
-    const int64_t outputs = parts.outputs * joined_count(&parts);
-    const packed_form form = form_of(load, block, &parts);
-    void *blocks =
-        sh_reserve(load->memory, sh_packed_bytes(form, parts.inputs, outputs), 1);
+    const int count = joined_count(&parts);
+    const int64_t outputs = parts.outputs * count;
+    const packed_form form = all_are(load, block, &parts, false)  ? PACKED_HALVES
+                             : all_are(load, block, &parts, true) ? PACKED_BYTES
+                                                                  : PACKED_FLOATS;
+    const int64_t bytes = sh_packed_bytes(form, parts.inputs, outputs);
+    void *blocks = sh_reserve(load->memory, bytes, 1);
     if (load->placing)
-        pack_parts(load, block, form, &parts, blocks);
+        memset(blocks, 0, (size_t)bytes);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
+        for (int64_t row = 0; row < parts.outputs; row++)
+            pack_row(load, tensor, form, parts.inputs, row, i * parts.outputs + row,
+                     blocks);
+    }
     return (packed_linear){.inputs = parts.inputs,
                            .outputs = outputs,
                            .form = form,
@@ -395,24 +381,6 @@ static bool too_many_to_widen(const whisper_sizes *sizes) {
     return weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float);
 }
 
-/* What this code relies on beyond what every file must satisfy. */
-static shoal_status check_window(shoal_context *context, const char *path,
-                                 const whisper_sizes *sizes) {
-    if (sizes->text_positions < SHORTEST_TEXT)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: the decoder has %d positions; a prompt and a text need %d",
-                       path, (int)sizes->text_positions, SHORTEST_TEXT);
-    if (sizes->audio_positions * 2 == MEL_FRAMES)
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_BAD_FILE,
-                   "%s: the encoder has %d positions; windows of 30 s need %d", path,
-                   (int)sizes->audio_positions, MEL_FRAMES / 2);
-}
-
-static bool sizes_allow_brains(const whisper_sizes *sizes) {
-    return sizes->audio_width % PACKED_OUTPUTS == 0;
-}
-
 static shoal_status load_model(whisper_model *sized, whisper_model **made) {
     loader load = {.model = sized};
     whisper_model *model =
@@ -435,10 +403,14 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
     shoal_status status = sh_whisper_file_open(context, path, &sized.file);
     if (status != SHOAL_OK)
         return status;
-    status = check_window(context, path, &sized.file->sizes);
-    sized.brain_encoder = !exact && sizes_allow_brains(&sized.file->sizes) &&
+    const whisper_sizes *sizes = &sized.file->sizes;
+    if (sizes->text_positions < SHORTEST_TEXT)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: the decoder has %d positions; a prompt and a text need %d",
+                         path, (int)sizes->text_positions, SHORTEST_TEXT);
+    sized.brain_encoder = !exact && sizes->audio_width % PACKED_OUTPUTS == 0 &&
                           sh_kernel_table_has_brains(context->kernels);
-    sized.half_encoder = !sized.brain_encoder && too_many_to_widen(&sized.file->sizes);
+    sized.half_encoder = !sized.brain_encoder && too_many_to_widen(sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
     if (status == SHOAL_OK)
