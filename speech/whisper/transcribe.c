@@ -681,14 +681,11 @@ static shoal_status run_queue(recording_queue *queue, const transcription *first
 
 static const shoal_transcribe_options plain = {0};
 
-shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
-                                         const shoal_recording *recordings, int count,
-                                         const shoal_transcribe_options *options,
-                                         shoal_segment_function *segment,
-                                         shoal_ended_function *ended, void *user) {
-    if (!speech || (count > 0 && !recordings) || count < 0)
-        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
-                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+/* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
+static shoal_status transcribe(shoal_speech *speech, const shoal_recording *recordings,
+                               int count, const shoal_transcribe_options *options,
+                               shoal_segment_function *segment, void *user,
+                               shoal_ended_function *ended, void *ended_user) {
     transcription first = {.speech = speech,
                            .options = options ? options : &plain,
                            .segment = segment,
@@ -700,7 +697,7 @@ shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
     recording_queue queue = {.speech = speech,
                              .count = count,
                              .function = ended,
-                             .user = user};
+                             .user = ended_user};
     queue.list = sh_allocate(speech->context, (size_t)count * sizeof *queue.list);
     if (!queue.list)
         return SHOAL_NO_MEMORY;
@@ -709,31 +706,27 @@ shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
     return status;
 }
 
-/* One recording, whose end and status go to the caller. */
+shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
+                                         const shoal_recording *recordings, int count,
+                                         const shoal_transcribe_options *options,
+                                         shoal_segment_function *segment,
+                                         shoal_ended_function *ended, void *user) {
+    if (!speech || (count > 0 && !recordings) || count < 0)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+    return transcribe(speech, recordings, count, options, segment, user, ended, user);
+}
+
+/* The end of the one recording of a call. */
 typedef struct {
-    shoal_segment_function *segment;
-    void *user;
-    const shoal_transcribe_options *options;
     shoal_status status;
     shoal_transcription summary;
-} single_recording;
+} recording_end;
 
-static int pass_segment(void *user, const shoal_segment *segment) {
-    const single_recording *one = user;
-    return one->segment ? one->segment(one->user, segment) : 0;
-}
-
-static void pass_progress(void *user, double done, double all) {
-    const single_recording *one = user;
-    one->options->progress(one->user, done, all);
-}
-
-static int pass_end(void *user, int index, shoal_status status,
+static int keep_end(void *user, int index, shoal_status status,
                     const shoal_transcription *summary) {
-    single_recording *one = user;
     (void)index;
-    one->status = status;
-    one->summary = *summary;
+    *(recording_end *)user = (recording_end){status, *summary};
     return 0;
 }
 
@@ -745,14 +738,12 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe: an argument is NULL");
-    shoal_transcribe_options own = options ? *options : plain;
-    single_recording one = {.segment = segment, .user = user, .options = options};
-    own.progress = own.progress ? pass_progress : NULL;
-    const shoal_status status = shoal_speech_transcribe_all(speech, recording, 1, &own,
-                                                            pass_segment, pass_end, &one);
+    recording_end end = {0};
+    const shoal_status status =
+        transcribe(speech, recording, 1, options, segment, user, keep_end, &end);
     if (summary)
-        *summary = one.summary;
-    return status == SHOAL_OK ? one.status : status;
+        *summary = end.summary;
+    return status == SHOAL_OK ? end.status : status;
 }
 
 /* The sound is not there, so that nothing can be heard again. */
