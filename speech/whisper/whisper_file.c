@@ -236,7 +236,7 @@ void sh_whisper_file_finish_tokens(whisper_file *file) {
 
 static const uint32_t ggml_magic = 0x67676d6c;
 
-/* ---- whisper.cpp's files: bytes, never beyond the end -------------------------------------------------- */
+/* ---- whisper.cpp's files: bytes, never beyond the end ------------------------------ */
 
 typedef struct {
     shoal_context *context;
@@ -544,7 +544,8 @@ shoal_status sh_ggml_parse(shoal_context *context, const char *label,
     return SHOAL_OK;
 }
 
-shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file **file) {
+static shoal_status open_ggml(shoal_context *context, const char *path,
+                              whisper_file **file) {
     file_map map;
     *file = NULL;
     shoal_status status = sh_file_map_open(context, path, &map);
@@ -557,7 +558,7 @@ shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file
     return status;
 }
 
-/* ---- Either kind -------------------------------------------------------------------- */
+/* ---- Either kind ------------------------------------------------------------------- */
 
 static shoal_status open_beside_config(shoal_context *context, const char *path,
                                        size_t folder_length, whisper_file **file) {
@@ -577,7 +578,7 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
         return sh_hf_open(context, path, file);
     if (strcmp(name, "config.json") == 0)
         return open_beside_config(context, path, (size_t)(name - path), file);
-    return sh_ggml_open(context, path, file);
+    return open_ggml(context, path, file);
 }
 
 void sh_whisper_file_unmap(whisper_file *file) {
