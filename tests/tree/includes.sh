@@ -100,7 +100,9 @@ check_tree() { # $1 the root; prints what is wrong
             check_file "$file" "$room"
         done < <(find "$folder" -type f -name '*.[ch]')
     done
-    for file in "$1"/src/*.* "$1"/models/*.* "$1"/speech/*.*; do echo "$file: lies in no room"; done
+    for file in "$1"/src/*.* "$1"/models/*.* "$1"/speech/*.*; do
+        echo "$file: lies in no room"
+    done
     for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
 }
 
