@@ -584,7 +584,8 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
 void sh_whisper_file_unmap(whisper_file *file) {
     struct whisper_source *source = file->source;
     sh_file_map_close(&source->map);
-    sh_safetensors_close(source->weights);
+    if (source->weights)
+        sh_safetensors_close(source->weights);
     source->weights = NULL;
     file->tensors = NULL;
     file->tensor_count = 0;
