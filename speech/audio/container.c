@@ -102,27 +102,16 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
     return whole; /* no sound at all, which libsndfile refuses */
 }
 
-/* ".snd", where the sound begins, its size. */
-static container_state check_au(const bytes_of_file *file, const unsigned char *head) {
-    const uint32_t begin = big(head + 4), announced = big(head + 8);
-    return is_unknown(announced) ? whole : compare(file->size - begin, announced);
-}
-
 /* ---- MP3 --------------------------------------------------------------------------- */
-
-/* An ID3 tag's size is 4 times 7 bits. */
-static int64_t skip_id3(const unsigned char *head) {
-    if (memcmp(head, "ID3", 3) != 0)
-        return 0;
-    return 10 + ((int64_t)(head[6] & 127) << 21 | (int64_t)(head[7] & 127) << 14 |
-                 (int64_t)(head[8] & 127) << 7 | (head[9] & 127));
-}
 
 /* The first frame may be a Xing header, which knows the bytes of all frames. */
 static container_state check_mp3(const bytes_of_file *file, const unsigned char *head) {
     enum { HAS_FRAMES = 1, HAS_BYTES = 2 };
-    const int64_t begin = skip_id3(head);
     unsigned char f[64];
+    int64_t begin = 0;
+    if (memcmp(head, "ID3", 3) == 0) /* a tag, whose size is 4 times 7 bits */
+        begin = 10 + ((int64_t)(head[6] & 127) << 21 | (int64_t)(head[7] & 127) << 14 |
+                      (int64_t)(head[8] & 127) << 7 | (head[9] & 127));
     if (!read_at(file, begin, f, sizeof f) || f[0] != 0xff || (f[1] & 0xe6) != 0xe2)
         return whole; /* no frame of layer III */
     const bool mono = f[3] >> 6 == 3, first_version = (f[1] & 8) != 0;
@@ -145,16 +134,6 @@ typedef struct {
     int64_t length;                    /* its bytes, */
     int packets;                       /* and the packets that end in it */
 } ogg_page;
-
-/* Polynomial 0x04c11db7, highest bit first, as the format has it. */
-static void fill_table(uint32_t *table) {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t rest = i << 24;
-        for (int bit = 0; bit < 8; bit++)
-            rest = rest << 1 ^ (rest >> 31 ? 0x04c11db7 : 0);
-        table[i] = rest;
-    }
-}
 
 /* Of the page with its own field, bytes 22 to 25, as zeros. */
 static uint32_t checksum(const ogg_page *page) {
@@ -183,25 +162,25 @@ static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
            checksum(page) == little(bytes + 22);
 }
 
-/* Packets before those of the sound. */
-static int header_packets(const ogg_page *page) {
-    const unsigned char *packet = page->bytes + PAGE_HEAD + page->bytes[26];
-    return page->length > 40 && memcmp(packet, "\1vorbis", 7) == 0 ? 3 : 2;
-}
-
 /* Page after page to the last one of the first stream, which is the one that is read. */
 static container_state check_ogg(const bytes_of_file *file) {
     enum { LAST_PAGE = 4 };
     ogg_page page;
     uint32_t stream = 0;
     int64_t broken_at = 0;
-    int headers = 1;
+    int headers = 1; /* packets before those of the sound */
     bool ended = false;
-    fill_table(page.table);
+    for (uint32_t i = 0; i < 256; i++) { /* 0x04c11db7, highest bit first */
+        uint32_t rest = i << 24;
+        for (int bit = 0; bit < 8; bit++)
+            rest = rest << 1 ^ (rest >> 31 ? 0x04c11db7 : 0);
+        page.table[i] = rest;
+    }
     for (int64_t at = 0; read_page(file, at, &page); at += page.length) {
         if (at == 0) {
             stream = little(page.bytes + 14);
-            headers = header_packets(&page);
+            const unsigned char *packet = page.bytes + PAGE_HEAD + page.bytes[26];
+            headers = page.length > 40 && memcmp(packet, "\1vorbis", 7) == 0 ? 3 : 2;
         }
         if (little(page.bytes + 14) == stream) {
             headers -= page.packets;
@@ -231,8 +210,9 @@ container_state sh_container_check(int descriptor, int64_t size) {
         return check_chunks(&file, (chunk_form){big, "data", 0, 1});
     if (memcmp(head, "FORM", 4) == 0 && memcmp(head + 8, "AIF", 3) == 0)
         return check_chunks(&file, (chunk_form){big, "SSND", 0, 1});
-    if (memcmp(head, ".snd", 4) == 0)
-        return check_au(&file, head);
+    if (memcmp(head, ".snd", 4) == 0) /* where the sound begins, its size */
+        return is_unknown(big(head + 8)) ? whole
+                                         : compare(size - big(head + 4), big(head + 8));
     if (memcmp(head, "OggS", 4) == 0)
         return check_ogg(&file);
     return check_mp3(&file, head);

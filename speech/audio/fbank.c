@@ -5,7 +5,111 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "speech/audio/rfft.h"
+
+/* ---- Power spectra ----------------------------------------------------------------- */
+
+/* Of 256 or 512 real numbers in float32, on any machine with the same bits: radix 4, and
+   a fixed order of every addition. It is the order that the package kaldi-native-fbank
+   has as it is built. Where a band is silent beside loud ones, its value is the rounding
+   of theirs, so that another order is another value there. */
+enum { RFFT_MOST = 512 };
+
+typedef struct {
+    float re, im;
+} rfft_number;
+
+typedef struct {
+    int half; /* of the real numbers: they are transformed in pairs */
+    rfft_number turns[RFFT_MOST / 2]; /* exp(-2 pi i k / half) */
+    rfft_number parts[RFFT_MOST / 4]; /* exp(-pi i (k / half + 1 / 2)), k from 1 on */
+    rfft_number work[RFFT_MOST / 2];
+} rfft;
+
+static const double pi = 3.14159265358979323846264338327950288;
+
+static rfft_number turn(double angle) {
+    return (rfft_number){(float)cos(angle), (float)sin(angle)};
+}
+
+/* count: a power of 2, 8 to RFFT_MOST */
+static void begin_transform(rfft *t, int count) {
+    t->half = count / 2;
+    for (int i = 0; i < t->half; i++)
+        t->turns[i] = turn(-2 * pi * i / t->half);
+    for (int i = 0; i < t->half / 2; i++)
+        t->parts[i] = turn(-pi * ((double)(i + 1) / t->half + 0.5));
+}
+
+/* The parts of a product's real number stay apart, since sums take them one by one. */
+typedef struct {
+    float plus, minus, im;
+} product;
+
+static product times(rfft_number a, rfft_number b) {
+    return (product){a.re * b.re, a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+/* One number of each of four transforms, `quarter` apart, to one of each quarter. */
+static void join_four(const rfft *t, rfft_number *x, int quarter, int step) {
+    const rfft_number a = x[0];
+    const product b = times(x[quarter], t->turns[step]);
+    const product c = times(x[2 * quarter], t->turns[2 * step]);
+    const product d = times(x[3 * quarter], t->turns[3 * step]);
+    const float b_re = b.plus - b.minus;
+    const rfft_number even = {(a.re + c.plus) - c.minus, a.im + c.im};
+    const rfft_number even_less = {(a.re + c.minus) - c.plus, a.im - c.im};
+    const rfft_number odd = {(b_re - d.minus) + d.plus, b.im + d.im};
+    const float odd_less = (b_re - d.plus) + d.minus;
+    x[0] = (rfft_number){even.re + odd.re, even.im + odd.im};
+    x[2 * quarter] = (rfft_number){even.re - odd.re, even.im - odd.im};
+    x[quarter] = (rfft_number){(even_less.re + b.im) - d.im, even_less.im - odd_less};
+    x[3 * quarter] = (rfft_number){(even_less.re + d.im) - b.im, even_less.im + odd_less};
+}
+
+/* out [size] from every `stride`th of the pairs. */
+static void transform(const rfft *t, const float *pairs, int stride, int size,
+                      rfft_number *out) {
+    const int radix = size % 4 ? 2 : 4, part = size / radix;
+    for (int i = 0; i < radix; i++)
+        if (part == 1)
+            out[i] = (rfft_number){pairs[2 * i * stride], pairs[2 * i * stride + 1]};
+        else
+            transform(t, pairs + 2 * i * stride, radix * stride, part, out + i * part);
+    for (int i = 0; i < part && radix == 4; i++)
+        join_four(t, out + i, part, i * stride);
+    if (radix == 2) {
+        const rfft_number a = out[0], b = out[1];
+        out[0] = (rfft_number){a.re + b.re, a.im + b.im};
+        out[1] = (rfft_number){a.re - b.re, a.im - b.im};
+    }
+}
+
+static float square(float re, float im) {
+    return re * re + im * im;
+}
+
+/* samples [count]; power [count / 2], without that of half the rate. Numbers k and half -
+   k the pairs' transform are two of the real numbers'. */
+static void find_power(rfft *t, const float *samples, float *power) {
+    const int half = t->half;
+    const rfft_number *work = t->work;
+    transform(t, samples, 1, half, t->work);
+    const float first = work[0].re + work[0].im;
+    power[0] = first * first;
+    for (int k = 1; k <= half / 2; k++) {
+        const rfft_number a = work[k], b = work[half - k];
+        const float sum = a.re + b.re, difference = a.im - b.im;
+        const product p = times((rfft_number){a.re - b.re, a.im + b.im}, t->parts[k - 1]);
+        const float low_re = ((sum + p.plus) - p.minus) * 0.5f;
+        const float low_im = (difference + p.im) * 0.5f;
+        const float high_re = ((sum + p.minus) - p.plus) * 0.5f;
+        const float high_im = (p.im - difference) * 0.5f;
+        power[k] = square(low_re, low_im);
+        power[half - k] = square(high_re, high_im);
+    }
+}
+
+/* ---- The banks --------------------------------------------------------------------- */
 
 enum { RATE = 16000 };
 
@@ -108,7 +212,7 @@ shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *
         f->window[i] = (float)pow(0.5 - 0.5 * cos(angle * i), 0.85);
     for (int band = 0; band < f->bands; band++)
         set_triangle(f, band);
-    sh_rfft_begin(f->transform, f->sizes.transform);
+    begin_transform(f->transform, f->sizes.transform);
     *made = f;
     return SHOAL_OK;
 }
@@ -134,7 +238,7 @@ static int64_t reflect(int64_t index, int64_t count) {
     return index;
 }
 
-/* Every sum in float32 and in this order, as the package has it (rfft.h). */
+/* Every sum in float32 and in this order, as the package has it. */
 static void take_frame(fbank *f, const float *samples, int64_t count, int64_t begin) {
     const int window = f->sizes.window;
     float *frame = f->frame, sum = 0;
@@ -169,7 +273,7 @@ void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out)
     const int64_t first = f->centred ? sizes.shift / 2 - sizes.window / 2 : 0;
     for (int64_t i = 0; i < frames; i++) {
         take_frame(f, samples, count, first + i * sizes.shift);
-        sh_rfft_power(f->transform, f->frame, f->power);
+        find_power(f->transform, f->frame, f->power);
         write_bands(f, out + i * f->bands);
     }
 }

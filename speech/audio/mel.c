@@ -62,23 +62,7 @@ void sh_mel_filters(int bands, float *filters) {
     }
 }
 
-static band_range range_of(const float *filter) {
-    int first = 0, end = MEL_BINS;
-    while (first < end && filter[first] == 0.0f)
-        first++;
-    while (end > first && filter[end - 1] == 0.0f)
-        end--;
-    return (band_range){first, end - first};
-}
-
 /* ---- Creation --------------------------------------------------------------------- */
-
-/* Bytes of one thread's transform, in whole cache lines. */
-static size_t measure_transform(void) {
-    size_t bytes = 0;
-    kiss_fftr_alloc(MEL_FFT, 0, NULL, &bytes);
-    return (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
-}
 
 static kiss_fftr_cfg transform_of(const mel *features, int thread) {
     char *place = features->transforms + (size_t)thread * features->transform_size;
@@ -105,10 +89,9 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     if (bands < 1 || bands > MEL_MOST_BANDS)
         return sh_fail(context, SHOAL_INVALID, "%d mel bands: 1 to %d are possible",
                        bands, (int)MEL_MOST_BANDS);
-    mel sized = {.context = context,
-                 .bands = bands,
-                 .threads = context->threads,
-                 .transform_size = measure_transform()};
+    mel sized = {.context = context, .bands = bands, .threads = context->threads};
+    kiss_fftr_alloc(MEL_FFT, 0, NULL, &sized.transform_size);
+    sized.transform_size = (sized.transform_size + CACHE_LINE - 1) & ~(CACHE_LINE - 1ul);
     mel *made = sh_allocate_parts(context, place, &sized, NULL);
     if (!made)
         return SHOAL_NO_MEMORY;
@@ -116,8 +99,15 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     for (int i = 0; i < MEL_FFT; i++)
         made->hann[i] = (float)(0.5 - 0.5 * cos(turn * i / MEL_FFT));
     memcpy(made->filters, filters, (size_t)bands * MEL_BINS * sizeof *filters);
-    for (int band = 0; band < bands; band++)
-        made->ranges[band] = range_of(made->filters + band * MEL_BINS);
+    for (int band = 0; band < bands; band++) {
+        const float *filter = made->filters + band * MEL_BINS;
+        int first = 0, end = MEL_BINS;
+        while (first < end && filter[first] == 0.0f)
+            first++;
+        while (end > first && filter[end - 1] == 0.0f)
+            end--;
+        made->ranges[band] = (band_range){first, end - first};
+    }
     for (int thread = 0; thread < made->threads; thread++)
         kiss_fftr_alloc(MEL_FFT, 0, transform_of(made, thread), &made->transform_size);
     *features = made;
@@ -180,11 +170,6 @@ static float frame_to_bands(const window *w, int64_t frame, const float *power) 
     return largest;
 }
 
-static void silent_frame(const window *w, int64_t frame) {
-    for (int band = 0; band < w->features->bands; band++)
-        w->out[band * (int64_t)MEL_FRAMES + frame] = -10.0f;
-}
-
 static void frames_task(void *shared, int64_t task, int thread) {
     const window *w = shared;
     mel *features = w->features;
@@ -194,7 +179,8 @@ static void frames_task(void *shared, int64_t task, int thread) {
     for (int64_t i = task * TASK_FRAMES; i < (task + 1) * TASK_FRAMES; i++) {
         int64_t begin = i * MEL_HOP - HALF;
         if (begin >= w->count) { /* zeros only, also where the end is reflected */
-            silent_frame(w, i);
+            for (int band = 0; band < features->bands; band++)
+                w->out[band * (int64_t)MEL_FRAMES + i] = -10.0f;
             continue;
         }
         window_frame(w, begin, frame);

@@ -157,18 +157,6 @@ void sh_detector_destroy(speech_detector *d) {
 
 /* ---- Frames --------------------------------------------------------------------- */
 
-static void measure_spectrum(const kiss_fft_cpx *spectrum, sound_frame *frame) {
-    memset(frame->bands, 0, sizeof frame->bands);
-    for (int band = 0; band < BANDS; band++)
-        for (int bin = edges[band]; bin < edges[band + 1]; bin++)
-            frame->bands[band] += spectrum[bin].r * spectrum[bin].r +
-                                  spectrum[bin].i * spectrum[bin].i;
-    for (int i = 0; i < SHAPE; i++) {
-        const kiss_fft_cpx *bin = &spectrum[LOWEST + i];
-        frame->shape[i] = sqrtf(bin->r * bin->r + bin->i * bin->i);
-    }
-}
-
 typedef struct {
     speech_detector *d;
     const float *samples;
@@ -192,19 +180,23 @@ static void measure_task(void *shared, int64_t task, int thread) {
             windowed[i] = inside ? m->samples[at] * d->window[i] : 0;
         }
         kiss_fftr(transform_of(d, thread), windowed, spectrum);
-        measure_spectrum(spectrum, &d->frames[frame]);
+        sound_frame *made = &d->frames[frame];
+        memset(made->bands, 0, sizeof made->bands);
+        for (int band = 0; band < BANDS; band++)
+            for (int bin = edges[band]; bin < edges[band + 1]; bin++)
+                made->bands[band] += spectrum[bin].r * spectrum[bin].r +
+                                     spectrum[bin].i * spectrum[bin].i;
+        for (int i = 0; i < SHAPE; i++) {
+            const kiss_fft_cpx *bin = &spectrum[LOWEST + i];
+            made->shape[i] = sqrtf(bin->r * bin->r + bin->i * bin->i);
+        }
     }
 }
 
-/* Remembers what the stretches before a frame were like. */
-static void remember(speech_detector *d, int frame) {
-    for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frame; i++)
-        d->memory = d->stretches[i].after;
-}
-
-/* Forgets the first frames, but for the noise in them. */
+/* Forgets the first frames, but for what they were like and the noise in them. */
 static void pass_over(speech_detector *d, int frames) {
-    remember(d, frames);
+    for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frames; i++)
+        d->memory = d->stretches[i].after;
     for (int block = 0; (block + 1) * BLOCK <= frames; block++) {
         memmove(d->before, d->before + 1, (BEHIND - 1) * sizeof *d->before);
         d->before[BEHIND - 1] = d->blocks[block];
@@ -264,7 +256,7 @@ enum {
     LAG = 5,
     HELD = 15
 }; /* frames on each side, or
-                                                              apart */
+                                                               apart */
 
 static void find_noise(speech_detector *d) {
     const int blocks = (d->count + BLOCK - 1) / BLOCK;
@@ -305,16 +297,6 @@ static noise_block noise_around(const speech_detector *d, int block) {
 
 /* ---- Activity ------------------------------------------------------------------- */
 
-/* How far a frame rises above the noise, dB. */
-static float rise_of(const speech_detector *d, int frame, const noise_block *noise) {
-    float sum = 0;
-    for (int band = 0; band < BANDS; band++) {
-        const float rise = d->smooth[frame][band] - noise->floor[band] - RISE;
-        sum += rise < 0 ? 0 : fminf(rise, MOST_RISE);
-    }
-    return sum / BANDS;
-}
-
 /* Frames that rise enough, or that rise a little together with those around them. */
 static void find_active(speech_detector *d) {
     noise_block noise = unknown_noise;
@@ -322,7 +304,12 @@ static void find_active(speech_detector *d) {
     for (int frame = 0; frame < d->count; frame++) {
         if (frame % BLOCK == 0)
             noise = noise_around(d, frame / BLOCK);
-        d->rise[frame] = rise_of(d, frame, &noise);
+        float rises = 0; /* how far the frame rises above the noise, dB */
+        for (int band = 0; band < BANDS; band++) {
+            const float rise = d->smooth[frame][band] - noise.floor[band] - RISE;
+            rises += rise < 0 ? 0 : fminf(rise, MOST_RISE);
+        }
+        d->rise[frame] = rises / BANDS;
     }
     for (int frame = -WIDE; frame < d->count; frame++) {
         sum += frame + WIDE < d->count ? (double)d->rise[frame + WIDE] : 0;
@@ -348,10 +335,6 @@ static float dot(const float *a, const float *b) {
     return sum;
 }
 
-static bool alike(const float *a, const float *b) {
-    return dot(a, b) > (1 - STILL_BELOW) * sqrtf(dot(a, a) * dot(b, b));
-}
-
 /* Whether the spectrum around a frame has the shape that it had 50 ms before, or has
    50 ms later. */
 static void find_still(speech_detector *d) {
@@ -362,7 +345,8 @@ static void find_still(speech_detector *d) {
             continue;
         shape_at(d, frame, now);
         shape_at(d, frame + LAG, later);
-        if (alike(now, later))
+        if (dot(now, later) >
+            (1 - STILL_BELOW) * sqrtf(dot(now, now) * dot(later, later)))
             d->still[frame] = d->still[frame + LAG] = true;
     }
 }
@@ -481,17 +465,15 @@ static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
            !is_steady(d, *run);
 }
 
-/* Runs are judged by the stretch, the last of which is up to twice as long. */
-static int stretch_end(const sound_run *run, int begin) {
-    return run->end - begin < 2 * STRETCH ? run->end : begin + STRETCH;
-}
-
 static void judge(speech_detector *d) {
     sound_memory before = d->memory;
     d->stretch_count = 0;
     for (int i = 0; i < d->run_count; i++)
         for (int at = d->runs[i].begin; at < d->runs[i].end;) {
-            sound_run part = {.begin = at, .end = stretch_end(&d->runs[i], at)};
+            /* Judged by the stretch, the last of which is up to twice as long. */
+            const int end = d->runs[i].end;
+            sound_run part = {.begin = at,
+                              .end = end - at < 2 * STRETCH ? end : at + STRETCH};
             part.speech = is_speech(d, &part, before);
             before = part.after;
             d->stretches[d->stretch_count++] = part;
@@ -576,24 +558,6 @@ static int find_end(const speech_detector *d, bool last, int most, bool phrase) 
     return run >= 0 ? end_behind(d, run) : quietest_frame(d, most * 2 / 3, most);
 }
 
-/* Where the next call begins if no speech is found: what lies at the end may be the
-   beginning of some. */
-static int pass_silence(const speech_detector *d, bool last) {
-    const int kept = PAD + BRIDGED + CLICK;
-    return last || d->count <= kept ? d->count : d->count - kept;
-}
-
-static void analyse(speech_detector *d, int64_t from, const float *samples,
-                    int64_t count) {
-    measure(d, from, samples, count);
-    find_noise(d);
-    find_active(d);
-    find_still(d);
-    find_held(d);
-    find_runs(d);
-    keep_speech(d);
-}
-
 static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
     const int64_t at = (int64_t)frame * HOP;
     return d->first + (at < count ? at : count);
@@ -602,8 +566,17 @@ static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
 piece_found sh_detector_within(speech_detector *d, int64_t from, const float *samples,
                                int64_t count, int64_t most, sound_piece *piece) {
     const bool last = count < AUDIO_WINDOW;
-    analyse(d, from, samples, count);
-    *piece = (sound_piece){from, sample_at(d, pass_silence(d, last), count)};
+    measure(d, from, samples, count);
+    find_noise(d);
+    find_active(d);
+    find_still(d);
+    find_held(d);
+    find_runs(d);
+    keep_speech(d);
+    /* If no speech is found: what lies at the end may be the beginning of some. */
+    const int kept = PAD + BRIDGED + CLICK;
+    const int silence = last || d->count <= kept ? d->count : d->count - kept;
+    *piece = (sound_piece){from, sample_at(d, silence, count)};
     if (d->voice_count == 0)
         return PIECE_NONE;
     const int begin = d->voices[0].begin > PAD ? d->voices[0].begin - PAD : 0;
@@ -665,10 +638,6 @@ int64_t sh_packer_passed(const window_packer *p) {
     return p->at;
 }
 
-static bool is_full(const packed_window *window) {
-    return window->count == WINDOW_PIECES || window->samples > ALMOST_FULL;
-}
-
 /* Looks at what comes next in the recording; *more: something may still be added. */
 static shoal_status look(window_packer *p, packed_window *window, bool *more) {
     const float *sound;
@@ -698,7 +667,8 @@ shoal_status sh_packer_next(window_packer *p, packed_window *window,
     shoal_status status = SHOAL_OK;
     *window = (packed_window){.count = 0};
     *samples = p->samples;
-    for (bool more = true; more && !is_full(window) && status == SHOAL_OK;)
+    for (bool more = true; more && status == SHOAL_OK && window->count < WINDOW_PIECES &&
+                           window->samples <= ALMOST_FULL;)
         status = look(p, window, &more);
     return status;
 }

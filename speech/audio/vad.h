@@ -1,6 +1,7 @@
-/* Speech in a recording, found and packed into windows: what a window of the model hears, in samples of the recording
-   at 16 kHz. Windows that are made of pieces depend on nothing but their sound, so that
-   many run side by side; times in them are mapped back to the recording's. */
+/* Speech in a recording, found in pieces and packed into windows, which the model hears;
+   both in samples of the recording at 16 kHz. Windows that are made of pieces depend on
+   nothing but their sound, so that many run side by side; times in them are mapped back
+   to the recording's. */
 #ifndef SHOAL_SPEECH_AUDIO_VAD_H
 #define SHOAL_SPEECH_AUDIO_VAD_H
 

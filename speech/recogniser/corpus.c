@@ -310,13 +310,6 @@ static int compare_texts(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The number of a unit among the sorted ones; 0: there is none. */
-static int32_t unit_number(const shoal_corpus *corpus, const char *text) {
-    char **found = bsearch(&text, corpus->units, (size_t)corpus->info.units,
-                           sizeof *corpus->units, compare_texts);
-    return found ? (int32_t)(found - corpus->units) + 1 : 0;
-}
-
 static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
     if (!grow(&corpus->units, room, corpus->info.units + 1, sizeof *corpus->units))
         return false;
@@ -378,7 +371,10 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
         char text[64];
         one->first_label = corpus->label_count;
         while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
-            const int32_t unit = unit_number(corpus, text);
+            const char *key = text;
+            char **found = bsearch(&key, corpus->units, (size_t)corpus->info.units,
+                                   sizeof *corpus->units, compare_texts);
+            const int32_t unit = found ? (int32_t)(found - corpus->units) + 1 : 0;
             if (unit == 0)
                 sh_corpus_refuse(one, "%s is no unit of the model", sh_shown(text).text);
             if (!grow(&corpus->labels, &room, corpus->label_count + 1,
@@ -520,18 +516,6 @@ static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
     }
 }
 
-static void add_frames(const shoal_corpus *corpus, const corpus_utterance *one,
-                       double *sums) {
-    const int32_t bands = corpus->info.bands;
-    const float *row = corpus->features + one->first_frame * bands;
-    for (int64_t t = 0; t < one->frames; t++, row += bands)
-        for (int32_t band = 0; band < bands; band++) {
-            sums[band] += (double)row[band];
-            sums[bands + band] += (double)row[band] * (double)row[band];
-        }
-    sums[2 * bands] += (double)one->frames;
-}
-
 static shoal_status find_statistics(shoal_corpus *corpus) {
     const int32_t bands = corpus->info.bands;
     const int64_t groups = corpus->options.normalise == SHOAL_NORMALISE_SPEAKER
@@ -548,9 +532,17 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         return no_memory(corpus->context);
     }
     const bool wanted = corpus->options.normalise != SHOAL_NORMALISE_NOTHING;
-    for (int64_t i = 0; wanted && i < corpus->info.utterances; i++)
-        add_frames(corpus, &corpus->utterances[i],
-                   sums + (size_t)group_of(corpus, i) * stride);
+    for (int64_t i = 0; wanted && i < corpus->info.utterances; i++) {
+        const corpus_utterance *one = &corpus->utterances[i];
+        const float *row = corpus->features + one->first_frame * bands;
+        double *own = sums + (size_t)group_of(corpus, i) * stride;
+        for (int64_t t = 0; t < one->frames; t++, row += bands)
+            for (int32_t band = 0; band < bands; band++) {
+                own[band] += (double)row[band];
+                own[bands + band] += (double)row[band] * (double)row[band];
+            }
+        own[2 * bands] += (double)one->frames;
+    }
     for (int64_t g = 0; wanted && g < groups; g++)
         for (int32_t band = 0; band < bands; band++) {
             const double *own = sums + (size_t)g * stride, count = own[2 * bands];

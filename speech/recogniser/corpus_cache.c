@@ -235,13 +235,6 @@ static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const soun
     return 0;
 }
 
-static void refuse_all(const reading *r, const corpus_recording *recording,
-                       const char *reason) {
-    for (int64_t i = 0; i < recording->count; i++)
-        sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
-                         "%s", reason);
-}
-
 /* Features of all utterances of the recording; frames are counted from its first. */
 static void make_features(const reading *r, const corpus_recording *recording, int thread,
                           const sound *s, read_recording *made) {
@@ -285,8 +278,9 @@ static void recording_task(void *shared, int64_t task, int thread) {
         status = play_faster(context, speed, &s);
     if (status == SHOAL_OK)
         make_features(r, recording, thread, &s, &r->found[task]);
-    else
-        refuse_all(r, recording, shoal_context_message(context));
+    for (int64_t i = 0; i < recording->count && status != SHOAL_OK; i++)
+        sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
+                         "%s", shoal_context_message(context));
     free(s.samples);
 }
 

@@ -317,31 +317,20 @@ static void add_up(const lfmmi_call *c, double *losses, shoal_lfmmi_result *resu
     }
 }
 
-static bool any_lost(const lfmmi_call *c, int64_t count) {
-    for (int64_t b = 0; b < count; b++)
-        if (c->lost[b])
-            return true;
-    return false;
-}
-
-static shoal_status check_batch(const shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch,
-                                const float *outputs) {
-    shoal_status status = check_rows(lfmmi, batch->batch, batch->offsets, outputs);
-    if (status == SHOAL_OK && !lfmmi->lexicon)
-        status = sh_fail(lfmmi->context, SHOAL_INVALID,
-                         "it was opened without a lexicon, which the loss needs");
-    const phone_texts texts = {lfmmi->lexicon, batch->batch, batch->word_offsets,
-                               batch->words};
-    return status == SHOAL_OK ? check_words(lfmmi->context, &texts) : status;
-}
-
 shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch,
                               const float *outputs, double factor, float *gradient,
                               double *losses, shoal_lfmmi_result *result) {
     if (!lfmmi || !batch || !result)
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, batch or result is NULL");
-    shoal_status status = check_batch(lfmmi, batch, outputs);
+    shoal_status status = check_rows(lfmmi, batch->batch, batch->offsets, outputs);
+    if (status == SHOAL_OK && !lfmmi->lexicon)
+        status = sh_fail(lfmmi->context, SHOAL_INVALID,
+                         "it was opened without a lexicon, which the loss needs");
+    const phone_texts texts = {lfmmi->lexicon, batch->batch, batch->word_offsets,
+                               batch->words};
+    if (status == SHOAL_OK)
+        status = check_words(lfmmi->context, &texts);
     if (status != SHOAL_OK)
         return status;
     const size_t count = (size_t)batch->batch;
@@ -353,12 +342,15 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
                     .objectives = calloc(count + 1, sizeof *c.objectives),
                     .lost = calloc(count + 1, sizeof *c.lost)};
     *result = (shoal_lfmmi_result){0};
-    if (c.objectives && c.lost)
+    bool good = c.objectives && c.lost;
+    if (good)
         sh_team_run(sh_team_of(lfmmi->context), batch->batch, loss_task, &c);
-    if (!c.objectives || !c.lost || any_lost(&c, batch->batch))
-        status = no_memory(lfmmi->context);
-    else
+    for (size_t b = 0; b < count && good; b++)
+        good = !c.lost[b];
+    if (good)
         add_up(&c, losses, result);
+    else
+        status = no_memory(lfmmi->context);
     free(c.objectives);
     free(c.lost);
     return status;

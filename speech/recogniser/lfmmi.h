@@ -84,9 +84,9 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins);
 
-/* Of both passes: the largest output of a step, NaN where one is not finite; and the
-   posteriors, times `sign`, added to the gradient [outputs] of a step, false where they do
-   not add up to 1. */
+/* Of both passes: the largest output of a step, NaN where one is not finite; and a step's
+   posteriors, times `sign`, added to its gradient [outputs], false where they do not add
+   up to 1. */
 float sh_lfmmi_top(const float *y, int64_t outputs);
 bool sh_lfmmi_give(const double *posteriors, int64_t outputs, float *gradient,
                    float sign);

@@ -34,6 +34,7 @@ struct shoal_recogniser {
     char *text;         /* what the units lie in */
     const char **units; /* [info.units] */
     shoal_model *model, *view;
+    shoal_fbank_options fbank;
     int64_t piece, margin; /* positions of a piece at most, and around it */
     int64_t beams;
     shoal_lfmmi *lfmmi;           /* NULL: CTC, or no phones are looked for */
@@ -198,6 +199,8 @@ static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *f
     info->features = made->config.features;
     info->step_seconds = (double)(info->features.hop * info->features.every) / 100;
     info->attention = config.attention;
+    made->fbank = (shoal_fbank_options){.bands = (int32_t)info->features.bands,
+                                        .rate = (int32_t)info->features.rate};
     if (config.outputs != info->outputs)
         return sh_fail(made->context, SHOAL_BAD_FILE, "%s: has other units than outputs",
                        made->path);
@@ -511,11 +514,9 @@ shoal_status shoal_recogniser_recognise_file(shoal_recogniser *recogniser,
         return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
                        "recogniser, path or recognition is NULL");
     shoal_context *context = recogniser->context;
-    const shoal_fbank_options options = {.bands =
-                                             (int32_t)recogniser->info.features.bands,
-                                         .rate = (int32_t)recogniser->info.features.rate};
     *recognition = (shoal_recognition){0};
-    shoal_status status = shoal_fbank_file(context, &options, path, &frames, &count);
+    shoal_status status =
+        shoal_fbank_file(context, &recogniser->fbank, path, &frames, &count);
     if (status == SHOAL_OK && count == 0)
         status = sh_fail(context, SHOAL_BAD_FILE,
                          "%s: is shorter than the 0.025 s of a frame", path);
@@ -532,10 +533,7 @@ shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
         return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
                        "recogniser, samples or recognition is NULL");
     shoal_context *context = recogniser->context;
-    const shoal_fbank_options options = {.bands =
-                                             (int32_t)recogniser->info.features.bands,
-                                         .rate = (int32_t)recogniser->info.features.rate};
-    const int64_t frames = shoal_fbank_frames(&options, count);
+    const int64_t frames = shoal_fbank_frames(&recogniser->fbank, count);
     *recognition = (shoal_recognition){0};
     if (frames <= 0)
         return sh_fail(context, SHOAL_INVALID,
@@ -544,11 +542,12 @@ shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
         if (!(fabsf(samples[i]) <= 1e9f))
             return sh_fail(context, SHOAL_INVALID,
                            "sample %lld is not finite, or beyond 1e9", (long long)i);
-    float *features =
-        sh_allocate(context, sizeof *features * (size_t)frames * (size_t)options.bands);
+    float *features = sh_allocate(context, sizeof *features * (size_t)frames *
+                                               (size_t)recogniser->fbank.bands);
     if (!features)
         return SHOAL_NO_MEMORY;
-    shoal_status status = shoal_fbank(context, &options, samples, count, features);
+    shoal_status status =
+        shoal_fbank(context, &recogniser->fbank, samples, count, features);
     if (status == SHOAL_OK)
         status = recognise(recogniser, features, frames, recognition);
     sh_release(context, features);

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -47,12 +48,6 @@ static int character_end(const tokens *t, const int32_t *ids, int count, int fir
     return count;
 }
 
-static bool is_punctuation(const tokens *t, const int32_t *ids, int count) {
-    char text[64];
-    const size_t length = stripped(t, ids, count, text, sizeof text);
-    return length == 0 || (length == 1 && ispunct((unsigned char)text[0]));
-}
-
 static bool begins_with_space(const tokens *t, int32_t id) {
     size_t size;
     const unsigned char *bytes = bytes_of(t, id, &size);
@@ -64,9 +59,10 @@ int sh_words_split(const tokens *t, const int32_t *ids, int count, bool spaces,
     int made = 0;
     for (int first = 0, end; first < count; first = end) {
         end = character_end(t, ids, count, first);
-        const bool begins = made == 0 || !spaces || begins_with_space(t, ids[first]) ||
-                            is_punctuation(t, ids + first, end - first);
-        if (begins)
+        char text[64];
+        const size_t length = stripped(t, ids + first, end - first, text, sizeof text);
+        if (made == 0 || !spaces || begins_with_space(t, ids[first]) || length == 0 ||
+            (length == 1 && ispunct((unsigned char)text[0])))
             words[made++] = (aligned_word){.first = first};
         words[made - 1].end = end;
     }
@@ -165,113 +161,50 @@ void sh_warp(const float *scores, int64_t rows, int64_t columns, unsigned char *
 
 /* ---- Heads ---------------------------------------------------------------------- */
 
-enum { MOST_PUBLISHED = 23 };
-
 /* Layer and head, as published with the models; large stands for its second version,
    which the first cannot be told from. */
 static const struct {
     int layers, heads;
     int32_t vocabulary; /* the smallest and */
     int32_t below;      /* beyond the largest */
-    int count;
-    decoder_head list[MOST_PUBLISHED];
+    const char *pairs;
 } published[] = {
-    {4, 6, 0, 51865, 8, {{1, 0}, {2, 0}, {2, 5}, {3, 0}, {3, 1}, {3, 2}, {3, 3}, {3, 4}}},
-    {4, 6, 51865, 51866, 6, {{2, 2}, {3, 0}, {3, 2}, {3, 3}, {3, 4}, {3, 5}}},
-    {6, 8, 0, 51865, 5, {{3, 3}, {4, 7}, {5, 1}, {5, 5}, {5, 7}}},
-    {6,
-     8,
-     51865,
-     51866,
-     8,
-     {{3, 1}, {4, 2}, {4, 3}, {4, 7}, {5, 1}, {5, 2}, {5, 4}, {5, 6}}},
-    {12,
-     12,
-     0,
-     51865,
-     19,
-     {{6, 6},
-      {7, 0},
-      {7, 3},
-      {7, 8},
-      {8, 2},
-      {8, 5},
-      {8, 7},
-      {9, 0},
-      {9, 4},
-      {9, 8},
-      {9, 10},
-      {10, 0},
-      {10, 1},
-      {10, 2},
-      {10, 3},
-      {10, 6},
-      {10, 11},
-      {11, 2},
-      {11, 4}}},
-    {12,
-     12,
-     51865,
-     51866,
-     10,
-     {{5, 3}, {5, 9}, {8, 0}, {8, 4}, {8, 7}, {8, 8}, {9, 0}, {9, 7}, {9, 9}, {10, 5}}},
-    {24,
-     16,
-     0,
-     51865,
-     18,
-     {{11, 4},
-      {14, 1},
-      {14, 12},
-      {14, 14},
-      {15, 4},
-      {16, 0},
-      {16, 4},
-      {16, 9},
-      {17, 12},
-      {17, 14},
-      {18, 7},
-      {18, 10},
-      {18, 15},
-      {20, 0},
-      {20, 3},
-      {20, 9},
-      {20, 14},
-      {21, 12}}},
-    {24, 16, 51865, 51866, 6, {{13, 15}, {15, 4}, {15, 15}, {16, 1}, {20, 0}, {23, 4}}},
-    {32, 20, 51865, 51866, 23, {{10, 12}, {13, 17}, {16, 11}, {16, 12}, {16, 13},
-                                {17, 15}, {17, 16}, {18, 4},  {18, 11}, {18, 19},
-                                {19, 11}, {21, 2},  {21, 3},  {22, 3},  {22, 9},
-                                {22, 12}, {23, 5},  {23, 7},  {23, 13}, {25, 5},
-                                {26, 1},  {26, 12}, {27, 15}}},
-    {32,
-     20,
-     51866,
-     51867,
-     10,
-     {{7, 0},
-      {10, 17},
-      {12, 18},
-      {13, 12},
-      {16, 1},
-      {17, 14},
-      {19, 11},
-      {21, 4},
-      {24, 1},
-      {25, 6}}},
-    {4, 20, 51866, 51867, 6, {{2, 4}, {2, 11}, {3, 3}, {3, 6}, {3, 11}, {3, 14}}},
+    {4, 6, 0, 51865, "1 0, 2 0, 2 5, 3 0, 3 1, 3 2, 3 3, 3 4"},
+    {4, 6, 51865, 51866, "2 2, 3 0, 3 2, 3 3, 3 4, 3 5"},
+    {6, 8, 0, 51865, "3 3, 4 7, 5 1, 5 5, 5 7"},
+    {6, 8, 51865, 51866, "3 1, 4 2, 4 3, 4 7, 5 1, 5 2, 5 4, 5 6"},
+    {12, 12, 0, 51865,
+     "6 6, 7 0, 7 3, 7 8, 8 2, 8 5, 8 7, 9 0, 9 4, 9 8, 9 10, 10 0, "
+     "10 1, 10 2, 10 3, 10 6, 10 11, 11 2, 11 4"},
+    {12, 12, 51865, 51866, "5 3, 5 9, 8 0, 8 4, 8 7, 8 8, 9 0, 9 7, 9 9, 10 5"},
+    {24, 16, 0, 51865,
+     "11 4, 14 1, 14 12, 14 14, 15 4, 16 0, 16 4, 16 9, 17 12, 17 14, "
+     "18 7, 18 10, 18 15, 20 0, 20 3, 20 9, 20 14, 21 12"},
+    {24, 16, 51865, 51866, "13 15, 15 4, 15 15, 16 1, 20 0, 23 4"},
+    {32, 20, 51865, 51866,
+     "10 12, 13 17, 16 11, 16 12, 16 13, 17 15, 17 16, 18 4, 18 11, "
+     "18 19, 19 11, 21 2, 21 3, 22 3, 22 9, 22 12, 23 5, 23 7, 23 13, "
+     "25 5, 26 1, 26 12, 27 15"},
+    {32, 20, 51866, 51867,
+     "7 0, 10 17, 12 18, 13 12, 16 1, 17 14, 19 11, 21 4, 24 1, 25 6"},
+    {4, 20, 51866, 51867, "2 4, 2 11, 3 3, 3 6, 3 11, 3 14"},
 };
 
 int sh_alignment_heads(const whisper_sizes *sizes, decoder_head *heads) {
+    int count = 0;
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (sizes->text_layers == published[i].layers &&
             sizes->text_heads == published[i].heads &&
             sizes->vocabulary >= published[i].vocabulary &&
             sizes->vocabulary < published[i].below) {
-            memcpy(heads, published[i].list, (size_t)published[i].count * sizeof *heads);
-            return published[i].count;
+            for (const char *at = published[i].pairs; at; at = strchr(at, ',')) {
+                char *rest;
+                at += *at == ',';
+                const int32_t layer = (int32_t)strtol(at, &rest, 10);
+                heads[count++] = (decoder_head){layer, (int32_t)strtol(rest, NULL, 10)};
+            }
+            return count;
         }
-    int count = 0;
     for (int32_t layer = sizes->text_layers / 2; layer < sizes->text_layers; layer++)
         for (int32_t head = 0; head < sizes->text_heads; head++)
             heads[count++] = (decoder_head){layer, head};

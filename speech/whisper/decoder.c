@@ -95,13 +95,6 @@ static void place_cache(decoder *d, block_layout *block) {
     d->window = sh_reserve(block, texts, sizeof *d->window);
 }
 
-/* A thread's: scores and weights of a group over the audio, or of a row over its past. */
-static int64_t scratch_of(const decoder *d) {
-    const int64_t audio = round_up(d->model->file->sizes.audio_positions, PACKED_OUTPUTS);
-    const int64_t dim = round_up(d->dim, PACKED_OUTPUTS);
-    return round_up(max(2 * (audio + dim) * PACKED_ROWS, d->positions + dim), CACHE_LINE);
-}
-
 static void place(void *argument, block_layout *block) {
     decoder *d = argument;
     const int64_t audio = d->model->file->sizes.audio_positions;
@@ -139,7 +132,13 @@ shoal_status sh_decoder_create(shoal_context *context, const whisper_model *mode
                      .form = form,
                      .key_bytes = sh_packed_bytes(form, dim, sizes->audio_positions),
                      .value_bytes = sh_packed_bytes(form, sizes->audio_positions, dim)};
-    sized.scratch_each = scratch_of(&sized);
+    /* A thread's: scores and weights of a group over the audio, or of a row over its
+       past. */
+    const int64_t audio = round_up(sizes->audio_positions, PACKED_OUTPUTS);
+    const int64_t wide = round_up(dim, PACKED_OUTPUTS);
+    sized.scratch_each =
+        round_up(max(2 * (audio + wide) * PACKED_ROWS, sized.positions + wide),
+                 CACHE_LINE);
     decoder *d = sh_allocate_parts(context, place, &sized, &sized.bytes);
     *made = d;
     if (!d)
@@ -178,17 +177,6 @@ int sh_decoder_free_rows(const decoder *d) {
 /* Where (layer, text, position) lies in keys and values. */
 static int64_t place_of(const decoder *d, int64_t layer, int64_t text, int64_t position) {
     return ((layer * d->texts + text) * d->positions + position) * d->width;
-}
-
-/* Keys and values of the rows, which lie in `wide` beside the queries. */
-static void keep_rows(decoder *d, int64_t layer, int64_t rows) {
-    const size_t bytes = (size_t)d->width * sizeof(float);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *in = d->wide + r * 3 * d->width;
-        const int64_t place = place_of(d, layer, d->rows[r].text, d->rows[r].position);
-        memcpy(d->keys + place, in + d->width, bytes);
-        memcpy(d->values + place, in + 2 * d->width, bytes);
-    }
 }
 
 typedef struct {
@@ -244,7 +232,13 @@ static void past_task(void *shared, int64_t row, int thread) {
 /* mixed [rows][T] = attention of the queries, keys and values in wide [rows][3 T]. */
 static void attend_to_past(decoder *d, int64_t layer, int64_t rows) {
     attending job = {d, layer};
-    keep_rows(d, layer, rows);
+    const size_t bytes = (size_t)d->width * sizeof(float);
+    for (int64_t r = 0; r < rows; r++) { /* keys and values lie beside the queries */
+        const float *in = d->wide + r * 3 * d->width;
+        const int64_t place = place_of(d, layer, d->rows[r].text, d->rows[r].position);
+        memcpy(d->keys + place, in + d->width, bytes);
+        memcpy(d->values + place, in + 2 * d->width, bytes);
+    }
     sh_team_run(sh_team_of(d->model->context), rows, past_task, &job);
 }
 
@@ -329,28 +323,6 @@ static void multiply_panel(const decoder *d, const packed_linear *w, const float
                      (int)w->form, panel, sh_packed_width(rows), rows, y + left, stride);
 }
 
-static void keep_seen(const decoder *d, int64_t layer, int64_t head, int64_t row,
-                      const float *weights) {
-    const int64_t audio = d->model->file->sizes.audio_positions;
-    for (int i = 0; i < d->watched_count; i++)
-        if (d->watched[i].layer == layer && d->watched[i].head == head)
-            memcpy(d->seen + (i * d->watched_rows + row) * audio, weights,
-                   (size_t)audio * sizeof *weights);
-}
-
-/* weights [rows][stride]: scores to softmax. */
-static void soften_rows(const attending *job, int64_t head, row_group group,
-                        float *weights, int64_t stride) {
-    const decoder *d = job->d;
-    const int64_t audio = d->model->file->sizes.audio_positions;
-    for (int r = 0; r < group.count; r++) {
-        float total, *row = weights + r * stride;
-        sh_model_kernels(d->model->context)->soften(audio, row, &total);
-        sh_model_kernels(d->model->context)->scale_by(audio, 1 / total, row);
-        keep_seen(d, job->layer, head, group.first + r, row);
-    }
-}
-
 /* One head of one group. */
 static void audio_task(void *shared, int64_t task, int thread) {
     const attending *job = shared;
@@ -372,7 +344,15 @@ static void audio_task(void *shared, int64_t task, int thread) {
                     d->wide + group.first * d->width + head * dim, d->width,
                     1 / sqrtf((float)dim), panel);
     multiply_panel(d, &key, panel, group.count, weights, stride);
-    soften_rows(job, head, group, weights, stride);
+    for (int r = 0; r < group.count; r++) { /* scores to softmax */
+        float total, *row = weights + r * stride;
+        sh_model_kernels(d->model->context)->soften(audio, row, &total);
+        sh_model_kernels(d->model->context)->scale_by(audio, 1 / total, row);
+        for (int i = 0; i < d->watched_count; i++)
+            if (d->watched[i].layer == job->layer && d->watched[i].head == head)
+                memcpy(d->seen + (i * d->watched_rows + group.first + r) * audio, row,
+                       (size_t)audio * sizeof *row);
+    }
     sh_packed_panel(audio, group.count, width, weights, stride, 1, panel);
     multiply_panel(d, &value, panel, group.count, mixed, wide);
     for (int r = 0; r < group.count; r++)
@@ -392,12 +372,6 @@ static int64_t find_groups(decoder *d, int64_t rows) {
             d->groups[count++] = (row_group){(int32_t)r, 1};
     }
     return count;
-}
-
-/* mixed [rows][T] = attention of the queries in wide [rows][T]. */
-static void attend_to_audio(decoder *d, int64_t layer, int64_t groups) {
-    attending job = {d, layer};
-    sh_team_run(sh_team_of(d->model->context), groups * d->heads, audio_task, &job);
 }
 
 /* ---- The network ---------------------------------------------------------------- */
@@ -425,7 +399,8 @@ static void run_layer(decoder *d, int64_t index, int64_t rows, int64_t groups) {
 
     norm(d, &layer->cross_norm, rows);
     project(d, &layer->cross_query, rows, d->normed, d->wide, PACKED_SET);
-    attend_to_audio(d, index, groups);
+    attending job = {d, index};
+    sh_team_run(sh_team_of(d->model->context), groups * d->heads, audio_task, &job);
     project(d, &layer->cross_out, rows, d->mixed, d->x, PACKED_ADD);
 
     norm(d, &layer->forward_norm, rows);
@@ -445,16 +420,6 @@ int sh_decoder_queue(decoder *d, int text, int32_t token) {
     return (int)d->queued++;
 }
 
-/* x[row] = the token's embedding + its position's. */
-static void embed(decoder *d, int64_t row) {
-    const row_place at = d->rows[row];
-    const float *position = d->model->text_positions + at.position * d->width;
-    float *x = d->x + row * d->width;
-    sh_packed_get(&d->model->embedding, at.token, x);
-    for (int64_t i = 0; i < d->width; i++)
-        x[i] += position[i];
-}
-
 void sh_decoder_forget(decoder *d) {
     d->queued = 0;
 }
@@ -462,8 +427,15 @@ void sh_decoder_forget(decoder *d) {
 /* The rows are there; afterwards `normed` holds what logits come from. */
 static void run(decoder *d, int64_t rows) {
     const int64_t groups = find_groups(d, rows);
-    for (int64_t row = 0; row < rows; row++)
-        embed(d, row);
+    for (int64_t row = 0; row < rows;
+         row++) { /* the token's embedding + its position's */
+        const row_place at = d->rows[row];
+        const float *position = d->model->text_positions + at.position * d->width;
+        float *x = d->x + row * d->width;
+        sh_packed_get(&d->model->embedding, at.token, x);
+        for (int64_t i = 0; i < d->width; i++)
+            x[i] += position[i];
+    }
     for (int64_t layer = 0; layer < d->model->file->sizes.text_layers; layer++)
         run_layer(d, layer, rows, groups);
     norm(d, &d->model->last_norm, rows);

@@ -22,16 +22,6 @@ static void place(void *argument, block_layout *block) {
     s->packed = sh_reserve(block, (int64_t)sh_compression_room(SPEECH_TEXT), 1);
 }
 
-static shoal_status allocate_speech(whisper_model *model, shoal_speech **made) {
-    shoal_speech sized = {.context = model->context, .model = model};
-    shoal_speech *s = sh_allocate_parts(model->context, place, &sized, &sized.bytes);
-    if (!s)
-        return SHOAL_NO_MEMORY;
-    *s = sized;
-    *made = s;
-    return SHOAL_OK;
-}
-
 /* Whisper was trained with keys of its own. */
 static shoal_status parse_attention(shoal_context *context, const char *text, bool force,
                                     shoal_attention *parsed) {
@@ -104,12 +94,13 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
         status = sh_whisper_open(context, path, wanted.exact != 0, &model);
     if (status != SHOAL_OK)
         return status;
-    shoal_speech *made = NULL;
-    status = allocate_speech(model, &made);
-    if (status != SHOAL_OK) {
+    shoal_speech sized = {.context = context, .model = model};
+    shoal_speech *made = sh_allocate_parts(context, place, &sized, &sized.bytes);
+    if (!made) {
         sh_whisper_close(model);
-        return status;
+        return SHOAL_NO_MEMORY;
     }
+    *made = sized;
     status = create_parts(made, &wanted);
     if (status != SHOAL_OK) {
         shoal_speech_close(made);

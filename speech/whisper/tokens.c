@@ -1,6 +1,8 @@
+#define _GNU_SOURCE
 #include "speech/whisper/tokens.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -38,37 +40,19 @@ static int compare_bytes(const void *a, size_t a_size, const void *b, size_t b_s
     return order ? order : (a_size > b_size) - (a_size < b_size);
 }
 
-static int compare_ids(const tokens *t, int32_t a, int32_t b) {
-    int order = compare_bytes(t->bytes + t->begin[a], length_of(t, a),
-                              t->bytes + t->begin[b], length_of(t, b));
+static int compare_ids(const void *first, const void *second, void *shared) {
+    const tokens *t = shared;
+    const int32_t a = *(const int32_t *)first, b = *(const int32_t *)second;
+    const int order = compare_bytes(t->bytes + t->begin[a], length_of(t, a),
+                                    t->bytes + t->begin[b], length_of(t, b));
     return order ? order : (a > b) - (a < b);
 }
 
-static void sift_down(const tokens *t, int32_t *heap, int32_t from, int32_t count) {
-    for (int32_t child; (child = 2 * from + 1) < count; from = child) {
-        if (child + 1 < count && compare_ids(t, heap[child], heap[child + 1]) < 0)
-            child++;
-        if (compare_ids(t, heap[from], heap[child]) >= 0)
-            return;
-        int32_t moved = heap[from];
-        heap[from] = heap[child];
-        heap[child] = moved;
-    }
-}
-
-/* Heap sort: qsort has no place for the tokens that its comparison needs. */
 void sh_tokens_index(const tokens *t, int32_t *by_bytes) {
-    int32_t count = t->end_of_text;
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < t->end_of_text; i++)
         by_bytes[i] = i;
-    for (int32_t i = count / 2; i-- > 0;)
-        sift_down(t, by_bytes, i, count);
-    for (int32_t last = count - 1; last > 0; last--) {
-        int32_t largest = by_bytes[0];
-        by_bytes[0] = by_bytes[last];
-        by_bytes[last] = largest;
-        sift_down(t, by_bytes, 0, last);
-    }
+    qsort_r(by_bytes, (size_t)t->end_of_text, sizeof *by_bytes, compare_ids,
+            (void *)(uintptr_t)t);
 }
 
 int32_t sh_tokens_find(const tokens *t, const void *bytes, size_t size) {
@@ -191,14 +175,6 @@ static void suppress_specials(tokens *t) {
         suppress(t, specials[i]);
 }
 
-static void suppress_blank(tokens *t) {
-    int32_t blank = sh_tokens_find(t, " ", 1);
-    t->suppress_first_count = 0;
-    if (blank >= 0)
-        t->suppress_first[t->suppress_first_count++] = blank;
-    t->suppress_first[t->suppress_first_count++] = t->end_of_text;
-}
-
 /* A symbol alone and after a space. One that needs several tokens is left out, unless its
    first token serves nothing else (`first`), as it is for notes of music. */
 static void suppress_symbol(tokens *t, const char *symbol, bool first) {
@@ -232,7 +208,11 @@ void sh_tokens_find_suppressed(tokens *t) {
     if (sh_tokens_encode_piece(t, " '", 2, &id, 1) > 0)
         suppress(t, id);
     suppress_specials(t);
-    suppress_blank(t);
+    const int32_t blank = sh_tokens_find(t, " ", 1);
+    t->suppress_first_count = 0;
+    if (blank >= 0)
+        t->suppress_first[t->suppress_first_count++] = blank;
+    t->suppress_first[t->suppress_first_count++] = t->end_of_text;
 }
 
 bool sh_tokens_set_suppressed_first(tokens *t, const int32_t *ids, int64_t count) {

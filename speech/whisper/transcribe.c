@@ -154,10 +154,6 @@ static void forget_language(transcription *t) {
 
 /* ---- Segments ------------------------------------------------------------------- */
 
-static bool has_text(const char *text) {
-    return text[strspn(text, " \t\r\n\v\f")] != 0;
-}
-
 /* Later windows are told the latest half of the decoder's positions. */
 static void remember(transcription *t, const int32_t *sampled, int count) {
     const int room = 2 * t->speech->model->file->sizes.text_positions;
@@ -212,7 +208,8 @@ static void hand_over(transcription *t, const speech_window *window,
                              .no_speech = window->no_speech,
                              .compression = window->compression};
     sh_window_text(t->speech, sampled, count);
-    if (cut->begins == cut->ends || !has_text(t->speech->text) ||
+    if (cut->begins == cut->ends ||
+        !t->speech->text[strspn(t->speech->text, " \t\r\n\v\f")] ||
         !times_of(t, window, cut, &segment))
         return;
     remember(t, sampled, count);
@@ -312,24 +309,15 @@ static int64_t finish_window(transcription *t, speech_window *window, bool whole
 
 /* ---- Windows -------------------------------------------------------------------- */
 
-/* NaN in the encoder's output would only show as an empty text. */
-static shoal_status check_encoded(const transcription *t, const float *encoded) {
-    const whisper_sizes *sizes = &t->speech->model->file->sizes;
-    const int64_t count = (int64_t)sizes->audio_positions * sizes->audio_width;
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(encoded[i]))
-            return sh_fail(t->speech->context, SHOAL_BAD_FILE,
-                           "the model's encoder gives NaN or infinities: its weights are "
-                           "damaged");
-    return SHOAL_OK;
-}
-
 /* What the decoder is to hear. */
 static shoal_status take_encoded(transcription *t, const speech_window *window,
                                  const float *encoded) {
-    const shoal_status status = check_encoded(t, encoded);
-    if (status != SHOAL_OK)
-        return status;
+    const whisper_sizes *sizes = &t->speech->model->file->sizes;
+    for (int64_t i = 0; i < (int64_t)sizes->audio_positions * sizes->audio_width; i++)
+        if (!isfinite(encoded[i])) /* would only show as an empty text */
+            return sh_fail(t->speech->context, SHOAL_BAD_FILE,
+                           "the model's encoder gives NaN or infinities: its weights are "
+                           "damaged");
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
     t->guessed = t->pieces && t->guessed;
@@ -417,16 +405,6 @@ static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) 
     }
     if (status == SHOAL_OK)
         report(t, (double)(seek + *advance) / FRAMES_PER_SECOND);
-    return status;
-}
-
-static shoal_status run_windows(transcription *t) {
-    shoal_status status = SHOAL_OK;
-    int64_t seek = sh_recording_first(t->stream) / MEL_HOP;
-    for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
-        status = do_window(t, seek, &advance);
-        seek += advance;
-    }
     return status;
 }
 
@@ -631,11 +609,6 @@ static void fail_ring(recording_queue *queue, shoal_status status) {
         close_open(queue);
 }
 
-static bool is_over(const recording_queue *queue, int index) {
-    const transcription *t = &queue->list[index];
-    return t->stopped || (index < queue->packed && t->on_way == 0);
-}
-
 static void run_side_by_side(recording_queue *queue) {
     window_ring *ring = &queue->ring;
     while (!queue->stopped && queue->ended < queue->count) {
@@ -648,9 +621,12 @@ static void run_side_by_side(recording_queue *queue) {
             else
                 fail_ring(queue, status);
         }
-        while (!queue->stopped && queue->ended < queue->count &&
-               is_over(queue, queue->ended))
+        while (!queue->stopped && queue->ended < queue->count) {
+            const transcription *t = &queue->list[queue->ended];
+            if (!t->stopped && (queue->ended >= queue->packed || t->on_way > 0))
+                break;
             end_recording(queue);
+        }
     }
 }
 
@@ -658,8 +634,11 @@ static void run_one_by_one(recording_queue *queue) {
     while (!queue->stopped && queue->ended < queue->count) {
         transcription *t = &queue->list[queue->ended];
         shoal_status status = open_recording(t);
-        if (status == SHOAL_OK)
-            status = run_windows(t);
+        int64_t seek = status == SHOAL_OK ? sh_recording_first(t->stream) / MEL_HOP : 0;
+        for (int64_t advance = 1; status == SHOAL_OK && advance > 0 && !t->stopped;) {
+            status = do_window(t, seek, &advance);
+            seek += advance;
+        }
         if (status != SHOAL_OK)
             fail(t, status);
         close_recording(t);
@@ -702,14 +681,11 @@ static shoal_status run_queue(recording_queue *queue, const transcription *first
 
 static const shoal_transcribe_options plain = {0};
 
-shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
-                                         const shoal_recording *recordings, int count,
-                                         const shoal_transcribe_options *options,
-                                         shoal_segment_function *segment,
-                                         shoal_ended_function *ended, void *user) {
-    if (!speech || (count > 0 && !recordings) || count < 0)
-        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
-                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+/* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
+static shoal_status transcribe(shoal_speech *speech, const shoal_recording *recordings,
+                               int count, const shoal_transcribe_options *options,
+                               shoal_segment_function *segment, void *user,
+                               shoal_ended_function *ended, void *ended_user) {
     transcription first = {.speech = speech,
                            .options = options ? options : &plain,
                            .segment = segment,
@@ -721,7 +697,7 @@ shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
     recording_queue queue = {.speech = speech,
                              .count = count,
                              .function = ended,
-                             .user = user};
+                             .user = ended_user};
     queue.list = sh_allocate(speech->context, (size_t)count * sizeof *queue.list);
     if (!queue.list)
         return SHOAL_NO_MEMORY;
@@ -730,31 +706,27 @@ shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
     return status;
 }
 
-/* One recording, whose end and status go to the caller. */
+shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
+                                         const shoal_recording *recordings, int count,
+                                         const shoal_transcribe_options *options,
+                                         shoal_segment_function *segment,
+                                         shoal_ended_function *ended, void *user) {
+    if (!speech || (count > 0 && !recordings) || count < 0)
+        return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
+                       "shoal_speech_transcribe_all: an argument is NULL or negative");
+    return transcribe(speech, recordings, count, options, segment, user, ended, user);
+}
+
+/* The end of the one recording of a call. */
 typedef struct {
-    shoal_segment_function *segment;
-    void *user;
-    const shoal_transcribe_options *options;
     shoal_status status;
     shoal_transcription summary;
-} single_recording;
+} recording_end;
 
-static int pass_segment(void *user, const shoal_segment *segment) {
-    const single_recording *one = user;
-    return one->segment ? one->segment(one->user, segment) : 0;
-}
-
-static void pass_progress(void *user, double done, double all) {
-    const single_recording *one = user;
-    one->options->progress(one->user, done, all);
-}
-
-static int pass_end(void *user, int index, shoal_status status,
+static int keep_end(void *user, int index, shoal_status status,
                     const shoal_transcription *summary) {
-    single_recording *one = user;
     (void)index;
-    one->status = status;
-    one->summary = *summary;
+    *(recording_end *)user = (recording_end){status, *summary};
     return 0;
 }
 
@@ -766,14 +738,12 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe: an argument is NULL");
-    shoal_transcribe_options own = options ? *options : plain;
-    single_recording one = {.segment = segment, .user = user, .options = options};
-    own.progress = own.progress ? pass_progress : NULL;
-    const shoal_status status = shoal_speech_transcribe_all(speech, recording, 1, &own,
-                                                            pass_segment, pass_end, &one);
+    recording_end end = {0};
+    const shoal_status status =
+        transcribe(speech, recording, 1, options, segment, user, keep_end, &end);
     if (summary)
-        *summary = one.summary;
-    return status == SHOAL_OK ? one.status : status;
+        *summary = end.summary;
+    return status == SHOAL_OK ? end.status : status;
 }
 
 /* The sound is not there, so that nothing can be heard again. */

@@ -20,11 +20,6 @@ static const file_tensor *find(const loader *load, const char *block, const char
     return sh_whisper_file_tensor(load->model->file, "%s%s", block, name);
 }
 
-/* Elements that a weight has; 0 when it is absent, which the reader has ruled out. */
-static int64_t elements_of(const file_tensor *tensor) {
-    return tensor ? sh_file_tensor_elements(tensor) : 0;
-}
-
 static void copy_floats(loader *load, const file_tensor *tensor, float *to) {
     if (load->status == SHOAL_OK && tensor)
         load->status = sh_file_tensor_to_f32(load->model->context, tensor, to);
@@ -46,14 +41,11 @@ static void copy_row(loader *load, const file_tensor *tensor, int64_t row, float
 
 static const float *load_floats(loader *load, const char *block, const char *name) {
     const file_tensor *tensor = find(load, block, name);
-    float *values = sh_reserve(load->memory, elements_of(tensor), sizeof *values);
+    float *values = sh_reserve(load->memory, tensor ? sh_file_tensor_elements(tensor) : 0,
+                               sizeof *values);
     if (load->placing)
         copy_floats(load, tensor, values);
     return values;
-}
-
-static nn_tensor load_vector(loader *load, const char *block, const char *name) {
-    return (nn_tensor){.data = load_floats(load, block, name)};
 }
 
 static layer_norm load_norm(loader *load, int64_t size, const char *block,
@@ -62,8 +54,8 @@ static layer_norm load_norm(loader *load, int64_t size, const char *block,
     snprintf(weight, sizeof weight, "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
     return (layer_norm){.size = size,
-                        .scale = load_vector(load, block, weight),
-                        .shift = load_vector(load, block, bias),
+                        .scale.data = load_floats(load, block, weight),
+                        .shift.data = load_floats(load, block, bias),
                         .epsilon = 1e-5f};
 }
 
@@ -104,16 +96,6 @@ static bool all_are(const loader *load, const char *block, const joined *parts,
     return true;
 }
 
-/* A quantised matrix of the encoder, as halves. */
-static void narrow_tensor(loader *load, const file_tensor *tensor, uint16_t *to) {
-    const int64_t rows = tensor->shape[0], inputs = tensor->shape[1];
-    for (int64_t row = 0; row < rows; row++) {
-        copy_row(load, tensor, row, load->widened);
-        sh_model_kernels(load->model->context)
-            ->narrow(inputs, load->widened, to + row * inputs);
-    }
-}
-
 static nn_tensor load_bf16(loader *load, const char *block, const joined *parts) {
     const int count = joined_count(parts);
     const int64_t words = parts->inputs / 2 * parts->outputs;
@@ -141,8 +123,13 @@ static nn_tensor load_matrix(loader *load, const char *block, const joined *part
         char *to = data + (size_t)i * (size_t)each * size;
         if (half && in_file)
             memcpy(to, tensor->data, (size_t)each * size);
-        else if (half)
-            narrow_tensor(load, tensor, (uint16_t *)(void *)to);
+        else if (half) /* a quantised matrix */
+            for (int64_t row = 0; row < parts->outputs; row++) {
+                copy_row(load, tensor, row, load->widened);
+                sh_model_kernels(load->model->context)
+                    ->narrow(parts->inputs, load->widened,
+                             (uint16_t *)(void *)to + row * parts->inputs);
+            }
         else
             copy_floats(load, tensor, (float *)(void *)to);
     }
@@ -176,15 +163,19 @@ static linear load_linear(loader *load, const char *block, joined parts) {
 
 /* ---- Packed matrices, of the decoder --------------------------------------------- */
 
-static packed_form form_of(const loader *load, const char *block, const joined *parts) {
-    return all_are(load, block, parts, false)  ? PACKED_HALVES
-           : all_are(load, block, parts, true) ? PACKED_BYTES
-                                               : PACKED_FLOATS;
-}
-
-static void pack_groups(const file_tensor *tensor, const char *data, int64_t inputs,
-                        int64_t output, void *blocks) {
-    const size_t size = tensor->bytes / (size_t)(tensor->shape[0] * inputs / DTYPE_BLOCK);
+/* One row of a part into the blocks. */
+static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
+                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
+    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
+    const char *data = (const char *)tensor->data + (size_t)row * bytes;
+    if (form == PACKED_FLOATS)
+        copy_row(load, tensor, row, load->widened);
+    if (form != PACKED_BYTES) {
+        sh_packed_put(form, inputs, output,
+                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
+        return;
+    }
+    const size_t size = bytes / (size_t)(inputs / DTYPE_BLOCK);
     for (int64_t group = 0; group < inputs / DTYPE_BLOCK; group++, data += size) {
         int8_t values[DTYPE_BLOCK];
         uint16_t scale, shift;
@@ -193,41 +184,23 @@ static void pack_groups(const file_tensor *tensor, const char *data, int64_t inp
     }
 }
 
-/* One row of a part into the blocks. */
-static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
-                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
-    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
-    const char *data = (const char *)tensor->data + (size_t)row * bytes;
-    if (form == PACKED_FLOATS)
-        copy_row(load, tensor, row, load->widened);
-    if (form == PACKED_BYTES)
-        pack_groups(tensor, data, inputs, output, blocks);
-    else
-        sh_packed_put(form, inputs, output,
-                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
-}
-
-static void pack_parts(loader *load, const char *block, packed_form form,
-                       const joined *parts, void *blocks) {
-    const int count = joined_count(parts);
-    memset(blocks, 0,
-           (size_t)sh_packed_bytes(form, parts->inputs, count * parts->outputs));
-    for (int i = 0; i < count; i++) {
-        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
-        for (int64_t row = 0; row < parts->outputs; row++)
-            pack_row(load, tensor, form, parts->inputs, row, i * parts->outputs + row,
-                     blocks);
-    }
-}
-
 static packed_linear load_packed(loader *load, const char *block, joined parts,
                                  bool biased) {
-    const int64_t outputs = parts.outputs * joined_count(&parts);
-    const packed_form form = form_of(load, block, &parts);
-    void *blocks =
-        sh_reserve(load->memory, sh_packed_bytes(form, parts.inputs, outputs), 1);
+    const int count = joined_count(&parts);
+    const int64_t outputs = parts.outputs * count;
+    const packed_form form = all_are(load, block, &parts, false)  ? PACKED_HALVES
+                             : all_are(load, block, &parts, true) ? PACKED_BYTES
+                                                                  : PACKED_FLOATS;
+    const int64_t bytes = sh_packed_bytes(form, parts.inputs, outputs);
+    void *blocks = sh_reserve(load->memory, bytes, 1);
     if (load->placing)
-        pack_parts(load, block, form, &parts, blocks);
+        memset(blocks, 0, (size_t)bytes);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
+        for (int64_t row = 0; row < parts.outputs; row++)
+            pack_row(load, tensor, form, parts.inputs, row, i * parts.outputs + row,
+                     blocks);
+    }
     return (packed_linear){.inputs = parts.inputs,
                            .outputs = outputs,
                            .form = form,
@@ -271,7 +244,7 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
                     .outputs = outputs,
                     .stride = stride,
                     .weight = {.data = arranged},
-                    .bias = load_vector(load, "encoder.", bias),
+                    .bias.data = load_floats(load, "encoder.", bias),
                     .active = true,
                     .kind = ACTIVATION_GELU};
 }
@@ -408,24 +381,6 @@ static bool too_many_to_widen(const whisper_sizes *sizes) {
     return weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float);
 }
 
-/* What this code relies on beyond what every file must satisfy. */
-static shoal_status check_window(shoal_context *context, const char *path,
-                                 const whisper_sizes *sizes) {
-    if (sizes->text_positions < SHORTEST_TEXT)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: the decoder has %d positions; a prompt and a text need %d",
-                       path, (int)sizes->text_positions, SHORTEST_TEXT);
-    if (sizes->audio_positions * 2 == MEL_FRAMES)
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_BAD_FILE,
-                   "%s: the encoder has %d positions; windows of 30 s need %d", path,
-                   (int)sizes->audio_positions, MEL_FRAMES / 2);
-}
-
-static bool sizes_allow_bf16(const whisper_sizes *sizes) {
-    return sizes->audio_width % PACKED_OUTPUTS == 0;
-}
-
 static shoal_status load_model(whisper_model *sized, whisper_model **made) {
     loader load = {.model = sized};
     whisper_model *model =
@@ -448,10 +403,14 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
     shoal_status status = sh_whisper_file_open(context, path, &sized.file);
     if (status != SHOAL_OK)
         return status;
-    status = check_window(context, path, &sized.file->sizes);
-    sized.bf16_encoder = !exact && sizes_allow_bf16(&sized.file->sizes) &&
+    const whisper_sizes *sizes = &sized.file->sizes;
+    if (sizes->text_positions < SHORTEST_TEXT)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: the decoder has %d positions; a prompt and a text need %d",
+                         path, (int)sizes->text_positions, SHORTEST_TEXT);
+    sized.bf16_encoder = !exact && sizes->audio_width % PACKED_OUTPUTS == 0 &&
                          sh_multiplies_bf16(context);
-    sized.half_encoder = !sized.bf16_encoder && too_many_to_widen(&sized.file->sizes);
+    sized.half_encoder = !sized.bf16_encoder && too_many_to_widen(sizes);
     if (status == SHOAL_OK)
         status = load_model(&sized, made);
     if (status == SHOAL_OK)

@@ -236,7 +236,7 @@ void sh_whisper_file_finish_tokens(whisper_file *file) {
 
 static const uint32_t ggml_magic = 0x67676d6c;
 
-/* ---- whisper.cpp's files: bytes, never beyond the end -------------------------------------------------- */
+/* ---- whisper.cpp's files: bytes, never beyond the end ------------------------------ */
 
 typedef struct {
     shoal_context *context;
@@ -276,48 +276,20 @@ static shoal_status cut_short(const cursor *file, const char *where) {
                    "%s: ends within its %s; the file was cut short", file->label, where);
 }
 
-static bool looks_like_ggml(const unsigned char *bytes, size_t size) {
-    return size >= 4 && word_at(bytes) == ggml_magic;
-}
-
 /* ---- Types ------------------------------------------------------------------------ */
 
-/* Names of the types of tensors, by number, and of files. */
-static const char *tensor_type_name(int32_t type) {
-    static const char *const names[] = {"F32",  "F16",  "Q4_0", "Q4_1", NULL,   NULL,
-                                        "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K",
-                                        "Q4_K", "Q5_K", "Q6_K", "Q8_K"};
-    bool known = type >= 0 && type < (int32_t)(sizeof names / sizeof *names);
-    return known ? names[type] : NULL;
-}
-
-static const char *file_type_name(int32_t type) {
-    static const char *const names[] = {"F32",  "F16",  "Q4_0", "Q4_1", "Q4_1 (some F16)",
-                                        NULL,   NULL,   "Q8_0", "Q5_0", "Q5_1",
-                                        "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
-    bool known = type >= 0 && type < (int32_t)(sizeof names / sizeof *names);
-    return known ? names[type] : NULL;
-}
-
-/* By the number of a tensor's type; false: not one that is read. */
-static bool type_of(int32_t type, tensor_dtype *dtype) {
-    static const struct {
-        int32_t type;
-        tensor_dtype dtype;
-    } known[] = {{0, DTYPE_F32},  {1, DTYPE_F16},  {2, DTYPE_Q4_0}, {3, DTYPE_Q4_1},
-                 {6, DTYPE_Q5_0}, {7, DTYPE_Q5_1}, {8, DTYPE_Q8_0}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (known[i].type == type) {
-            *dtype = known[i].dtype;
-            return true;
-        }
-    return false;
-}
-
-/* The file's type only says what most of its matrices are. */
-static bool file_type_is_read(int32_t type) {
-    return (type >= 0 && type <= 4) || (type >= 7 && type <= 9);
-}
+/* Names of the types of tensors, by number, and of files; NULL: there is none. */
+static const char *const tensor_types[] = {"F32",  "F16",  "Q4_0", "Q4_1", NULL,   NULL,
+                                           "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K",
+                                           "Q4_K", "Q5_K", "Q6_K", "Q8_K"};
+static const char *const file_types[] =
+    {"F32",  "F16",  "Q4_0", "Q4_1", "Q4_1 (some F16)",
+     NULL,   NULL,   "Q8_0", "Q5_0", "Q5_1",
+     "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"};
+enum { TENSOR_TYPES = 16, FILE_TYPES = 15 };
+/* By the number of a tensor's type; -1: not one that is read. */
+static const int read_types[9] = {DTYPE_F32, DTYPE_F16,  DTYPE_Q4_0, DTYPE_Q4_1, -1,
+                                  -1,        DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0};
 
 static shoal_status refuse_type(const cursor *file, const char *what, const char *name,
                                 int32_t number) {
@@ -347,7 +319,7 @@ static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
                                &sizes->text_layers,
                                &sizes->mels,
                                &type};
-    if (!looks_like_ggml(file->at, left(file)))
+    if (left(file) < 4 || word_at(file->at) != ggml_magic)
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: is not a whisper.cpp (ggml) model; give such a file or a "
                        "Hugging Face folder",
@@ -356,9 +328,11 @@ static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!take_int(file, fields[i]))
             return cut_short(file, "sizes");
-    if (!file_type_is_read(type < 0 ? type : type % QUANTISATION_VERSIONS))
+    /* The file's type only says what most of its matrices are. */
+    const int32_t kind = type < 0 ? type : type % QUANTISATION_VERSIONS;
+    if (kind < 0 || kind > 9 || kind == 5 || kind == 6)
         return refuse_type(file, "the model",
-                           type > 1 ? file_type_name(type % QUANTISATION_VERSIONS) : NULL,
+                           kind >= 0 && kind < FILE_TYPES ? file_types[kind] : NULL,
                            type);
     return sh_whisper_sizes_check(file->context, file->label, sizes);
 }
@@ -472,9 +446,12 @@ static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAM
 static shoal_status read_type(const cursor *file, int32_t type, file_tensor *tensor) {
     char what[sizeof(shown_name) + 16];
     snprintf(what, sizeof what, "tensor '%s'", sh_shown(tensor->name).text);
-    return type_of(type, &tensor->dtype)
-               ? SHOAL_OK
-               : refuse_type(file, what, tensor_type_name(type), type);
+    if (type < 0 || type > 8 || read_types[type] < 0)
+        return refuse_type(file, what,
+                           type >= 0 && type < TENSOR_TYPES ? tensor_types[type] : NULL,
+                           type);
+    tensor->dtype = (tensor_dtype)read_types[type];
+    return SHOAL_OK;
 }
 
 /* Until the name is read, `name` is the tensor's number, for messages. */
@@ -567,7 +544,8 @@ shoal_status sh_ggml_parse(shoal_context *context, const char *label,
     return SHOAL_OK;
 }
 
-shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file **file) {
+static shoal_status open_ggml(shoal_context *context, const char *path,
+                              whisper_file **file) {
     file_map map;
     *file = NULL;
     shoal_status status = sh_file_map_open(context, path, &map);
@@ -580,7 +558,7 @@ shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file
     return status;
 }
 
-/* ---- Either kind -------------------------------------------------------------------- */
+/* ---- Either kind ------------------------------------------------------------------- */
 
 static shoal_status open_beside_config(shoal_context *context, const char *path,
                                        size_t folder_length, whisper_file **file) {
@@ -600,13 +578,14 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
         return sh_hf_open(context, path, file);
     if (strcmp(name, "config.json") == 0)
         return open_beside_config(context, path, (size_t)(name - path), file);
-    return sh_ggml_open(context, path, file);
+    return open_ggml(context, path, file);
 }
 
 void sh_whisper_file_unmap(whisper_file *file) {
     struct whisper_source *source = file->source;
     sh_file_map_close(&source->map);
-    sh_safetensors_close(source->weights);
+    if (source->weights)
+        sh_safetensors_close(source->weights);
     source->weights = NULL;
     file->tensors = NULL;
     file->tensor_count = 0;

@@ -1,6 +1,6 @@
 /* A Whisper model as it lies on the disk, whatever wrote it: sizes, mel filters, tokens
-   and weights. Two readers fill the same description: of one file, whisper.cpp's (ggml), and of
-   a Hugging Face folder (hf.c). The model's code sees only this header.
+   and weights. Two readers fill the same description: of one file, whisper.cpp's
+   (ggml), and of a Hugging Face folder (hf.c). The model's code sees only this header.
 
        whisper_file *file;
        shoal_status status = sh_whisper_file_open(context, path, &file);
@@ -122,10 +122,8 @@ void sh_whisper_file_finish_tokens(whisper_file *file);
 
 /* "ggml-tiny.bin": magic, 11 sizes, mel filters, tokens as raw bytes, and tensors to the
    end of the file, all little-endian int32 and floats without any alignment. f32, f16,
-   q4_0, q4_1, q5_0, q5_1 and q8_0: other types are refused by their names. */
-shoal_status sh_ggml_open(shoal_context *context, const char *path, whisper_file **file);
-
-/* The same for bytes that outlive the object. */
+   q4_0, q4_1, q5_0, q5_1 and q8_0: other types are refused by their names. The bytes
+   outlive the object. */
 shoal_status sh_ggml_parse(shoal_context *context, const char *label,
                            const unsigned char *bytes, size_t size, whisper_file **file);
 

@@ -210,17 +210,8 @@ static bool is_time(const window_tokens *w, int at) {
     return at >= 0 && at < w->count && w->sampled[at] >= w->first_timestamp;
 }
 
-static int64_t steps_at(const window_tokens *w, int at) {
-    return w->sampled[at] - w->first_timestamp;
-}
-
 static double seconds_at(const window_tokens *w, int at) {
-    return (double)steps_at(w, at) / TIME_STEPS_PER_SECOND;
-}
-
-/* A text that ends in a single time: nothing was said after it. */
-static bool ends_alone(const window_tokens *w) {
-    return w->count >= 1 && is_time(w, w->count - 1) && !is_time(w, w->count - 2);
+    return (double)(w->sampled[at] - w->first_timestamp) / TIME_STEPS_PER_SECOND;
 }
 
 /* One segment from the window's beginning to its last time, or to its end. */
@@ -228,7 +219,7 @@ static segment_cut whole_window(const window_tokens *w, int64_t frames) {
     segment_cut cut = {.end = w->count, .ends = (double)frames / FRAMES_PER_SECOND};
     for (int at = w->count - 1; at >= 0; at--)
         if (is_time(w, at)) {
-            if (steps_at(w, at) > 0)
+            if (seconds_at(w, at) > 0)
                 cut.ends = seconds_at(w, at);
             break;
         }
@@ -254,10 +245,11 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
     if (made == 0) {
         if (count > 0)
             cuts[made++] = whole_window(&w, frames);
-    } else if (ends_alone(&w)) {
+    } else if (is_time(&w, count - 1) && !is_time(&w, count - 2)) {
+        /* it ends in a single time: nothing was said after it */
         cuts[made++] = cut_between(&w, last, count);
     } else { /* what follows the last pair belongs to the next window */
-        *advance = steps_at(&w, last - 1) * FRAMES_PER_STEP;
+        *advance = (int64_t)(sampled[last - 1] - first_timestamp) * FRAMES_PER_STEP;
     }
     if (*advance < 1 || *advance > frames)
         *advance = frames < 1 ? 1 : frames;

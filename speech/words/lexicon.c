@@ -29,7 +29,8 @@ struct lexicon_draft {
     bool keep_stress, given; /* given: the phones are, and no others are good */
     char silence[LEXICON_PHONE];
     char *text;
-    size_t text_size, text_room;
+    size_t text_size;
+    int64_t text_room;
     entry *entries;
     int64_t entry_count, entry_room;
     int32_t *phones; /* of all entries */
@@ -194,10 +195,9 @@ static size_t without_variant(field f) {
 
 static bool add_word(lexicon_draft *draft, field f, entry *made) {
     const size_t length = without_variant(f);
-    int64_t room = (int64_t)draft->text_room;
-    if (!grow(&draft->text, &room, (int64_t)(draft->text_size + length + 1), 1))
+    if (!grow(&draft->text, &draft->text_room, (int64_t)(draft->text_size + length + 1),
+              1))
         return false;
-    draft->text_room = (size_t)room;
     memcpy(draft->text + draft->text_size, f.text, length);
     draft->text[draft->text_size + length] = 0;
     made->word = draft->text_size;
@@ -205,23 +205,18 @@ static bool add_word(lexicon_draft *draft, field f, entry *made) {
     return true;
 }
 
-static shoal_status check_line(const lexicon_draft *draft, const char *at,
-                               const char *end) {
+static shoal_status add_line(lexicon_draft *draft, const char *at, const char *end) {
     static const field none = {0};
+    shoal_status status = SHOAL_OK;
     if (end - at > LEXICON_LINE)
         return refuse(draft, "is longer than 65536 bytes", none);
     if (sh_utf8_has_controls(at, (size_t)(end - at)))
         return refuse(draft, "has bytes that are no text", none);
-    return sh_utf8_valid(at, (size_t)(end - at))
-               ? SHOAL_OK
-               : refuse(draft, "is no UTF-8; iconv -f latin1 -t utf-8 may make it so",
-                        none);
-}
-
-static shoal_status add_line(lexicon_draft *draft, const char *at, const char *end) {
-    shoal_status status = check_line(draft, at, end);
-    if (status != SHOAL_OK || is_comment(at, end))
-        return status;
+    if (!sh_utf8_valid(at, (size_t)(end - at)))
+        return refuse(draft, "is no UTF-8; iconv -f latin1 -t utf-8 may make it so",
+                      none);
+    if (is_comment(at, end))
+        return SHOAL_OK;
     const field word = next_field(&at, end, true);
     entry made = {.order = draft->entry_count, .phone = draft->phone_size};
     if (word.length == 0)
@@ -319,21 +314,15 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
     return true;
 }
 
-static bool same_phones(const lexicon_draft *draft, const shoal_lexicon *made, int64_t p,
-                        const entry *e) {
-    const int64_t count = made->begin[p + 1] - made->begin[p];
-    return count == e->phone_end - e->phone &&
-           memcmp(made->phones + made->begin[p], draft->phones + e->phone,
-                  sizeof *made->phones * (size_t)count) == 0;
-}
-
 /* The pronunciation of an entry joins its word's, unless it is there; false: the word has
    too many. */
 static bool take_entry(const lexicon_draft *draft, const entry *e, shoal_lexicon *made) {
     const int64_t count = e->phone_end - e->phone, at = made->pronunciation_count;
     const int64_t first = made->first[made->word_count - 1];
     for (int64_t p = first; p < at; p++)
-        if (same_phones(draft, made, p, e))
+        if (made->begin[p + 1] - made->begin[p] == count &&
+            memcmp(made->phones + made->begin[p], draft->phones + e->phone,
+                   sizeof *made->phones * (size_t)count) == 0)
             return true;
     if (at - first == LEXICON_VARIANTS)
         return false;
@@ -342,16 +331,6 @@ static bool take_entry(const lexicon_draft *draft, const entry *e, shoal_lexicon
     made->begin[at + 1] = made->begin[at] + count;
     made->pronunciation_count++;
     return true;
-}
-
-static bool allocate(const lexicon_draft *draft, shoal_lexicon *made) {
-    const size_t entries = (size_t)draft->entry_count;
-    made->words = calloc(entries + 1, sizeof *made->words);
-    made->folded = calloc(entries + 1, sizeof *made->folded);
-    made->first = calloc(entries + 1, sizeof *made->first);
-    made->begin = calloc(entries + 1, sizeof *made->begin);
-    made->phones = calloc((size_t)draft->phone_size + 1, sizeof *made->phones);
-    return made->words && made->folded && made->first && made->begin && made->phones;
 }
 
 static shoal_status sort_words(lexicon_draft *draft, shoal_lexicon *made) {
@@ -424,7 +403,15 @@ lexicon_draft *sh_lexicon_begin(shoal_context *context,
 }
 
 static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
-    if (!made || !allocate(draft, made))
+    const size_t entries = (size_t)draft->entry_count;
+    if (!made)
+        return no_memory(draft->context);
+    made->words = calloc(entries + 1, sizeof *made->words);
+    made->folded = calloc(entries + 1, sizeof *made->folded);
+    made->first = calloc(entries + 1, sizeof *made->first);
+    made->begin = calloc(entries + 1, sizeof *made->begin);
+    made->phones = calloc((size_t)draft->phone_size + 1, sizeof *made->phones);
+    if (!made->words || !made->folded || !made->first || !made->begin || !made->phones)
         return no_memory(draft->context);
     made->context = draft->context;
     if (draft->entry_count == 0 || draft->entry_count > INT32_MAX)

@@ -4,8 +4,8 @@
    the language model; of tokens at the same place in the same state only the best lives.
    Its score has the likeliest word below its node counted ahead; where a word ends, that
    is exchanged for what the language model says. After a word a token is before the root
-   again, in the set of roots: with the state after the word, and with what must not follow: a
-   second pause, or with CTC the same phone without a blank between. */
+   again, in the set of roots: with the state after the word, and with what must not
+   follow: a second pause, or with CTC the same phone without a blank between. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -165,18 +165,6 @@ static bool same_words(const word_paths *paths, const found_path *a,
     return true;
 }
 
-/* Keeps the new one at found[count] where its words are new; returns how many there
-   are. */
-static int64_t keep_new(const word_paths *paths, found_path *found, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (same_words(paths, &found[i], &found[count])) {
-            free(found[count].members);
-            found[count].members = NULL;
-            return count;
-        }
-    return count + 1;
-}
-
 /* Up to `most` different strings; -1: out of memory. */
 static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
                           found_path *found) {
@@ -197,7 +185,13 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
         } else {
             if (!trace(paths, q, top, &found[count]))
                 return -1;
-            count = keep_new(paths, found, count);
+            int64_t same = 0; /* one with the same words is there already */
+            while (same < count && !same_words(paths, &found[same], &found[count]))
+                same++;
+            if (same < count)
+                free(found[count].members), found[count].members = NULL;
+            else
+                count++;
         }
     }
     return count;
@@ -226,18 +220,6 @@ static double score_of(const word_paths *paths, int32_t record) {
 static double own_score(const word_paths *paths, int32_t record) {
     return (double)paths->scale *
            (score_of(paths, record) - score_of(paths, paths->records[record].before));
-}
-
-static void sum_forward(const word_paths *paths, path_sums *sums) {
-    for (int32_t i = 0; i < paths->count; i++) {
-        double sum = -INFINITY;
-        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
-            const int32_t before = paths->records[m].before;
-            sum = add_logs(sum,
-                           (before < 0 ? 0 : sums->before[before]) + own_score(paths, m));
-        }
-        sums->before[i] = sum;
-    }
 }
 
 static void sum_backward(const word_paths *paths, path_sums *sums) {
@@ -274,15 +256,17 @@ static bool make_sums(const word_paths *paths, path_sums *sums) {
         if (paths->ends[i].group >= 0)
             sums->wanted[paths->ends[i].group] = 1;
     follow_back(paths, sums->wanted, sums->kept);
-    sum_forward(paths, sums);
+    for (int32_t i = 0; i < paths->count; i++) {
+        sums->before[i] = -INFINITY;
+        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            const int32_t before = paths->records[m].before;
+            sums->before[i] =
+                add_logs(sums->before[i],
+                         (before < 0 ? 0 : sums->before[before]) + own_score(paths, m));
+        }
+    }
     sum_backward(paths, sums);
     return true;
-}
-
-static void free_sums(path_sums *sums) {
-    free(sums->wanted);
-    free(sums->before);
-    free(sums->after);
 }
 
 /* The first record that ends after a step. */
@@ -363,6 +347,8 @@ bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
     free(found);
     free(q.items);
     free(q.heap);
-    free_sums(&sums);
+    free(sums.wanted);
+    free(sums.before);
+    free(sums.after);
     return good;
 }

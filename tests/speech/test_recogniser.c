@@ -62,7 +62,8 @@ static const char *save(const char *name, int count, const char *key, const char
     return path;
 }
 
-static shoal_recogniser *open_model(const char *path, const shoal_recogniser_options *options) {
+static shoal_recogniser *open_model(const char *path,
+                                    const shoal_recogniser_options *options) {
     shoal_recogniser *made;
     if (shoal_recogniser_open(context, path, options, &made) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
