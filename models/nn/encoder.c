@@ -450,18 +450,6 @@ static void activate_hidden(const void *shared, const shoal_context *context,
     }
 }
 
-static shoal_status run_attention(encoder *stack, const encoder_layer *weights,
-                                  layer_memory *memory, int64_t rows, const float *in) {
-    projections parts = projections_of(stack, weights);
-    for (int i = 0; i < parts.count; i++)
-        sh_linear_forward(stack->context, &parts.parts[i], rows,
-                          (const_matrix){in, stack->model},
-                          (matrix){memory->projected + parts.columns[i], stack->width},
-                          stack->scratch);
-    shoal_inputs inputs = attention_inputs(stack, memory);
-    return shoal_forward(stack->plan, &inputs, memory->attended);
-}
-
 typedef struct {
     row_subset wanted;
     int64_t size;
@@ -557,8 +545,14 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
     layer_memory *memory = &stack->layers[l];
     const bool post = stack->shape.post_norm;
     const int64_t rows = rows_after(p, l);
-    shoal_status status = run_attention(stack, weights, memory, p->rows,
-                                        post ? stream : memory->attention_in);
+    const projections parts = projections_of(stack, weights);
+    const const_matrix in = {post ? stream : memory->attention_in, stack->model};
+    for (int i = 0; i < parts.count; i++)
+        sh_linear_forward(stack->context, &parts.parts[i], p->rows, in,
+                          (matrix){memory->projected + parts.columns[i], stack->width},
+                          stack->scratch);
+    const shoal_inputs inputs = attention_inputs(stack, memory);
+    shoal_status status = shoal_forward(stack->plan, &inputs, memory->attended);
     if (status != SHOAL_OK)
         return status;
     /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */

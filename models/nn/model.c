@@ -22,10 +22,6 @@ static bool pools(const shoal_model_config *config) {
     return config->pooling != SHOAL_EVERY_ROW;
 }
 
-static int64_t width_of(const shoal_model_config *config) {
-    return config->heads * config->head_dim;
-}
-
 static shoal_status check_sizes(shoal_context *context,
                                 const shoal_model_config *config) {
     const struct {
@@ -86,9 +82,7 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .attention = config->attention,
                            .shared_qk = config->shared_qk != 0,
                            .post_norm = config->norm == SHOAL_NORM_POST,
-                           .activation = config->activation == SHOAL_GELU
-                                             ? ACTIVATION_GELU
-                                             : ACTIVATION_RELU,
+                           .activation = activation_of(config),
                            .dropout = config->dropout,
                            .whole_inside = config->form != SHOAL_PLAIN,
                            .epsilon = config->epsilon};
@@ -98,16 +92,9 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
 
 static void add_matrix(parameters *into, int64_t outputs, int64_t inputs,
                        parameter_start start, float spread, const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = start,
-                                        .spread = spread,
-                                        .rank = 2,
-                                        .shape = {outputs, inputs}},
-                      "%s", name);
-}
-
-static void add_bias(parameters *into, int64_t size, const char *name) {
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}}, "%s", name);
+    parameter_shape shape = matrix_shape(start, outputs, inputs);
+    shape.spread = spread;
+    sh_parameters_add(into, shape, "%s", name);
 }
 
 static const float SMALL = 0.02f;
@@ -124,7 +111,7 @@ static void describe(parameters *into, const void *shared) {
                    plain ? 1 / sqrtf((float)width) : SMALL, "embedding.weight");
     } else if (config->features) {
         add_matrix(into, width, config->features, START_XAVIER, 0, "input.weight");
-        add_bias(into, width, "input.bias");
+        sh_parameters_add(into, vector_shape(START_ZERO, width), "input.bias");
         sh_stem_describe(into, config);
     }
     if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
@@ -135,7 +122,7 @@ static void describe(parameters *into, const void *shared) {
     if (!is_bare(config)) {
         add_matrix(into, config->outputs, width, plain ? START_XAVIER : START_NORMAL,
                    SMALL, "output.weight");
-        add_bias(into, config->outputs, "output.bias");
+        sh_parameters_add(into, vector_shape(START_ZERO, config->outputs), "output.bias");
     }
 }
 
@@ -145,6 +132,14 @@ shoal_status sh_model_list(shoal_context *context, const shoal_model_config *con
     const shoal_status status = check_config(context, config);
     return status == SHOAL_OK ? sh_parameters_list(context, describe, config, list)
                               : status;
+}
+
+layer_norm sh_model_norm(const shoal_model *model, const char *name) {
+    const float epsilon = model->config.epsilon;
+    return (layer_norm){width_of(&model->config),
+                        sh_parameters_tensor(model->arena, "%s.scale", name),
+                        sh_parameters_tensor(model->arena, "%s.shift", name),
+                        epsilon > 0 ? epsilon : 1e-5f};
 }
 
 static void bind(shoal_model *model) {
@@ -549,13 +544,14 @@ static dropout_key key_of(const shoal_model *model, const shoal_model_inputs *in
                          .first_wanted = inputs->first_sequence};
 }
 
-static dropout_mask input_dropout(const shoal_model *model,
-                                  const shoal_model_inputs *inputs) {
+dropout_mask sh_model_dropout(const shoal_model *model, const shoal_model_inputs *inputs,
+                              int64_t behind, int64_t first) {
+    const int64_t site = behind < 0 ? 0 : 1 + 3 * model->config.layers + behind;
     return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
                           .seed = model->seed,
                           .step = (uint64_t)inputs->step,
-                          .site = 0,
-                          .first = inputs->first_row};
+                          .site = (uint64_t)site,
+                          .first = first};
 }
 
 static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inputs) {
@@ -572,7 +568,7 @@ static float embedding_scale(const shoal_model *model) {
 static const float *take_input(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
-    const dropout_mask mask = input_dropout(model, inputs);
+    const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
     const bool framed = model->config.form != SHOAL_PLAIN;
     float *x = framed ? model->frame.summed : model->x;
     if (is_bare(&model->config))
@@ -670,7 +666,7 @@ static void output_backward(shoal_model *model, const shoal_model_inputs *inputs
 static void input_backward(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
-    const dropout_mask mask = input_dropout(model, inputs);
+    const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
     float *gradient = model->gradient;
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
