@@ -502,9 +502,7 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
                                const shoal_array *array) {
     size_t bytes;
     unsigned char header[NPY_PRINTED];
-    const shoal_status status = check_arguments(context, path, array);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_arguments(context, path, array));
     if (array->dtype < SHOAL_FLOAT32 || array->dtype > SHOAL_FLOAT16)
         return sh_fail(context, SHOAL_INVALID, "%s: an array of unknown type %d", path,
                        (int)array->dtype);

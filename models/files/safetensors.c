@@ -120,10 +120,7 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
                        "%s: tensor '%s': type '%s' is not known", buffer->label,
                        sh_shown(tensor->name).text, sh_shown(dtype).text);
-    shoal_status status =
-        read_shape(buffer, json_object_get(description, "shape"), tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_shape(buffer, json_object_get(description, "shape"), tensor));
     return read_place(buffer, json_object_get(description, "data_offsets"), tensor);
 }
 
@@ -349,11 +346,9 @@ static shoal_status open_weight_map(const shard_index *index, safetensors **file
                         .label = index->path,
                         .shards = tensors};
     int64_t count = 0;
-    shoal_status status = make_file(&parts, file);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(make_file(&parts, file));
     (*file)->count = 0;
-    status = list_shards(index, parts.names, &count);
+    shoal_status status = list_shards(index, parts.names, &count);
     if (status == SHOAL_OK)
         status = open_shards(index, parts.names, count, *file);
     if (status != SHOAL_OK) {

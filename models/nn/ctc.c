@@ -342,9 +342,7 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
                             double *losses, shoal_ctc_result *result) {
     if (!ctc || !result)
         return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
-    const shoal_status status = check_batch(ctc, batch, logits);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_batch(ctc, batch, logits));
     ctc_call c = {ctc, batch, logits, factor, gradient};
     sh_team_run(sh_team_of(ctc->context), batch->batch, sequence_task, &c);
     *result = (shoal_ctc_result){0};

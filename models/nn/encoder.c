@@ -326,18 +326,14 @@ static shoal_status plan_attention(encoder *stack) {
 shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shape,
                                const encoder_limits *limits, encoder **made) {
     *made = NULL;
-    shoal_status status = check_shape(context, shape, limits);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_shape(context, shape, limits));
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     sh_blas_use_one_thread();
     stack.model = sh_encoder_model(shape);
     stack.width = (sh_encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
-    status = plan_attention(&stack);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(plan_attention(&stack));
     encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
     if (!kept) {
         shoal_plan_destroy(stack.plan);
@@ -552,9 +548,7 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                           (matrix){memory->projected + parts.columns[i], stack->width},
                           stack->scratch);
     const shoal_inputs inputs = attention_inputs(stack, memory);
-    shoal_status status = shoal_forward(stack->plan, &inputs, memory->attended);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_forward(stack->plan, &inputs, memory->attended));
     /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */
     layer_norm norm = post ? attention_norm(stack, weights)
                            : forward_norm(stack, weights);
@@ -746,9 +740,7 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
                                      const float *in, bool onto, float *into) {
     const shoal_context *context = stack->context;
     const int64_t model = stack->model;
-    shoal_status status = attention_gradient(stack, memory, rows, stack->grad_rows);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(attention_gradient(stack, memory, rows, stack->grad_rows));
     projections parts = projections_of(stack, weights);
     for (int i = 0; i < parts.count; i++) {
         const linear *part = &parts.parts[i];

@@ -70,8 +70,8 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
                        (double)config->dropout);
-    const shoal_status status = check_sizes(context, config);
-    return status == SHOAL_OK ? sh_frame_check(context, config) : status;
+    TRY(check_sizes(context, config));
+    return sh_frame_check(context, config);
 }
 
 static encoder_shape encoder_of(const shoal_model_config *config) {
@@ -129,9 +129,8 @@ static void describe(parameters *into, const void *shared) {
 shoal_status sh_model_list(shoal_context *context, const shoal_model_config *config,
                            parameters **list) {
     *list = NULL;
-    const shoal_status status = check_config(context, config);
-    return status == SHOAL_OK ? sh_parameters_list(context, describe, config, list)
-                              : status;
+    TRY(check_config(context, config));
+    return sh_parameters_list(context, describe, config, list);
 }
 
 layer_norm sh_model_norm(const shoal_model *model, const char *name) {
@@ -318,10 +317,7 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
     if (!model || !view)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or view is NULL");
-    shoal_status status =
-        change_kind(model, attention ? attention : &model->config.attention, &config);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(change_kind(model, attention ? attention : &model->config.attention, &config));
     if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
     const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
@@ -460,9 +456,7 @@ static shoal_status check_inputs(const shoal_model *model,
         return sh_fail(model->context, SHOAL_INVALID,
                        "inputs or offsets is NULL, or batch, first_row or "
                        "first_sequence is negative");
-    const shoal_status status = check_sequences(model, inputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_sequences(model, inputs));
     const bool tokens = model->config.vocabulary != 0;
     const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
     if (!data && inputs->offsets[inputs->batch] > 0)
@@ -614,18 +608,14 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (!model || !out)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or out is NULL");
-    shoal_status status = check_inputs(model, inputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_inputs(model, inputs));
     const packing sequences = packing_of(inputs);
     model->out_rows = -1;
     for (int64_t b = 0; sh_frame_narrows(&model->config) && b < inputs->batch; b++)
         model->frame.firsts[b] = (int32_t)inputs->offsets[b];
-    status = sh_encoder_forward(model->stack, &model->weights, &sequences,
-                                wanted_of(model, inputs), key_of(model, inputs),
-                                take_input(model, inputs), &model->encoded);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_encoder_forward(model->stack, &model->weights, &sequences,
+                           wanted_of(model, inputs), key_of(model, inputs),
+                           take_input(model, inputs), &model->encoded));
     *out = model->out = give_output(model, inputs);
     model->out_rows = out_rows(model, inputs);
     return SHOAL_OK;
@@ -690,9 +680,7 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model || !dout)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or dout is NULL");
-    shoal_status status = check_backward(model, inputs, dfeatures);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_backward(model, inputs, dfeatures));
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;
@@ -704,9 +692,10 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     else if (gradient != dout)
         memcpy(gradient, dout,
                sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
-    status = sh_encoder_backward(model->stack, &model->weights, &sequences,
-                                 wanted_of(model, inputs), key_of(model, inputs),
-                                 bare ? inputs->features : model->x, gradient);
+    shoal_status status =
+        sh_encoder_backward(model->stack, &model->weights, &sequences,
+                            wanted_of(model, inputs), key_of(model, inputs),
+                            bare ? inputs->features : model->x, gradient);
     if (status == SHOAL_OK && !bare)
         input_backward(model, inputs);
     if (status == SHOAL_OK)

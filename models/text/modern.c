@@ -264,9 +264,7 @@ static shoal_status run_layer(modern_stack *stack, const text_weights *weights, 
     const int64_t size = config->size;
     const linear output = {size, size, layer->output, {0}};
     const bool last = l + 1 == config->layers;
-    shoal_status status = attend(stack, layer, r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(attend(stack, layer, r));
     branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
                       stack->normed};
     sh_linear_forward_then(stack->context, &output, r->rows,

@@ -98,10 +98,8 @@ static shoal_status open_pooling(shoal_context *context, const char *folder,
                        "%s: modules.json names a pooling in '%s', which has no "
                        "config.json; a pooling that you name takes its place",
                        folder, sh_shown(below).text);
-    shoal_status status = sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_pooling_read(context, path, root, config);
+    TRY(sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root));
+    shoal_status status = sh_text_pooling_read(context, path, root, config);
     json_decref(root);
     return status;
 }
@@ -145,10 +143,8 @@ shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
         return file_in(folder, "1_Pooling", "config.json", path)
                    ? open_pooling(context, folder, "1_Pooling", config)
                    : SHOAL_OK;
-    shoal_status status = sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_modules(context, folder, list, config);
+    TRY(sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list));
+    shoal_status status = read_modules(context, folder, list, config);
     json_decref(list);
     return status;
 }

@@ -215,10 +215,7 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config) {
     const config_file f = {context, label, root};
     *config = (text_config){.pooling = SHOAL_POOL_MEAN};
-    shoal_status status = read_family(&f, config);
-    if (status == SHOAL_OK)
-        status = read_sizes(&f, config);
-    if (status == SHOAL_OK)
-        status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
-    return status;
+    TRY(read_family(&f, config));
+    TRY(read_sizes(&f, config));
+    return (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
 }

@@ -74,15 +74,13 @@ static void leave_pages(const file_tensor *tensor) {
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
     const file_tensor *tensor;
-    shoal_status status = find(l, name, rows, columns, &tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(find(l, name, rows, columns, &tensor));
     float *place = l->to->arena ? l->to->arena + l->floats : NULL;
     l->floats += sh_file_tensor_elements(tensor);
     if (!place)
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
-    status = sh_file_tensor_to_f32(l->context, tensor, place);
+    shoal_status status = sh_file_tensor_to_f32(l->context, tensor, place);
     leave_pages(tensor);
     return status;
 }
@@ -231,9 +229,7 @@ static shoal_status take_words(loading *l) {
         if (sh_safetensors_find(l->to->file, whole))
             l->prefix = prefixes[i];
     }
-    shoal_status status = find(l, name, l->config->vocabulary, l->config->size, &tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(find(l, name, l->config->vocabulary, l->config->size, &tensor));
     l->to->words = *tensor;
     if (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_F16 ||
         tensor->dtype == DTYPE_BF16)

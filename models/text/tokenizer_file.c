@@ -367,8 +367,8 @@ static shoal_status read_wordpiece(const reading *r, const json_t *model) {
     t->longest_word = longest ? json_integer_value(longest) : 100;
     if (t->longest_word < 1 || t->longest_word > WORD_LETTERS)
         return refuse(r, "a number from 1 to 1024 should be", "max_input_chars_per_word");
-    shoal_status status = find_word(r, unknown ? unknown : "[UNK]", &t->unknown);
-    return status == SHOAL_OK ? make_word(r) : status;
+    TRY(find_word(r, unknown ? unknown : "[UNK]", &t->unknown));
+    return make_word(r);
 }
 
 /* What would change the ids, and is not here. */
@@ -413,24 +413,17 @@ static shoal_status read_model(const reading *r, const json_t *model) {
                       "model",
                       type_of(model));
     r->to->model = pieces ? MODEL_WORDPIECE : MODEL_BYTE_PAIRS;
-    shoal_status status = read_words(r, json_object_get(model, "vocab"));
-    if (status == SHOAL_OK)
-        status = (pieces ? read_wordpiece : read_bpe)(r, model);
-    return status;
+    TRY(read_words(r, json_object_get(model, "vocab")));
+    return (pieces ? read_wordpiece : read_bpe)(r, model);
 }
 
 static shoal_status read_root(const reading *r, const json_t *root) {
     texts_alone(r->to);
-    shoal_status status = read_model(r, json_object_get(root, "model"));
-    if (status == SHOAL_OK)
-        status = sh_read_normalizer(r, json_object_get(root, "normalizer"));
-    if (status == SHOAL_OK)
-        status = sh_read_pre(r, json_object_get(root, "pre_tokenizer"));
-    if (status == SHOAL_OK)
-        status = read_post(r, json_object_get(root, "post_processor"));
-    if (status == SHOAL_OK)
-        status = read_all_added(r, json_object_get(root, "added_tokens"));
-    return status;
+    TRY(read_model(r, json_object_get(root, "model")));
+    TRY(sh_read_normalizer(r, json_object_get(root, "normalizer")));
+    TRY(sh_read_pre(r, json_object_get(root, "pre_tokenizer")));
+    TRY(read_post(r, json_object_get(root, "post_processor")));
+    return read_all_added(r, json_object_get(root, "added_tokens"));
 }
 
 /* Hands the tokenizer over, or takes it back. */
@@ -448,10 +441,8 @@ shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,
     json_t *root;
     reading r;
     *made = NULL;
-    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = begin(context, label, &r);
+    TRY(sh_json_object_parse(context, label, text, size, &root));
+    shoal_status status = begin(context, label, &r);
     if (status == SHOAL_OK)
         status = finish(&r, read_root(&r, root), made);
     json_decref(root);
@@ -564,9 +555,7 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
     reading r;
     int32_t ids[5];
     *made = NULL;
-    shoal_status status = begin(context, words->label, &r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(begin(context, words->label, &r));
     shoal_tokenizer *t = r.to;
     character_rules *rules = &t->normal_form.steps[0].rules;
     t->normal_form.count = 1;
@@ -574,7 +563,7 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
     t->longest_word = 100;
     t->prefix_size = 2;
     strcpy(t->prefix, "##");
-    status = read_word_lines(&r, words);
+    shoal_status status = read_word_lines(&r, words);
     if (status == SHOAL_OK)
         status = read_flag(&r, settings, "do_lower_case", true, &rules->lower);
     if (status == SHOAL_OK)
@@ -596,11 +585,8 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
 
 static shoal_status read_vocabulary(const reading *r, const text_file *words) {
     json_t *root;
-    shoal_status status =
-        sh_json_object_parse(r->context, words->label, words->bytes, words->size, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_words(r, root);
+    TRY(sh_json_object_parse(r->context, words->label, words->bytes, words->size, &root));
+    shoal_status status = read_words(r, root);
     json_decref(root);
     return status;
 }
@@ -612,11 +598,9 @@ shoal_status sh_tokenizer_parse_pairs(shoal_context *context, const text_file *w
     reading r;
     int32_t ids[5];
     *made = NULL;
-    shoal_status status = begin(context, words->label, &r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(begin(context, words->label, &r));
     r.to->model = MODEL_BYTE_PAIRS;
-    status = read_vocabulary(&r, words);
+    shoal_status status = read_vocabulary(&r, words);
     if (status == SHOAL_OK)
         status = add_usual(&r, names, ids);
     r.label = merges->label;
@@ -649,9 +633,7 @@ static bool there(folder_files *f, int which, const char *name) {
 }
 
 static shoal_status map_file(folder_files *f, int which, text_file *file) {
-    shoal_status status = sh_file_map_open(f->context, f->paths[which], &f->maps[which]);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_file_map_open(f->context, f->paths[which], &f->maps[which]));
     *file = (text_file){f->paths[which], (const char *)f->maps[which].bytes,
                         f->maps[which].size};
     if (file->size > LARGEST_TOKENIZER)

@@ -15,14 +15,10 @@ enum {
 
 static shoal_status read_bert(const reading *r, const json_t *part,
                               character_rules *rules) {
-    shoal_status status = read_flag(r, part, "clean_text", true, &rules->clean);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "lowercase", true, &rules->lower);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
-    return status;
+    TRY(read_flag(r, part, "clean_text", true, &rules->clean));
+    TRY(read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs));
+    TRY(read_flag(r, part, "lowercase", true, &rules->lower));
+    return read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
 }
 
 static shoal_status read_charsmap(const reading *r, const json_t *part,
@@ -35,9 +31,8 @@ static shoal_status read_charsmap(const reading *r, const json_t *part,
 
 static shoal_status read_strip(const reading *r, const json_t *part, normal_step *step) {
     step->kind = STEP_STRIP;
-    shoal_status status = read_flag(r, part, "strip_left", true, &step->left);
-    return status == SHOAL_OK ? read_flag(r, part, "strip_right", true, &step->right)
-                              : status;
+    TRY(read_flag(r, part, "strip_left", true, &step->left));
+    return read_flag(r, part, "strip_right", true, &step->right);
 }
 
 /* A text, or the one regular expression that such files have: two spaces or more. */
@@ -125,9 +120,7 @@ static shoal_status read_prepend(const reading *r, const json_t *part) {
     static const char *const names[] = {"always", "first", "never"};
     const json_t *scheme = json_object_get(part, "prepend_scheme");
     bool wanted;
-    shoal_status status = read_flag(r, part, "add_prefix_space", true, &wanted);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_flag(r, part, "add_prefix_space", true, &wanted));
     const char *name = scheme && !json_is_null(scheme) ? json_string_value(scheme)
                        : wanted                        ? "always"
                                                        : "never";
@@ -152,8 +145,8 @@ static shoal_status read_metaspace(const reading *r, const json_t *part) {
         sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
         return refuse(r, "Metaspace: one character should be the replacement, and not",
                       mark);
-    shoal_status status = read_flag(r, part, "split", true, &t->split_marks);
-    return status == SHOAL_OK ? read_prepend(r, part) : status;
+    TRY(read_flag(r, part, "split", true, &t->split_marks));
+    return read_prepend(r, part);
 }
 
 /* White space goes first, then what is left of it (spaces) becomes marks. */
@@ -191,10 +184,8 @@ shoal_status sh_read_pre(const reading *r, const json_t *part) {
                       type_of(part));
     if (pieces)
         return SHOAL_OK;
-    shoal_status status =
-        read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space);
-    return status == SHOAL_OK ? read_flag(r, part, "use_regex", true, &r->to->split_words)
-                              : status;
+    TRY(read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space));
+    return read_flag(r, part, "use_regex", true, &r->to->split_words);
 }
 
 /* ---- Unigram ---------------------------------------------------------------------- */
