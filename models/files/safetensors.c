@@ -138,17 +138,16 @@ static bool are_strings(json_t *object) {
 
 static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
                                  safetensors *file) {
-    shoal_status status = SHOAL_OK;
     file_tensor *next = file->tensors;
     void *i = json_object_iter(root);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(root, i)) {
+    for (; i; i = json_object_iter_next(root, i)) {
         const char *name = json_object_iter_key(i);
         if (strcmp(name, SAFETENSORS_METADATA) == 0)
             continue;
         *next = (file_tensor){.name = name};
-        status = read_tensor(buffer, json_object_iter_value(i), next++);
+        TRY(read_tensor(buffer, json_object_iter_value(i), next++));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static int compare_places(const void *left, const void *right) {
@@ -473,8 +472,7 @@ static shoal_status add(const writing *out, json_t *object, const char *name,
 
 static shoal_status describe_tensors(const writing *out, json_t *root) {
     int64_t begin = 0, end, elements;
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < out->count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < out->count; i++) {
         const file_tensor *tensor = out->order[i];
         size_t bytes;
         if (strcmp(tensor->name, SAFETENSORS_METADATA) == 0)
@@ -491,10 +489,10 @@ static shoal_status describe_tensors(const writing *out, json_t *root) {
         json_t *value = json_pack("{s:s, s:o, s:[I, I]}", "dtype",
                                   sh_dtype_name(tensor->dtype), "shape", shape,
                                   "data_offsets", (json_int_t)begin, (json_int_t)end);
-        status = add(out, root, tensor->name, value);
+        TRY(add(out, root, tensor->name, value));
         begin = end;
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status describe_notes(const writing *out, json_t *root,

@@ -692,13 +692,13 @@ static shoal_status attention_gradient(encoder *stack, const layer_memory *memor
                                  .dq = all,
                                  .dk = shared ? stack->grad_keys : all + model,
                                  .dv = all + (shared ? model : 2 * model)};
-    shoal_status status = shoal_backward(stack->plan, &inputs, &gradients);
-    if (status == SHOAL_OK && stack->grad_keys) {
+    TRY(shoal_backward(stack->plan, &inputs, &gradients));
+    if (stack->grad_keys) {
         key_call c = {stack, rows};
         sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
                     &c);
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
@@ -780,14 +780,13 @@ static shoal_status layer_backward(const pass *p, int64_t l, const float *stream
                      given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
-    shoal_status status = attention_branch(stack, weights, memory, p->rows,
-                                           post ? stream : memory->attention_in, post,
-                                           given);
-    if (status == SHOAL_OK && !post)
+    TRY(attention_branch(stack, weights, memory, p->rows,
+                         post ? stream : memory->attention_in, post, given));
+    if (!post)
         sh_norm_backward(stack->context, &first, p->rows, stream,
                          memory->attention_statistics, given, gradient, gradient,
                          stack->norm_parts);
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,

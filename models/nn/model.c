@@ -631,11 +631,11 @@ static shoal_status check_backward(const shoal_model *model,
                        model->limits.training
                            ? "dfeatures is not NULL, but only layers alone have them"
                            : "the model was made without SHOAL_WITH_BACKWARD");
-    const shoal_status status = check_inputs(model, inputs);
-    if (status == SHOAL_OK && out_rows(model, inputs) != model->out_rows)
+    TRY(check_inputs(model, inputs));
+    if (out_rows(model, inputs) != model->out_rows)
         return sh_fail(model->context, SHOAL_INVALID,
                        "backward without a forward of the same inputs before it");
-    return status;
+    return SHOAL_OK;
 }
 
 /* Through the output to the gradient of the encoder's rows, at model->gradient. */

@@ -158,12 +158,11 @@ static shoal_status read_layer_types(const config_file *f, text_config *config) 
         }
         return SHOAL_OK;
     }
-    shoal_status status = SHOAL_OK;
     if (json_object_get(f->root, "global_attn_every_n_layers"))
-        status = read_size(f, "global_attn_every_n_layers", 1, TEXT_LAYERS_MOST, &every);
+        TRY(read_size(f, "global_attn_every_n_layers", 1, TEXT_LAYERS_MOST, &every));
     for (int64_t l = 0; l < config->layers; l++)
         config->local[l] = l % every != 0;
-    return status;
+    return SHOAL_OK;
 }
 
 /* Bases of the rotations, as the published folder spells them or as newer ones do. */
@@ -176,17 +175,15 @@ static shoal_status read_rotations(const config_file *f, text_config *config) {
     config->theta[1] = 10000;
     if (scaling && !json_is_null(scaling))
         return refuse(f, "rope_scaling", "is not supported");
-    shoal_status status = SHOAL_OK;
-    for (int i = 0; i < 2 && status == SHOAL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         const json_t *one = json_object_get(newer, kinds[i]);
         const char *type = json_string_value(json_object_get(one, "rope_type"));
         if (type && strcmp(type, "default") != 0)
             return refuse(f, "rope_type", "should be 'default'");
-        status = read_number(f, f->root, old_keys[i], &config->theta[i]);
-        if (status == SHOAL_OK)
-            status = read_number(f, one, "rope_theta", &config->theta[i]);
+        TRY(read_number(f, f->root, old_keys[i], &config->theta[i]));
+        TRY(read_number(f, one, "rope_theta", &config->theta[i]));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_modern(const config_file *f, text_config *config) {

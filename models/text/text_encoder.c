@@ -520,8 +520,9 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         e->offsets[batch + 1] = put_piece(e, piece, e->offsets[batch]);
         batch++;
     }
-    shoal_status status = run(e, batch, e->offsets, e->ids, e->types, firsts, &hidden);
-    for (int64_t b = 0; b < batch && status == SHOAL_OK; b++) {
+    *done = batch;
+    TRY(run(e, batch, e->offsets, e->ids, e->types, firsts, &hidden));
+    for (int64_t b = 0; b < batch; b++) {
         const text_piece *piece = &e->pieces[first + b];
         const int64_t rows = e->offsets[b + 1] - e->offsets[b];
         const int64_t from = firsts ? b : e->offsets[b];
@@ -530,8 +531,7 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         add_piece(e, piece, rows, hidden + from * e->config.size, vectors);
         sums[piece->text] += e->info.pooling == SHOAL_POOL_MEAN ? rows : 1;
     }
-    *done = batch;
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status tokenize_all(shoal_text_encoder *e, int64_t count,

@@ -43,18 +43,17 @@ static shoal_status read_words(const reading *r, json_t *vocab) {
     void *i = json_object_iter(vocab);
     for (; i; i = json_object_iter_next(vocab, i))
         bytes += strlen(json_object_iter_key(i));
-    shoal_status status = sh_vocabulary_create(r->context,
-                                               (int64_t)json_object_size(vocab), bytes,
-                                               &r->to->words);
+    TRY(sh_vocabulary_create(r->context, (int64_t)json_object_size(vocab), bytes,
+                             &r->to->words));
     i = json_object_iter(vocab);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(vocab, i)) {
+    for (; i; i = json_object_iter_next(vocab, i)) {
         int32_t id;
         const char *word = json_object_iter_key(i);
-        status = read_id(json_object_iter_value(i), &id)
-                     ? add_word(r, word, strlen(word), id)
-                     : refuse(r, "a whole number should be the id of", word);
+        TRY(read_id(json_object_iter_value(i), &id)
+                ? add_word(r, word, strlen(word), id)
+                : refuse(r, "a whole number should be the id of", word));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status find_word(const reading *r, const char *word, int32_t *id) {
@@ -110,10 +109,10 @@ static shoal_status read_merges(const reading *r, const json_t *merges) {
     if (!json_is_array(merges))
         return refuse(r, "a list should be in", "merges");
     const size_t count = json_array_size(merges);
-    shoal_status status = sh_merges_create(r->context, (int64_t)count, &r->to->merges);
-    for (size_t i = 0; i < count && status == SHOAL_OK; i++)
-        status = read_merge(r, json_array_get(merges, i));
-    return status;
+    TRY(sh_merges_create(r->context, (int64_t)count, &r->to->merges));
+    for (size_t i = 0; i < count; i++)
+        TRY(read_merge(r, json_array_get(merges, i)));
+    return SHOAL_OK;
 }
 
 /* Which id each byte has. A vocabulary spells a byte as one character: those that print
@@ -158,10 +157,10 @@ static shoal_status add_added(const reading *r, const char *content, added_token
                       content);
     if (t->added_count == ADDED_MOST)
         return refuse(r, "there are too many added tokens, beginning with", content);
-    shoal_status status = add_content(r, content, &added);
+    TRY(add_content(r, content, &added));
     t->added[t->added_count++] = added;
     t->largest_id = added.id > t->largest_id ? added.id : t->largest_id;
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_added(const reading *r, const json_t *value) {
@@ -392,15 +391,13 @@ static shoal_status check_variant(const reading *r, const json_t *model) {
 static shoal_status read_bpe(const reading *r, const json_t *model) {
     shoal_tokenizer *t = r->to;
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    shoal_status status = check_variant(r, model);
-    if (status == SHOAL_OK)
-        status = read_merges(r, json_object_get(model, "merges"));
-    if (status == SHOAL_OK)
-        status = read_flag(r, model, "fuse_unk", false, &t->join_unknown);
-    if (status == SHOAL_OK && unknown)
-        status = find_word(r, unknown, &t->unknown);
+    TRY(check_variant(r, model));
+    TRY(read_merges(r, json_object_get(model, "merges")));
+    TRY(read_flag(r, model, "fuse_unk", false, &t->join_unknown));
+    if (unknown)
+        TRY(find_word(r, unknown, &t->unknown));
     find_bytes(t);
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_model(const reading *r, const json_t *model) {
@@ -499,17 +496,16 @@ static shoal_status read_word_lines(const reading *r, const text_file *file) {
     const int64_t lines = count_lines(file);
     if (lines == 0 || lines >= INT32_MAX)
         return refuse(r, "a word in each line should be in", "vocab.txt");
-    shoal_status status =
-        sh_vocabulary_create(r->context, lines, file->size, &r->to->words);
-    for (size_t at = 0; status == SHOAL_OK && next_line(file, &at, &line, &size); id++) {
-        status = check_line(r, id + 1, line, size);
-        if (status == SHOAL_OK && !sh_vocabulary_add(&r->to->words, line, size, id))
-            status = sh_fail(r->context, SHOAL_BAD_FILE,
-                             "%s: line %d has a word that is there already", r->label,
-                             (int)id + 1);
+    TRY(sh_vocabulary_create(r->context, lines, file->size, &r->to->words));
+    for (size_t at = 0; next_line(file, &at, &line, &size); id++) {
+        TRY(check_line(r, id + 1, line, size));
+        if (!sh_vocabulary_add(&r->to->words, line, size, id))
+            return sh_fail(r->context, SHOAL_BAD_FILE,
+                           "%s: line %d has a word that is there already", r->label,
+                           (int)id + 1);
         r->to->largest_id = id;
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* A merge per line; the first line may be a comment with the version. */

@@ -108,10 +108,9 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
     const json_t *list = json_object_get(part, "normalizers");
     if (!json_is_array(list))
         return refuse(r, "a list should be in", "normalizers");
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
-        status = sh_read_normalizer(r, json_array_get(list, i));
-    return status;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(sh_read_normalizer(r, json_array_get(list, i)));
+    return SHOAL_OK;
 }
 
 /* ---- Pre-tokenizers --------------------------------------------------------------- */
@@ -166,10 +165,9 @@ static shoal_status read_cuts(const reading *r, const json_t *part) {
                       "Unigram is supported with Metaspace, WhitespaceSplit and a "
                       "Sequence of both, and not with",
                       type_of(part));
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
-        status = read_cuts(r, json_array_get(list, i));
-    return status;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(read_cuts(r, json_array_get(list, i)));
+    return SHOAL_OK;
 }
 
 shoal_status sh_read_pre(const reading *r, const json_t *part) {
@@ -287,21 +285,21 @@ static shoal_status read_pieces(const reading *r, const json_t *vocab) {
     shoal_tokenizer *t = r->to;
     const int64_t count = (int64_t)json_array_size(vocab),
                   bytes = measure_pieces(r, vocab);
-    shoal_status status = bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes);
+    TRY(bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes));
     double least = INFINITY;
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
         const size_t size = strlen(piece);
         t->scores[i] = as_read(t->scores[i]);
         if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
-            status = refuse(r, "a piece is there twice:", piece);
+            return refuse(r, "a piece is there twice:", piece);
         if (size > 0) /* an empty one is never met */
             sh_trie_add(&t->pieces, piece, size, (int32_t)i);
         least = fmin(least, t->scores[i]);
     }
     t->largest_id = (int32_t)count - 1;
     t->unknown_score = least - 10; /* as SentencePiece has it */
-    return status;
+    return SHOAL_OK;
 }
 
 /* A byte is spelled <0x0A>. */
