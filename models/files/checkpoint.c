@@ -436,11 +436,9 @@ static shoal_status read_config(const shoal_checkpoint *checkpoint,
                        "%s: it has no configuration of a model%s", checkpoint->path,
                        checkpoint->first_format ? ", as none of the first format has"
                                                 : "");
-    shoal_status status = sh_json_object_parse(checkpoint->context, checkpoint->path,
-                                               text, strlen(text), &object);
-    if (status != SHOAL_OK)
-        return status;
-    status = unpack_config(checkpoint->context, object, config);
+    TRY(sh_json_object_parse(checkpoint->context, checkpoint->path, text, strlen(text),
+                             &object));
+    shoal_status status = unpack_config(checkpoint->context, object, config);
     json_decref(object);
     return status == SHOAL_OK ? SHOAL_OK : blame_file(checkpoint);
 }
@@ -461,9 +459,7 @@ static shoal_status compare_config(const shoal_checkpoint *checkpoint,
     shoal_model_config theirs;
     if (checkpoint->first_format)
         return SHOAL_OK;
-    const shoal_status status = read_config(checkpoint, &theirs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_config(checkpoint, &theirs));
     const char *other = mine->heads != theirs.heads             ? "heads"
                         : mine->norm != theirs.norm             ? "norm"
                         : mine->activation != theirs.activation ? "activation"

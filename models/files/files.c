@@ -91,10 +91,8 @@ shoal_status sh_file_map_open(shoal_context *context, const char *path, file_map
     if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
         !S_ISDIR(information.st_mode))
         return map_descriptor(context, path, -1, -1, map);
-    shoal_status status = sh_file_open(context, path, &descriptor, &size);
-    if (status != SHOAL_OK)
-        return status;
-    status = map_descriptor(context, path, descriptor, size, map);
+    TRY(sh_file_open(context, path, &descriptor, &size));
+    shoal_status status = map_descriptor(context, path, descriptor, size, map);
     close(descriptor);
     return status;
 }

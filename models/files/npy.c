@@ -47,13 +47,6 @@ static bool check_magic(const unsigned char *bytes, size_t size, npy_reason *rea
                   "with numpy.save");
 }
 
-static size_t little_endian(const unsigned char *bytes, int count) {
-    size_t value = 0;
-    for (int i = count - 1; i >= 0; i--)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
 /* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
    and where the data does. */
 static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
@@ -72,7 +65,9 @@ static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
     if (size < *text_begin)
         return refuse(reason,
                       "is truncated: it ends in its header's length; copy it again");
-    size_t length = little_endian(bytes + MAGIC_BYTES + 2, length_bytes);
+    size_t length = 0; /* little-endian */
+    for (int i = length_bytes - 1; i >= 0; i--)
+        length = length << 8 | bytes[MAGIC_BYTES + 2 + i];
     if (length > NPY_LARGEST_HEADER)
         return refuse(reason,
                       "claims a header of %zu bytes, more than the %d that are read; "
@@ -89,13 +84,9 @@ typedef struct {
     npy_reason *reason;
 } cursor;
 
-static bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f';
-}
-
 /* The next character that is not white space, not consumed; 0 at the end. */
 static char peek(cursor *text) {
-    while (text->at < text->end && is_space(*text->at))
+    while (text->at < text->end && *text->at && strchr(" \t\n\r\f", *text->at))
         text->at++;
     return text->at < text->end ? *text->at : 0;
 }
@@ -316,15 +307,6 @@ bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t
     return true;
 }
 
-/* Whether C and Fortran order differ: they are the same where at most one dimension is
-   above 1. */
-static bool order_matters(const npy_header *header) {
-    int longer = 0;
-    for (int i = 0; i < header->rank; i++)
-        longer += header->shape[i] > 1;
-    return longer > 1 && header->data_bytes > 0;
-}
-
 bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                   npy_reason *reason) {
     size_t text_begin = 0;
@@ -345,7 +327,11 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                            &header->data_bytes))
         return refuse(reason,
                       "has a shape whose size is beyond 64 bits; the file is damaged");
-    if (fortran && order_matters(header))
+    /* C and Fortran order are the same where at most one dimension is above 1. */
+    int longer = 0;
+    for (int i = 0; i < header->rank; i++)
+        longer += header->shape[i] > 1;
+    if (fortran && longer > 1 && header->data_bytes > 0)
         return refuse(reason,
                       "is in Fortran order; save it with numpy.ascontiguousarray");
     return true;
@@ -421,20 +407,6 @@ static shoal_status read_header(const source *file, unsigned char *head,
                                                            : bad(file, &reason);
 }
 
-static bool map_data(const source *file, const npy_header *header, shoal_array *array) {
-    size_t bytes = (size_t)file->size;
-    if (header->data_begin % sizeof(float) != 0)
-        return false;
-    void *mapping =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file->descriptor, 0);
-    if (mapping == MAP_FAILED)
-        return false;
-    array->mapping = mapping;
-    array->mapping_bytes = bytes;
-    array->data = (char *)mapping + header->data_begin;
-    return true;
-}
-
 static shoal_status load_data(const source *file, const npy_header *header,
                               shoal_array *array) {
     /* One byte more than there should be tells whether the file ends where it should. */
@@ -455,17 +427,25 @@ static shoal_status load_data(const source *file, const npy_header *header,
     return SHOAL_OK;
 }
 
+/* A file is mapped, where its data are aligned; what only streams is read. */
 static shoal_status read_data(const source *file, const npy_header *header,
                               shoal_array *array) {
-    if (file->size >= 0) {
-        int64_t rest = file->size - (int64_t)header->data_begin;
-        size_t got = rest > 0 ? (size_t)rest : 0;
-        if (got != header->data_bytes)
-            return wrong_size(file, header, got);
-        if (map_data(file, header, array))
-            return SHOAL_OK;
-    }
-    return load_data(file, header, array);
+    if (file->size < 0)
+        return load_data(file, header, array);
+    const int64_t rest = file->size - (int64_t)header->data_begin;
+    const size_t got = rest > 0 ? (size_t)rest : 0, bytes = (size_t)file->size;
+    if (got != header->data_bytes)
+        return wrong_size(file, header, got);
+    void *mapping =
+        header->data_begin % sizeof(float) != 0
+            ? MAP_FAILED
+            : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file->descriptor, 0);
+    if (mapping == MAP_FAILED)
+        return load_data(file, header, array);
+    array->mapping = mapping;
+    array->mapping_bytes = bytes;
+    array->data = (char *)mapping + header->data_begin;
+    return SHOAL_OK;
 }
 
 static shoal_status read_array(const source *file, shoal_array *array) {
@@ -522,9 +502,7 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
                                const shoal_array *array) {
     size_t bytes;
     unsigned char header[NPY_PRINTED];
-    const shoal_status status = check_arguments(context, path, array);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_arguments(context, path, array));
     if (array->dtype < SHOAL_FLOAT32 || array->dtype > SHOAL_FLOAT16)
         return sh_fail(context, SHOAL_INVALID, "%s: an array of unknown type %d", path,
                        (int)array->dtype);

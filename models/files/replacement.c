@@ -210,14 +210,12 @@ static bool write_bytes(int descriptor, const char *bytes, size_t size) {
 shoal_status sh_file_replace(shoal_context *context, const char *path,
                              const file_part *parts, int count, shoal_sync sync) {
     shoal_replacement *to;
-    shoal_status status = shoal_replacement_create(context, path, &to);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_replacement_create(context, path, &to));
     bool written = true;
     for (int i = 0; i < count && written; i++)
         written = write_bytes(fileno(to->file), parts[i].bytes, parts[i].size);
-    status = written ? shoal_replacement_commit(to, sync)
-                     : sh_file_cannot(context, path, "write it");
+    shoal_status status = written ? shoal_replacement_commit(to, sync)
+                                  : sh_file_cannot(context, path, "write it");
     shoal_replacement_destroy(to);
     return status;
 }

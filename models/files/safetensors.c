@@ -120,10 +120,7 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
                        "%s: tensor '%s': type '%s' is not known", buffer->label,
                        sh_shown(tensor->name).text, sh_shown(dtype).text);
-    shoal_status status =
-        read_shape(buffer, json_object_get(description, "shape"), tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_shape(buffer, json_object_get(description, "shape"), tensor));
     return read_place(buffer, json_object_get(description, "data_offsets"), tensor);
 }
 
@@ -141,17 +138,16 @@ static bool are_strings(json_t *object) {
 
 static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
                                  safetensors *file) {
-    shoal_status status = SHOAL_OK;
     file_tensor *next = file->tensors;
     void *i = json_object_iter(root);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(root, i)) {
+    for (; i; i = json_object_iter_next(root, i)) {
         const char *name = json_object_iter_key(i);
         if (strcmp(name, SAFETENSORS_METADATA) == 0)
             continue;
         *next = (file_tensor){.name = name};
-        status = read_tensor(buffer, json_object_iter_value(i), next++);
+        TRY(read_tensor(buffer, json_object_iter_value(i), next++));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static int compare_places(const void *left, const void *right) {
@@ -279,6 +275,19 @@ static shoal_status list_shards(const shard_index *index, const char **names,
     return SHOAL_OK;
 }
 
+static shoal_status open_one(shoal_context *context, const char *path,
+                             safetensors **file) {
+    file_map map;
+    shoal_status status = sh_file_map_open(context, path, &map);
+    if (status == SHOAL_OK)
+        status = sh_safetensors_parse(context, path, map.bytes, map.size, file);
+    if (status == SHOAL_OK)
+        (*file)->map = map;
+    else
+        sh_file_map_close(&map);
+    return status;
+}
+
 static shoal_status open_shard(const shard_index *index, const char *name,
                                safetensors **shard) {
     char path[PATH_MAX];
@@ -288,16 +297,7 @@ static shoal_status open_shard(const shard_index *index, const char *name,
     if (length < 0 || (size_t)length >= sizeof path)
         return sh_fail(index->context, SHOAL_BAD_FILE, "%s: the name '%s' is too long",
                        index->path, sh_shown(name).text);
-    file_map map;
-    shoal_status status = sh_file_map_open(index->context, path, &map);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_safetensors_parse(index->context, path, map.bytes, map.size, shard);
-    if (status == SHOAL_OK)
-        (*shard)->map = map;
-    else
-        sh_file_map_close(&map);
-    return status;
+    return open_one(index->context, path, shard);
 }
 
 /* Appends a shard's tensors; each must be mapped to this shard. */
@@ -345,11 +345,9 @@ static shoal_status open_weight_map(const shard_index *index, safetensors **file
                         .label = index->path,
                         .shards = tensors};
     int64_t count = 0;
-    shoal_status status = make_file(&parts, file);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(make_file(&parts, file));
     (*file)->count = 0;
-    status = list_shards(index, parts.names, &count);
+    shoal_status status = list_shards(index, parts.names, &count);
     if (status == SHOAL_OK)
         status = open_shards(index, parts.names, count, *file);
     if (status != SHOAL_OK) {
@@ -379,25 +377,13 @@ static shoal_status open_index(shoal_context *context, const char *path,
 
 /* ---- Files and lookup ------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end) {
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 shoal_status sh_safetensors_open(shoal_context *context, const char *path,
                                  safetensors **file) {
-    file_map map;
+    const size_t length = strlen(path);
     *file = NULL;
-    if (ends_with(path, ".json"))
-        return open_index(context, path, file);
-    shoal_status status = sh_file_map_open(context, path, &map);
-    if (status == SHOAL_OK)
-        status = sh_safetensors_parse(context, path, map.bytes, map.size, file);
-    if (status == SHOAL_OK)
-        (*file)->map = map;
-    else
-        sh_file_map_close(&map);
-    return status;
+    return length >= 5 && strcmp(path + length - 5, ".json") == 0
+               ? open_index(context, path, file)
+               : open_one(context, path, file);
 }
 
 void sh_safetensors_close(safetensors *file) {
@@ -484,17 +470,9 @@ static shoal_status add(const writing *out, json_t *object, const char *name,
     return SHOAL_OK;
 }
 
-static json_t *shape_of(const file_tensor *tensor) {
-    json_t *shape = json_array();
-    for (int i = 0; i < tensor->rank; i++)
-        json_array_append_new(shape, json_integer(tensor->shape[i]));
-    return shape;
-}
-
 static shoal_status describe_tensors(const writing *out, json_t *root) {
     int64_t begin = 0, end, elements;
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < out->count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < out->count; i++) {
         const file_tensor *tensor = out->order[i];
         size_t bytes;
         if (strcmp(tensor->name, SAFETENSORS_METADATA) == 0)
@@ -505,13 +483,16 @@ static shoal_status describe_tensors(const writing *out, json_t *root) {
             __builtin_add_overflow(begin, (int64_t)bytes, &end))
             return cannot_write(out, tensor->name, "its shape is impossible");
         out->parts[i + 2] = (file_part){tensor->data, bytes};
+        json_t *shape = json_array();
+        for (int d = 0; d < tensor->rank; d++)
+            json_array_append_new(shape, json_integer(tensor->shape[d]));
         json_t *value = json_pack("{s:s, s:o, s:[I, I]}", "dtype",
-                                  sh_dtype_name(tensor->dtype), "shape", shape_of(tensor),
+                                  sh_dtype_name(tensor->dtype), "shape", shape,
                                   "data_offsets", (json_int_t)begin, (json_int_t)end);
-        status = add(out, root, tensor->name, value);
+        TRY(add(out, root, tensor->name, value));
         begin = end;
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status describe_notes(const writing *out, json_t *root,
@@ -567,20 +548,6 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
     return status;
 }
 
-static shoal_status describe_and_write(const writing *out, const shoal_note *notes,
-                                       int64_t note_count, bool durable) {
-    json_t *root = json_object();
-    if (!root)
-        return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory", out->path);
-    shoal_status status = describe_notes(out, root, notes, note_count);
-    if (status == SHOAL_OK)
-        status = describe_tensors(out, root);
-    if (status == SHOAL_OK)
-        status = write_file(out, root, durable);
-    json_decref(root);
-    return status;
-}
-
 static void place_writing(void *argument, block_layout *block) {
     writing *out = argument;
     out->order = sh_reserve(block, out->count, sizeof *out->order);
@@ -602,7 +569,15 @@ shoal_status sh_safetensors_write(shoal_context *context, const char *path,
         out.order[i] = &tensors[i];
     if (count > 0)
         qsort(out.order, (size_t)count, sizeof *out.order, compare_for_writing);
-    shoal_status status = describe_and_write(&out, notes, note_count, durable);
+    json_t *root = json_object();
+    shoal_status status =
+        root ? describe_notes(&out, root, notes, note_count)
+             : sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", path);
+    if (status == SHOAL_OK)
+        status = describe_tensors(&out, root);
+    if (status == SHOAL_OK)
+        status = write_file(&out, root, durable);
+    json_decref(root);
     sh_release(context, block);
     return status;
 }

@@ -76,38 +76,10 @@ bool sh_file_tensor_has_shape(const file_tensor *tensor, int rank, const int64_t
 
 /* ---- Values ----------------------------------------------------------------------- */
 
-static float float_of_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static void halves_to_f32(const unsigned char *data, int64_t count, float *values) {
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, data + 2 * i, sizeof half);
-        values[i] = half_to_float(half);
-    }
-}
-
-static void bfloats_to_f32(const unsigned char *data, int64_t count, float *values) {
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t upper;
-        memcpy(&upper, data + 2 * i, sizeof upper);
-        values[i] = float_of_bits((uint32_t)upper << 16);
-    }
-}
-
-static void doubles_to_f32(const unsigned char *data, int64_t count, float *values) {
-    for (int64_t i = 0; i < count; i++) {
-        double value;
-        memcpy(&value, data + 8 * i, sizeof value);
-        values[i] = (float)value;
-    }
-}
-
 static uint16_t half_at(const unsigned char *bytes) {
-    return (uint16_t)(bytes[0] | bytes[1] << 8);
+    uint16_t half;
+    memcpy(&half, bytes, sizeof half);
+    return half;
 }
 
 /* Four bits of each number, and the fifth where there is one: the first half of a block
@@ -139,35 +111,44 @@ void sh_quantised_block(tensor_dtype dtype, const void *block, int8_t values[DTY
                      values);
 }
 
-static void blocks_to_f32(const file_tensor *tensor, int64_t count, float *values) {
-    const size_t size = sh_dtype_size(tensor->dtype);
-    const unsigned char *data = tensor->data;
-    for (int64_t first = 0; first < count; first += DTYPE_BLOCK, data += size) {
-        int8_t numbers[DTYPE_BLOCK];
-        uint16_t scale, shift;
-        sh_quantised_block(tensor->dtype, data, numbers, &scale, &shift);
-        for (int i = 0; i < DTYPE_BLOCK; i++)
-            values[first + i] = (float)numbers[i] * half_to_float(scale) +
-                                half_to_float(shift);
-    }
-}
-
 shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *tensor,
                                    float *values) {
     const int64_t count = sh_file_tensor_elements(tensor);
+    const size_t size = sh_dtype_size(tensor->dtype);
     const unsigned char *data = tensor->data;
     if (count == 0)
         return SHOAL_OK;
     switch (tensor->dtype) {
     case DTYPE_F32: memcpy(values, data, (size_t)count * sizeof *values); break;
-    case DTYPE_F16: halves_to_f32(data, count, values); break;
-    case DTYPE_BF16: bfloats_to_f32(data, count, values); break;
-    case DTYPE_F64: doubles_to_f32(data, count, values); break;
+    case DTYPE_F16:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = half_to_float(half_at(data + 2 * i));
+        break;
+    case DTYPE_BF16:
+        for (int64_t i = 0; i < count; i++)
+            values[i] = bfloat_to_float(half_at(data + 2 * i));
+        break;
+    case DTYPE_F64:
+        for (int64_t i = 0; i < count; i++) {
+            double value;
+            memcpy(&value, data + 8 * i, sizeof value);
+            values[i] = (float)value;
+        }
+        break;
     case DTYPE_Q4_0:
     case DTYPE_Q4_1:
     case DTYPE_Q5_0:
     case DTYPE_Q5_1:
-    case DTYPE_Q8_0: blocks_to_f32(tensor, count, values); break;
+    case DTYPE_Q8_0:
+        for (int64_t first = 0; first < count; first += DTYPE_BLOCK, data += size) {
+            int8_t numbers[DTYPE_BLOCK];
+            uint16_t scale, shift;
+            sh_quantised_block(tensor->dtype, data, numbers, &scale, &shift);
+            for (int i = 0; i < DTYPE_BLOCK; i++)
+                values[first + i] = (float)numbers[i] * half_to_float(scale) +
+                                    half_to_float(shift);
+        }
+        break;
     default:
         return sh_fail(context, SHOAL_BAD_FILE,
                        "'%s' is of type %s; it should be F32, F16, BF16 or F64",

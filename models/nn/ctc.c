@@ -331,10 +331,9 @@ static shoal_status check_batch(const shoal_ctc *ctc, const shoal_ctc_batch *bat
                        "batch, logits, offsets, labels or loss is NULL, offsets do not "
                        "begin with 0, or there are more than %lld sequences",
                        (long long)ctc->max_batch);
-    shoal_status status = SHOAL_OK;
-    for (int64_t b = 0; b < batch->batch && status == SHOAL_OK; b++)
-        status = check_sequence(ctc, batch, b);
-    return status;
+    for (int64_t b = 0; b < batch->batch; b++)
+        TRY(check_sequence(ctc, batch, b));
+    return SHOAL_OK;
 }
 
 shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
@@ -342,9 +341,7 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
                             double *losses, shoal_ctc_result *result) {
     if (!ctc || !result)
         return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
-    const shoal_status status = check_batch(ctc, batch, logits);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_batch(ctc, batch, logits));
     ctc_call c = {ctc, batch, logits, factor, gradient};
     sh_team_run(sh_team_of(ctc->context), batch->batch, sequence_task, &c);
     *result = (shoal_ctc_result){0};

@@ -31,10 +31,7 @@ static int32_t likeliest(const float *row, int64_t classes) {
 shoal_status shoal_ctc_greedy(shoal_context *context, int64_t rows, int64_t classes,
                               const float *logits, int32_t *labels, int32_t *frames,
                               int64_t *count) {
-    const shoal_status status =
-        check_logits(context, rows, classes, logits, labels, count);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_logits(context, rows, classes, logits, labels, count));
     int32_t before = 0;
     *count = 0;
     for (int64_t t = 0; t < rows; t++) {

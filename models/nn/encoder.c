@@ -326,18 +326,14 @@ static shoal_status plan_attention(encoder *stack) {
 shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shape,
                                const encoder_limits *limits, encoder **made) {
     *made = NULL;
-    shoal_status status = check_shape(context, shape, limits);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_shape(context, shape, limits));
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     sh_blas_use_one_thread();
     stack.model = sh_encoder_model(shape);
     stack.width = (sh_encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
-    status = plan_attention(&stack);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(plan_attention(&stack));
     encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
     if (!kept) {
         shoal_plan_destroy(stack.plan);
@@ -450,18 +446,6 @@ static void activate_hidden(const void *shared, const shoal_context *context,
     }
 }
 
-static shoal_status run_attention(encoder *stack, const encoder_layer *weights,
-                                  layer_memory *memory, int64_t rows, const float *in) {
-    projections parts = projections_of(stack, weights);
-    for (int i = 0; i < parts.count; i++)
-        sh_linear_forward(stack->context, &parts.parts[i], rows,
-                          (const_matrix){in, stack->model},
-                          (matrix){memory->projected + parts.columns[i], stack->width},
-                          stack->scratch);
-    shoal_inputs inputs = attention_inputs(stack, memory);
-    return shoal_forward(stack->plan, &inputs, memory->attended);
-}
-
 typedef struct {
     row_subset wanted;
     int64_t size;
@@ -557,10 +541,14 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
     layer_memory *memory = &stack->layers[l];
     const bool post = stack->shape.post_norm;
     const int64_t rows = rows_after(p, l);
-    shoal_status status = run_attention(stack, weights, memory, p->rows,
-                                        post ? stream : memory->attention_in);
-    if (status != SHOAL_OK)
-        return status;
+    const projections parts = projections_of(stack, weights);
+    const const_matrix in = {post ? stream : memory->attention_in, stack->model};
+    for (int i = 0; i < parts.count; i++)
+        sh_linear_forward(stack->context, &parts.parts[i], p->rows, in,
+                          (matrix){memory->projected + parts.columns[i], stack->width},
+                          stack->scratch);
+    const shoal_inputs inputs = attention_inputs(stack, memory);
+    TRY(shoal_forward(stack->plan, &inputs, memory->attended));
     /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */
     layer_norm norm = post ? attention_norm(stack, weights)
                            : forward_norm(stack, weights);
@@ -704,13 +692,13 @@ static shoal_status attention_gradient(encoder *stack, const layer_memory *memor
                                  .dq = all,
                                  .dk = shared ? stack->grad_keys : all + model,
                                  .dv = all + (shared ? model : 2 * model)};
-    shoal_status status = shoal_backward(stack->plan, &inputs, &gradients);
-    if (status == SHOAL_OK && stack->grad_keys) {
+    TRY(shoal_backward(stack->plan, &inputs, &gradients));
+    if (stack->grad_keys) {
         key_call c = {stack, rows};
         sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
                     &c);
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
@@ -752,9 +740,7 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
                                      const float *in, bool onto, float *into) {
     const shoal_context *context = stack->context;
     const int64_t model = stack->model;
-    shoal_status status = attention_gradient(stack, memory, rows, stack->grad_rows);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(attention_gradient(stack, memory, rows, stack->grad_rows));
     projections parts = projections_of(stack, weights);
     for (int i = 0; i < parts.count; i++) {
         const linear *part = &parts.parts[i];
@@ -794,14 +780,13 @@ static shoal_status layer_backward(const pass *p, int64_t l, const float *stream
                      given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
     output_branch(p, l, dy, gradient);
-    shoal_status status = attention_branch(stack, weights, memory, p->rows,
-                                           post ? stream : memory->attention_in, post,
-                                           given);
-    if (status == SHOAL_OK && !post)
+    TRY(attention_branch(stack, weights, memory, p->rows,
+                         post ? stream : memory->attention_in, post, given));
+    if (!post)
         sh_norm_backward(stack->context, &first, p->rows, stream,
                          memory->attention_statistics, given, gradient, gradient,
                          stack->norm_parts);
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,

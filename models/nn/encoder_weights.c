@@ -19,28 +19,16 @@ bool sh_encoder_shares_keys(const encoder_shape *shape) {
 /* ---- Weights in an arena ---------------------------------------------------------- */
 
 static void describe_linear(parameters *into, int64_t outputs, int64_t inputs,
-                            bool joined, int64_t layer, const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = START_XAVIER,
-                                        .joined = joined,
-                                        .rank = 2,
-                                        .shape = {outputs, inputs}},
+                            int64_t layer, const char *name) {
+    sh_parameters_add(into, matrix_shape(START_XAVIER, outputs, inputs),
                       "encoder.layers.%lld.%s.weight", (long long)layer, name);
-}
-
-static void describe_bias(parameters *into, int64_t outputs, bool joined, int64_t layer,
-                          const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.joined = joined, .rank = 1, .shape = {outputs}},
+    sh_parameters_add(into, vector_shape(START_ZERO, outputs),
                       "encoder.layers.%lld.%s.bias", (long long)layer, name);
 }
 
 static void describe_norm(parameters *into, int64_t size, const char *prefix) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = START_ONE, .rank = 1, .shape = {size}},
-                      "encoder.%s.scale", prefix);
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}},
-                      "encoder.%s.shift", prefix);
+    sh_parameters_add(into, vector_shape(START_ONE, size), "encoder.%s.scale", prefix);
+    sh_parameters_add(into, vector_shape(START_ZERO, size), "encoder.%s.shift", prefix);
 }
 
 enum { PROJECTIONS = 3 };
@@ -54,18 +42,18 @@ void sh_encoder_describe(parameters *into, const encoder_shape *shape) {
     char prefix[64];
     for (int64_t l = 0; l < shape->layers; l++) {
         /* Query, key and value lie together, so that they are one product. */
-        for (int i = 0; i < PROJECTIONS; i++)
-            if (!(shared && i == 1))
-                describe_linear(into, model, model, i > 0, l, projection_names[i]);
-        for (int i = 0; i < PROJECTIONS; i++)
-            if (!(shared && i == 1))
-                describe_bias(into, model, i > 0, l, projection_names[i]);
-        describe_linear(into, model, model, false, l, "attention.output");
-        describe_bias(into, model, false, l, "attention.output");
-        describe_linear(into, wide, model, false, l, "feed_forward.widen");
-        describe_bias(into, wide, false, l, "feed_forward.widen");
-        describe_linear(into, model, wide, false, l, "feed_forward.narrow");
-        describe_bias(into, model, false, l, "feed_forward.narrow");
+        for (int bias = 0; bias < 2; bias++)
+            for (int i = 0; i < PROJECTIONS; i++) {
+                parameter_shape of = bias ? vector_shape(START_ZERO, model)
+                                          : matrix_shape(START_XAVIER, model, model);
+                of.joined = i > 0;
+                if (!(shared && i == 1))
+                    sh_parameters_add(into, of, "encoder.layers.%lld.%s.%s", (long long)l,
+                                      projection_names[i], bias ? "bias" : "weight");
+            }
+        describe_linear(into, model, model, l, "attention.output");
+        describe_linear(into, wide, model, l, "feed_forward.widen");
+        describe_linear(into, model, wide, l, "feed_forward.narrow");
         snprintf(prefix, sizeof prefix, "layers.%lld.attention_norm", (long long)l);
         describe_norm(into, model, prefix);
         snprintf(prefix, sizeof prefix, "layers.%lld.forward_norm", (long long)l);

@@ -6,10 +6,6 @@
 
 #include "models/nn/model.h"
 
-static int64_t width_of(const shoal_model_config *config) {
-    return config->heads * config->head_dim;
-}
-
 static bool has_head(const shoal_model_config *config) {
     return config->form != SHOAL_PLAIN && config->pooling != SHOAL_EVERY_ROW;
 }
@@ -61,23 +57,19 @@ shoal_status sh_frame_check_inputs(const shoal_model *model,
 
 void sh_frame_describe(parameters *into, const shoal_model_config *config) {
     const int64_t width = width_of(config);
-    const parameter_shape small = {.start = START_NORMAL, .spread = 0.02f, .rank = 2};
-    parameter_shape types = small, head = small;
-    types.shape[0] = config->types;
-    head.shape[0] = types.shape[1] = head.shape[1] = width;
+    parameter_shape types = matrix_shape(START_NORMAL, config->types, width);
+    parameter_shape head = matrix_shape(START_NORMAL, width, width);
+    types.spread = head.spread = 0.02f;
     if (config->form == SHOAL_PLAIN)
         return;
     if (config->types)
         sh_parameters_add(into, types, "types.weight");
-    sh_parameters_add(into,
-                      (parameter_shape){.start = START_ONE, .rank = 1, .shape = {width}},
-                      "input_norm.scale");
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {width}},
-                      "input_norm.shift");
+    sh_parameters_add(into, vector_shape(START_ONE, width), "input_norm.scale");
+    sh_parameters_add(into, vector_shape(START_ZERO, width), "input_norm.shift");
     if (!has_head(config))
         return;
     sh_parameters_add(into, head, "head.weight");
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {width}}, "head.bias");
+    sh_parameters_add(into, vector_shape(START_ZERO, width), "head.bias");
 }
 
 void sh_frame_bind(shoal_model *model) {
@@ -85,9 +77,7 @@ void sh_frame_bind(shoal_model *model) {
     text_frame *frame = &model->frame;
     const int64_t width = width_of(&model->config);
     frame->types = sh_parameters_tensor(arena, "types.weight");
-    frame->norm = (layer_norm){width, sh_parameters_tensor(arena, "input_norm.scale"),
-                               sh_parameters_tensor(arena, "input_norm.shift"),
-                               model->config.epsilon > 0 ? model->config.epsilon : 1e-5f};
+    frame->norm = sh_model_norm(model, "input_norm");
     frame->head = (linear){width, width, sh_parameters_tensor(arena, "head.weight"),
                            sh_parameters_tensor(arena, "head.bias")};
 }
@@ -140,18 +130,14 @@ void sh_frame_input_back(shoal_model *model, const shoal_model_inputs *inputs,
 /* ---- Behind the layers ----------------------------------------------------------- */
 
 /* Two sites after those of the layers: in front of the output, and of the head. */
-enum { BEFORE_OUTPUT, BEFORE_HEAD, SITES_OF_A_LAYER = 3 };
+enum { BEFORE_OUTPUT, BEFORE_HEAD };
 
 static dropout_mask mask_at(const shoal_model *model, const shoal_model_inputs *inputs,
                             int which) {
-    const bool none = !inputs->training ||
-                      (which == BEFORE_HEAD && model->config.form != SHOAL_ROBERTA);
-    return (dropout_mask){.rate = none ? 0 : model->config.dropout,
-                          .seed = model->seed,
-                          .step = (uint64_t)inputs->step,
-                          .site = (uint64_t)(1 + SITES_OF_A_LAYER * model->config.layers +
-                                             which),
-                          .first = inputs->first_sequence};
+    dropout_mask mask = sh_model_dropout(model, inputs, which, inputs->first_sequence);
+    if (which == BEFORE_HEAD && model->config.form != SHOAL_ROBERTA)
+        mask.rate = 0;
+    return mask;
 }
 
 const float *sh_frame_head(shoal_model *model, const shoal_model_inputs *inputs,

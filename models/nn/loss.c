@@ -79,9 +79,7 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
                        "context, logits, targets or loss is NULL, rows is negative or "
                        "there are no classes");
     int64_t counted;
-    const shoal_status status = check_targets(context, rows, classes, targets, &counted);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_targets(context, rows, classes, targets, &counted));
     entropy_call c = {.context = context,
                       .classes = classes,
                       .factor = counted ? 1.0f / (float)counted : 0};

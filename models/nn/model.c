@@ -22,10 +22,6 @@ static bool pools(const shoal_model_config *config) {
     return config->pooling != SHOAL_EVERY_ROW;
 }
 
-static int64_t width_of(const shoal_model_config *config) {
-    return config->heads * config->head_dim;
-}
-
 static shoal_status check_sizes(shoal_context *context,
                                 const shoal_model_config *config) {
     const struct {
@@ -74,8 +70,8 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
                        (double)config->dropout);
-    const shoal_status status = check_sizes(context, config);
-    return status == SHOAL_OK ? sh_frame_check(context, config) : status;
+    TRY(check_sizes(context, config));
+    return sh_frame_check(context, config);
 }
 
 static encoder_shape encoder_of(const shoal_model_config *config) {
@@ -86,9 +82,7 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .attention = config->attention,
                            .shared_qk = config->shared_qk != 0,
                            .post_norm = config->norm == SHOAL_NORM_POST,
-                           .activation = config->activation == SHOAL_GELU
-                                             ? ACTIVATION_GELU
-                                             : ACTIVATION_RELU,
+                           .activation = activation_of(config),
                            .dropout = config->dropout,
                            .whole_inside = config->form != SHOAL_PLAIN,
                            .epsilon = config->epsilon};
@@ -98,16 +92,9 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
 
 static void add_matrix(parameters *into, int64_t outputs, int64_t inputs,
                        parameter_start start, float spread, const char *name) {
-    sh_parameters_add(into,
-                      (parameter_shape){.start = start,
-                                        .spread = spread,
-                                        .rank = 2,
-                                        .shape = {outputs, inputs}},
-                      "%s", name);
-}
-
-static void add_bias(parameters *into, int64_t size, const char *name) {
-    sh_parameters_add(into, (parameter_shape){.rank = 1, .shape = {size}}, "%s", name);
+    parameter_shape shape = matrix_shape(start, outputs, inputs);
+    shape.spread = spread;
+    sh_parameters_add(into, shape, "%s", name);
 }
 
 static const float SMALL = 0.02f;
@@ -124,7 +111,7 @@ static void describe(parameters *into, const void *shared) {
                    plain ? 1 / sqrtf((float)width) : SMALL, "embedding.weight");
     } else if (config->features) {
         add_matrix(into, width, config->features, START_XAVIER, 0, "input.weight");
-        add_bias(into, width, "input.bias");
+        sh_parameters_add(into, vector_shape(START_ZERO, width), "input.bias");
         sh_stem_describe(into, config);
     }
     if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
@@ -135,16 +122,23 @@ static void describe(parameters *into, const void *shared) {
     if (!is_bare(config)) {
         add_matrix(into, config->outputs, width, plain ? START_XAVIER : START_NORMAL,
                    SMALL, "output.weight");
-        add_bias(into, config->outputs, "output.bias");
+        sh_parameters_add(into, vector_shape(START_ZERO, config->outputs), "output.bias");
     }
 }
 
 shoal_status sh_model_list(shoal_context *context, const shoal_model_config *config,
                            parameters **list) {
     *list = NULL;
-    const shoal_status status = check_config(context, config);
-    return status == SHOAL_OK ? sh_parameters_list(context, describe, config, list)
-                              : status;
+    TRY(check_config(context, config));
+    return sh_parameters_list(context, describe, config, list);
+}
+
+layer_norm sh_model_norm(const shoal_model *model, const char *name) {
+    const float epsilon = model->config.epsilon;
+    return (layer_norm){width_of(&model->config),
+                        sh_parameters_tensor(model->arena, "%s.scale", name),
+                        sh_parameters_tensor(model->arena, "%s.shift", name),
+                        epsilon > 0 ? epsilon : 1e-5f};
 }
 
 static void bind(shoal_model *model) {
@@ -323,10 +317,7 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
     if (!model || !view)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or view is NULL");
-    shoal_status status =
-        change_kind(model, attention ? attention : &model->config.attention, &config);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(change_kind(model, attention ? attention : &model->config.attention, &config));
     if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
     const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
@@ -465,9 +456,7 @@ static shoal_status check_inputs(const shoal_model *model,
         return sh_fail(model->context, SHOAL_INVALID,
                        "inputs or offsets is NULL, or batch, first_row or "
                        "first_sequence is negative");
-    const shoal_status status = check_sequences(model, inputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_sequences(model, inputs));
     const bool tokens = model->config.vocabulary != 0;
     const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
     if (!data && inputs->offsets[inputs->batch] > 0)
@@ -549,13 +538,14 @@ static dropout_key key_of(const shoal_model *model, const shoal_model_inputs *in
                          .first_wanted = inputs->first_sequence};
 }
 
-static dropout_mask input_dropout(const shoal_model *model,
-                                  const shoal_model_inputs *inputs) {
+dropout_mask sh_model_dropout(const shoal_model *model, const shoal_model_inputs *inputs,
+                              int64_t behind, int64_t first) {
+    const int64_t site = behind < 0 ? 0 : 1 + 3 * model->config.layers + behind;
     return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
                           .seed = model->seed,
                           .step = (uint64_t)inputs->step,
-                          .site = 0,
-                          .first = inputs->first_row};
+                          .site = (uint64_t)site,
+                          .first = first};
 }
 
 static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inputs) {
@@ -572,7 +562,7 @@ static float embedding_scale(const shoal_model *model) {
 static const float *take_input(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
-    const dropout_mask mask = input_dropout(model, inputs);
+    const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
     const bool framed = model->config.form != SHOAL_PLAIN;
     float *x = framed ? model->frame.summed : model->x;
     if (is_bare(&model->config))
@@ -618,18 +608,14 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (!model || !out)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or out is NULL");
-    shoal_status status = check_inputs(model, inputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_inputs(model, inputs));
     const packing sequences = packing_of(inputs);
     model->out_rows = -1;
     for (int64_t b = 0; sh_frame_narrows(&model->config) && b < inputs->batch; b++)
         model->frame.firsts[b] = (int32_t)inputs->offsets[b];
-    status = sh_encoder_forward(model->stack, &model->weights, &sequences,
-                                wanted_of(model, inputs), key_of(model, inputs),
-                                take_input(model, inputs), &model->encoded);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_encoder_forward(model->stack, &model->weights, &sequences,
+                           wanted_of(model, inputs), key_of(model, inputs),
+                           take_input(model, inputs), &model->encoded));
     *out = model->out = give_output(model, inputs);
     model->out_rows = out_rows(model, inputs);
     return SHOAL_OK;
@@ -645,11 +631,11 @@ static shoal_status check_backward(const shoal_model *model,
                        model->limits.training
                            ? "dfeatures is not NULL, but only layers alone have them"
                            : "the model was made without SHOAL_WITH_BACKWARD");
-    const shoal_status status = check_inputs(model, inputs);
-    if (status == SHOAL_OK && out_rows(model, inputs) != model->out_rows)
+    TRY(check_inputs(model, inputs));
+    if (out_rows(model, inputs) != model->out_rows)
         return sh_fail(model->context, SHOAL_INVALID,
                        "backward without a forward of the same inputs before it");
-    return status;
+    return SHOAL_OK;
 }
 
 /* Through the output to the gradient of the encoder's rows, at model->gradient. */
@@ -670,7 +656,7 @@ static void output_backward(shoal_model *model, const shoal_model_inputs *inputs
 static void input_backward(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
-    const dropout_mask mask = input_dropout(model, inputs);
+    const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
     float *gradient = model->gradient;
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
@@ -694,9 +680,7 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model || !dout)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or dout is NULL");
-    shoal_status status = check_backward(model, inputs, dfeatures);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_backward(model, inputs, dfeatures));
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;
@@ -708,9 +692,10 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     else if (gradient != dout)
         memcpy(gradient, dout,
                sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
-    status = sh_encoder_backward(model->stack, &model->weights, &sequences,
-                                 wanted_of(model, inputs), key_of(model, inputs),
-                                 bare ? inputs->features : model->x, gradient);
+    shoal_status status =
+        sh_encoder_backward(model->stack, &model->weights, &sequences,
+                            wanted_of(model, inputs), key_of(model, inputs),
+                            bare ? inputs->features : model->x, gradient);
     if (status == SHOAL_OK && !bare)
         input_backward(model, inputs);
     if (status == SHOAL_OK)

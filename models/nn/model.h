@@ -73,6 +73,24 @@ struct shoal_model {
     size_t bytes;     /* of this structure and the arrays behind it */
 };
 
+/* M. */
+static inline int64_t width_of(const shoal_model_config *config) {
+    return config->heads * config->head_dim;
+}
+
+static inline activation activation_of(const shoal_model_config *config) {
+    return config->activation == SHOAL_GELU ? ACTIVATION_GELU : ACTIVATION_RELU;
+}
+
+/* A norm of the model around its layers; the names as by printf, without .scale. */
+layer_norm sh_model_norm(const shoal_model *model, const char *name);
+
+/* A dropout around the layers: site 0 is the input's, three follow for each layer, and
+   those behind these are counted from `behind` = 0; -1: the input's. `first`: the number
+   of the batch's first row. */
+dropout_mask sh_model_dropout(const shoal_model *model, const shoal_model_inputs *inputs,
+                              int64_t behind, int64_t first);
+
 /* Whether the last layer goes on with sequences' first rows alone. */
 bool sh_frame_narrows(const shoal_model_config *config);
 shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *config);

@@ -127,9 +127,7 @@ shoal_status shoal_optimizer_create(shoal_model *model,
                        "model or optimizer is NULL, or the model has no gradients");
     if (!config)
         config = &defaults;
-    const shoal_status status = check_config(model->context, config);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_config(model->context, config));
     shoal_optimizer made = {.model = model, .config = *config};
     *optimizer = sh_allocate_parts(model->context, place, &made, &made.bytes);
     if (!*optimizer)

@@ -54,6 +54,15 @@ typedef struct {
     int rank;
     int64_t shape[PARAMETER_RANK];
 } parameter_shape;
+static inline parameter_shape vector_shape(parameter_start start, int64_t size) {
+    return (parameter_shape){.start = start, .rank = 1, .shape = {size}};
+}
+
+static inline parameter_shape matrix_shape(parameter_start start, int64_t outputs,
+                                           int64_t inputs) {
+    return (parameter_shape){.start = start, .rank = 2, .shape = {outputs, inputs}};
+}
+
 void sh_parameters_add(parameters *into, parameter_shape shape, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -6,6 +6,7 @@
    with a row between them, a gap, that is 0 where it goes into a convolution: so the
    whole batch is one sequence for it, and nothing crosses a border. P: rows with gaps,
    R + batch; sequence b begins at row offsets[b] + b. */
+#include <stdio.h>
 #include <string.h>
 
 #include "models/nn/model.h"
@@ -13,12 +14,11 @@
 enum { ROWS_OF_A_TASK = 64 };
 
 void sh_stem_describe(parameters *into, const shoal_model_config *config) {
-    const int64_t width = config->heads * config->head_dim;
-    const parameter_shape row = {.rank = 1, .shape = {width}};
-    parameter_shape ones = row;
-    ones.start = START_ONE;
+    const int64_t width = width_of(config);
+    const parameter_shape row = vector_shape(START_ZERO, width);
     for (long long i = 0; i < config->convolutions; i++) {
-        sh_parameters_add(into, ones, "stem.%lld.norm.scale", i);
+        sh_parameters_add(into, vector_shape(START_ONE, width), "stem.%lld.norm.scale",
+                          i);
         sh_parameters_add(into, row, "stem.%lld.norm.shift", i);
         sh_parameters_add(into,
                           (parameter_shape){.start = START_XAVIER,
@@ -32,13 +32,12 @@ void sh_stem_describe(parameters *into, const shoal_model_config *config) {
 void sh_stem_bind(shoal_model *model) {
     const parameters *arena = model->arena;
     const shoal_model_config *config = &model->config;
-    const int64_t width = config->heads * config->head_dim;
+    const int64_t width = width_of(config);
     for (long long i = 0; i < config->convolutions; i++) {
         stem_block *block = &model->stem.blocks[i];
-        block->norm = (layer_norm){width,
-                                   sh_parameters_tensor(arena, "stem.%lld.norm.scale", i),
-                                   sh_parameters_tensor(arena, "stem.%lld.norm.shift", i),
-                                   config->epsilon > 0 ? config->epsilon : 1e-5f};
+        char name[40];
+        snprintf(name, sizeof name, "stem.%lld.norm", i);
+        block->norm = sh_model_norm(model, name);
         block->conv =
             (conv1d){.inputs = width,
                      .outputs = width,
@@ -46,15 +45,14 @@ void sh_stem_bind(shoal_model *model) {
                      .weight = sh_parameters_tensor(arena, "stem.%lld.weight", i),
                      .bias = sh_parameters_tensor(arena, "stem.%lld.bias", i),
                      .active = true,
-                     .kind = config->activation == SHOAL_GELU ? ACTIVATION_GELU
-                                                              : ACTIVATION_RELU};
+                     .kind = activation_of(config)};
     }
 }
 
 /* Without a backward all blocks share their arrays. */
 void sh_stem_place(shoal_model *model, block_layout *block) {
     const encoder_limits *limits = &model->limits;
-    const int64_t width = model->config.heads * model->config.head_dim;
+    const int64_t width = width_of(&model->config);
     const int64_t count = model->config.convolutions;
     conv_stem *stem = &model->stem;
     int64_t rows;
@@ -118,7 +116,7 @@ static void close_task(void *shared, int64_t b, int thread) {
 /* From packed rows to rows with gaps of 0, or back. */
 static void move_rows(const shoal_model *model, const shoal_model_inputs *inputs,
                       task_function *task, const float *from, float *to) {
-    const int64_t width = model->config.heads * model->config.head_dim;
+    const int64_t width = width_of(&model->config);
     stem_call c = {.offsets = inputs->offsets, .width = width, .from = from, .to = to};
     sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
     if (task == open_task)
@@ -136,7 +134,7 @@ static void sum_task(void *shared, int64_t task, int thread) {
 
 /* to = x + what a block made, [P][M]; to may be either. */
 static void add_rows(const shoal_model *model, int64_t rows, const float *x, float *to) {
-    const int64_t width = model->config.heads * model->config.head_dim;
+    const int64_t width = width_of(&model->config);
     stem_call c = {.count = rows * width,
                    .width = width,
                    .from = x,
@@ -152,11 +150,8 @@ static void add_rows(const shoal_model *model, int64_t rows, const float *x, flo
    the layers of other forms. A batch's share counts rows and gaps as the batch does. */
 static dropout_mask mask_of(const shoal_model *model, const shoal_model_inputs *inputs,
                             int64_t block) {
-    return (dropout_mask){.rate = inputs->training ? model->config.dropout : 0,
-                          .seed = model->seed,
-                          .step = (uint64_t)inputs->step,
-                          .site = (uint64_t)(3 + 3 * model->config.layers + block),
-                          .first = inputs->first_row + inputs->first_sequence};
+    return sh_model_dropout(model, inputs, 2 + block,
+                            inputs->first_row + inputs->first_sequence);
 }
 
 void sh_stem_forward(shoal_model *model, const shoal_model_inputs *inputs, float *x) {

@@ -85,12 +85,12 @@ static shoal_status make_plans(modern_stack *stack, const shoal_attention *atten
     char spelling[32];
     shoal_attention window;
     snprintf(spelling, sizeof spelling, "local-%lld", (long long)stack->config->window);
-    shoal_status status = shoal_attention_parse(stack->context, spelling, &window);
-    if (status == SHOAL_OK && has_layer(stack->config, false))
-        status = plan_attention(stack, attention, 0);
-    if (status == SHOAL_OK && has_layer(stack->config, true))
-        status = plan_attention(stack, &window, 1);
-    return status;
+    TRY(shoal_attention_parse(stack->context, spelling, &window));
+    if (has_layer(stack->config, false))
+        TRY(plan_attention(stack, attention, 0));
+    if (has_layer(stack->config, true))
+        TRY(plan_attention(stack, &window, 1));
+    return SHOAL_OK;
 }
 
 shoal_status sh_modern_create(shoal_context *context, const text_config *config,
@@ -264,9 +264,7 @@ static shoal_status run_layer(modern_stack *stack, const text_weights *weights, 
     const int64_t size = config->size;
     const linear output = {size, size, layer->output, {0}};
     const bool last = l + 1 == config->layers;
-    shoal_status status = attend(stack, layer, r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(attend(stack, layer, r));
     branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
                       stack->normed};
     sh_linear_forward_then(stack->context, &output, r->rows,
@@ -292,10 +290,9 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
         if (stack->turns[local])
             by_rows(&(rotation){stack, rows, places, local}, turn_task);
     memcpy(stack->normed, x, (size_t)(rows * stack->config->size) * sizeof(float));
-    shoal_status status = SHOAL_OK;
-    for (int64_t l = 0; l < stack->config->layers && status == SHOAL_OK; l++)
-        status = run_layer(stack, weights, l,
-                           &(rotation){stack, rows, NULL, stack->config->local[l]}, x);
+    for (int64_t l = 0; l < stack->config->layers; l++)
+        TRY(run_layer(stack, weights, l,
+                      &(rotation){stack, rows, NULL, stack->config->local[l]}, x));
     *out = stack->normed;
-    return status;
+    return SHOAL_OK;
 }

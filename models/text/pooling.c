@@ -41,12 +41,12 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
 static shoal_status read_modes(pooling_file *f, const json_t *modes) {
     const bool list = json_is_array(modes);
     const size_t count = list ? json_array_size(modes) : 1;
-    shoal_status status = count ? SHOAL_OK : choose(f, NULL, "pooling_mode");
-    for (size_t i = 0; i < count && status == SHOAL_OK; i++) {
+    TRY(count ? SHOAL_OK : choose(f, NULL, "pooling_mode"));
+    for (size_t i = 0; i < count; i++) {
         const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
-        status = choose(f, mode, mode ? mode : "pooling_mode");
+        TRY(choose(f, mode, mode ? mode : "pooling_mode"));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* "pooling_mode_...": true, as files had it before version 6. */
@@ -56,9 +56,8 @@ static shoal_status read_flags(pooling_file *f, json_t *root) {
     } rows[] = {{"pooling_mode_mean_tokens", "mean"},
                 {"pooling_mode_cls_token", "cls"},
                 {"pooling_mode_max_tokens", "max"}};
-    shoal_status status = SHOAL_OK;
     void *i = json_object_iter(root);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(root, i)) {
+    for (; i; i = json_object_iter_next(root, i)) {
         const char *key = json_object_iter_key(i), *mode = NULL;
         if (strncmp(key, "pooling_mode_", 13) != 0 ||
             !json_is_true(json_object_iter_value(i)))
@@ -66,9 +65,9 @@ static shoal_status read_flags(pooling_file *f, json_t *root) {
         for (size_t row = 0; row < sizeof rows / sizeof *rows; row++)
             if (strcmp(key, rows[row].key) == 0)
                 mode = rows[row].mode;
-        status = choose(f, mode, key);
+        TRY(choose(f, mode, key));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
@@ -98,10 +97,8 @@ static shoal_status open_pooling(shoal_context *context, const char *folder,
                        "%s: modules.json names a pooling in '%s', which has no "
                        "config.json; a pooling that you name takes its place",
                        folder, sh_shown(below).text);
-    shoal_status status = sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_pooling_read(context, path, root, config);
+    TRY(sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root));
+    shoal_status status = sh_text_pooling_read(context, path, root, config);
     json_decref(root);
     return status;
 }
@@ -131,10 +128,9 @@ static shoal_status take_module(shoal_context *context, const char *folder,
 
 static shoal_status read_modules(shoal_context *context, const char *folder,
                                  const json_t *list, text_config *config) {
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
-        status = take_module(context, folder, json_array_get(list, i), config);
-    return status;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(take_module(context, folder, json_array_get(list, i), config));
+    return SHOAL_OK;
 }
 
 shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
@@ -145,10 +141,8 @@ shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
         return file_in(folder, "1_Pooling", "config.json", path)
                    ? open_pooling(context, folder, "1_Pooling", config)
                    : SHOAL_OK;
-    shoal_status status = sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_modules(context, folder, list, config);
+    TRY(sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list));
+    shoal_status status = read_modules(context, folder, list, config);
     json_decref(list);
     return status;
 }

@@ -18,9 +18,7 @@ shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
     text_config read;
     if (!context || !folder || !config)
         return sh_fail(context, SHOAL_INVALID, "context, folder or config is NULL");
-    const shoal_status status = sh_text_config_open(context, folder, &read);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_text_config_open(context, folder, &read));
     if (read.family == FAMILY_MODERN)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: a model of type '%s' can embed, and not be trained; bert, "

@@ -158,12 +158,11 @@ static shoal_status read_layer_types(const config_file *f, text_config *config) 
         }
         return SHOAL_OK;
     }
-    shoal_status status = SHOAL_OK;
     if (json_object_get(f->root, "global_attn_every_n_layers"))
-        status = read_size(f, "global_attn_every_n_layers", 1, TEXT_LAYERS_MOST, &every);
+        TRY(read_size(f, "global_attn_every_n_layers", 1, TEXT_LAYERS_MOST, &every));
     for (int64_t l = 0; l < config->layers; l++)
         config->local[l] = l % every != 0;
-    return status;
+    return SHOAL_OK;
 }
 
 /* Bases of the rotations, as the published folder spells them or as newer ones do. */
@@ -176,17 +175,15 @@ static shoal_status read_rotations(const config_file *f, text_config *config) {
     config->theta[1] = 10000;
     if (scaling && !json_is_null(scaling))
         return refuse(f, "rope_scaling", "is not supported");
-    shoal_status status = SHOAL_OK;
-    for (int i = 0; i < 2 && status == SHOAL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         const json_t *one = json_object_get(newer, kinds[i]);
         const char *type = json_string_value(json_object_get(one, "rope_type"));
         if (type && strcmp(type, "default") != 0)
             return refuse(f, "rope_type", "should be 'default'");
-        status = read_number(f, f->root, old_keys[i], &config->theta[i]);
-        if (status == SHOAL_OK)
-            status = read_number(f, one, "rope_theta", &config->theta[i]);
+        TRY(read_number(f, f->root, old_keys[i], &config->theta[i]));
+        TRY(read_number(f, one, "rope_theta", &config->theta[i]));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_modern(const config_file *f, text_config *config) {
@@ -215,10 +212,7 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config) {
     const config_file f = {context, label, root};
     *config = (text_config){.pooling = SHOAL_POOL_MEAN};
-    shoal_status status = read_family(&f, config);
-    if (status == SHOAL_OK)
-        status = read_sizes(&f, config);
-    if (status == SHOAL_OK)
-        status = (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
-    return status;
+    TRY(read_family(&f, config));
+    TRY(read_sizes(&f, config));
+    return (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
 }

@@ -62,10 +62,8 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has no config.json; it should be a Hugging Face folder",
                        folder);
-    shoal_status status = sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_text_config_read(context, path, root, config);
+    TRY(sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root));
+    shoal_status status = sh_text_config_read(context, path, root, config);
     json_decref(root);
     return status;
 }
@@ -353,9 +351,8 @@ shoal_status shoal_text_encoder_forward(shoal_text_encoder *e, int64_t batch,
         return sh_fail(
             e->context, SHOAL_INVALID,
             "text_encoder_forward: there are no ids or no place for the result");
-    shoal_status status = check_batch(e, batch, offsets, ids, types);
-    return status == SHOAL_OK ? run(e, batch, offsets, ids, types, false, hidden)
-                              : status;
+    TRY(check_batch(e, batch, offsets, ids, types));
+    return run(e, batch, offsets, ids, types, false, hidden);
 }
 
 /* ---- Pooling ---------------------------------------------------------------------- */
@@ -412,9 +409,7 @@ static void finish_vector(const shoal_text_encoder *e, int64_t sums, float *vect
 static shoal_status open_tokenizer(shoal_text_encoder *e) {
     if (e->tokenizer)
         return SHOAL_OK;
-    shoal_status status = shoal_tokenizer_open(e->context, e->folder, &e->tokenizer);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_tokenizer_open(e->context, e->folder, &e->tokenizer));
     const int64_t ids = shoal_tokenizer_size(e->tokenizer);
     const int64_t specials = e->tokenizer->single.count - 1;
     if (ids > e->config.vocabulary || specials >= e->info.window) {
@@ -470,9 +465,7 @@ static shoal_status take_text(shoal_text_encoder *e, int64_t text, const char *b
     shoal_tokens tokens;
     if (!bytes)
         return sh_fail(e->context, SHOAL_INVALID, "there is none");
-    shoal_status status = shoal_tokenizer_encode(e->tokenizer, &given, &tokens);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_tokenizer_encode(e->tokenizer, &given, &tokens));
     void *at = e->tokens;
     const bool grown = sh_list_grow(e->context, &at, e->token_count, &e->token_room,
                                     tokens.count, sizeof *e->tokens);
@@ -527,8 +520,9 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         e->offsets[batch + 1] = put_piece(e, piece, e->offsets[batch]);
         batch++;
     }
-    shoal_status status = run(e, batch, e->offsets, e->ids, e->types, firsts, &hidden);
-    for (int64_t b = 0; b < batch && status == SHOAL_OK; b++) {
+    *done = batch;
+    TRY(run(e, batch, e->offsets, e->ids, e->types, firsts, &hidden));
+    for (int64_t b = 0; b < batch; b++) {
         const text_piece *piece = &e->pieces[first + b];
         const int64_t rows = e->offsets[b + 1] - e->offsets[b];
         const int64_t from = firsts ? b : e->offsets[b];
@@ -537,8 +531,7 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         add_piece(e, piece, rows, hidden + from * e->config.size, vectors);
         sums[piece->text] += e->info.pooling == SHOAL_POOL_MEAN ? rows : 1;
     }
-    *done = batch;
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status tokenize_all(shoal_text_encoder *e, int64_t count,

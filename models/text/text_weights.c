@@ -74,17 +74,15 @@ static void leave_pages(const file_tensor *tensor) {
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
     const file_tensor *tensor;
-    shoal_status status = find(l, name, rows, columns, &tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(find(l, name, rows, columns, &tensor));
     float *place = l->to->arena ? l->to->arena + l->floats : NULL;
     l->floats += sh_file_tensor_elements(tensor);
     if (!place)
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
-    status = sh_file_tensor_to_f32(l->context, tensor, place);
+    TRY(sh_file_tensor_to_f32(l->context, tensor, place));
     leave_pages(tensor);
-    return status;
+    return SHOAL_OK;
 }
 
 /* A matrix of a layer is packed where it lies: a block takes the room of its rows. */
@@ -150,54 +148,48 @@ static const layer_row modern_rows[] = {
 
 static shoal_status take_layer(loading *l, const char *folder, int64_t layer,
                                const layer_row *rows, size_t count, void *to) {
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < count && status == SHOAL_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         char name[NAME_MOST];
         snprintf(name, sizeof name, "%s.%lld.%s", folder, (long long)layer, rows[i].name);
         const int64_t outputs = extent_of(l->config, rows[i].rows);
         const int64_t inputs = extent_of(l->config, rows[i].columns);
         nn_tensor *one = (nn_tensor *)(void *)((char *)to + rows[i].field);
         float *at = l->to->arena ? l->to->arena + l->floats : NULL;
-        status = take(l, name, outputs, inputs, one);
-        if (status == SHOAL_OK && at && inputs && l->to->packed) {
+        TRY(take(l, name, outputs, inputs, one));
+        if (at && inputs && l->to->packed) {
             pack(l, outputs, inputs, at);
             one->packed = true;
         }
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status take_bert(loading *l) {
     const text_config *config = l->config;
     text_weights *to = l->to;
     const int64_t size = config->size;
-    shoal_status status = take(l, "embeddings.position_embeddings.weight",
-                               config->table_positions, size, &to->positions);
-    if (status == SHOAL_OK)
-        status = take(l, "embeddings.token_type_embeddings.weight", config->types, size,
-                      &to->types);
-    if (status == SHOAL_OK)
-        status = take(l, "embeddings.LayerNorm.weight", size, 0, &to->scale);
-    if (status == SHOAL_OK)
-        status = take(l, "embeddings.LayerNorm.bias", size, 0, &to->shift);
-    for (int64_t i = 0; i < config->layers && status == SHOAL_OK; i++)
-        status = take_layer(l, "encoder.layer", i, bert_rows,
-                            sizeof bert_rows / sizeof *bert_rows, &to->layers[i]);
-    return status;
+    TRY(take(l, "embeddings.position_embeddings.weight", config->table_positions, size,
+             &to->positions));
+    TRY(take(l, "embeddings.token_type_embeddings.weight", config->types, size,
+             &to->types));
+    TRY(take(l, "embeddings.LayerNorm.weight", size, 0, &to->scale));
+    TRY(take(l, "embeddings.LayerNorm.bias", size, 0, &to->shift));
+    for (int64_t i = 0; i < config->layers; i++)
+        TRY(take_layer(l, "encoder.layer", i, bert_rows,
+                       sizeof bert_rows / sizeof *bert_rows, &to->layers[i]));
+    return SHOAL_OK;
 }
 
 static shoal_status take_modern(loading *l) {
     text_weights *to = l->to;
     const int64_t size = l->config->size;
     const size_t rows = sizeof modern_rows / sizeof *modern_rows;
-    shoal_status status = take(l, "embeddings.norm.weight", size, 0, &to->scale);
-    if (status == SHOAL_OK)
-        status = take(l, "final_norm.weight", size, 0, &to->final_scale);
+    TRY(take(l, "embeddings.norm.weight", size, 0, &to->scale));
+    TRY(take(l, "final_norm.weight", size, 0, &to->final_scale));
     /* The first layer has no norm before its attention: the words were normed. */
-    for (int64_t i = 0; i < l->config->layers && status == SHOAL_OK; i++)
-        status =
-            take_layer(l, "layers", i, modern_rows, i ? rows : rows - 1, &to->modern[i]);
-    return status;
+    for (int64_t i = 0; i < l->config->layers; i++)
+        TRY(take_layer(l, "layers", i, modern_rows, i ? rows : rows - 1, &to->modern[i]));
+    return SHOAL_OK;
 }
 
 /* ---- The file --------------------------------------------------------------------- */
@@ -231,9 +223,7 @@ static shoal_status take_words(loading *l) {
         if (sh_safetensors_find(l->to->file, whole))
             l->prefix = prefixes[i];
     }
-    shoal_status status = find(l, name, l->config->vocabulary, l->config->size, &tensor);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(find(l, name, l->config->vocabulary, l->config->size, &tensor));
     l->to->words = *tensor;
     if (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_F16 ||
         tensor->dtype == DTYPE_BF16)

@@ -422,9 +422,7 @@ static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t s
 static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
                               token_list *to) {
     to->count = 0;
-    shoal_status status = read_letters(t, text, size);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_letters(t, text, size));
     return cut_added(t, false, t->raw.at, t->raw.count, normalized_words, to)
                ? SHOAL_OK
                : normalizer_status(&t->normal_form);

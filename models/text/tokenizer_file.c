@@ -43,18 +43,17 @@ static shoal_status read_words(const reading *r, json_t *vocab) {
     void *i = json_object_iter(vocab);
     for (; i; i = json_object_iter_next(vocab, i))
         bytes += strlen(json_object_iter_key(i));
-    shoal_status status = sh_vocabulary_create(r->context,
-                                               (int64_t)json_object_size(vocab), bytes,
-                                               &r->to->words);
+    TRY(sh_vocabulary_create(r->context, (int64_t)json_object_size(vocab), bytes,
+                             &r->to->words));
     i = json_object_iter(vocab);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(vocab, i)) {
+    for (; i; i = json_object_iter_next(vocab, i)) {
         int32_t id;
         const char *word = json_object_iter_key(i);
-        status = read_id(json_object_iter_value(i), &id)
-                     ? add_word(r, word, strlen(word), id)
-                     : refuse(r, "a whole number should be the id of", word);
+        TRY(read_id(json_object_iter_value(i), &id)
+                ? add_word(r, word, strlen(word), id)
+                : refuse(r, "a whole number should be the id of", word));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status find_word(const reading *r, const char *word, int32_t *id) {
@@ -110,10 +109,10 @@ static shoal_status read_merges(const reading *r, const json_t *merges) {
     if (!json_is_array(merges))
         return refuse(r, "a list should be in", "merges");
     const size_t count = json_array_size(merges);
-    shoal_status status = sh_merges_create(r->context, (int64_t)count, &r->to->merges);
-    for (size_t i = 0; i < count && status == SHOAL_OK; i++)
-        status = read_merge(r, json_array_get(merges, i));
-    return status;
+    TRY(sh_merges_create(r->context, (int64_t)count, &r->to->merges));
+    for (size_t i = 0; i < count; i++)
+        TRY(read_merge(r, json_array_get(merges, i)));
+    return SHOAL_OK;
 }
 
 /* Which id each byte has. A vocabulary spells a byte as one character: those that print
@@ -158,10 +157,10 @@ static shoal_status add_added(const reading *r, const char *content, added_token
                       content);
     if (t->added_count == ADDED_MOST)
         return refuse(r, "there are too many added tokens, beginning with", content);
-    shoal_status status = add_content(r, content, &added);
+    TRY(add_content(r, content, &added));
     t->added[t->added_count++] = added;
     t->largest_id = added.id > t->largest_id ? added.id : t->largest_id;
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_added(const reading *r, const json_t *value) {
@@ -367,8 +366,8 @@ static shoal_status read_wordpiece(const reading *r, const json_t *model) {
     t->longest_word = longest ? json_integer_value(longest) : 100;
     if (t->longest_word < 1 || t->longest_word > WORD_LETTERS)
         return refuse(r, "a number from 1 to 1024 should be", "max_input_chars_per_word");
-    shoal_status status = find_word(r, unknown ? unknown : "[UNK]", &t->unknown);
-    return status == SHOAL_OK ? make_word(r) : status;
+    TRY(find_word(r, unknown ? unknown : "[UNK]", &t->unknown));
+    return make_word(r);
 }
 
 /* What would change the ids, and is not here. */
@@ -392,15 +391,13 @@ static shoal_status check_variant(const reading *r, const json_t *model) {
 static shoal_status read_bpe(const reading *r, const json_t *model) {
     shoal_tokenizer *t = r->to;
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    shoal_status status = check_variant(r, model);
-    if (status == SHOAL_OK)
-        status = read_merges(r, json_object_get(model, "merges"));
-    if (status == SHOAL_OK)
-        status = read_flag(r, model, "fuse_unk", false, &t->join_unknown);
-    if (status == SHOAL_OK && unknown)
-        status = find_word(r, unknown, &t->unknown);
+    TRY(check_variant(r, model));
+    TRY(read_merges(r, json_object_get(model, "merges")));
+    TRY(read_flag(r, model, "fuse_unk", false, &t->join_unknown));
+    if (unknown)
+        TRY(find_word(r, unknown, &t->unknown));
     find_bytes(t);
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_model(const reading *r, const json_t *model) {
@@ -413,24 +410,17 @@ static shoal_status read_model(const reading *r, const json_t *model) {
                       "model",
                       type_of(model));
     r->to->model = pieces ? MODEL_WORDPIECE : MODEL_BYTE_PAIRS;
-    shoal_status status = read_words(r, json_object_get(model, "vocab"));
-    if (status == SHOAL_OK)
-        status = (pieces ? read_wordpiece : read_bpe)(r, model);
-    return status;
+    TRY(read_words(r, json_object_get(model, "vocab")));
+    return (pieces ? read_wordpiece : read_bpe)(r, model);
 }
 
 static shoal_status read_root(const reading *r, const json_t *root) {
     texts_alone(r->to);
-    shoal_status status = read_model(r, json_object_get(root, "model"));
-    if (status == SHOAL_OK)
-        status = sh_read_normalizer(r, json_object_get(root, "normalizer"));
-    if (status == SHOAL_OK)
-        status = sh_read_pre(r, json_object_get(root, "pre_tokenizer"));
-    if (status == SHOAL_OK)
-        status = read_post(r, json_object_get(root, "post_processor"));
-    if (status == SHOAL_OK)
-        status = read_all_added(r, json_object_get(root, "added_tokens"));
-    return status;
+    TRY(read_model(r, json_object_get(root, "model")));
+    TRY(sh_read_normalizer(r, json_object_get(root, "normalizer")));
+    TRY(sh_read_pre(r, json_object_get(root, "pre_tokenizer")));
+    TRY(read_post(r, json_object_get(root, "post_processor")));
+    return read_all_added(r, json_object_get(root, "added_tokens"));
 }
 
 /* Hands the tokenizer over, or takes it back. */
@@ -448,10 +438,8 @@ shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,
     json_t *root;
     reading r;
     *made = NULL;
-    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = begin(context, label, &r);
+    TRY(sh_json_object_parse(context, label, text, size, &root));
+    shoal_status status = begin(context, label, &r);
     if (status == SHOAL_OK)
         status = finish(&r, read_root(&r, root), made);
     json_decref(root);
@@ -508,17 +496,16 @@ static shoal_status read_word_lines(const reading *r, const text_file *file) {
     const int64_t lines = count_lines(file);
     if (lines == 0 || lines >= INT32_MAX)
         return refuse(r, "a word in each line should be in", "vocab.txt");
-    shoal_status status =
-        sh_vocabulary_create(r->context, lines, file->size, &r->to->words);
-    for (size_t at = 0; status == SHOAL_OK && next_line(file, &at, &line, &size); id++) {
-        status = check_line(r, id + 1, line, size);
-        if (status == SHOAL_OK && !sh_vocabulary_add(&r->to->words, line, size, id))
-            status = sh_fail(r->context, SHOAL_BAD_FILE,
-                             "%s: line %d has a word that is there already", r->label,
-                             (int)id + 1);
+    TRY(sh_vocabulary_create(r->context, lines, file->size, &r->to->words));
+    for (size_t at = 0; next_line(file, &at, &line, &size); id++) {
+        TRY(check_line(r, id + 1, line, size));
+        if (!sh_vocabulary_add(&r->to->words, line, size, id))
+            return sh_fail(r->context, SHOAL_BAD_FILE,
+                           "%s: line %d has a word that is there already", r->label,
+                           (int)id + 1);
         r->to->largest_id = id;
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* A merge per line; the first line may be a comment with the version. */
@@ -564,9 +551,7 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
     reading r;
     int32_t ids[5];
     *made = NULL;
-    shoal_status status = begin(context, words->label, &r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(begin(context, words->label, &r));
     shoal_tokenizer *t = r.to;
     character_rules *rules = &t->normal_form.steps[0].rules;
     t->normal_form.count = 1;
@@ -574,7 +559,7 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
     t->longest_word = 100;
     t->prefix_size = 2;
     strcpy(t->prefix, "##");
-    status = read_word_lines(&r, words);
+    shoal_status status = read_word_lines(&r, words);
     if (status == SHOAL_OK)
         status = read_flag(&r, settings, "do_lower_case", true, &rules->lower);
     if (status == SHOAL_OK)
@@ -596,11 +581,8 @@ shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *w
 
 static shoal_status read_vocabulary(const reading *r, const text_file *words) {
     json_t *root;
-    shoal_status status =
-        sh_json_object_parse(r->context, words->label, words->bytes, words->size, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_words(r, root);
+    TRY(sh_json_object_parse(r->context, words->label, words->bytes, words->size, &root));
+    shoal_status status = read_words(r, root);
     json_decref(root);
     return status;
 }
@@ -612,11 +594,9 @@ shoal_status sh_tokenizer_parse_pairs(shoal_context *context, const text_file *w
     reading r;
     int32_t ids[5];
     *made = NULL;
-    shoal_status status = begin(context, words->label, &r);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(begin(context, words->label, &r));
     r.to->model = MODEL_BYTE_PAIRS;
-    status = read_vocabulary(&r, words);
+    shoal_status status = read_vocabulary(&r, words);
     if (status == SHOAL_OK)
         status = add_usual(&r, names, ids);
     r.label = merges->label;
@@ -649,9 +629,7 @@ static bool there(folder_files *f, int which, const char *name) {
 }
 
 static shoal_status map_file(folder_files *f, int which, text_file *file) {
-    shoal_status status = sh_file_map_open(f->context, f->paths[which], &f->maps[which]);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_file_map_open(f->context, f->paths[which], &f->maps[which]));
     *file = (text_file){f->paths[which], (const char *)f->maps[which].bytes,
                         f->maps[which].size};
     if (file->size > LARGEST_TOKENIZER)

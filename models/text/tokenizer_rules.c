@@ -15,14 +15,10 @@ enum {
 
 static shoal_status read_bert(const reading *r, const json_t *part,
                               character_rules *rules) {
-    shoal_status status = read_flag(r, part, "clean_text", true, &rules->clean);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "lowercase", true, &rules->lower);
-    if (status == SHOAL_OK)
-        status = read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
-    return status;
+    TRY(read_flag(r, part, "clean_text", true, &rules->clean));
+    TRY(read_flag(r, part, "handle_chinese_chars", true, &rules->ideographs));
+    TRY(read_flag(r, part, "lowercase", true, &rules->lower));
+    return read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
 }
 
 static shoal_status read_charsmap(const reading *r, const json_t *part,
@@ -35,9 +31,8 @@ static shoal_status read_charsmap(const reading *r, const json_t *part,
 
 static shoal_status read_strip(const reading *r, const json_t *part, normal_step *step) {
     step->kind = STEP_STRIP;
-    shoal_status status = read_flag(r, part, "strip_left", true, &step->left);
-    return status == SHOAL_OK ? read_flag(r, part, "strip_right", true, &step->right)
-                              : status;
+    TRY(read_flag(r, part, "strip_left", true, &step->left));
+    return read_flag(r, part, "strip_right", true, &step->right);
 }
 
 /* A text, or the one regular expression that such files have: two spaces or more. */
@@ -113,10 +108,9 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
     const json_t *list = json_object_get(part, "normalizers");
     if (!json_is_array(list))
         return refuse(r, "a list should be in", "normalizers");
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
-        status = sh_read_normalizer(r, json_array_get(list, i));
-    return status;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(sh_read_normalizer(r, json_array_get(list, i)));
+    return SHOAL_OK;
 }
 
 /* ---- Pre-tokenizers --------------------------------------------------------------- */
@@ -125,9 +119,7 @@ static shoal_status read_prepend(const reading *r, const json_t *part) {
     static const char *const names[] = {"always", "first", "never"};
     const json_t *scheme = json_object_get(part, "prepend_scheme");
     bool wanted;
-    shoal_status status = read_flag(r, part, "add_prefix_space", true, &wanted);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(read_flag(r, part, "add_prefix_space", true, &wanted));
     const char *name = scheme && !json_is_null(scheme) ? json_string_value(scheme)
                        : wanted                        ? "always"
                                                        : "never";
@@ -152,8 +144,8 @@ static shoal_status read_metaspace(const reading *r, const json_t *part) {
         sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
         return refuse(r, "Metaspace: one character should be the replacement, and not",
                       mark);
-    shoal_status status = read_flag(r, part, "split", true, &t->split_marks);
-    return status == SHOAL_OK ? read_prepend(r, part) : status;
+    TRY(read_flag(r, part, "split", true, &t->split_marks));
+    return read_prepend(r, part);
 }
 
 /* White space goes first, then what is left of it (spaces) becomes marks. */
@@ -173,10 +165,9 @@ static shoal_status read_cuts(const reading *r, const json_t *part) {
                       "Unigram is supported with Metaspace, WhitespaceSplit and a "
                       "Sequence of both, and not with",
                       type_of(part));
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
-        status = read_cuts(r, json_array_get(list, i));
-    return status;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(read_cuts(r, json_array_get(list, i)));
+    return SHOAL_OK;
 }
 
 shoal_status sh_read_pre(const reading *r, const json_t *part) {
@@ -191,10 +182,8 @@ shoal_status sh_read_pre(const reading *r, const json_t *part) {
                       type_of(part));
     if (pieces)
         return SHOAL_OK;
-    shoal_status status =
-        read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space);
-    return status == SHOAL_OK ? read_flag(r, part, "use_regex", true, &r->to->split_words)
-                              : status;
+    TRY(read_flag(r, part, "add_prefix_space", true, &r->to->prefix_space));
+    return read_flag(r, part, "use_regex", true, &r->to->split_words);
 }
 
 /* ---- Unigram ---------------------------------------------------------------------- */
@@ -296,21 +285,21 @@ static shoal_status read_pieces(const reading *r, const json_t *vocab) {
     shoal_tokenizer *t = r->to;
     const int64_t count = (int64_t)json_array_size(vocab),
                   bytes = measure_pieces(r, vocab);
-    shoal_status status = bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes);
+    TRY(bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes));
     double least = INFINITY;
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
         const size_t size = strlen(piece);
         t->scores[i] = as_read(t->scores[i]);
         if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
-            status = refuse(r, "a piece is there twice:", piece);
+            return refuse(r, "a piece is there twice:", piece);
         if (size > 0) /* an empty one is never met */
             sh_trie_add(&t->pieces, piece, size, (int32_t)i);
         least = fmin(least, t->scores[i]);
     }
     t->largest_id = (int32_t)count - 1;
     t->unknown_score = least - 10; /* as SentencePiece has it */
-    return status;
+    return SHOAL_OK;
 }
 
 /* A byte is spelled <0x0A>. */

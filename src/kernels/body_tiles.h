@@ -108,16 +108,32 @@ static void add_to_rows(const float *x, int64_t stride, int width, int count,
         }
 }
 
-/* R rows by V vectors of scores stay in registers while the features pass. */
+/* Calls a function whose last argument is the number of vectors of a panel, so that it is
+   a constant there. */
+#define BY_WIDTH(width, function, ...)                                                   \
+    do {                                                                                 \
+        switch ((width) / LANES) {                                                       \
+        case 1: function(__VA_ARGS__, 1); break;                                         \
+        case 2: function(__VA_ARGS__, 2); break;                                         \
+        default: function(__VA_ARGS__, 3); break;                                        \
+        }                                                                                \
+    } while (0)
+
+/* R rows by V vectors of scores stay in registers while the features pass. `at`: of
+   rows index[r] instead of r. */
 INLINE void score_tile(const float *panel, int width, int dim, const float *rows,
-                       int64_t stride, float *scores, const int R, const int V) {
+                       int64_t stride, const bool at, const int32_t *index, float *scores,
+                       const int R, const int V) {
     vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
+    const float *row[TILE_ROWS * TILE_VECTORS];
+    if (at)
+        UNROLL for (int r = 0; r < R; r++) row[r] = rows + index[r] * stride;
     for (int d = 0; d < dim; d++) {
         vf queries[TILE_VECTORS];
         UNROLL for (int v = 0; v < V; v++)
             queries[v] = v_load(panel + d * width + v * LANES);
         UNROLL for (int r = 0; r < R; r++) {
-            vf key = v_splat(rows[r * stride + d]);
+            vf key = v_splat(at ? row[r][d] : rows[r * stride + d]);
             UNROLL for (int v = 0; v < V; v++)
                 sums[r * V + v] = v_fma(key, queries[v], sums[r * V + v]);
         }
@@ -131,48 +147,23 @@ INLINE void score_rows(const float *panel, int width, int dim, const float *rows
     const int R = TILE_ROWS * TILE_VECTORS / V;
     int r = 0;
     for (; r + R <= count; r += R)
-        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, R,
-                   V);
+        score_tile(panel, width, dim, rows + r * stride, stride, false, NULL,
+                   scores + r * width, R, V);
     for (; R > 4 && r + 4 <= count; r += 4)
-        score_tile(panel, width, dim, rows + r * stride, stride, scores + r * width, 4,
-                   V);
+        score_tile(panel, width, dim, rows + r * stride, stride, false, NULL,
+                   scores + r * width, 4, V);
     rows += r * stride;
     scores += r * width;
     switch (count - r) {
-    case 3: score_tile(panel, width, dim, rows, stride, scores, 3, V); break;
-    case 2: score_tile(panel, width, dim, rows, stride, scores, 2, V); break;
-    case 1: score_tile(panel, width, dim, rows, stride, scores, 1, V); break;
+    case 3: score_tile(panel, width, dim, rows, stride, false, NULL, scores, 3, V); break;
+    case 2: score_tile(panel, width, dim, rows, stride, false, NULL, scores, 2, V); break;
+    case 1: score_tile(panel, width, dim, rows, stride, false, NULL, scores, 1, V); break;
     }
 }
 
 static void score(const float *panel, int width, int dim, const float *rows,
                   int64_t stride, int count, float *scores) {
-    switch (width / LANES) {
-    case 1: score_rows(panel, width, dim, rows, stride, count, scores, 1); break;
-    case 2: score_rows(panel, width, dim, rows, stride, count, scores, 2); break;
-    default: score_rows(panel, width, dim, rows, stride, count, scores, 3); break;
-    }
-}
-
-/* The same of rows that lie anywhere. */
-INLINE void score_tile_at(const float *panel, int width, int dim, const float *rows,
-                          int64_t stride, const int32_t *index, float *scores,
-                          const int R, const int V) {
-    vf sums[TILE_ROWS * TILE_VECTORS] = {{0}};
-    const float *row[TILE_ROWS * TILE_VECTORS];
-    UNROLL for (int r = 0; r < R; r++) row[r] = rows + index[r] * stride;
-    for (int d = 0; d < dim; d++) {
-        vf queries[TILE_VECTORS];
-        UNROLL for (int v = 0; v < V; v++)
-            queries[v] = v_load(panel + d * width + v * LANES);
-        UNROLL for (int r = 0; r < R; r++) {
-            vf key = v_splat(row[r][d]);
-            UNROLL for (int v = 0; v < V; v++)
-                sums[r * V + v] = v_fma(key, queries[v], sums[r * V + v]);
-        }
-    }
-    UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++)
-        v_store(scores + r * width + v * LANES, sums[r * V + v]);
+    BY_WIDTH(width, score_rows, panel, width, dim, rows, stride, count, scores);
 }
 
 INLINE void score_rows_at(const float *panel, int width, int dim, const float *rows,
@@ -181,24 +172,16 @@ INLINE void score_rows_at(const float *panel, int width, int dim, const float *r
     const int R = V == 1 ? 8 : 4;
     int r = 0;
     for (; r + R <= count; r += R)
-        score_tile_at(panel, width, dim, rows, stride, index + r, scores + r * width, R,
-                      V);
+        score_tile(panel, width, dim, rows, stride, true, index + r, scores + r * width,
+                   R, V);
     for (; r < count; r++)
-        score_tile_at(panel, width, dim, rows, stride, index + r, scores + r * width, 1,
-                      V);
+        score_tile(panel, width, dim, rows, stride, true, index + r, scores + r * width,
+                   1, V);
 }
 
 static void score_at(const float *panel, int width, int dim, const float *rows,
                      int64_t stride, const int32_t *index, int count, float *scores) {
-    switch (width / LANES) {
-    case 1:
-        score_rows_at(panel, width, dim, rows, stride, index, count, scores, 1);
-        break;
-    case 2:
-        score_rows_at(panel, width, dim, rows, stride, index, count, scores, 2);
-        break;
-    default: score_rows_at(panel, width, dim, rows, stride, index, count, scores, 3);
-    }
+    BY_WIDTH(width, score_rows_at, panel, width, dim, rows, stride, index, count, scores);
 }
 
 /* R features by V vectors of the output stay in registers while the keys pass. index
@@ -246,30 +229,16 @@ INLINE void mix_features(const float *weights, int width, const float *rows,
     }
 }
 
-INLINE void mix_any(const float *weights, int width, const float *rows, int64_t stride,
-                    const int32_t *index, int count, int dim, const float *keep,
-                    float *out) {
-    switch (width / LANES) {
-    case 1:
-        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 1);
-        break;
-    case 2:
-        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 2);
-        break;
-    default:
-        mix_features(weights, width, rows, stride, index, count, dim, keep, out, 3);
-        break;
-    }
-}
-
 static void mix(const float *weights, int width, const float *rows, int64_t stride,
                 int count, int dim, const float *keep, float *out) {
-    mix_any(weights, width, rows, stride, NULL, count, dim, keep, out);
+    BY_WIDTH(width, mix_features, weights, width, rows, stride, NULL, count, dim, keep,
+             out);
 }
 
 static void mix_at(const float *weights, int width, const float *rows, int64_t stride,
                    const int32_t *index, int count, int dim, float *out) {
-    mix_any(weights, width, rows, stride, index, count, dim, NULL, out);
+    BY_WIDTH(width, mix_features, weights, width, rows, stride, index, count, dim, NULL,
+             out);
 }
 
 /* R keys by V vectors of features stay in registers while the queries pass. `some` is the
@@ -384,15 +353,8 @@ INLINE void closest_of(const float *panel, int width, int rank, const float *cen
 
 static void closest(const float *panel, int width, int rank, const float *centres,
                     int stride, const float *bias, int count, float *best, int32_t *who) {
-    switch (width / LANES) {
-    case 1:
-        closest_of(panel, width, rank, centres, stride, bias, count, best, who, 1);
-        break;
-    case 2:
-        closest_of(panel, width, rank, centres, stride, bias, count, best, who, 2);
-        break;
-    default: closest_of(panel, width, rank, centres, stride, bias, count, best, who, 3);
-    }
+    BY_WIDTH(width, closest_of, panel, width, rank, centres, stride, bias, count, best,
+             who);
 }
 
 /* V vectors of the sum stay in registers while SUM_BLOCK rows pass. Rows of an index are
