@@ -242,7 +242,7 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
     if (known == &sh_speech_task)
         return sh_evaluate_speech(e, path);
 #endif
-    return sh_fail(e->context, SHOAL_INVALID,
+    return sh_fail(e->context, SHOAL_BAD_FILE,
                    "%s: is of the task \"%s\", which is not one of this library; "
                    "shoal_trainer_evaluate is for others",
                    path, task);
