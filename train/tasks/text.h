@@ -206,12 +206,4 @@ shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
 shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
                              text_result *result);
 
-/* Called after each batch: sequences so far, and all. Not 0: stop. */
-typedef int text_progress(void *user, int64_t done, int64_t all);
-
-/* All of it in batches of `batch`. progress may be NULL. */
-shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
-                             int64_t batch, text_progress *progress, void *user,
-                             text_result *result);
-
 #endif

@@ -175,24 +175,3 @@ shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
     }
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
 }
-
-shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
-                             int64_t batch, text_progress *progress, void *user,
-                             text_result *result) {
-    const text_set *set = sh_text_dev_set(dev);
-    shoal_status status = sh_text_dev_begin(dev, context, result);
-    for (int64_t i = 0; i < set->count && status == SHOAL_OK; i += batch) {
-        float *out;
-        if (!sh_text_batch_fill(set, NULL, i, batch, &dev->batch))
-            return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-        const shoal_model_inputs inputs = sh_text_batch_inputs(&dev->batch);
-        const double begun = sh_seconds();
-        status = shoal_model_forward(model, &inputs, &out);
-        result->seconds += sh_seconds() - begun;
-        if (status == SHOAL_OK)
-            status = sh_text_dev_take(dev, context, &dev->batch, out, result);
-        if (progress && status == SHOAL_OK)
-            progress(user, i, set->count);
-    }
-    return status == SHOAL_OK ? sh_text_dev_end(dev, context, result) : status;
-}
