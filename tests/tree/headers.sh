@@ -48,7 +48,7 @@ links() { # HEADER LIBRARY
 }
 check "README's example compiles and runs" runs readme_example
 check "shoal.h's example compiles and runs" runs header_example
-for library in shoal-models shoal-speech; do
+for library in shoal-models shoal-speech shoal-train; do
     header=${library//-/_}.h
     if [ -e "$build/lib$library.so" ]; then
         check "$header's example compiles" links "$header" "$library"
