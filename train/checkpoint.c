@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "train/train.h"
 
 typedef enum { COUNT, SECONDS } number_type;
@@ -136,11 +137,11 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
                               const char *path, void *config) {
     char found[SH_PATH];
     shoal_checkpoint *file;
-    shoal_train_config *given = config;
-    shoal_train_config *whole = sh_config_copy(context, task, config);
-    if (!whole)
-        return SHOAL_INVALID;
-    shoal_status status = sh_find_weights(context, path, found);
+    shoal_train_config *given = config, *whole;
+    shoal_status status = sh_config_copy(context, task, config, &whole);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_find_weights(context, path, found);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
@@ -153,7 +154,7 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
         whole->size = given->size < whole->size ? given->size : whole->size;
         memcpy(given, whole, whole->size);
     }
-    free(whole);
+    sh_release(context, whole);
     return status;
 }
 
@@ -178,10 +179,10 @@ static shoal_status compare_config(const shoal_trainer *self, const char *path,
     char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
     const shoal_train_task *task = self->task;
     const shoal_field *field;
-    shoal_train_config *before = sh_config_copy(self->context, task, self->config);
-    if (!before)
-        return SHOAL_NO_MEMORY;
-    shoal_status status = read_config(self->context, task, path, file, before);
+    shoal_train_config *before;
+    shoal_status status = sh_config_copy(self->context, task, self->config, &before);
+    if (status == SHOAL_OK)
+        status = read_config(self->context, task, path, file, before);
     for (int i = 0; status == SHOAL_OK && (field = shoal_task_field(task, i)); i++) {
         sh_field_print(task, self->config, field, mine, sizeof mine);
         sh_field_print(task, before, field, theirs, sizeof theirs);
@@ -192,7 +193,7 @@ static shoal_status compare_config(const shoal_trainer *self, const char *path,
     }
     if (status == SHOAL_OK)
         status = check_fall(self, path, before);
-    free(before);
+    sh_release(self->context, before);
     return status;
 }
 

@@ -32,10 +32,9 @@ extern const shoal_train_task sh_copy_task, sh_speech_task, sh_glue_task, sh_squ
 
 /* ---- Configurations (config.c) ----------------------------------------------------- */
 
-/* A copy of the configuration in the task's own size; NULL: out of memory, or its size is
-   impossible, with a message. */
-void *sh_config_copy(shoal_context *context, const shoal_train_task *task,
-                     const void *config);
+/* A copy of the configuration in the task's own size, of the context's memory. */
+shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
+                            const void *config, shoal_train_config **copy);
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size);
 /* What a file keeps of a field, and from it: the only place that knows how fields were
