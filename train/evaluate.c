@@ -242,10 +242,12 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
     if (known == &sh_speech_task)
         return sh_evaluate_speech(e, path);
 #endif
-    return sh_fail(e->context, SHOAL_BAD_FILE,
-                   "%s: is of the task \"%s\", which is not one of this library; "
-                   "shoal_trainer_evaluate is for others",
-                   path, task);
+    char names[128] = "";
+    for (int i = 0; shoal_task_name(i); i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                 i ? ", " : "", shoal_task_name(i));
+    return sh_fail(e->context, SHOAL_BAD_FILE, "%s: there is no task \"%s\"; tasks: %s",
+                   path, task, names);
 }
 
 shoal_status shoal_evaluate(shoal_context *context, const char *path,

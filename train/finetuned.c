@@ -20,8 +20,10 @@ static shoal_status find_paths(shoal_finetuned *m, const char *path) {
         char *slash = strrchr(m->folder, '/');
         strcpy(slash ? slash : m->folder, slash ? "" : ".");
         strcpy(m->path, path);
+        m->given = m->path;
         return SHOAL_OK;
     }
+    m->given = m->folder;
     shoal_status status = sh_path(m->context, m->path, path, SHOAL_RUN_BEST);
     m->info.not_best = status == SHOAL_OK && access(m->path, F_OK) != 0;
     return m->info.not_best ? sh_path(m->context, m->path, path, SHOAL_RUN_CHECKPOINT)
@@ -165,7 +167,7 @@ shoal_status shoal_finetuned_classify(shoal_finetuned *model, int64_t count,
         return sh_fail(model->context, SHOAL_INVALID,
                        "%s: was trained on SQuAD; the task glue makes models that "
                        "classify",
-                       model->path);
+                       model->given);
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
         shoal_text text = texts[i];
         shoal_tokens tokens;
@@ -196,7 +198,7 @@ shoal_status shoal_finetuned_answer(shoal_finetuned *model, const char *question
         return sh_fail(model->context, SHOAL_INVALID,
                        "%s: was trained on %s; shoal train squad makes models that "
                        "answer",
-                       model->path, model->glue->name);
+                       model->given, model->glue->name);
     model->windows.count = model->windows.token_count = 0;
     shoal_status status =
         sh_squad_windows(&reader, &asked, 0, model->stride, NULL, &model->windows);

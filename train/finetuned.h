@@ -9,6 +9,7 @@ struct shoal_finetuned {
     shoal_context *context;
     char folder[SH_PATH]; /* of config.json and the tokenizer */
     char path[SH_PATH];   /* of the weights */
+    const char *given;    /* which of the two was opened */
     shoal_finetuned_info info;
     const glue_task *glue; /* NULL: squad */
     union {

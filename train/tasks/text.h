@@ -178,7 +178,6 @@ typedef struct {
     text_set set;
     squad_set squad;
     int64_t max_answer;
-    text_batch batch;
     float *predicted;      /* [sequences] of the last run; glue */
     squad_answer *answers; /* [questions], likewise; squad */
 } text_dev;
@@ -193,7 +192,6 @@ typedef struct {
     double loss;          /* mean over the sequences; of SQuAD NAN */
     double first, second; /* the metrics */
     int64_t correct, counted;
-    double seconds; /* in the model */
 } text_result;
 
 /* Begins anew; takes what a model makes of some sequences of the set; and, after all of

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/context.h"
 #include "train/tasks/text.h"
 
@@ -93,7 +92,6 @@ shoal_status sh_text_loss(shoal_context *context, const glue_task *glue,
 void sh_text_dev_free(text_dev *dev) {
     sh_text_set_free(&dev->set);
     sh_squad_free(&dev->squad);
-    sh_text_batch_free(&dev->batch);
     free(dev->predicted);
     free(dev->answers);
     *dev = (text_dev){0};
