@@ -44,7 +44,8 @@ typedef struct {
    (an exit code in *code). */
 bool words_wanted(const char *command, const words_options *options, int *code);
 
-/* A recogniser's options, by default but for these; false after a complaint (EXIT_USAGE). */
+/* A recogniser's options, by default but for these; false after a complaint
+   (EXIT_USAGE). */
 bool words_take(const char *command, const words_options *options,
                 shoal_recogniser_options *taken);
 

@@ -2,7 +2,8 @@
 # run by a test that looks at what it prints.
 set(shared_data ${CMAKE_CURRENT_SOURCE_DIR}/../shared/data)
 
-# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...])
+# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...]); with tests/tree/example_NAME.sh that
+# script is the test.
 function(shoal_example name library pattern)
     if(NOT TARGET ${library})
         return()
@@ -11,7 +12,10 @@ function(shoal_example name library pattern)
     target_link_libraries(example_${name} PRIVATE ${library} shoal_flags m)
     set_target_properties(example_${name} PROPERTIES
         OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY examples)
-    if(COMMAND shoal_test)
+    set(script ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree/example_${name}.sh)
+    if(COMMAND shoal_test AND EXISTS ${script})
+        shoal_test(example_${name} COMMAND bash ${script} $<TARGET_FILE:example_${name}>)
+    elseif(COMMAND shoal_test)
         shoal_test(example_${name} COMMAND bash
             ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree/example.sh ${pattern}
             $<TARGET_FILE:example_${name}> ${ARGN})
@@ -24,3 +28,7 @@ shoal_example(train shoal_models "^loaded +loss 0\\.[0-4].* right +(9[0-9]|100) 
 shoal_example(transcribe shoal_speech "he is rather difficult to get hold of"
     FILE:${shared_data}/models/ggml-tiny.bin
     FILE:${shared_data}/speech/1088-134315-0020.flac)
+shoal_example(train_task shoal_train "^test +right +(9[0-9]|100) %" run)
+if(TARGET shoal_speech)
+    shoal_example(train_speech shoal_train "")
+endif()

@@ -297,9 +297,9 @@ SHOAL_API shoal_status shoal_count_edits(shoal_context *context, const int32_t *
                                          const int32_t *recognised,
                                          int64_t recognised_count, shoal_edits *edits);
 
-/* How far an error rate can be trusted, by the bootstrap: the rate of sequences drawn with
-   replacement, 10,000 times, and its difference from that of another recogniser on the
-   same draws. */
+/* How far an error rate can be trusted, by the bootstrap: the rate of sequences drawn
+   with replacement, 10,000 times, and its difference from that of another recogniser on
+   the same draws. */
 typedef struct {
     double length, wrong;  /* of one sequence */
     double wrong_of_other; /* by what the rate is compared with */

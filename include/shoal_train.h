@@ -487,7 +487,7 @@ typedef struct {
     shoal_attention attention; /* it was trained with */
 } shoal_finetuned_info;
 SHOAL_API shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model);
-/* The name of class 0 .. classes - 1 of glue: "entailment", or its number; NULL beyond. */
+/* glue: the name of class 0 .. classes - 1, "entailment" or its number; NULL beyond. */
 SHOAL_API const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index);
 
 /* glue: logits [count][classes] of texts, or of pairs as the dataset has them; those that
@@ -511,7 +511,7 @@ SHOAL_API shoal_status shoal_finetuned_answer(shoal_finetuned *model,
 /* ---- Evaluation -------------------------------------------------------------------- */
 
 /* A trained model with other kinds of attention than it was trained with, all on the same
-   data: of copy fresh batches, of glue and squad the dev part, of speech a data folder. */
+   data: fresh batches (copy), the dev part (glue, squad) or a data folder (speech). */
 typedef struct {
     size_t size;                      /* by shoal_evaluation_defaults */
     const shoal_attention *attention; /* [kinds] */

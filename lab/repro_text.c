@@ -272,8 +272,7 @@ static void make_table(const text_grid *grid, text_table *table) {
     table_row(table, "kind");
     for (int i = 0; i < grid->count; i++)
         for (int m = 0; m < 2 && grid->cells[i].metrics[m]; m++)
-            table_add(table, "%s, %s", grid->cells[i].name,
-                      grid->cells[i].metrics[m]);
+            table_add(table, "%s, %s", grid->cells[i].name, grid->cells[i].metrics[m]);
     for (int i = 0; i < grid->job->tested_count; i++)
         add_kind(grid, grid->job->tested[i], table);
     for (int i = 0; i < 3; i++)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "train/train.h"
 
 typedef enum { COUNT, SECONDS } number_type;
@@ -136,11 +137,11 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
                               const char *path, void *config) {
     char found[SH_PATH];
     shoal_checkpoint *file;
-    shoal_train_config *given = config;
-    shoal_train_config *whole = sh_config_copy(context, task, config);
-    if (!whole)
-        return SHOAL_INVALID;
-    shoal_status status = sh_find_weights(context, path, found);
+    shoal_train_config *given = config, *whole;
+    shoal_status status = sh_config_copy(context, task, config, &whole);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_find_weights(context, path, found);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
@@ -153,7 +154,7 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
         whole->size = given->size < whole->size ? given->size : whole->size;
         memcpy(given, whole, whole->size);
     }
-    free(whole);
+    sh_release(context, whole);
     return status;
 }
 
@@ -178,10 +179,10 @@ static shoal_status compare_config(const shoal_trainer *self, const char *path,
     char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
     const shoal_train_task *task = self->task;
     const shoal_field *field;
-    shoal_train_config *before = sh_config_copy(self->context, task, self->config);
-    if (!before)
-        return SHOAL_NO_MEMORY;
-    shoal_status status = read_config(self->context, task, path, file, before);
+    shoal_train_config *before;
+    shoal_status status = sh_config_copy(self->context, task, self->config, &before);
+    if (status == SHOAL_OK)
+        status = read_config(self->context, task, path, file, before);
     for (int i = 0; status == SHOAL_OK && (field = shoal_task_field(task, i)); i++) {
         sh_field_print(task, self->config, field, mine, sizeof mine);
         sh_field_print(task, before, field, theirs, sizeof theirs);
@@ -192,7 +193,7 @@ static shoal_status compare_config(const shoal_trainer *self, const char *path,
     }
     if (status == SHOAL_OK)
         status = check_fall(self, path, before);
-    free(before);
+    sh_release(self->context, before);
     return status;
 }
 
@@ -259,26 +260,6 @@ shoal_status sh_find_weights(shoal_context *context, const char *path,
                : sh_path(context, found, path, SHOAL_RUN_CHECKPOINT);
 }
 
-bool sh_is_averaged(const shoal_checkpoint *file) {
-    const char *text = shoal_checkpoint_note(file, "config.average");
-    return text && strtod(text, NULL) > 0;
-}
-
-shoal_status sh_load_weights(const shoal_checkpoint *file, shoal_model *model) {
-    shoal_optimizer_config config = shoal_optimizer_defaults();
-    shoal_optimizer *optimizer;
-    if (!sh_is_averaged(file))
-        return shoal_checkpoint_load(file, model, NULL, NULL);
-    config.average = 0.5f; /* any: it only makes room */
-    shoal_status status = shoal_optimizer_create(model, &config, &optimizer);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_load(file, model, optimizer, NULL);
-    if (status == SHOAL_OK)
-        status = shoal_optimizer_use_average(optimizer, 1);
-    shoal_optimizer_destroy(optimizer);
-    return status;
-}
-
 shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
     const shoal_train_task *task = self->task;
     char found[SH_PATH];
@@ -296,7 +277,7 @@ shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
                          "%s: its %s are not those of this training", found,
                          task->note_key);
     else
-        status = sh_load_weights(file, self->model);
+        status = shoal_checkpoint_load_average(file, self->model);
     shoal_checkpoint_close(file);
     return status;
 }

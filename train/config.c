@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "train/train.h"
 
 /* ---- The fields -------------------------------------------------------------------- */
@@ -164,61 +165,55 @@ static shoal_train_config common_defaults(void) {
                                 .seed = 1};
 }
 
-static void *make_defaults(shoal_context *context, const shoal_train_task *task,
-                           const char *preset, shoal_status *status) {
-    shoal_train_config *whole = calloc(1, task->config_size);
-    const bool plain = !preset || strcmp(preset, "default") == 0;
-    *status = SHOAL_OK;
-    if (!whole) {
-        *status = sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-        return NULL;
-    }
+/* Into a whole configuration of the task. */
+static shoal_status fill_defaults(shoal_context *context, const shoal_train_task *task,
+                                  const char *preset, shoal_train_config *whole) {
+    const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
+    memset(whole, 0, task->config_size);
     *whole = common_defaults();
     whole->size = task->config_size;
-    if (task->defaults && task->defaults(task->user, plain ? NULL : preset, whole) == 0)
-        return whole;
-    if (!task->defaults && plain)
-        return whole;
-    *status = sh_fail(context, SHOAL_INVALID,
-                      "there is no preset \"%.40s\" of %s; speech has default and paper, "
-                      "and both with -lf-mmi",
-                      preset, task->name);
-    free(whole);
-    return NULL;
+    if (task->defaults ? task->defaults(task->user, other, whole) == 0 : !other)
+        return SHOAL_OK;
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "there is no preset \"%.40s\" of %s; speech has default and paper, and "
+        "both with -lf-mmi",
+        preset, task->name);
 }
 
 shoal_status shoal_config_defaults(shoal_context *context, const shoal_train_task *task,
                                    const char *preset, void *config, size_t size) {
-    shoal_status status;
     if (!config || size < sizeof(shoal_train_config))
         return sh_fail(context, SHOAL_INVALID, "config: it has no place");
     memset(config, 0, size);
     if (!task || task->config_size < sizeof(shoal_train_config))
         return sh_fail(context, SHOAL_INVALID, "task: there is none");
-    shoal_train_config *whole = make_defaults(context, task, preset, &status);
+    if (size >= task->config_size)
+        return fill_defaults(context, task, preset, config);
+    shoal_train_config *whole = malloc(task->config_size); /* of a newer library */
     if (!whole)
-        return status;
-    whole->size = size < whole->size ? size : whole->size;
-    memcpy(config, whole, whole->size);
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    const shoal_status status = fill_defaults(context, task, preset, whole);
+    whole->size = size;
+    memcpy(config, whole, size);
     free(whole);
-    return SHOAL_OK;
+    return status;
 }
 
-void *sh_config_copy(shoal_context *context, const shoal_train_task *task,
-                     const void *config) {
+shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
+                            const void *config, shoal_train_config **copy) {
     const shoal_train_config *given = config;
-    shoal_status status;
-    if (!given || given->size < sizeof *given || task->config_size < sizeof *given) {
-        sh_fail(context, SHOAL_INVALID,
-                "config: it must come from its _defaults function");
-        return NULL;
-    }
-    shoal_train_config *whole = make_defaults(context, task, NULL, &status);
+    *copy = NULL;
+    if (!given || given->size < sizeof *given || task->config_size < sizeof *given)
+        return sh_fail(context, SHOAL_INVALID,
+                       "config: it must come from its _defaults function");
+    shoal_train_config *whole = *copy = sh_allocate(context, task->config_size);
     if (!whole)
-        return NULL;
-    memcpy(whole, given, given->size < whole->size ? given->size : task->config_size);
+        return SHOAL_NO_MEMORY;
+    fill_defaults(context, task, NULL, whole);
+    memcpy(whole, given, given->size < whole->size ? given->size : whole->size);
     whole->size = task->config_size;
-    return whole;
+    return SHOAL_OK;
 }
 
 /* ---- From text --------------------------------------------------------------------- */

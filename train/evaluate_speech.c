@@ -78,8 +78,8 @@ static double wrong(const shoal_edits *edits) {
     return (double)(edits->substitutions + edits->insertions + edits->deletions);
 }
 
-/* Sums, rate and interval of row i's errors of units (0) or words (1), beside those of the
-   first row. */
+/* Sums, rate and interval of row i's errors of units (0) or words (1), beside those of
+   the first row. */
 static shoal_status find_rate(speech_evaluation *s, int i, int which) {
     static const char *const names[] = {"error_rate", "word_error_rate"};
     const int64_t count = s->set.item_count;

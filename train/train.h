@@ -32,10 +32,9 @@ extern const shoal_train_task sh_copy_task, sh_speech_task, sh_glue_task, sh_squ
 
 /* ---- Configurations (config.c) ----------------------------------------------------- */
 
-/* A copy of the configuration in the task's own size; NULL: out of memory, or its size is
-   impossible, with a message. */
-void *sh_config_copy(shoal_context *context, const shoal_train_task *task,
-                     const void *config);
+/* A copy of the configuration in the task's own size, of the context's memory. */
+shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
+                            const void *config, shoal_train_config **copy);
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size);
 /* What a file keeps of a field, and from it: the only place that knows how fields were
@@ -98,9 +97,6 @@ shoal_status sh_trainer_average(shoal_trainer *self);
 bool sh_trainer_may_save(const shoal_trainer *self);
 /* Compares all that processes must have in common before the first step. */
 shoal_status sh_trainer_compare(shoal_trainer *self);
-/* The first process's status everywhere. */
-shoal_status sh_follow(shoal_context *context, shoal_transport *transport,
-                       shoal_status status);
 /* From the first process to the others. */
 shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
                             int64_t bytes, void *values);
@@ -110,10 +106,6 @@ shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
 /* A run's best model, or else its checkpoint; or the file itself. */
 shoal_status sh_find_weights(shoal_context *context, const char *path,
                              char found[SH_PATH]);
-/* A file's weights, those that its training averaged where it did: they were validated.
-   Then the model must be one with gradients. */
-bool sh_is_averaged(const shoal_checkpoint *file);
-shoal_status sh_load_weights(const shoal_checkpoint *file, shoal_model *model);
 
 /* ---- The log (log.c) --------------------------------------------------------------- */
 

@@ -5,8 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -71,10 +69,10 @@ static void plan_rate(shoal_trainer *self) {
 }
 
 static shoal_status begin(shoal_trainer *self, const void *config) {
-    self->config = sh_config_copy(self->context, self->task, config);
-    if (!self->config)
-        return SHOAL_INVALID;
-    shoal_status status = sh_trainer_open(self);
+    shoal_status status =
+        sh_config_copy(self->context, self->task, config, &self->config);
+    if (status == SHOAL_OK)
+        status = sh_trainer_open(self);
     if (status != SHOAL_OK)
         return status;
     plan_rate(self);
@@ -124,7 +122,7 @@ void shoal_trainer_destroy(shoal_trainer *self) {
     shoal_model_destroy(self->model);
     if (self->config) /* opened, well or not */
         self->task->close(self->data);
-    free(self->config);
+    sh_release(self->context, self->config);
     sh_release(self->context, self);
 }
 

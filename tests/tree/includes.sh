@@ -13,7 +13,9 @@ may_use_header() { # the public headers that a file of room $1 may include
     exact) echo shoal.h shoal_models.h ;;
     shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
     shoal_speech.h | speech/*) echo shoal.h shoal_models.h shoal_speech.h ;;
-    *) echo shoal.h shoal_models.h shoal_speech.h shoal_mpi.h ;;
+    shoal_train.h | train | train/tasks)
+        echo shoal.h shoal_models.h shoal_speech.h shoal_train.h ;;
+    *) echo shoal.h shoal_models.h shoal_speech.h shoal_train.h shoal_mpi.h ;;
     esac
 }
 
@@ -93,6 +95,9 @@ check_itself() {
     expect good speech/recogniser/a.c '#include "speech/words/lexicon.h"'
     expect good mpi/a.c '#include "attention/attention.h"'
     expect bad mpi/a.c '#include "models/nn/encoder.h"'
+    expect good train/tasks/a.c '#include "train/train.h"'
+    expect bad train/a.c '#include "shoal_mpi.h"'
+    expect bad speech/audio/a.c '#include "train/train.h"'
     expect bad mpi/a.c '#include "shoal_models.h"'
     expect bad speech/audio/a.c '#include "shoal_mpi.h"'
     expect good cli/a.c '#include <sys/mman.h>'

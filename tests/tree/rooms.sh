@@ -5,14 +5,15 @@
 #     models/nn <- models/files <- models/text
 #     models <- speech/audio <- speech/whisper
 #     models <- speech/audio, speech/words <- speech/recogniser
+#     speech <- train <- train/tasks
 #     attention <- mpi
 # A room's name is its folder, without src/. A new room is a word in a list of rooms and a
 # line of may_use.
-tops="src models speech mpi exact cli lab" # the folders that consist of rooms
+tops="src models speech train mpi exact cli lab" # the folders that consist of rooms
 core="base kernels cluster attention"
 models="models/kernels models/nn models/files models/text"
 speech="speech/audio speech/whisper speech/words speech/recogniser"
-rooms="$core $models $speech mpi exact cli lab"
+rooms="$core $models $speech train train/tasks mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may use
     case $1 in
@@ -29,6 +30,8 @@ may_use() { # the rooms that a file of room $1 may use
     speech/words) echo "$core $models speech/words" ;;
     speech/recogniser)
         echo "$core $models speech/audio speech/words speech/recogniser" ;;
+    train) echo "$core $models $speech train" ;;
+    train/tasks) echo "$core $models $speech train train/tasks" ;;
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;

@@ -6,12 +6,12 @@
    are masked, each at another place of w, and a coin says in which copy.
 
    Batches, dropout and validation data are functions of the seed and of counts, so the
-   counts in shoal_train_state are also the position in the data and the state of the random
-   numbers. */
+   counts in shoal_train_state are also the position in the data and the state of the
+   random numbers. */
 #include <inttypes.h>
 #include <stddef.h>
-#include <stdlib.h>
 
+#include "base/memory.h"
 #include "train/tasks/copy.h"
 
 enum { SYMBOLS = 10, MASK = SYMBOLS + 1 };
@@ -55,18 +55,21 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
     }
 }
 
-bool sh_copy_allocate(const shoal_copy_config *config, int64_t sequences,
-                      copy_batch *batch) {
-    const size_t rows = (size_t)(sequences * positions_of(config->length));
-    batch->offsets = calloc((size_t)sequences + 1, sizeof *batch->offsets);
-    batch->tokens = calloc(5 * rows, sizeof *batch->tokens);
-    if (!batch->offsets || !batch->tokens)
-        return false;
-    batch->targets = batch->tokens + rows;
-    batch->answers = batch->targets + rows;
-    batch->masked = batch->answers + rows;
-    batch->masked_answers = batch->masked + rows;
-    return true;
+static void place_batch(void *argument, block_layout *block) {
+    copy_batch *batch = argument;
+    const int64_t rows = sh_mul_checked(batch->count, batch->length);
+    batch->offsets = sh_reserve(block, batch->count + 1, sizeof *batch->offsets);
+    batch->tokens = sh_reserve(block, rows, sizeof *batch->tokens);
+    batch->targets = sh_reserve(block, rows, sizeof *batch->targets);
+    batch->answers = sh_reserve(block, rows, sizeof *batch->answers);
+    batch->masked = sh_reserve(block, rows, sizeof *batch->masked);
+    batch->masked_answers = sh_reserve(block, rows, sizeof *batch->masked_answers);
+}
+
+void *sh_copy_allocate(shoal_context *context, const shoal_copy_config *config,
+                       int64_t sequences, copy_batch *batch) {
+    *batch = (copy_batch){.count = sequences, .length = positions_of(config->length)};
+    return sh_allocate_parts(context, place_batch, batch, NULL);
 }
 
 void sh_copy_make(const shoal_copy_config *config, shoal_part part, int64_t number,
@@ -118,7 +121,8 @@ typedef struct {
     shoal_context *context;
     const shoal_copy_config *config;
     copy_batch batch;
-    bool some; /* of the last batch: outputs are the masked rows' alone */
+    void *block; /* of its arrays */
+    bool some;   /* of the last batch: outputs are the masked rows' alone */
 } copy_data;
 
 static shoal_status open_copy(void *user, const shoal_task_opening *opening, void *whole,
@@ -132,12 +136,14 @@ static shoal_status open_copy(void *user, const shoal_task_opening *opening, voi
     config->train.model.max_length = length;
     sizes->max_batch = (config->train.batch + processes - 1) / processes;
     sizes->max_rows = sizes->max_batch * length;
-    copy_data *data = *place = calloc(1, sizeof *data);
-    if (data && sh_copy_allocate(config, sizes->max_batch, &data->batch)) {
-        data->context = opening->context;
-        data->config = config;
-        return SHOAL_OK;
+    copy_data *data = *place = sh_allocate(opening->context, sizeof *data);
+    if (data) {
+        *data = (copy_data){.context = opening->context, .config = config};
+        data->block =
+            sh_copy_allocate(opening->context, config, sizes->max_batch, &data->batch);
     }
+    if (data && data->block)
+        return SHOAL_OK;
     return sh_fail(opening->context, SHOAL_NO_MEMORY,
                    "out of memory: a batch of %" PRId64, config->train.batch);
 }
@@ -146,9 +152,8 @@ static void close_copy(void *place) {
     copy_data *data = place;
     if (!data)
         return;
-    free(data->batch.offsets);
-    free(data->batch.tokens);
-    free(data);
+    sh_release(data->context, data->block);
+    sh_release(data->context, data);
 }
 
 /* Where the loss is over the masked rows alone, and without dropout, only those rows are

@@ -6,6 +6,7 @@
 
 typedef struct {
     int64_t first, count;    /* of its sequences there are these: a process's share */
+    int64_t length;          /* positions of a sequence */
     int64_t *offsets;        /* [count + 1] */
     int32_t *tokens;         /* [rows] */
     int32_t *targets;        /* [rows]: what the loss wants there, or SHOAL_IGNORED */
@@ -15,9 +16,9 @@ typedef struct {
     int64_t masked_count;
 } copy_batch;
 
-/* Room for batches of `sequences`, in two blocks (offsets and tokens) to be freed. */
-bool sh_copy_allocate(const shoal_copy_config *config, int64_t sequences,
-                      copy_batch *batch);
+/* Room for batches of `sequences`: the block to be released, or NULL. */
+void *sh_copy_allocate(shoal_context *context, const shoal_copy_config *config,
+                       int64_t sequences, copy_batch *batch);
 /* Sequences first .. first + count - 1 of a batch: a pure function of its arguments, so
    that the position in the data is a number. */
 void sh_copy_make(const shoal_copy_config *config, shoal_part part, int64_t number,

@@ -178,7 +178,6 @@ typedef struct {
     text_set set;
     squad_set squad;
     int64_t max_answer;
-    text_batch batch;
     float *predicted;      /* [sequences] of the last run; glue */
     squad_answer *answers; /* [questions], likewise; squad */
 } text_dev;
@@ -193,7 +192,6 @@ typedef struct {
     double loss;          /* mean over the sequences; of SQuAD NAN */
     double first, second; /* the metrics */
     int64_t correct, counted;
-    double seconds; /* in the model */
 } text_result;
 
 /* Begins anew; takes what a model makes of some sequences of the set; and, after all of
@@ -204,14 +202,6 @@ shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
                               const text_batch *batch, const float *logits,
                               text_result *result);
 shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
-                             text_result *result);
-
-/* Called after each batch: sequences so far, and all. Not 0: stop. */
-typedef int text_progress(void *user, int64_t done, int64_t all);
-
-/* All of it in batches of `batch`. progress may be NULL. */
-shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
-                             int64_t batch, text_progress *progress, void *user,
                              text_result *result);
 
 #endif

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/context.h"
 #include "train/tasks/text.h"
 
@@ -93,7 +92,6 @@ shoal_status sh_text_loss(shoal_context *context, const glue_task *glue,
 void sh_text_dev_free(text_dev *dev) {
     sh_text_set_free(&dev->set);
     sh_squad_free(&dev->squad);
-    sh_text_batch_free(&dev->batch);
     free(dev->predicted);
     free(dev->answers);
     *dev = (text_dev){0};
@@ -174,25 +172,4 @@ shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
         return SHOAL_OK;
     }
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-}
-
-shoal_status sh_text_dev_run(text_dev *dev, shoal_context *context, shoal_model *model,
-                             int64_t batch, text_progress *progress, void *user,
-                             text_result *result) {
-    const text_set *set = sh_text_dev_set(dev);
-    shoal_status status = sh_text_dev_begin(dev, context, result);
-    for (int64_t i = 0; i < set->count && status == SHOAL_OK; i += batch) {
-        float *out;
-        if (!sh_text_batch_fill(set, NULL, i, batch, &dev->batch))
-            return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-        const shoal_model_inputs inputs = sh_text_batch_inputs(&dev->batch);
-        const double begun = sh_seconds();
-        status = shoal_model_forward(model, &inputs, &out);
-        result->seconds += sh_seconds() - begun;
-        if (status == SHOAL_OK)
-            status = sh_text_dev_take(dev, context, &dev->batch, out, result);
-        if (progress && status == SHOAL_OK)
-            progress(user, i, set->count);
-    }
-    return status == SHOAL_OK ? sh_text_dev_end(dev, context, result) : status;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "cases.h"
 #include "support.h"
 #include "train_support.h"
@@ -15,8 +16,8 @@ enum { STEPS = 12 };
 
 /* Of the kind with dropout, or, behind a '!', without: then the last layer leaves out
    rows that are not masked. */
-static trainer small_trainer(shoal_context *context, const char *kind) {
-    train_config config = small_config(context, kind + (*kind == '!'));
+static shoal_trainer *small_trainer(shoal_context *context, const char *kind) {
+    shoal_copy_config config = small_config(context, kind + (*kind == '!'));
     if (*kind == '!')
         say(context, &config, "dropout", "0");
     return trainer_of(context, &config);
@@ -31,18 +32,18 @@ typedef struct {
 } curve;
 
 /* One step, and the validation after it if one is due. */
-static void advance(trainer *at, curve *line) {
-    train_step step;
-    train_score score;
+static void advance(shoal_trainer *at, curve *line) {
+    shoal_train_step step;
+    shoal_train_score score;
     const int64_t number = at->state.step, validations = at->state.validations;
-    assert_int_equal(trainer_step(at, &step), SHOAL_OK);
+    assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
     line->loss[number] = step.score.loss;
     line->accuracy[number] = step.score.accuracy;
     line->norm[number] = step.gradient_norm;
     line->rate[number] = step.learning_rate;
-    if (!trainer_must_validate(at))
+    if (!shoal_trainer_must_validate(at))
         return;
-    assert_int_equal(trainer_validate(at, &score), SHOAL_OK);
+    assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
     if (at->state.validations > validations) {
         line->validation[validations] = score.loss;
         line->validations++;
@@ -51,11 +52,11 @@ static void advance(trainer *at, curve *line) {
 
 static void whole_curve(const char *kind, int threads, curve *line) {
     shoal_context *context = test_context(NULL, threads);
-    trainer at = small_trainer(context, kind);
+    shoal_trainer *at = small_trainer(context, kind);
     memset(line, 0, sizeof *line);
-    while (!trainer_finished(&at))
-        advance(&at, line);
-    trainer_end(&at);
+    while (!shoal_trainer_finished(at))
+        advance(at, line);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -83,13 +84,13 @@ static void resumed_curve(const char *kind, const char *path, curve *line) {
     memset(line, 0, sizeof *line);
     for (int turn = 0; !finished; turn++) {
         shoal_context *context = test_context(NULL, 1 + turn % 2);
-        trainer at = small_trainer(context, kind);
+        shoal_trainer *at = small_trainer(context, kind);
         if (turn > 0)
-            assert_int_equal(trainer_resume(&at, path), SHOAL_OK);
-        advance(&at, line);
-        finished = trainer_finished(&at);
-        assert_int_equal(trainer_save(&at, path), SHOAL_OK);
-        trainer_end(&at);
+            assert_int_equal(shoal_trainer_resume(at, path), SHOAL_OK);
+        advance(at, line);
+        finished = shoal_trainer_finished(at);
+        assert_int_equal(shoal_trainer_save(at, path), SHOAL_OK);
+        shoal_trainer_destroy(at);
         shoal_context_destroy(context);
     }
 }
@@ -122,15 +123,15 @@ static void raising_the_steps_changes_nothing(void **state) {
     memset(&pieces, 0, sizeof pieces);
     shoal_context *context = test_context(NULL, 1);
     for (int64_t steps = 4; steps <= STEPS; steps += STEPS - 4) {
-        train_config config = small_config(context, "full");
-        config.steps = steps;
-        trainer at = trainer_of(context, &config);
+        shoal_copy_config config = small_config(context, "full");
+        config.train.steps = steps;
+        shoal_trainer *at = trainer_of(context, &config);
         if (steps == STEPS)
-            assert_int_equal(trainer_resume(&at, path), SHOAL_OK);
-        while (!trainer_finished(&at))
-            advance(&at, &pieces);
-        assert_int_equal(trainer_save(&at, path), SHOAL_OK);
-        trainer_end(&at);
+            assert_int_equal(shoal_trainer_resume(at, path), SHOAL_OK);
+        while (!shoal_trainer_finished(at))
+            advance(at, &pieces);
+        assert_int_equal(shoal_trainer_save(at, path), SHOAL_OK);
+        shoal_trainer_destroy(at);
     }
     assert_memory_equal(&whole, &pieces, sizeof whole);
     shoal_context_destroy(context);
@@ -141,64 +142,73 @@ static void raising_the_steps_changes_nothing(void **state) {
 
 static void stops_by_the_rule_only(void **state) {
     shoal_context *context = test_context(NULL, 1);
-    trainer at = small_trainer(context, "full");
-    train_score score;
-    at.config.stop_after = 2;
-    at.state.perfect = 1;
-    at.state.step = 3;
-    assert_true(trainer_must_validate(&at));
-    assert_false(trainer_finished(&at));
-    assert_int_equal(trainer_validate(&at, &score), SHOAL_OK);
+    shoal_trainer *at = small_trainer(context, "full");
+    shoal_train_score score;
+    at->config->stop_after = 2;
+    at->state.perfect = 1;
+    at->state.step = 3;
+    assert_true(shoal_trainer_must_validate(at));
+    assert_false(shoal_trainer_finished(at));
+    assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
     assert_true(score.correct < score.counted); /* nothing is learnt */
-    assert_int_equal(at.state.perfect, 0);
-    assert_false(trainer_finished(&at));
-    at.state.perfect = 2;
-    assert_true(trainer_finished(&at));
-    at.config.stop_after = 0;
-    assert_false(trainer_finished(&at));
-    at.state.step = 12;
-    assert_false(trainer_finished(&at)); /* a validation is due */
-    assert_int_equal(trainer_validate(&at, &score), SHOAL_OK);
-    assert_true(trainer_finished(&at));
-    trainer_end(&at);
+    assert_int_equal(at->state.perfect, 0);
+    assert_false(shoal_trainer_finished(at));
+    at->state.perfect = 2;
+    assert_true(shoal_trainer_finished(at));
+    at->config->stop_after = 0;
+    assert_false(shoal_trainer_finished(at));
+    at->state.step = 12;
+    assert_false(shoal_trainer_finished(at)); /* a validation is due */
+    assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
+    assert_true(shoal_trainer_finished(at));
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
 static void evaluates_with_other_kinds(void **state) {
     shoal_context *context = test_context(NULL, 2);
-    trainer at = small_trainer(context, "full");
-    train_score full, same, other;
+    shoal_trainer *at = small_trainer(context, "full");
+    shoal_train_score full, same, other;
     static curve line;
-    advance(&at, &line);
-    const train_state before = at.state;
+    advance(at, &line);
+    const shoal_train_state before = at->state;
     shoal_attention kind = spelled("clustered-100"); /* no more queries: full */
-    assert_int_equal(trainer_evaluate(&at, NULL, 3, &full), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 3, &full),
+                     SHOAL_OK);
     assert_int_equal(full.counted, 3 * 3 * 3);
-    assert_int_equal(trainer_evaluate(&at, &kind, 3, &same), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 3, &same),
+                     SHOAL_OK);
     assert_true(fabs(full.loss - same.loss) < 1e-5);
     kind = spelled("clustered-2");
-    assert_int_equal(trainer_evaluate(&at, &kind, 3, &other), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 3, &other),
+                     SHOAL_OK);
     assert_true(fabs(full.loss - other.loss) > 1e-6);
     kind = spelled("lsh-1");
-    assert_int_equal(trainer_evaluate(&at, &kind, 3, &other), SHOAL_INVALID);
-    assert_int_equal(trainer_evaluate(&at, &kind, 0, &other), SHOAL_INVALID);
-    assert_non_null(strstr(at.reason.text, "shared_qk"));
-    assert_int_equal(trainer_evaluate(&at, NULL, 0, &other), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 3, &other),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 0, &other),
+                     SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "shared_qk"));
+    assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 0, &other),
+                     SHOAL_OK);
     assert_int_equal(other.counted, 0);
-    assert_memory_equal(&before, &at.state, sizeof before);
+    assert_memory_equal(&before, &at->state, sizeof before);
     /* Its batches are not those of the validation. */
-    assert_int_equal(trainer_evaluate(&at, NULL, 2, &same), SHOAL_OK);
-    assert_int_equal(trainer_validate(&at, &other), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 2, &same),
+                     SHOAL_OK);
+    assert_int_equal(shoal_trainer_validate(at, &other), SHOAL_OK);
     assert_true(fabs(same.loss - other.loss) > 1e-6);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
 
     at = small_trainer(context, "lsh-2");
     kind = spelled("shared-full");
-    assert_int_equal(trainer_evaluate(&at, &kind, 3, &other), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 3, &other),
+                     SHOAL_OK);
     kind = spelled("full"); /* of one projection */
-    assert_int_equal(trainer_evaluate(&at, &kind, 3, &same), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, &kind, SHOAL_PART_TEST, 3, &same),
+                     SHOAL_OK);
     assert_true(fabs(other.loss - same.loss) < 1e-6);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -210,38 +220,40 @@ static void learns_to_copy(void **state) {
          {"warmup", "0"},          {"plateau_patience", "0"}, {"stop_after", "1"},
          {"validate_every", "50"}, {"learning_rate", "0.003"}};
     shoal_context *context = test_context(NULL, 1);
-    trainer at = trainer_with(context, COUNT_OF(settings), settings);
-    train_step step;
-    train_score score = {0};
-    while (!trainer_finished(&at) && score.accuracy < 0.97)
-        assert_int_equal(trainer_must_validate(&at) ? trainer_validate(&at, &score)
-                                                    : trainer_step(&at, &step),
+    shoal_trainer *at = trainer_with(context, COUNT_OF(settings), settings);
+    shoal_train_step step;
+    shoal_train_score score = {0};
+    while (!shoal_trainer_finished(at) && score.accuracy < 0.97)
+        assert_int_equal(shoal_trainer_must_validate(at)
+                             ? shoal_trainer_validate(at, &score)
+                             : shoal_trainer_step(at, &step),
                          SHOAL_OK);
-    assert_int_equal(trainer_evaluate(&at, NULL, 10, &score), SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 10, &score),
+                     SHOAL_OK);
     assert_true(score.accuracy > 0.94);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
 /* ---- What steps and validations are made of ---------------------------------------- */
 
-static void take_steps(trainer *at, int count) {
-    train_step step;
+static void take_steps(shoal_trainer *at, int count) {
+    shoal_train_step step;
     for (int i = 0; i < count; i++)
-        assert_int_equal(trainer_step(at, &step), SHOAL_OK);
+        assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
 }
 
-static size_t weight_bytes(const trainer *at) {
+static size_t weight_bytes(const shoal_trainer *at) {
     return sizeof(float) * (size_t)shoal_model_vectors(at->model, NULL, NULL);
 }
 
-static float *weights_of(const trainer *at) {
+static float *weights_of(const shoal_trainer *at) {
     float *values;
     shoal_model_vectors(at->model, &values, NULL);
     return values;
 }
 
-static float *copy_weights(const trainer *at) {
+static float *copy_weights(const shoal_trainer *at) {
     return memcpy(malloc(weight_bytes(at)), weights_of(at), weight_bytes(at));
 }
 
@@ -250,40 +262,46 @@ static void averages_are_what_is_judged(void **state) {
     static const char *const averaged[][2] = {{"average", "0.7"}};
     static const char *const plain[][2] = {{"average", "0"}};
     shoal_context *context = test_context(NULL, 2);
-    trainer at = trainer_with(context, 1, averaged);
-    trainer other = trainer_with(context, 1, plain);
-    const size_t bytes = weight_bytes(&at);
-    train_score judged, wanted;
-    take_steps(&at, 3);
-    float *before = copy_weights(&at);
-    assert_int_equal(shoal_optimizer_use_average(at.optimizer, 1), SHOAL_OK);
-    assert_memory_not_equal(before, weights_of(&at), bytes);
-    memcpy(weights_of(&other), weights_of(&at), bytes);
-    assert_int_equal(shoal_optimizer_use_average(at.optimizer, 0), SHOAL_OK);
-    other.state.step = at.state.step;
-    assert_int_equal(trainer_validate(&at, &judged), SHOAL_OK);
-    assert_int_equal(trainer_validate(&other, &wanted), SHOAL_OK);
+    shoal_trainer *at = trainer_with(context, 1, averaged);
+    shoal_trainer *other = trainer_with(context, 1, plain);
+    const size_t bytes = weight_bytes(at);
+    shoal_train_score judged, wanted;
+    take_steps(at, 3);
+    float *before = copy_weights(at);
+    assert_int_equal(shoal_optimizer_use_average(at->optimizer, 1), SHOAL_OK);
+    assert_memory_not_equal(before, weights_of(at), bytes);
+    memcpy(weights_of(other), weights_of(at), bytes);
+    assert_int_equal(shoal_optimizer_use_average(at->optimizer, 0), SHOAL_OK);
+    other->state.step = at->state.step;
+    assert_int_equal(shoal_trainer_validate(at, &judged), SHOAL_OK);
+    assert_int_equal(shoal_trainer_validate(other, &wanted), SHOAL_OK);
     assert_true(judged.loss == wanted.loss);
-    assert_memory_equal(before, weights_of(&at), bytes);
-    assert_int_equal(trainer_evaluate(&at, NULL, 2, &judged), SHOAL_OK);
-    assert_int_equal(trainer_evaluate(&other, NULL, 2, &wanted), SHOAL_OK);
+    assert_memory_equal(before, weights_of(at), bytes);
+    assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 2, &judged),
+                     SHOAL_OK);
+    assert_int_equal(shoal_trainer_evaluate(other, NULL, SHOAL_PART_TEST, 2, &wanted),
+                     SHOAL_OK);
     assert_true(judged.loss == wanted.loss);
-    assert_memory_equal(before, weights_of(&at), bytes);
+    assert_memory_equal(before, weights_of(at), bytes);
     free(before);
-    trainer_end(&at);
-    trainer_end(&other);
+    shoal_trainer_destroy(at);
+    shoal_trainer_destroy(other);
     shoal_context_destroy(context);
 }
 
-/* Loss over `targets`, right answers among `answers`, from all logits. */
-static train_score score_by_hand(trainer *at, const int32_t *targets) {
-    const copy_batch *batch = &at->batch;
-    const int64_t rows = batch->offsets[at->config.batch];
-    const int64_t outputs = at->config.model.outputs;
-    const shoal_model_inputs inputs = {.batch = at->config.batch,
+/* Loss over targets, right answers among answers, from all logits of the first batch. */
+static shoal_train_score score_by_hand(shoal_trainer *at) {
+    const shoal_copy_config *config = shoal_trainer_config(at);
+    copy_batch made, *const batch = &made;
+    void *block = sh_copy_allocate(at->context, config, config->train.batch, batch);
+    sh_copy_make(config, SHOAL_PART_TRAIN, 0, 0, config->train.batch, batch);
+    const int32_t *targets = batch->targets;
+    const int64_t rows = batch->offsets[config->train.batch];
+    const int64_t outputs = config->train.model.outputs;
+    const shoal_model_inputs inputs = {.batch = config->train.batch,
                                        .offsets = batch->offsets,
                                        .tokens = batch->tokens};
-    train_score score = {0};
+    shoal_train_score score = {0};
     float *logits;
     int64_t positions = 0;
     assert_int_equal(shoal_model_forward(at->model, &inputs, &logits), SHOAL_OK);
@@ -303,6 +321,7 @@ static train_score score_by_hand(trainer *at, const int32_t *targets) {
         score.correct += batch->answers[r] == best;
     }
     score.loss /= (double)positions;
+    sh_release(at->context, block);
     return score;
 }
 
@@ -312,18 +331,18 @@ static void losses_are_over_what_they_say(void **state) {
     shoal_context *context = test_context(NULL, 2);
     double losses[2];
     for (int i = 0; i < 2; i++) {
-        trainer at = trainer_with(context, 2, settings[i]);
-        float *first = copy_weights(&at);
-        train_step step;
-        assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
-        memcpy(weights_of(&at), first, weight_bytes(&at));
-        const train_score wanted = score_by_hand(&at, at.batch.targets);
+        shoal_trainer *at = trainer_with(context, 2, settings[i]);
+        float *first = copy_weights(at);
+        shoal_train_step step;
+        assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
+        memcpy(weights_of(at), first, weight_bytes(at));
+        const shoal_train_score wanted = score_by_hand(at);
         assert_true(fabs(step.score.loss - wanted.loss) < 1e-5);
         assert_int_equal(step.score.correct, wanted.correct);
         assert_int_equal(step.score.counted, wanted.counted);
         losses[i] = step.score.loss;
         free(first);
-        trainer_end(&at);
+        shoal_trainer_destroy(at);
     }
     assert_true(fabs(losses[0] - losses[1]) > 1e-3);
     shoal_context_destroy(context);
@@ -335,18 +354,18 @@ static void gradients_are_clipped(void **state) {
                                               {"weight_decay", "0"},
                                               {"warmup", "0"}};
     shoal_context *context = test_context(NULL, 1);
-    trainer at = trainer_with(context, COUNT_OF(settings), settings);
-    float *before = copy_weights(&at);
+    shoal_trainer *at = trainer_with(context, COUNT_OF(settings), settings);
+    float *before = copy_weights(at);
     double moved = 0;
-    train_step step;
-    assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
+    shoal_train_step step;
+    assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
     assert_true(step.gradient_norm > 0.01);
-    for (size_t i = 0; i < weight_bytes(&at) / sizeof(float); i++)
-        moved += pow((double)(weights_of(&at)[i] - before[i]), 2);
+    for (size_t i = 0; i < weight_bytes(at) / sizeof(float); i++)
+        moved += pow((double)(weights_of(at)[i] - before[i]), 2);
     const double wanted = 0.001 * step.learning_rate;
     assert_true(fabs(sqrt(moved) - wanted) < 0.01 * wanted);
     free(before);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -364,12 +383,12 @@ static void the_optimizer_is_as_configured(void **state) {
     shoal_context *context = test_context(NULL, 1);
     float *weights[CASES];
     for (int i = 0; i < CASES; i++) {
-        trainer at = trainer_with(context, 1, settings[i]);
-        take_steps(&at, AFTER_RECTIFIED);
-        weights[i] = copy_weights(&at);
+        shoal_trainer *at = trainer_with(context, 1, settings[i]);
+        take_steps(at, AFTER_RECTIFIED);
+        weights[i] = copy_weights(at);
         for (int j = 0; j < i; j++)
-            assert_memory_not_equal(weights[i], weights[j], weight_bytes(&at));
-        trainer_end(&at);
+            assert_memory_not_equal(weights[i], weights[j], weight_bytes(at));
+        shoal_trainer_destroy(at);
     }
     for (int i = 0; i < CASES; i++)
         free(weights[i]);
@@ -382,33 +401,33 @@ static void the_rate_drops_on_a_plateau(void **state) {
                                               {"plateau_factor", "0.5"},
                                               {"validate_every", "1"}};
     shoal_context *context = test_context(NULL, 1);
-    trainer at = trainer_with(context, COUNT_OF(settings), settings);
-    train_step step;
-    train_score score;
+    shoal_trainer *at = trainer_with(context, COUNT_OF(settings), settings);
+    shoal_train_step step;
+    shoal_train_score score;
     for (int i = 0; i < 8; i++) {
-        take_steps(&at, 1);
-        assert_int_equal(trainer_validate(&at, &score), SHOAL_OK);
+        take_steps(at, 1);
+        assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
     }
-    assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
+    assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
     assert_true(step.learning_rate < 0.6e-9); /* nothing was learnt */
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
 static void divergence_is_said_and_spoils_nothing(void **state) {
     static const char *const settings[][2] = {{"dropout", "0"}};
     shoal_context *context = test_context(NULL, 1);
-    trainer at = trainer_with(context, 1, settings);
-    train_step step;
-    take_steps(&at, 1);
-    weights_of(&at)[3] = NAN;
-    float *before = copy_weights(&at);
-    assert_int_equal(trainer_step(&at, &step), SHOAL_INVALID);
-    assert_non_null(strstr(at.reason.text, "step 2 is not finite"));
-    assert_memory_equal(before, weights_of(&at), weight_bytes(&at));
-    assert_int_equal(at.state.step, 1);
+    shoal_trainer *at = trainer_with(context, 1, settings);
+    shoal_train_step step;
+    take_steps(at, 1);
+    weights_of(at)[3] = NAN;
+    float *before = copy_weights(at);
+    assert_int_equal(shoal_trainer_step(at, &step), SHOAL_INVALID);
+    assert_non_null(strstr(shoal_context_message(context), "step 2 is not finite"));
+    assert_memory_equal(before, weights_of(at), weight_bytes(at));
+    assert_int_equal(at->state.step, 1);
     free(before);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -421,12 +440,12 @@ static void steps_allocate_nothing(void **state) {
         shoal_context *context;
         static curve line;
         assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
-        trainer at = small_trainer(context, kinds[i]);
+        shoal_trainer *at = small_trainer(context, kinds[i]);
         const int64_t calls = allocator.calls;
         for (int step = 0; step < 4; step++)
-            advance(&at, &line);
+            advance(at, &line);
         assert_int_equal(allocator.calls, calls);
-        trainer_end(&at);
+        shoal_trainer_destroy(at);
         shoal_context_destroy(context);
         assert_int_equal(allocator.live, 0);
     }
@@ -437,23 +456,23 @@ static bool survive(int64_t fail_at, const char *path) {
     counting_allocator allocator = {.fail_at = 0};
     shoal_options options = counting_options(&allocator);
     shoal_context *context;
-    train_score score;
-    train_reason reason;
-    trainer at;
+    shoal_train_score score;
+    shoal_trainer *at = NULL;
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
-    train_config config = small_config(context, "i-clustered-4:topk=3");
+    shoal_copy_config config = small_config(context, "i-clustered-4:topk=3");
     allocator.fail_at = allocator.calls + fail_at;
-    shoal_status status = trainer_begin(&at, context, &config);
+    shoal_status status =
+        shoal_trainer_create(context, &sh_copy_task, &config, NULL, NULL, &at);
     if (status == SHOAL_OK)
-        status = trainer_save(&at, path);
+        status = shoal_trainer_save(at, path);
     if (status == SHOAL_OK)
-        status = trainer_resume(&at, path);
+        status = shoal_trainer_resume(at, path);
     if (status == SHOAL_OK)
-        status = trainer_evaluate(&at, NULL, 1, &score);
+        status = shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 1, &score);
     if (status == SHOAL_OK)
-        status = train_read(context, path, &config, &reason);
+        status = shoal_run_config(context, &sh_copy_task, path, &config);
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);
-    trainer_end(&at);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
     assert_int_equal(allocator.live, 0);
     return status == SHOAL_OK;

@@ -13,16 +13,15 @@
 enum { ROWS = 64 };
 
 /* Values that are nobody's default. */
-static train_config some_config(shoal_context *context, const char *kind) {
-    train_config config;
-    assert_true(train_defaults("copy", &config, NULL));
+static shoal_copy_config some_config(shoal_context *context, const char *kind) {
+    shoal_copy_config config = shoal_copy_defaults();
     say(context, &config, "attention", kind);
-    config.batch = 3;
-    config.model.dropout = 0.1f;
-    config.model.norm = SHOAL_NORM_POST;
-    config.optimizer.average = 0.987654321f;
-    config.learning_rate = 1.0f / 3;
-    config.seed = UINT64_MAX;
+    config.train.batch = 3;
+    config.train.model.dropout = 0.1f;
+    config.train.model.norm = SHOAL_NORM_POST;
+    config.train.optimizer.average = 0.987654321f;
+    config.train.learning_rate = 1.0f / 3;
+    config.train.seed = UINT64_MAX;
     return config;
 }
 
@@ -35,8 +34,8 @@ typedef struct {
     copy_batch batch;
 } batch_memory;
 
-static const copy_batch *make(batch_memory *memory, const train_config *config,
-                              copy_split split, int64_t number) {
+static const copy_batch *make(batch_memory *memory, const shoal_copy_config *config,
+                              shoal_part part, int64_t number) {
     memset(memory, 0, sizeof *memory);
     memory->batch = (copy_batch){.offsets = memory->offsets,
                                  .tokens = memory->tokens,
@@ -44,7 +43,7 @@ static const copy_batch *make(batch_memory *memory, const train_config *config,
                                  .answers = memory->answers,
                                  .masked = memory->masked,
                                  .masked_answers = memory->masked_answers};
-    copy_make(config, split, number, &memory->batch);
+    sh_copy_make(config, part, number, 0, config->train.batch, &memory->batch);
     return &memory->batch;
 }
 
@@ -75,17 +74,16 @@ static int64_t check_row(const int32_t *tokens, const int32_t *targets,
 
 static void copy_is_as_described(void **state) {
     shoal_context *context = test_context(NULL, 1);
-    train_config config = some_config(context, "full");
+    shoal_copy_config config = some_config(context, "full");
     static batch_memory memory;
     for (int all = 0; all < 2; all++)
         for (int64_t length = 1; length <= 31; length += length < 4 ? 1 : 9) {
             int64_t first_copy = 0, masked = 0;
             config.length = length;
-            config.loss = all ? LOSS_ALL : LOSS_MASKED;
-            config.batch = 8;
-            const int64_t rows = copy_positions(length);
-            assert_int_equal(rows, 2 * length + 2);
-            const copy_batch *batch = make(&memory, &config, SPLIT_TRAIN, 3);
+            config.loss = all ? SHOAL_COPY_ALL : SHOAL_COPY_MASKED;
+            config.train.batch = 8;
+            const int64_t rows = 2 * length + 2;
+            const copy_batch *batch = make(&memory, &config, SHOAL_PART_TRAIN, 3);
             for (int64_t b = 0; b < 8; b++) {
                 assert_int_equal(batch->offsets[b], b * rows);
                 const int32_t *tokens = batch->tokens + b * rows;
@@ -115,18 +113,18 @@ static void copy_is_as_described(void **state) {
 
 static void batches_are_functions_of_their_number(void **state) {
     shoal_context *context = test_context(NULL, 1);
-    train_config config = some_config(context, "full");
+    shoal_copy_config config = some_config(context, "full");
     static batch_memory a, b;
     config.length = 31;
-    make(&a, &config, SPLIT_TRAIN, 7);
-    make(&b, &config, SPLIT_TRAIN, 8);
+    make(&a, &config, SHOAL_PART_TRAIN, 7);
+    make(&b, &config, SHOAL_PART_TRAIN, 8);
     assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
-    make(&b, &config, SPLIT_VALIDATE, 7);
+    make(&b, &config, SHOAL_PART_VALIDATION, 7);
     assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
-    make(&b, &config, SPLIT_TRAIN, 7);
+    make(&b, &config, SHOAL_PART_TRAIN, 7);
     assert_memory_equal(a.tokens, b.tokens, sizeof a.tokens);
-    config.seed++;
-    make(&b, &config, SPLIT_TRAIN, 7);
+    config.train.seed++;
+    make(&b, &config, SHOAL_PART_TRAIN, 7);
     assert_memory_not_equal(a.tokens, b.tokens, sizeof a.tokens);
     assert_memory_not_equal(a.tokens, a.tokens + ROWS, 64 * sizeof *a.tokens);
     shoal_context_destroy(context);
@@ -136,23 +134,74 @@ static void batches_are_functions_of_their_number(void **state) {
 
 static void fields_are_read_and_written(void **state) {
     shoal_context *context = test_context(NULL, 1);
-    train_config config = some_config(context, "i-clustered-9:topk=3"), copy;
-    assert_true(train_defaults("copy", &copy, NULL));
+    const shoal_copy_config config = some_config(context, "i-clustered-7:topk=5,seed=3");
+    shoal_copy_config copy = shoal_copy_defaults();
+    const shoal_field *field;
     int fields = 0;
-    for (; train_field(fields); fields++) {
-        char text[TRAIN_VALUE];
-        if (!train_has_field(&config, fields))
-            continue;
-        const size_t length = train_get(&config, fields, text, sizeof text);
+    for (; (field = shoal_task_field(&sh_copy_task, fields)); fields++) {
+        char text[SHOAL_VALUE_SIZE];
+        const size_t length =
+            shoal_config_get(&sh_copy_task, &config, field->name, text, sizeof text);
         assert_int_equal(length, strlen(text));
-        say(context, &copy, train_field(fields), text);
-        assert_int_equal(train_get(&config, fields, NULL, 0), strlen(text));
+        assert_non_null(field->about);
+        say(context, &copy, field->name, text);
+        assert_int_equal(shoal_config_get(&sh_copy_task, &config, field->name, NULL, 0),
+                         strlen(text));
     }
     assert_true(fields > 25);
-    assert_null(train_field(-1));
+    assert_null(shoal_task_field(&sh_copy_task, -1));
     assert_memory_equal(&config, &copy, sizeof config);
     say(context, &copy, "feed-forward", "99");
-    assert_int_equal(copy.model.feed_forward, 99);
+    assert_int_equal(copy.train.model.feed_forward, 99);
+    shoal_context_destroy(context);
+}
+
+/* A program that was built with a smaller configuration, and one that has none. */
+static void sizes_of_other_versions(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    shoal_copy_config config = small_config(context, "full");
+    shoal_trainer *at;
+    config.length = 5;
+    config.train.size = offsetof(shoal_copy_config, length);
+    assert_int_equal(shoal_trainer_create(context, &sh_copy_task, &config, NULL, NULL,
+                                          &at),
+                     SHOAL_OK);
+    assert_int_equal(((const shoal_copy_config *)shoal_trainer_config(at))->length, 31);
+    shoal_trainer_destroy(at);
+    config.train.size = 0;
+    assert_int_equal(shoal_trainer_create(context, &sh_copy_task, &config, NULL, NULL,
+                                          &at),
+                     SHOAL_INVALID);
+    assert_null(at);
+    assert_non_null(strstr(shoal_context_message(context), "_defaults"));
+    shoal_context_destroy(context);
+}
+
+/* Each task's fields have names of their own, texts that are read back, and defaults that
+   are within their ranges; presets are known or refused. */
+static void every_task_has_its_fields(void **state) {
+    shoal_context *context = test_context(NULL, 1);
+    const char *name;
+    for (int t = 0; (name = shoal_task_name(t)); t++) {
+        const shoal_train_task *task = shoal_task_find(name);
+        const shoal_field *field;
+        char config[4096], value[SHOAL_VALUE_SIZE], json[8192];
+        assert_true(task->config_size <= sizeof config);
+        assert_int_equal(shoal_config_defaults(context, task, "default", config,
+                                               sizeof config),
+                         SHOAL_OK);
+        for (int i = 0; (field = shoal_task_field(task, i)); i++) {
+            assert_ptr_equal(shoal_task_field_find(task, field->name), field);
+            shoal_config_get(task, config, field->name, value, sizeof value);
+            assert_int_equal(shoal_config_set(context, task, config, field->name, value),
+                             SHOAL_OK);
+        }
+        assert_true(shoal_config_json(task, config, json, sizeof json) < sizeof json);
+        assert_int_equal(shoal_config_defaults(context, task, "fly", config,
+                                               sizeof config),
+                         SHOAL_INVALID);
+    }
+    assert_null(shoal_task_find("fly"));
     shoal_context_destroy(context);
 }
 
@@ -173,21 +222,20 @@ static void wrong_fields_are_named(void **state) {
                                            {"batch", "99999999999999999999", "batch"},
                                            {"beta2", "1", "0.9999999"}};
     shoal_context *context = test_context(NULL, 1);
-    train_config config = some_config(context, "full");
-    const train_config before = config;
-    train_reason reason;
+    shoal_copy_config config = some_config(context, "full");
+    const shoal_copy_config before = config;
     for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
-        assert_false(train_set(context, &config, wrong[i][0], wrong[i][1], &reason));
-        assert_non_null(strstr(reason.text, wrong[i][2]));
+        assert_int_equal(shoal_config_set(context, &sh_copy_task, &config, wrong[i][0],
+                                          wrong[i][1]),
+                         SHOAL_INVALID);
+        assert_non_null(strstr(shoal_context_message(context), wrong[i][2]));
         assert_memory_equal(&config, &before, sizeof config);
     }
-    assert_false(train_defaults("fly", &config, &reason));
-    assert_non_null(strstr(reason.text, "there is no task \"fly\""));
     /* The ends of a range are floats: this one is inside. */
     config = before;
     say(context, &config, "beta2", "0.9999999");
-    trainer at = trainer_of(context, &config);
-    trainer_end(&at);
+    shoal_trainer *at = trainer_of(context, &config);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -202,30 +250,30 @@ static void temporary_path(char path[256]) {
 /* Every number of the state another one than at the beginning. */
 static void the_state_comes_back(void **state) {
     shoal_context *context = test_context(NULL, 1);
-    const train_config config = small_config(context, "full");
-    trainer at = trainer_of(context, &config), fresh = trainer_of(context, &config);
-    train_config read;
-    train_reason reason;
+    const shoal_copy_config config = small_config(context, "full");
+    shoal_trainer *at = trainer_of(context, &config),
+                  *fresh = trainer_of(context, &config);
+    shoal_copy_config read = shoal_copy_defaults();
     char path[256];
     temporary_path(path);
-    at.state = (train_state){.step = 2,
-                             .validations = 5,
-                             .validated_at = 1,
-                             .perfect = 3,
-                             .seconds = 0.1};
-    at.schedule.best = 0.1;
-    at.schedule.waiting = 4;
-    at.schedule.scale = 0.3;
-    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
-    assert_int_equal(trainer_resume(&fresh, path), SHOAL_OK);
-    assert_memory_equal(&fresh.state, &at.state, sizeof at.state);
-    assert_memory_equal(&fresh.schedule, &at.schedule, sizeof at.schedule);
-    assert_int_equal(train_read(context, path, &read, &reason), SHOAL_OK);
+    at->state = (shoal_train_state){.step = 2,
+                                    .validations = 5,
+                                    .validated_at = 1,
+                                    .perfect = 3,
+                                    .seconds = 0.1};
+    at->schedule.best = 0.1;
+    at->schedule.waiting = 4;
+    at->schedule.scale = 0.3;
+    assert_int_equal(shoal_trainer_save(at, path), SHOAL_OK);
+    assert_int_equal(shoal_trainer_resume(fresh, path), SHOAL_OK);
+    assert_memory_equal(&fresh->state, &at->state, sizeof at->state);
+    assert_memory_equal(&fresh->schedule, &at->schedule, sizeof at->schedule);
+    assert_int_equal(shoal_run_config(context, &sh_copy_task, path, &read), SHOAL_OK);
     assert_int_equal(read.length, 7);
-    assert_int_equal(read.seed, 5);
+    assert_int_equal(read.train.seed, 5);
     remove(path);
-    trainer_end(&fresh);
-    trainer_end(&at);
+    shoal_trainer_destroy(fresh);
+    shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
 
@@ -239,26 +287,26 @@ static void other_fields_are_named(void **state) {
          {"clip", "1"},         {"optimizer", "adam"}, {"positions", "learned"}};
     static const char *const longer[][2] = {{"steps", "400"}};
     shoal_context *context = test_context(NULL, 1);
-    trainer at = trainer_with(context, 0, NULL);
-    train_step step;
+    shoal_trainer *at = trainer_with(context, 0, NULL);
+    shoal_train_step step;
     char path[256];
     temporary_path(path);
-    assert_int_equal(trainer_step(&at, &step), SHOAL_OK);
-    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
-    trainer_end(&at);
+    assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
+    assert_int_equal(shoal_trainer_save(at, path), SHOAL_OK);
+    shoal_trainer_destroy(at);
     for (int64_t i = 0; i < COUNT_OF(others); i++) {
         char reason[64];
-        trainer other = trainer_with(context, 1, &others[i]);
+        shoal_trainer *other = trainer_with(context, 1, &others[i]);
         snprintf(reason, sizeof reason, "the checkpoint has %s = ", others[i][0]);
-        assert_int_equal(trainer_resume(&other, path), SHOAL_INVALID);
-        assert_non_null(strstr(other.reason.text, reason));
-        assert_int_equal(other.state.step, 0);
-        trainer_end(&other);
+        assert_int_equal(shoal_trainer_resume(other, path), SHOAL_INVALID);
+        assert_non_null(strstr(shoal_context_message(context), reason));
+        assert_int_equal(other->state.step, 0);
+        shoal_trainer_destroy(other);
     }
     at = trainer_with(context, 1, longer);
-    assert_int_equal(trainer_resume(&at, path), SHOAL_OK);
-    assert_int_equal(at.state.step, 1);
-    trainer_end(&at);
+    assert_int_equal(shoal_trainer_resume(at, path), SHOAL_OK);
+    assert_int_equal(at->state.step, 1);
+    shoal_trainer_destroy(at);
     remove(path);
     shoal_context_destroy(context);
 }
@@ -267,7 +315,7 @@ static void other_fields_are_named(void **state) {
 static void resume_as(shoal_context *context, const char *kind, const char *key,
                       const char *value, shoal_status wanted, const char *reason) {
     const char *const attention[][2] = {{"attention", kind}};
-    trainer at = trainer_with(context, 1, attention);
+    shoal_trainer *at = trainer_with(context, 1, attention);
     shoal_checkpoint *file;
     shoal_note notes[64];
     int64_t count = 0, kept = 0;
@@ -276,13 +324,11 @@ static void resume_as(shoal_context *context, const char *kind, const char *key,
                                          "state.seconds"};
     char path[256], keys[64][48];
     temporary_path(path);
-    assert_int_equal(trainer_save(&at, path), SHOAL_OK);
+    assert_int_equal(shoal_trainer_save(at, path), SHOAL_OK);
     assert_int_equal(shoal_checkpoint_open(context, path, &file), SHOAL_OK);
-    train_config config;
-    assert_true(train_defaults("copy", &config, NULL));
-    for (int i = 0; train_field(i); i++)
-        if (train_has_field(&config, i))
-            snprintf(keys[count++], sizeof keys[count], "config.%s", train_field(i));
+    const shoal_field *field;
+    for (int i = 0; (field = shoal_task_field(&sh_copy_task, i)); i++)
+        snprintf(keys[count++], sizeof keys[count], "config.%s", field->name);
     for (int64_t i = 0; i < COUNT_OF(counts); i++, count++)
         snprintf(keys[count], sizeof keys[count], "%s", counts[i]);
     for (int64_t i = 0; i < count; i++) {
@@ -291,14 +337,14 @@ static void resume_as(shoal_context *context, const char *kind, const char *key,
             (shoal_note){keys[i], changed ? value : shoal_checkpoint_note(file, keys[i])};
         kept += notes[kept].value != NULL;
     }
-    assert_int_equal(shoal_checkpoint_save(path, at.model, at.optimizer, &at.schedule,
+    assert_int_equal(shoal_checkpoint_save(path, at->model, at->optimizer, &at->schedule,
                                            notes, kept),
                      SHOAL_OK);
     shoal_checkpoint_close(file);
-    assert_int_equal(trainer_resume(&at, path), wanted);
-    if (wanted != SHOAL_OK && !strstr(at.reason.text, reason))
-        fail_msg("\"%s\" does not say \"%s\"", at.reason.text, reason);
-    trainer_end(&at);
+    assert_int_equal(shoal_trainer_resume(at, path), wanted);
+    if (wanted != SHOAL_OK && !strstr(shoal_context_message(context), reason))
+        fail_msg("\"%s\" does not say \"%s\"", shoal_context_message(context), reason);
+    shoal_trainer_destroy(at);
     remove(path);
 }
 
@@ -352,6 +398,8 @@ int main(void) {
         cmocka_unit_test(copy_is_as_described),
         cmocka_unit_test(batches_are_functions_of_their_number),
         cmocka_unit_test(fields_are_read_and_written),
+        cmocka_unit_test(sizes_of_other_versions),
+        cmocka_unit_test(every_task_has_its_fields),
         cmocka_unit_test(wrong_fields_are_named),
         cmocka_unit_test(the_state_comes_back),
         cmocka_unit_test(other_fields_are_named),
