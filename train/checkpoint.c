@@ -260,26 +260,6 @@ shoal_status sh_find_weights(shoal_context *context, const char *path,
                : sh_path(context, found, path, SHOAL_RUN_CHECKPOINT);
 }
 
-bool sh_is_averaged(const shoal_checkpoint *file) {
-    const char *text = shoal_checkpoint_note(file, "config.average");
-    return text && strtod(text, NULL) > 0;
-}
-
-shoal_status sh_load_weights(const shoal_checkpoint *file, shoal_model *model) {
-    shoal_optimizer_config config = shoal_optimizer_defaults();
-    shoal_optimizer *optimizer;
-    if (!sh_is_averaged(file))
-        return shoal_checkpoint_load(file, model, NULL, NULL);
-    config.average = 0.5f; /* any: it only makes room */
-    shoal_status status = shoal_optimizer_create(model, &config, &optimizer);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_load(file, model, optimizer, NULL);
-    if (status == SHOAL_OK)
-        status = shoal_optimizer_use_average(optimizer, 1);
-    shoal_optimizer_destroy(optimizer);
-    return status;
-}
-
 shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
     const shoal_train_task *task = self->task;
     char found[SH_PATH];
@@ -297,7 +277,7 @@ shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
                          "%s: its %s are not those of this training", found,
                          task->note_key);
     else
-        status = sh_load_weights(file, self->model);
+        status = shoal_checkpoint_load_average(file, self->model);
     shoal_checkpoint_close(file);
     return status;
 }

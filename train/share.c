@@ -100,13 +100,6 @@ shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
                      : SHOAL_OK;
 }
 
-shoal_status sh_follow(shoal_context *context, shoal_transport *transport,
-                       shoal_status status) {
-    int32_t first = status;
-    const shoal_status told = sh_tell_others(context, transport, sizeof first, &first);
-    return told == SHOAL_OK ? (shoal_status)first : told;
-}
-
 /* ---- Gradients --------------------------------------------------------------------- */
 
 /* A shoal_gradient_callback. */

@@ -97,9 +97,6 @@ shoal_status sh_trainer_average(shoal_trainer *self);
 bool sh_trainer_may_save(const shoal_trainer *self);
 /* Compares all that processes must have in common before the first step. */
 shoal_status sh_trainer_compare(shoal_trainer *self);
-/* The first process's status everywhere. */
-shoal_status sh_follow(shoal_context *context, shoal_transport *transport,
-                       shoal_status status);
 /* From the first process to the others. */
 shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
                             int64_t bytes, void *values);
@@ -109,10 +106,6 @@ shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
 /* A run's best model, or else its checkpoint; or the file itself. */
 shoal_status sh_find_weights(shoal_context *context, const char *path,
                              char found[SH_PATH]);
-/* A file's weights, those that its training averaged where it did: they were validated.
-   Then the model must be one with gradients. */
-bool sh_is_averaged(const shoal_checkpoint *file);
-shoal_status sh_load_weights(const shoal_checkpoint *file, shoal_model *model);
 
 /* ---- The log (log.c) --------------------------------------------------------------- */
 

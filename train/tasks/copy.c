@@ -6,8 +6,8 @@
    are masked, each at another place of w, and a coin says in which copy.
 
    Batches, dropout and validation data are functions of the seed and of counts, so the
-   counts in shoal_train_state are also the position in the data and the state of the random
-   numbers. */
+   counts in shoal_train_state are also the position in the data and the state of the
+   random numbers. */
 #include <inttypes.h>
 #include <stddef.h>
 
