@@ -1,10 +1,11 @@
 #define _GNU_SOURCE
 #include "train/evaluate_words.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "models/files/files.h"
 
@@ -41,11 +42,13 @@ static shoal_status read_said(eval_words *words, const char *folder) {
     shoal_status status = sh_path(context, path, folder, "text");
     if (status != SHOAL_OK)
         return status;
+    if (access(path, R_OK) != 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: cannot be read (%s); errors of words are counted against it",
+                       path, strerror(errno));
     status = sh_file_map_open(context, path, &map);
     if (status != SHOAL_OK)
-        return sh_fail(context, status,
-                       "%s; errors of words are counted against the file text",
-                       strdupa(shoal_context_message(context)));
+        return status;
     free(words->text);
     free(words->rows);
     words->row_count = 0;
