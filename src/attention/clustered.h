@@ -14,7 +14,6 @@
 #include "cluster/kmeans.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
-#include "cluster/topk.h"
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {

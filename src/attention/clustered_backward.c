@@ -74,7 +74,7 @@ static double query_means(const clustered_head *head, int64_t j, int64_t first,
    the top keys' rows; returns its part of dm_j, or of delta_j. */
 static double top_panel(const clustered_head *head, int64_t j, int k, int64_t first,
                         clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int32_t *members = head->slot->sorted.order + first;
     const float mass = head->work->per_query ? 1 : head->state.mass[j];
@@ -82,36 +82,39 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     const int width = panel->width;
     gather_members(head->view.q, members, panel->count, dim, own->member_q);
     gather_members(head->dout, members, panel->count, Dv, own->member_dout);
-    run->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
-              panel->queries);
-    run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
-    run->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
-    run->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
+    kernels->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
+                  panel->queries);
+    kernels->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1,
+                  panel->grad_out);
+    kernels->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
+    kernels->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
     if (head->keys.masks)
-        run->add_to_rows(own->top_bias, 1, width, k, own->scores);
+        kernels->add_to_rows(own->top_bias, 1, width, k, own->scores);
     const float sum = sh_clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
-    run->softmax_step(own->weights, width, k, panel->largest, panel->sum, panel->keep);
+    kernels->softmax_step(own->weights, width, k, panel->largest, panel->sum,
+                          panel->keep);
     for (int i = 0; i < width; i++)
         panel->inverse[i] = 1 / panel->sum[i];
     double gradient = head->work->per_query ? query_means(head, j, first, sum, own)
                                             : cluster_means(head, k, own);
-    run->softmax_slope(own->scores, own->slopes, width, k, panel->largest, panel->inverse,
-                       panel->delta, mass * head->keys.scale);
+    kernels->softmax_slope(own->scores, own->slopes, width, k, panel->largest,
+                           panel->inverse, panel->delta, mass * head->keys.scale);
     if (head->dq.data) {
         memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
-        run->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL, panel->grad_q);
-        run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
-                    head->dq.stride, members);
+        kernels->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL,
+                     panel->grad_q);
+        kernels->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0,
+                        head->dq.data, head->dq.stride, members);
     }
-    run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
-                own->grad_top_keys, dim);
+    kernels->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
+                    own->grad_top_keys, dim);
     const float by = 1 / head->keys.scale;
     if (head->masks.dkey_bias)
-        run->spread(own->slopes, width, panel->count, &by, 0, 1, k, own->grad_top_bias,
-                    1);
-    run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
-                own->grad_top_values, Dv);
+        kernels->spread(own->slopes, width, panel->count, &by, 0, 1, k,
+                        own->grad_top_bias, 1);
+    kernels->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
+                    own->grad_top_values, Dv);
     return gradient;
 }
 
@@ -245,7 +248,7 @@ static void sum_members(const clustered_head *head, int64_t j) {
    returns dm_j, or delta_j's part. */
 static double top_gradient(const clustered_head *head, int64_t j, int *k,
                            clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int32_t *offsets = head->slot->sorted.offsets;
     double gradient = 0;
     *k = sh_clustered_gather_top(head, j, own);
@@ -255,7 +258,7 @@ static double top_gradient(const clustered_head *head, int64_t j, int *k,
     memset(own->grad_top_bias, 0, rows);
     for (int64_t at = offsets[j]; at < offsets[j + 1];
          at += own->dense->panels[0].count) {
-        sh_dense_cut(own->dense, run, at, min(at + run->panel, offsets[j + 1]));
+        sh_dense_cut(own->dense, kernels, at, min(at + kernels->panel, offsets[j + 1]));
         gradient += top_panel(head, j, *k, at, own);
     }
     return gradient;

@@ -70,7 +70,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
     head_view view = sh_view_of(call, b, h);
     row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
-    const score_masks masks = sh_masks_of(call, &view);
+    score_masks masks;
     /* Under a causal mask the last queries see most: they begin. */
     const int64_t first = (problem->causal ? blocks - 1 - task % blocks : task % blocks) *
                           block;
@@ -80,7 +80,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const full_state state = sh_full_state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_keys keys = sh_dense_keys_of(plan, &view);
-    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    keys.masks = sh_masks_in(call, &view, &masks);
     const dense_forward_job job = {.keys = keys,
                                    .key_count = view.keys,
                                    .x = view.q,
@@ -112,9 +112,9 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
                                 sh_query_rows(call, call->gradients->out, &problem->out,
                                               b, h),
                                 view.queries, problem->value_dim, slot->delta};
-    const score_masks masks = sh_masks_of(call, &view);
+    score_masks masks;
     dense_keys keys = sh_dense_keys_of(plan, &view);
-    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    keys.masks = sh_masks_in(call, &view, &masks);
     dense_backward_job job = {.keys = keys,
                               .n = view.queries,
                               .key_count = view.keys,

@@ -122,10 +122,8 @@ static void start_head(const attention_call *call, int64_t b, int64_t h, int slo
                           .half = plan->attention.window / 2,
                           .strided = plan->attention.kind == SHOAL_STRIDED};
     head->keys = sh_dense_keys_of(plan, &head->view);
-    head->masks = sh_masks_of(call, &head->view);
+    head->keys.masks = sh_masks_in(call, &head->view, &head->masks);
     head->ahead = head->masks.ahead;
-    if (sh_masks_exist(call))
-        head->keys.masks = &head->masks;
     if (plan->with_backward) {
         head->largest = state.largest + head->view.head * plan->problem.queries;
         head->inverse = state.inverse + head->view.head * plan->problem.queries;

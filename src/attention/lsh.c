@@ -272,29 +272,29 @@ static void extremes_add(extremes *found, const float *products, int width, int 
 static void hash_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
-    const kernel_table *run = plan->kernels;
-    const int64_t block = sh_dense_block(run), n = job->view.queries,
+    const kernel_table *kernels = plan->kernels;
+    const int64_t block = sh_dense_block(kernels), n = job->view.queries,
                   dim = plan->problem.dim;
     const int32_t half = (int32_t)(sh_lsh_bucket_count(n) / 2);
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     extremes found[PANELS];
     const int panels =
-        sh_dense_cut(scratch->dense, run, task * block, min((task + 1) * block, n));
+        sh_dense_cut(scratch->dense, kernels, task * block, min((task + 1) * block, n));
     for (int p = 0; p < panels; p++) {
         query_panel *panel = &scratch->dense->panels[p];
         for (int i = 0; i < panel->count; i++)
             unit_row(job, panel->first + i, scratch->keys + i * dim);
-        run->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
-                  panel->queries);
+        kernels->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
+                      panel->queries);
         extremes_start(&found[p]);
     }
     for (int32_t c = 0; c < half; c += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
             const query_panel *panel = &scratch->dense->panels[p];
             const int count = (int)min(KEY_BLOCK, half - c);
-            run->score(panel->queries, panel->width, (int)dim,
-                       job->slot->projections + c * dim, dim, count,
-                       scratch->dense->scores);
+            kernels->score(panel->queries, panel->width, (int)dim,
+                           job->slot->projections + c * dim, dim, count,
+                           scratch->dense->scores);
             extremes_add(&found[p], scratch->dense->scores, panel->width, count, c);
         }
     for (int p = 0; p < panels; p++)
@@ -527,9 +527,7 @@ static dense_keys unit_keys(const lsh_job *job) {
 
 /* A head's keys may have a bias. */
 static void set_masks(lsh_job *job) {
-    job->has_bias = sh_masks_exist(job->call);
-    if (job->has_bias)
-        job->masks = sh_masks_of(job->call, &job->view);
+    job->has_bias = sh_masks_in(job->call, &job->view, &job->masks) != NULL;
 }
 
 static void counted_task(void *shared, int64_t task, int thread) {

@@ -10,7 +10,7 @@
 
 #include "attention/heads.h"
 #include "attention/masks.h"
-#include "cluster/topk.h"
+#include "cluster/grouping.h"
 
 enum { FEATURES = 64 }; /* of an output row that are summed at a time */
 
@@ -102,19 +102,19 @@ static int any_unordered(const float *scores, int count) {
 static void search(const shoal_plan *plan, const head_view *view,
                    const score_masks *masks, int64_t first, int live,
                    oracle_scratch *scratch) {
-    const kernel_table *run = plan->kernels;
+    const kernel_table *kernels = plan->kernels;
     const topk_lists *lists = &scratch->lists;
-    const int width = panel_width(run, live), dim = (int)plan->problem.dim;
-    run->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live, width,
-              dim, plan->problem.scale, scratch->queries);
+    const int width = panel_width(kernels, live), dim = (int)plan->problem.dim;
+    kernels->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live,
+                  width, dim, plan->problem.scale, scratch->queries);
     sh_topk_start(lists, live, width);
     const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)
                               : view->keys;
     for (int64_t key = 0; key < end; key += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, end - key);
-        const score_block block = {run, first, key, live, width, count};
-        run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
-                   view->k.stride, count, scratch->scores);
+        const score_block block = {kernels, first, key, live, width, count};
+        kernels->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
+                       view->k.stride, count, scratch->scores);
         if (masks)
             sh_masks_apply(masks, &block, scratch->scores);
         sh_topk_collect(lists, scratch->scores, live, width, count, key);
@@ -205,8 +205,8 @@ static void forward_task(void *shared, int64_t task, int thread) {
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
-    const score_masks own_masks = sh_masks_of(call, &view);
-    const score_masks *masks = sh_masks_exist(call) ? &own_masks : NULL;
+    score_masks room;
+    const score_masks *masks = sh_masks_in(call, &view, &room);
     search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
         attend(call, &view, masks, first + i, topk_list(&scratch->lists, (int)i),
@@ -332,9 +332,8 @@ static void run_backward_head(const attention_call *call, const kv_head_view *ow
                           .dv = own->dv,
                           .chosen = state_at(plan, &(block_layout){.base = call->state}),
                           .scratch = scratch};
-    const score_masks masks = sh_masks_of(call, &head.view);
-    if (sh_masks_exist(call))
-        head.masks = &masks;
+    score_masks masks;
+    head.masks = sh_masks_in(call, &head.view, &masks);
     const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
     head.chosen += head.view.head * problem->queries * kept_keys(plan);
     sh_clear_rows(head.dq, live, head.view.query_rows, problem->dim);
