@@ -106,9 +106,9 @@ train() {
         --set batch_frames=300 --threads 1 --out "run$2" --steps "$2"
 }
 # The features are made by the first run, and what a checkpoint's text varies by is less
-# than ten calls.
-if train functions 1 && train less 2 && train more 12; then
-    more less more 10 >files
+# than forty calls.
+if train functions 1 && train less 2 && train more 42; then
+    more less more 40 >files
     within train-speech-step files
 else
     report train-speech-step "$(cat err)"
