@@ -217,14 +217,12 @@ static const int32_t *top_keys_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
-clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
                                     int slot) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const int64_t C = plan->attention.clusters;
-    clustered_head head = {.call = call,
-                           .work = plan->work,
-                           .view = sh_view_of(call, b, h)};
+    clustered_head head = {.call = call, .work = plan->work, .view = view};
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
@@ -585,7 +583,7 @@ enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width 
 
 static void copy_shared(const clustered_head *head, int64_t i) {
     const int64_t Dv = head->keys.value_dim;
-    memcpy(head->out.data + i * head->out.stride,
+    memcpy(head->view.out.data + i * head->view.out.stride,
            head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
 }
 
@@ -656,8 +654,8 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
         at += panel->count;
         prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
                       min(kernels->panel, head->view.queries - at), dim);
-        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
-                               panel->count, Dv);
+        prefetch_rows_to_write(head->view.out.data, head->view.out.stride,
+                               order + panel->first, panel->count, Dv);
         kernels->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
                        own->weights);
         if (head->keys.masks)
@@ -676,8 +674,8 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
         for (int i = 0; i < panel->width; i++)
             panel->inverse[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
         kernels->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
-                        per_query ? NULL : shared, 0, head->out.data, head->out.stride,
-                        order + panel->first);
+                        per_query ? NULL : shared, 0, head->view.out.data,
+                        head->view.out.stride, order + panel->first);
     }
 }
 
@@ -804,13 +802,11 @@ void sh_clustered_write(clustered_head *head, team workers) {
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,
                          team workers) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    clustered_head head = sh_clustered_head_of(call, b, h, slot);
+    clustered_head head = sh_clustered_head_of(call, sh_view_at(call, unit), slot);
     sh_clustered_set_masks(&head);
     const int64_t n = head.view.queries, S = head.view.keys;
-    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
+    sh_clear_rows(head.view.out, S > 0 ? n : 0, head.view.query_rows,
+                  call->plan->problem.value_dim);
     find_groups(&head, workers);
     if (n > 0 && S > 0) {
         sh_clustered_sum(&head, workers);

@@ -61,8 +61,9 @@ static double query_means(const clustered_head *head, int64_t j, int64_t first,
         panel->delta[i] = 0;
         if (i >= panel->count)
             continue;
-        panel->delta[i] = ordered_dot(own->member_dout + (int64_t)i * Dv,
-                                      head->out.data + members[i] * head->out.stride, Dv);
+        panel->delta[i] =
+            ordered_dot(own->member_dout + (int64_t)i * Dv,
+                        head->view.out.data + members[i] * head->view.out.stride, Dv);
         sum += (double)panel->keep[i] * (double)panel->delta[i];
     }
     head->keys.kernels->spread(panel->keep, panel->width, panel->count, own->member_dout,
@@ -81,7 +82,7 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
     query_panel *panel = &own->dense->panels[0];
     const int width = panel->width;
     gather_members(head->view.q, members, panel->count, dim, own->member_q);
-    gather_members(head->dout, members, panel->count, Dv, own->member_dout);
+    gather_members(head->view.dout, members, panel->count, Dv, own->member_dout);
     kernels->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
                   panel->queries);
     kernels->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1,
@@ -100,12 +101,12 @@ static double top_panel(const clustered_head *head, int64_t j, int k, int64_t fi
                                             : cluster_means(head, k, own);
     kernels->softmax_slope(own->scores, own->slopes, width, k, panel->largest,
                            panel->inverse, panel->delta, mass * head->keys.scale);
-    if (head->dq.data) {
+    if (head->view.dq.data) {
         memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
         kernels->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL,
                      panel->grad_q);
         kernels->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0,
-                        head->dq.data, head->dq.stride, members);
+                        head->view.dq.data, head->view.dq.stride, members);
     }
     kernels->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
                     own->grad_top_keys, dim);
@@ -239,7 +240,7 @@ static void sum_members(const clustered_head *head, int64_t j) {
     float *grad_shared = head->slot->grad_shared + j * Dv;
     memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
     if (!(has_top(head, j) && head->work->per_query))
-        head->keys.kernels->sum_rows(head->dout.data, head->dout.stride,
+        head->keys.kernels->sum_rows(head->view.dout.data, head->view.dout.stride,
                                      sorted->order + first, NULL, last - first, Dv,
                                      grad_shared);
 }
@@ -267,8 +268,9 @@ static double top_gradient(const clustered_head *head, int64_t j, int *k,
 /* The centroid's part of dq is added to nothing. */
 static void clear_members(const clustered_head *head, int64_t j) {
     const grouping *sorted = &head->slot->sorted;
-    for (int64_t i = sorted->offsets[j]; i < sorted->offsets[j + 1] && head->dq.data; i++)
-        memset(head->dq.data + sorted->order[i] * head->dq.stride, 0,
+    for (int64_t i = sorted->offsets[j]; i < sorted->offsets[j + 1] && head->view.dq.data;
+         i++)
+        memset(head->view.dq.data + sorted->order[i] * head->view.dq.stride, 0,
                sizeof(float) * (size_t)head->keys.dim);
 }
 
@@ -390,7 +392,7 @@ static void member_task(void *shared, int64_t task, int thread) {
         int32_t j = head->state.groups[i];
         float share = 1 / (float)head->slot->members[j];
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
-        float *dq = head->dq.data + i * head->dq.stride;
+        float *dq = head->view.dq.data + i * head->view.dq.stride;
         if (!head->work->has_top)
             memset(dq, 0, sizeof *dq * (size_t)dim);
         add_scaled(dq, share, gradient, dim);
@@ -417,7 +419,7 @@ void sh_clustered_backward_dense(clustered_head *head, team workers) {
 }
 
 void sh_clustered_backward_members(clustered_head *head, team workers) {
-    if (head->dq.data)
+    if (head->view.dq.data)
         sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK), member_task,
                     head);
 }
@@ -433,19 +435,16 @@ static void backward_head(clustered_head *head, team workers) {
 /* One key/value head, with the query heads that share it. */
 void sh_clustered_backward(const attention_call *call, int64_t unit, int slot,
                            team workers) {
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_gradients *gradients = call->gradients;
     const kv_head_view own = sh_start_kv_head(call, unit);
     for (int64_t h = own.first; h < own.last; h++) {
-        clustered_head head = sh_clustered_head_of(call, own.b, h, slot);
+        clustered_head head =
+            sh_clustered_head_of(call, sh_view_of(call, own.b, h), slot);
         sh_clustered_set_masks(&head);
         const int64_t n = head.view.queries, S = head.view.keys;
         head.dk = own.dk;
         head.dv = own.dv;
-        head.dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h);
-        head.out = sh_query_rows(call, gradients->out, &problem->out, own.b, h);
-        head.dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h);
-        sh_clear_rows(head.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);
+        sh_clear_rows(head.view.dq, S > 0 ? n : 0, head.view.query_rows,
+                      call->plan->problem.dim);
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }

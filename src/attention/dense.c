@@ -33,6 +33,24 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
     scratch->block_v = sh_reserve(work, KEY_BLOCK * value_dim, sizeof(float));
 }
 
+dense_scratch *sh_dense_place_threads(const shoal_plan *plan, block_layout *work) {
+    dense_scratch *threads = sh_reserve(work, plan->threads, sizeof *threads);
+    for (int t = 0; t < plan->threads; t++)
+        sh_dense_place(threads ? &threads[t] : &(dense_scratch){0}, plan, work);
+    return threads;
+}
+
+softmax_state sh_softmax_state_at(const shoal_plan *plan, block_layout *place) {
+    const int64_t count = plan->problem.batch * plan->problem.heads *
+                          plan->problem.queries;
+    softmax_state state = {0};
+    if (plan->with_backward || plan->over) {
+        state.largest = sh_reserve(place, count, sizeof(float));
+        state.inverse = sh_reserve(place, count, sizeof(float));
+    }
+    return state;
+}
+
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
     return (dense_keys){.kernels = plan->kernels,
                         .k = view->k,

@@ -46,6 +46,16 @@ typedef struct {
 } dense_keys;
 
 void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout *work);
+/* One for each thread; NULL while measuring. */
+dense_scratch *sh_dense_place_threads(const shoal_plan *plan, block_layout *work);
+
+/* What backward needs of every query's softmax: NULL in plans without it, except where
+   the softmax is put together from several processes' parts. */
+typedef struct {
+    float *largest, *inverse; /* [batch][heads][queries]: score, and inverse of the sum */
+} softmax_state;
+softmax_state sh_softmax_state_at(const shoal_plan *plan, block_layout *place);
+
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 
 /* Queries that one run of PANELS panels covers. */
