@@ -65,8 +65,10 @@ typedef struct {
 typedef struct {
     int64_t queries, keys;        /* live positions */
     int64_t query_rows, key_rows; /* of the arrays: padding too, unless packed */
-    row_view q, k, v;
-    int64_t head; /* batch index * heads + head: the index into the state */
+    row_view q, k, v, out;
+    row_view dout, dq; /* backward */
+    int64_t b, h;      /* batch index and head */
+    int64_t head;      /* b * heads + h: the index into the state */
 } head_view;
 
 /* One key/value head in backward. */
@@ -166,8 +168,9 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
 shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
                            attention_call *now);
 
-/* One head of a call that was checked. */
+/* One head of a call that was checked; sh_view_at: of its number b * heads + h. */
 head_view sh_view_of(const attention_call *call, int64_t b, int64_t h);
+head_view sh_view_at(const attention_call *call, int64_t head);
 /* Rows of the caller's arrays shaped like queries (q, out) and like keys (k, v). */
 row_view sh_query_rows(const attention_call *call, const void *array,
                        const shoal_strides *strides, int64_t b, int64_t h);

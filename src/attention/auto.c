@@ -43,9 +43,7 @@ static void place_check(error_check *check, const shoal_plan *plan, block_layout
     check->errors =
         sh_reserve(work, sh_mul_checked(heads, check->marks), sizeof *check->errors);
     check->lengths = sh_reserve(work, heads, sizeof *check->lengths);
-    check->dense = sh_reserve(work, plan->threads, sizeof *check->dense);
-    for (int t = 0; t < plan->threads; t++)
-        sh_dense_place(check->dense ? &check->dense[t] : &(dense_scratch){0}, plan, work);
+    check->dense = sh_dense_place_threads(plan, work);
 }
 
 /* Queries in order, each as wide as its probability; one mark in each of `marks` equal
@@ -125,10 +123,9 @@ static void check_task(void *shared, int64_t task, int thread) {
     const error_check *check = call->check;
     const shoal_problem *problem = &call->plan->problem;
     const int64_t width = call->plan->kernels->panel, unit = at->unit;
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t first = task * width, count = min(width, check->marks - first);
-    const head_view view = sh_view_of(call, b, h);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const head_view view = sh_view_at(call, unit);
+    const row_view out = view.out;
     double *errors = check->errors + unit * check->marks + first;
     const int dim = (int)problem->value_dim;
     if (first == 0)

@@ -56,10 +56,10 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
                          const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries;
     const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
-    const int rank = (int)min(plan->attention.rank, dim);
+    const int projected = (int)min(plan->attention.rank, dim);
     if (own->by_keys) {
-        sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
-        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank,
+        sh_metric_place(&slot->metric, plan->kernels, dim, projected, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, projected,
                        plan->over ? INT32_MAX : N, work);
         slot->lloyd.threads = own->lloyd;
         return;
@@ -148,7 +148,8 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
 static void place_group_threads(clustered_work *own, const shoal_plan *plan,
                                 block_layout *work) {
     const int C = plan->attention.clusters, bits = plan->attention.bits;
-    const int dim = (int)plan->problem.dim, rank = (int)min(plan->attention.rank, dim);
+    const int dim = (int)plan->problem.dim;
+    const int projected = (int)min(plan->attention.rank, dim);
     if (own->by_keys)
         own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
     else
@@ -156,7 +157,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
     for (int t = 0; t < plan->threads; t++) {
         if (own->by_keys)
             sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
-                                  plan->kernels, dim, rank, work);
+                                  plan->kernels, dim, projected, work);
         else
             sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
                                   bits, work);
@@ -216,14 +217,12 @@ static const int32_t *top_keys_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
-clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
                                     int slot) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const int64_t C = plan->attention.clusters;
-    clustered_head head = {.call = call,
-                           .work = plan->work,
-                           .view = sh_view_of(call, b, h)};
+    clustered_head head = {.call = call, .work = plan->work, .view = view};
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
@@ -249,12 +248,9 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
 }
 
 void sh_clustered_set_masks(clustered_head *head) {
-    head->seen = head->view.keys;
-    if (!sh_masks_exist(head->call))
-        return;
-    head->masks = sh_masks_of(head->call, &head->view);
-    head->seen = sh_masks_seen(&head->masks, head->view.keys);
-    head->keys.masks = &head->masks;
+    head->keys.masks = sh_masks_in(head->call, &head->view, &head->masks);
+    head->seen = head->keys.masks ? sh_masks_seen(&head->masks, head->view.keys)
+                                  : head->view.keys;
 }
 
 /* ---- Groups ----------------------------------------------------------------------- */
@@ -587,7 +583,7 @@ enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width 
 
 static void copy_shared(const clustered_head *head, int64_t i) {
     const int64_t Dv = head->keys.value_dim;
-    memcpy(head->out.data + i * head->out.stride,
+    memcpy(head->view.out.data + i * head->view.out.stride,
            head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
 }
 
@@ -644,7 +640,7 @@ static void find_cancellation(const clustered_head *head, int64_t j, float sum,
 /* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
 static void improve_members(const clustered_head *head, int64_t j, int64_t first,
                             int64_t last, clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int per_query = head->work->per_query;
     const float *shared = head->state.shared + j * Dv;
@@ -652,34 +648,34 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
     const int k = sh_clustered_gather_top(head, j, own);
     for (int64_t at = first; at < last;) {
         query_panel *panel = &own->dense->panels[0];
-        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
-        run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
-                  panel->width, dim, head->keys.scale, panel->queries);
+        sh_dense_cut(own->dense, kernels, at, min(at + kernels->panel, last));
+        kernels->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
+                      panel->width, dim, head->keys.scale, panel->queries);
         at += panel->count;
         prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
-                      min(run->panel, head->view.queries - at), dim);
-        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
-                               panel->count, Dv);
-        run->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
-                   own->weights);
+                      min(kernels->panel, head->view.queries - at), dim);
+        prefetch_rows_to_write(head->view.out.data, head->view.out.stride,
+                               order + panel->first, panel->count, Dv);
+        kernels->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
+                       own->weights);
         if (head->keys.masks)
-            run->add_to_rows(own->top_bias, 1, panel->width, k, own->weights);
+            kernels->add_to_rows(own->top_bias, 1, panel->width, k, own->weights);
         const float sum = sh_clustered_start_top(head, j, panel);
         memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
         for (int d = 0; d < Dv && per_query; d++)
             for (int i = 0; i < panel->width; i++)
                 panel->outputs[d * panel->width + i] = sum * shared[d];
-        run->softmax_step(own->weights, panel->width, k, panel->largest, panel->sum,
-                          panel->keep);
+        kernels->softmax_step(own->weights, panel->width, k, panel->largest, panel->sum,
+                              panel->keep);
         if (per_query)
             find_cancellation(head, j, sum, panel);
-        run->mix(own->weights, panel->width, own->top_value_rows, Dv, k, Dv, panel->keep,
-                 panel->outputs);
+        kernels->mix(own->weights, panel->width, own->top_value_rows, Dv, k, Dv,
+                     panel->keep, panel->outputs);
         for (int i = 0; i < panel->width; i++)
             panel->inverse[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
-        run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
-                    per_query ? NULL : shared, 0, head->out.data, head->out.stride,
-                    order + panel->first);
+        kernels->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
+                        per_query ? NULL : shared, 0, head->view.out.data,
+                        head->view.out.stride, order + panel->first);
     }
 }
 
@@ -806,13 +802,11 @@ void sh_clustered_write(clustered_head *head, team workers) {
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,
                          team workers) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    clustered_head head = sh_clustered_head_of(call, b, h, slot);
+    clustered_head head = sh_clustered_head_of(call, sh_view_at(call, unit), slot);
     sh_clustered_set_masks(&head);
     const int64_t n = head.view.queries, S = head.view.keys;
-    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
+    sh_clear_rows(head.view.out, S > 0 ? n : 0, head.view.query_rows,
+                  call->plan->problem.value_dim);
     find_groups(&head, workers);
     if (n > 0 && S > 0) {
         sh_clustered_sum(&head, workers);

@@ -14,7 +14,6 @@
 #include "cluster/kmeans.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
-#include "cluster/topk.h"
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
@@ -109,15 +108,12 @@ typedef struct {
        the keys themselves unless some are others' (distributed.c). */
     const int32_t *top_places;
     row_view top_k, top_v;
-    row_view out;
-    row_view dout, dq; /* backward */
-    row_view dk, dv;
+    row_view dk, dv;     /* backward */
     int64_t chunk_keys;  /* keys of a chunk */
     int64_t task_panels; /* panels of centroids in one task */
 } clustered_head;
 
-clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
-                                    int slot);
+clustered_head sh_clustered_head_of(const attention_call *call, head_view view, int slot);
 
 /* Keys with a bias: keys.masks points into the head, which must not move any more. */
 void sh_clustered_set_masks(clustered_head *head);

@@ -179,8 +179,7 @@ void sh_distributed_load_heads(distributed_call *run) {
     const shoal_problem *problem = &run->call->plan->problem;
     for (int64_t u = 0; u < distributed_units(run->call->plan); u++) {
         clustered_head *head = &run->own->heads[u];
-        *head = sh_clustered_head_of(run->call, u / problem->heads, u % problem->heads,
-                                     (int)u);
+        *head = sh_clustered_head_of(run->call, sh_view_at(run->call, u), (int)u);
         head->seen = run->own->ranges[u / problem->heads].keys;
         head->first_key = run->own->ranges[u / problem->heads].first_key;
     }
@@ -712,10 +711,8 @@ shoal_status sh_distributed_forward(const attention_call *call, shoal_status sta
     for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &run.own->heads[u];
         const int live = sh_distributed_is_live(&run, u);
-        head->out = sh_query_rows(call, call->out, &problem->out, u / problem->heads,
-                                  u % problem->heads);
-        sh_clear_rows(head->out, live ? head->view.queries : 0, head->view.query_rows,
-                      problem->value_dim);
+        sh_clear_rows(head->view.out, live ? head->view.queries : 0,
+                      head->view.query_rows, problem->value_dim);
         if (!live)
             continue;
         sh_clustered_share(head, run.workers);

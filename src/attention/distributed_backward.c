@@ -36,18 +36,11 @@ static void add_up(distributed_call *run, rows_of_unit *rows, int64_t width) {
         memcpy(rows(&run->own->heads[u]), all + u * size, sizeof *all * (size_t)size);
 }
 
-static void load_gradients(distributed_call *run) {
-    const attention_call *call = run->call;
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_gradients *gradients = call->gradients;
-    for (int64_t u = 0; u < distributed_units(call->plan); u++) {
-        clustered_head *head = &run->own->heads[u];
-        const int64_t b = u / problem->heads, h = u % problem->heads;
-        head->dout = sh_query_rows(call, gradients->dout, &problem->out, b, h);
-        head->out = sh_query_rows(call, gradients->out, &problem->out, b, h);
-        head->dq = sh_query_rows(call, gradients->dq, &problem->q, b, h);
-        sh_clear_rows(head->dq, sh_distributed_is_live(run, u) ? head->view.queries : 0,
-                      head->view.query_rows, problem->dim);
+static void clear_gradients(distributed_call *run) {
+    for (int64_t u = 0; u < distributed_units(run->call->plan); u++) {
+        const head_view *view = &run->own->heads[u].view;
+        sh_clear_rows(view->dq, sh_distributed_is_live(run, u) ? view->queries : 0,
+                      view->query_rows, run->call->plan->problem.dim);
     }
 }
 
@@ -191,7 +184,7 @@ shoal_status sh_distributed_backward(const attention_call *call, shoal_status st
         sh_distributed_count_rows(&run);
         sh_distributed_use_rows(&run, &state);
     }
-    load_gradients(&run);
+    clear_gradients(&run);
     backward_parts(&run);
     add_up(&run, shared_of, plan->problem.value_dim);
     add_up(&run, delta_of, 1);

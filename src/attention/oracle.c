@@ -10,7 +10,7 @@
 
 #include "attention/heads.h"
 #include "attention/masks.h"
-#include "cluster/topk.h"
+#include "cluster/grouping.h"
 
 enum { FEATURES = 64 }; /* of an output row that are summed at a time */
 
@@ -102,19 +102,19 @@ static int any_unordered(const float *scores, int count) {
 static void search(const shoal_plan *plan, const head_view *view,
                    const score_masks *masks, int64_t first, int live,
                    oracle_scratch *scratch) {
-    const kernel_table *run = plan->kernels;
+    const kernel_table *kernels = plan->kernels;
     const topk_lists *lists = &scratch->lists;
-    const int width = panel_width(run, live), dim = (int)plan->problem.dim;
-    run->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live, width,
-              dim, plan->problem.scale, scratch->queries);
+    const int width = panel_width(kernels, live), dim = (int)plan->problem.dim;
+    kernels->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live,
+                  width, dim, plan->problem.scale, scratch->queries);
     sh_topk_start(lists, live, width);
     const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)
                               : view->keys;
     for (int64_t key = 0; key < end; key += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, end - key);
-        const score_block block = {run, first, key, live, width, count};
-        run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
-                   view->k.stride, count, scratch->scores);
+        const score_block block = {kernels, first, key, live, width, count};
+        kernels->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
+                       view->k.stride, count, scratch->scores);
         if (masks)
             sh_masks_apply(masks, &block, scratch->scores);
         sh_topk_collect(lists, scratch->scores, live, width, count, key);
@@ -195,9 +195,8 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &plan->problem;
     const oracle_work *own = plan->work;
     const int64_t width = plan->kernels->panel;
-    const int64_t b = at->unit / problem->heads, h = at->unit % problem->heads;
-    const head_view view = sh_view_of(call, b, h);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const head_view view = sh_view_at(call, at->unit);
+    const row_view out = view.out;
     const int64_t first = task * width, last = first + width;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
@@ -205,8 +204,8 @@ static void forward_task(void *shared, int64_t task, int thread) {
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
-    const score_masks own_masks = sh_masks_of(call, &view);
-    const score_masks *masks = sh_masks_exist(call) ? &own_masks : NULL;
+    score_masks room;
+    const score_masks *masks = sh_masks_in(call, &view, &room);
     search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
         attend(call, &view, masks, first + i, topk_list(&scratch->lists, (int)i),
@@ -236,7 +235,7 @@ typedef struct {
     const shoal_plan *plan;
     head_view view;
     const score_masks *masks; /* or NULL */
-    row_view dout, dq, dk, dv;
+    row_view dk, dv;
     const int32_t *chosen; /* [queries][k] */
     oracle_scratch *scratch;
 } backward_head;
@@ -259,7 +258,7 @@ static double factor_of(const backward_head *head, int64_t query, int64_t key) {
 static int32_t fill_slopes(const backward_head *head, int64_t query,
                            const int32_t *chosen) {
     const row_view v = head->view.v;
-    const float *dout = head->dout.data + query * head->dout.stride;
+    const float *dout = head->view.dout.data + query * head->view.dout.stride;
     double *weights = head->scratch->weights, *slopes = head->scratch->slopes, mean = 0;
     int32_t count = 0;
     for (; count < kept_keys(head->plan) && chosen[count] >= 0; count++) {
@@ -291,7 +290,7 @@ static void backward_query(const backward_head *head, int64_t query) {
     const int64_t dim = problem->dim;
     const int32_t *chosen = head->chosen + query * kept_keys(head->plan);
     const float *q = view->q.data + query * view->q.stride;
-    const float *dout = head->dout.data + query * head->dout.stride;
+    const float *dout = head->view.dout.data + query * head->view.dout.stride;
     double *sums = head->scratch->dq;
     const int32_t count = fill_slopes(head, query, chosen);
     memset(sums, 0, (size_t)dim * sizeof(double));
@@ -313,31 +312,25 @@ static void backward_query(const backward_head *head, int64_t query) {
         if (dkey_bias)
             *dkey_bias += (float)head->scratch->slopes[j];
     }
-    for (int64_t d = 0; head->dq.data && d < dim; d++)
-        head->dq.data[query * head->dq.stride + d] = (float)sums[d];
+    for (int64_t d = 0; head->view.dq.data && d < dim; d++)
+        head->view.dq.data[query * head->view.dq.stride + d] = (float)sums[d];
 }
 
 static void run_backward_head(const attention_call *call, const kv_head_view *own,
                               int64_t h, oracle_scratch *scratch) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const int64_t b = own->b;
     backward_head head = {.plan = plan,
-                          .view = sh_view_of(call, b, h),
-                          .dout = sh_query_rows(call, call->gradients->dout,
-                                                &problem->out, b, h),
-                          .dq =
-                              sh_query_rows(call, call->gradients->dq, &problem->q, b, h),
+                          .view = sh_view_of(call, own->b, h),
                           .dk = own->dk,
                           .dv = own->dv,
                           .chosen = state_at(plan, &(block_layout){.base = call->state}),
                           .scratch = scratch};
-    const score_masks masks = sh_masks_of(call, &head.view);
-    if (sh_masks_exist(call))
-        head.masks = &masks;
+    score_masks masks;
+    head.masks = sh_masks_in(call, &head.view, &masks);
     const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
     head.chosen += head.view.head * problem->queries * kept_keys(plan);
-    sh_clear_rows(head.dq, live, head.view.query_rows, problem->dim);
+    sh_clear_rows(head.view.dq, live, head.view.query_rows, problem->dim);
     for (int64_t i = 0; i < live; i++)
         backward_query(&head, i);
 }

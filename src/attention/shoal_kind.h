@@ -29,7 +29,6 @@
 #include "cluster/halving.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
-#include "cluster/topk.h"
 
 /* What forward leaves for backward, of one head. */
 typedef struct {
