@@ -339,6 +339,91 @@ def test_the_example(data, tmp_path):
     assert {"full", "i-clustered-8"} <= found["error_rates"].keys()
 
 
+# ---- Text ----------------------------------------------------------------------------
+
+WORDS = "attention in linear time queries huddle into clusters each".split()
+MODELS = ROOT / "tests" / "models" / "text"
+
+
+def write_glue(folder):
+    """RTE, in which the class is whether "once" is in the first sentence."""
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(1)
+    for name, count in (("train.tsv", 40), ("dev.tsv", 20)):
+        lines = ["sentence1\tsentence2\tlabel\tidx"]
+        for i in range(count):
+            label = int(draw.integers(2))
+            first, second = (" ".join(draw.choice(WORDS, 5)) for _ in range(2))
+            lines.append(f"{first}{' once' * label}\t{second}\t{label}\t{i}")
+        (folder / name).write_text("\n".join(lines) + "\n")
+
+
+def test_a_text_model_that_classifies(tmp_path):
+    write_glue(tmp_path / "glue" / "RTE")
+    options = dict(batch=8, learning_rate=0.003, max_length=64, epochs=3, threads=1)
+    arguments = "RTE", tmp_path / "glue", MODELS / "roberta"
+    whole = shoal.train.glue(
+        *arguments, tmp_path / "run", "full", progress=False, **options
+    )
+    rows = whole.evaluate(["full", "i-clustered-8"], controls=True, threads=1)
+    assert [row["kind"] for row in rows][:2] == ["full", "i-clustered-8"]
+    assert rows.predictions.startswith("index\tprediction") and rows[0]["accuracy"] >= 0
+    with whole.open(threads=1) as model:
+        assert isinstance(model, shoal.TextModel) and isinstance(model, Handle)
+        assert model.dataset == "RTE" and len(model.classes) == 2
+        pairs = [("attention once", "in time"), ("attention", "in time")]
+        logits = model.logits(pairs)
+        assert logits.shape == (2, 2)
+        assert model.classify(pairs) == [model.classes[i] for i in logits.argmax(1)]
+        with pytest.raises(shoal.ShoalError, match="use classify"):
+            model.answer("a", "b")
+
+    def interrupt(event):
+        if event["event"] == "step" and event["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shoal.train.glue(
+            *arguments, tmp_path / "parts", "full", progress=interrupt, **options
+        )
+    again = shoal.train.glue(
+        *arguments, tmp_path / "parts", "full", progress=False, resume=True, **options
+    )
+    assert same_weights(whole, again)
+
+
+def write_squad(path, count):
+    """The answer is what follows "once"."""
+    draw, paragraphs = np.random.default_rng(count), []
+    for i in range(count):
+        answer = str(draw.choice(["clusters", "queries huddle"]))
+        context = f"é {' '.join(draw.choice(WORDS, 3))} once {answer} in time"
+        answers = [{"text": answer, "answer_start": context.index("once") + 5}]
+        asked = {"id": f"q{i}", "question": "once in time", "answers": answers}
+        paragraphs.append({"context": context, "qas": [asked]})
+    text = {"data": [{"title": "t", "paragraphs": paragraphs}], "version": "1.1"}
+    path.write_text(json.dumps(text))
+
+
+def test_a_text_model_that_answers(tmp_path):
+    for name, count in (("train.json", 30), ("dev.json", 12)):
+        write_squad(tmp_path / name, count)
+    files = tmp_path / "train.json", tmp_path / "dev.json"
+    options = dict(batch=8, learning_rate=0.003, max_length=48, stride=16, threads=1)
+    run = shoal.train.squad(
+        *files, MODELS / "bert", tmp_path / "run", progress=False, epochs=1, **options
+    )
+    assert run.evaluate(threads=1)[0]["kind"]
+    with shoal.TextModel(run.path, "i-clustered-8", threads=1) as model:
+        context = "é attention once clusters in time"
+        answer = model.answer("once in time", context)
+        assert context[answer.begin : answer.end] == answer.text
+        with pytest.raises(shoal.ShoalError, match="zero byte"):
+            model.answer("a\0b", context)
+        with pytest.raises(shoal.ShoalError, match="use answer"):
+            model.classify(["a"])
+
+
 def test_signal_handlers_of_the_caller_stay(tmp_path):
     seen = []
     before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
