@@ -1,10 +1,10 @@
 """Trains a recogniser, kills it on the way, resumes it to the same bits, and evaluates it
 with other kinds of attention.
 
-DATA has the folders train, dev and test, as Kaldi keeps its data (docs/SPEECH.md). Three
-runs are made in OUT: `whole`, which nothing interrupts; `killed`, a process of its own
-that is ended by SIGKILL in the middle; and the same one again, which goes on from its last
-checkpoint. Settings are fields of the training: train_speech.py DATA OUT epochs=30
+DATA has the folders train, dev and test, as Kaldi keeps its data (docs/SPEECH.md). Two
+runs are made in OUT: `whole`, which nothing interrupts; and `killed`, first in a process
+of its own that is ended by SIGKILL in the middle, then from its last checkpoint on.
+Settings are fields of the training: train_speech.py DATA OUT epochs=30
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def train(options: argparse.Namespace, out: Path, **more: Any) -> shoal.train.Ru
 
 def train_and_kill(options: argparse.Namespace, out: Path) -> int:
     """Ends a training after some of its steps; returns how many were in its log."""
-    child = subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--only", str(out)])
+    child = subprocess.Popen(
+        [sys.executable, __file__, *sys.argv[1:], "--only", str(out)]
+    )
     log = out / "log.jsonl"
     while child.poll() is None:
         if log.exists() and log.read_text().count('"loss"') >= options.kill_after:
@@ -52,7 +54,9 @@ def main(options: argparse.Namespace) -> None:
         return
     whole = train(options, options.out / "whole", progress=not options.json)
     taken = train_and_kill(options, options.out / "killed")
-    resumed = train(options, options.out / "killed", resume=True, progress=not options.json)
+    resumed = train(
+        options, options.out / "killed", resume=True, progress=not options.json
+    )
     ours, theirs = (run.weights(best=False) for run in (whole, resumed))
     same = all(np.array_equal(ours[name], theirs[name]) for name in ours)
 

@@ -123,9 +123,7 @@ class Recogniser(LibraryHandle):
         if parts.spoken.count > 0:
             best = parts.spoken.strings[0]
             words = [
-                SpokenWord(
-                    _text(w.text), w.begin * second, w.end * second, w.confidence
-                )
+                SpokenWord(_text(w.text), w.begin * second, w.end * second, w.confidence)
                 for w in best.words[: best.count]
             ]
         if self._characters and not words:

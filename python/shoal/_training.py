@@ -203,5 +203,3 @@ def _event(progress: Progress) -> Event:
             for name, value in score_of(progress.validation.contents).items()
         )
     return found
-
-

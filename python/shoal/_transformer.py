@@ -123,7 +123,9 @@ class Transformer(LibraryHandle):
 
     def _forward(self, inputs: ModelInputs) -> c_void_p:
         out = c_void_p()
-        self._check(self._lib.shoal_model_forward(self._native, byref(inputs), byref(out)))
+        self._check(
+            self._lib.shoal_model_forward(self._native, byref(inputs), byref(out))
+        )
         return out
 
     def predict(self, x: Any) -> Any:

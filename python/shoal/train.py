@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from ctypes import POINTER, byref, c_void_p, create_string_buffer
+from ctypes import byref, c_void_p, create_string_buffer
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -28,7 +28,7 @@ from ._native import Attention, ShoalError
 from ._train_arrays import ArraysTask
 from ._train_native import TEXT_SIZE, VALUE_SIZE, CopyConfig, EvaluationOptions
 from ._train_native import GlueConfig, RecogniserOptions, RunOptions, RunResult, Setting
-from ._train_native import SpeechTrainConfig, SquadConfig, Task, TrainConfig, load_train
+from ._train_native import SpeechTrainConfig, SquadConfig, TrainConfig, load_train
 from ._training import Event, Session, Watcher, Watching, score_of, setting, state_of
 
 __all__ = ["Evaluation", "Run", "arrays", "copy", "fields", "glue", "speech", "squad"]
@@ -112,9 +112,7 @@ class Run:
         name = create_string_buffer(TEXT_SIZE)
         with Session(library, 1) as session:
             session.check(
-                library.shoal_run_task(
-                    session.context, _checked.path("path", path), name
-                )
+                library.shoal_run_task(session.context, _checked.path("path", path), name)
             )
         self.task = name.value.decode()
 
@@ -186,8 +184,8 @@ class Run:
         their dev part unless it is said. `controls` adds uniform attention, none, and
         clustered-1: where these are not far worse, the model hardly uses its attention.
         Of copy `batches` fresh batches are taken. With a lexicon and a language model
-        (`lm`) errors of words are counted, too; `tune` is a data folder that their weights
-        are fitted on. A model of arrays is evaluated by shoal.Transformer.score.
+        (`lm`) errors of words are counted, too; `tune` is a data folder that their
+        weights are fitted on. A model of arrays is evaluated by shoal.Transformer.score.
         """
         if self.task == "arrays":
             raise ShoalError(
@@ -550,5 +548,3 @@ def arrays(
         if task.error is not None:
             raise task.error from None
         raise
-
-

@@ -1,4 +1,4 @@
-"""Trainings from Python: arrays, recognisers, interruptions, resuming to the same bits."""
+"""Trainings from Python: arrays, speech, text, interruptions, the same bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
 def libraries(monkeypatch):
     """The built libraries, or a skip that says where they were looked for."""
     for part in ("models", "speech", "train"):
-        variable, built = f"SHOAL_{part.upper()}_LIBRARY", ROOT / f"build/libshoal-{part}.so"
+        variable, built = (
+            f"SHOAL_{part.upper()}_LIBRARY",
+            ROOT / f"build/libshoal-{part}.so",
+        )
         if not os.environ.get(variable):
             if not built.exists():
                 pytest.skip(f"no {built}: set {variable}")
@@ -52,10 +55,8 @@ def sequences(count=90, length=10, seed=0):
 def train_arrays(out, *, epochs=8, data=None, **options):
     x, y = data or sequences()
     settings = {**SMALL, "learning_rate": 0.01, "batch": 20, "validate_every": 10}
-    return shoal.train.arrays(
-        x, y, out, "full", **{"pooling": "first", "progress": False, **settings, **options},
-        epochs=epochs,
-    )  # fmt: skip
+    settings |= {"pooling": "first", "progress": False, **options}
+    return shoal.train.arrays(x, y, out, "full", epochs=epochs, **settings)
 
 
 def test_arrays_learn_and_are_used(tmp_path):
@@ -228,7 +229,13 @@ def test_progress_bars(tmp_path, capsys):
 
 def test_copy_is_trained_and_evaluated(tmp_path):
     run = shoal.train.copy(
-        tmp_path / "run", "i-clustered-4", steps=6, length=7, batch=4, progress=False, **SMALL
+        tmp_path / "run",
+        "i-clustered-4",
+        steps=6,
+        length=7,
+        batch=4,
+        progress=False,
+        **SMALL,
     )
     rows = run.evaluate(["full", "i-clustered-4"], batches=2, threads=1)
     assert [row["kind"] for row in rows] == ["full", "i-clustered-4"]
@@ -275,8 +282,12 @@ def data(tmp_path_factory):
     return base
 
 
-SPEECH = dict(hop=2, context=6, batch_frames=300, convolutions=1, speeds="1", units="words")
-SPEECH |= dict(layers=1, heads=2, head_dim=16, feed_forward=32, warmup=5, validate_every=6)
+SPEECH = dict(
+    hop=2, context=6, batch_frames=300, convolutions=1, speeds="1", units="words"
+)
+SPEECH |= dict(
+    layers=1, heads=2, head_dim=16, feed_forward=32, warmup=5, validate_every=6
+)
 
 
 def test_a_recogniser(data, tmp_path):
