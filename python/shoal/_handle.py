@@ -107,7 +107,7 @@ class Handle:
 
 
 class LibraryHandle(Handle):
-    """Owns a context of a library that stands on libshoal, and what was opened with it."""
+    """Owns a context of a library that stands on libshoal, and what it opened."""
 
     _close_function = ""  # of the library
 

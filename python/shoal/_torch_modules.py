@@ -284,8 +284,8 @@ class Swap:
         if not self._before:
             raise ShoalError(
                 f"use_kind: no attention to swap in {type(self.model).__name__}; it "
-                "swaps modules inside the one that is given, and in your own modules you call "
-                "shoal.torch.scaled_dot_product_attention"
+                "swaps modules inside the one that is given, and in your own modules you "
+                "call shoal.torch.scaled_dot_product_attention"
             )
         for module in nested:  # whose nested tensors are for PyTorch's fused layers
             if "use_nested_tensor" in module.__dict__:
