@@ -2,24 +2,19 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <shoal_train.h>
+
 #include "commands.h"
 #include "common.h"
-#include "text_run.h"
 #include "texts.h"
 
 typedef struct {
     const char *question, *context_path, *attention, *isa;
     int64_t threads;
     bool json;
-    shoal_context *context;
-    text_run run;
-    text_set windows;
-    text_batch batch;
-    squad_answer best;
 } answer_job;
 
 static const option_row rows[] =
@@ -47,110 +42,63 @@ const command_help answer_help = {
     "alone. begin and end of the JSON object count the context's bytes (UTF-8).\n",
     "DIR"};
 
-static int open_view(answer_job *job, shoal_model **view) {
-    shoal_attention kind = job->run.config.model.attention;
-    shoal_status status = job->attention
-                              ? shoal_attention_parse(job->context, job->attention, &kind)
-                              : SHOAL_OK;
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_USAGE, "answer", job->context);
-    status =
-        shoal_model_view(job->run.model, &kind, 1, text_set_longest(&job->windows), view);
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "answer", job->context);
-}
-
-static int look(answer_job *job) {
-    shoal_model *view;
-    const int code = open_view(job, &view);
-    if (code != EXIT_OK)
-        return code;
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < job->windows.count && status == SHOAL_OK; i++) {
-        float *out;
-        if (!text_batch_fill(&job->windows, NULL, i, 1, &job->batch)) {
-            status = SHOAL_NO_MEMORY;
-            break;
-        }
-        const shoal_model_inputs inputs = text_batch_inputs(&job->batch);
-        status = shoal_model_forward(view, &inputs, &out);
-        if (status == SHOAL_OK)
-            squad_look(&job->windows, i, out, job->run.config.text.max_answer,
-                       &job->best);
-    }
-    shoal_model_destroy(view);
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "answer", job->context);
-}
-
-static int report(answer_job *job, const squad_question *question) {
-    squad_trim(question, &job->best);
-    char *text = squad_text(question, &job->best);
-    if (!text)
-        return complain(EXIT_RESOURCES, "answer", "out of memory");
-    int code = EXIT_OK;
+static int report(const answer_job *job, const shoal_answer *answer) {
     if (job->json)
-        code = print_json(
-            json_pack("{s:o, s:o, s:I, s:I, s:I}", "answer", json_text(text), "score",
-                      json_number(job->best.score), "begin", (json_int_t)job->best.begin,
-                      "end", (json_int_t)job->best.end, "windows",
-                      (json_int_t)job->windows.count));
-    else
-        printf("%s\n", text);
-    free(text);
-    return code;
+        return print_json(
+            json_pack("{s:o, s:o, s:I, s:I, s:I}", "answer", json_text(answer->text),
+                      "score", json_number(answer->score), "begin",
+                      (json_int_t)answer->begin, "end", (json_int_t)answer->end,
+                      "windows", (json_int_t)answer->windows));
+    printf("%s\n", answer->text);
+    return EXIT_OK;
 }
 
-static int answer(answer_job *job, const char *context) {
-    const text_reader reader = {"answer", job->context, job->run.tokenizer,
-                                job->run.config.text.max_length, false};
-    const squad_question question = {"asked", job->question, context, NULL};
-    int code = squad_windows(&reader, &question, 0, job->run.config.text.stride, NULL,
-                             &job->windows);
-    if (code == EXIT_OK)
-        code = look(job);
-    return code == EXIT_OK ? report(job, &question) : code;
-}
-
-static int run(answer_job *job, int count, char **words) {
-    if (count != 1 || !job->question || !job->context_path)
-        return complain(EXIT_USAGE, "answer", "%s; usage: shoal %s",
-                        count != 1       ? "one run at a time"
-                        : !job->question ? "no --question was given"
-                                         : "no --context was given",
-                        answer_help.usage);
-    char *path = (char *)(uintptr_t)job->context_path;
-    text_source source = {.command = "answer", .paths = &path, .files = 1, .whole = true};
-    int code = open_context("answer", (int)job->threads, job->isa, &job->context);
-    if (code == EXIT_OK)
-        code = texts_next(&source);
-    if (code == EXIT_OK)
-        code = text_run_open("answer", job->context, words[0], &job->run);
-    if (code == EXIT_OK && job->run.not_best)
-        tell("shoal answer: %s: it has no %s; these are the weights of step %" PRId64
-             ", %s",
-             words[0], TRAIN_BEST, job->run.step, TRAIN_CHECKPOINT);
-    if (code == EXIT_OK && job->run.glue)
-        code = complain(EXIT_BAD_INPUT, "answer",
-                        "%s: was trained on %s; shoal train squad makes models that "
-                        "answer",
-                        words[0], job->run.glue->name);
-    if (code == EXIT_OK)
-        code = answer(job, source.count ? source.texts[0] : "");
-    texts_close(&source);
-    text_batch_free(&job->batch);
-    text_set_free(&job->windows);
-    text_run_close(&job->run);
-    shoal_context_destroy(job->context);
+static int answer(const answer_job *job, shoal_context *context, const char *path,
+                  const char *text) {
+    shoal_attention kind;
+    shoal_finetuned *model = NULL;
+    shoal_answer found;
+    shoal_status status =
+        job->attention ? shoal_attention_parse(context, job->attention, &kind) : SHOAL_OK;
+    if (status != SHOAL_OK)
+        return complain_status(status, EXIT_USAGE, "answer", context);
+    status = shoal_finetuned_open(context, path, job->attention ? &kind : NULL, &model);
+    if (status == SHOAL_OK) {
+        const shoal_finetuned_info info = shoal_finetuned_describe(model);
+        if (info.not_best)
+            tell("shoal answer: %s: it has no %s; these are the weights of step %" PRId64
+                 ", %s",
+                 path, SHOAL_RUN_BEST, info.step, SHOAL_RUN_CHECKPOINT);
+        status = shoal_finetuned_answer(model, job->question, text, &found);
+    }
+    const int code = status == SHOAL_OK
+                         ? report(job, &found)
+                         : complain_status(status, EXIT_BAD_INPUT, "answer", context);
+    shoal_finetuned_close(model);
     return code;
 }
 
 int answer_command(int count, char **arguments) {
-    static answer_job job = {.best = {.score = -INFINITY}};
+    static answer_job job;
+    shoal_context *context = NULL;
     const int ended = take_options(&answer_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    return run(&job, count - optind, arguments + optind);
+    if (count - optind != 1 || !job.question || !job.context_path)
+        return complain(EXIT_USAGE, "answer", "%s; usage: shoal %s",
+                        count - optind != 1 ? "one run at a time"
+                        : !job.question     ? "no --question was given"
+                                            : "no --context was given",
+                        answer_help.usage);
+    char *path = (char *)(uintptr_t)job.context_path;
+    text_source source = {.command = "answer", .paths = &path, .files = 1, .whole = true};
+    int code = open_context("answer", (int)job.threads, job.isa, &context);
+    if (code == EXIT_OK)
+        code = texts_next(&source);
+    if (code == EXIT_OK)
+        code =
+            answer(&job, context, arguments[optind], source.count ? source.texts[0] : "");
+    texts_close(&source);
+    shoal_context_destroy(context);
+    return code;
 }

@@ -1,46 +1,36 @@
 /* shoal eval: a trained model with other kinds of attention than it was trained with. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "commands.h"
 #include "common.h"
+#include "eval.h"
 #include "options.h"
-#include "speech_eval.h"
-#include "text_eval.h"
-#include "train.h"
-
-enum { MOST_KINDS = EVAL_MOST_KINDS, NAME = EVAL_NAME, DEFAULT_BATCHES = 20 };
+#include "speech_words.h"
 
 typedef struct {
-    char names[MOST_KINDS][NAME];
+    char names[EVAL_KINDS][EVAL_NAME];
     int kinds;
-    int64_t batches, threads;
-    const char *isa;
-    bool json;
-    speech_eval_job speech; /* what only recognisers have */
-
-    shoal_context *context;
-    trainer trainer;
-    shoal_attention parsed[MOST_KINDS];
-    train_score scores[MOST_KINDS];
-    const char *predictions;
-    bool recogniser, text;
-    char trained[NAME];
+    int64_t threads, beams, batches;
+    const char *isa, *predictions, *data, *labels, *cache, *tune;
+    bool json, controls, skip_bad;
+    double join;
+    words_options words;
 } eval_job;
 
 static bool take_kinds(void *shared, const char *name, const char *value) {
     eval_job *job = shared;
-    job->kinds = read_kinds("eval", name, value, job->names[0], NAME, MOST_KINDS);
+    job->kinds = read_kinds("eval", name, value, job->names[0], EVAL_NAME, EVAL_KINDS);
     return job->kinds > 0;
 }
 
 static bool take_join(void *shared, const char *name, const char *value) {
     eval_job *job = shared;
-    return parse_number("eval", name, value, 0, 3600, &job->speech.join);
+    return parse_number("eval", name, value, 0, 3600, &job->join);
 }
 
 static const option_row rows[] =
@@ -52,36 +42,36 @@ static const option_row rows[] =
       "speech: the data folder to recognise, such as DATA/test; its\n"
       "transcripts are in the file that the training had; glue: the\n"
       "folder, squad: dev.json (default: where the training had them)",
-      SETS_TEXT(eval_job, speech.data)},
+      SETS_TEXT(eval_job, data)},
      {"labels", 0, "FILE",
       "speech: the file of transcripts (default: that of the training; of\n"
       "lf-mmi a file of phones, phones, or the words of text by --lexicon)",
-      SETS_TEXT(eval_job, speech.labels)},
+      SETS_TEXT(eval_job, labels)},
      {"controls", 0, NULL,
       "speech, glue, squad: also with uniform attention, with none, and\n"
       "clustered-1",
-      SETS_FLAG(eval_job, speech.controls)},
+      SETS_FLAG(eval_job, controls)},
      {"beams", 0, "N",
       "speech: prefix beam search with so many beams (default: 0, the\n"
       "likeliest unit of each position)",
-      SETS_INTEGER(eval_job, speech.beams, 0, 10000)},
-     WORDS_ROWS(eval_job, speech.words, "speech, "),
+      SETS_INTEGER(eval_job, beams, 0, 10000)},
+     WORDS_ROWS(eval_job, words, "speech, "),
      {"tune", 0, "DIR",
       "speech, words: weight and insertion are those with the fewest errors\n"
       "on this data folder, such as DATA/dev (default: as given)",
-      SETS_TEXT(eval_job, speech.tune)},
+      SETS_TEXT(eval_job, tune)},
      {"join", 0, "SECONDS",
       "speech: utterances of a speaker one after another up to that\n"
       "length; 0: each by itself (default: as in the training)",
       TAKEN_BY(take_join)},
      {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
-      SETS_TEXT(eval_job, speech.cache)},
+      SETS_TEXT(eval_job, cache)},
      {"predictions", 0, "FILE",
       "glue, squad: what the first kind predicts; squad: as its official\n"
       "program reads it",
       SETS_TEXT(eval_job, predictions)},
      {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
-      SETS_FLAG(eval_job, speech.skip_bad)},
+      SETS_FLAG(eval_job, skip_bad)},
      {"batches", 0, "N",
       "copy: batches of the training's size, the same for every kind, that\n"
       "neither training nor validation saw (default: 20)",
@@ -108,164 +98,239 @@ const command_help eval_help = {
     "trained so (by one of the two, or with shared_qk).\n",
     "FILE"};
 
-static int open_checkpoint(eval_job *job, const char *path) {
-    char inside[TRAIN_PATH];
-    struct stat information;
-    train_config config;
-    train_reason reason;
-    job->speech.path = path;
-    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode)) {
-        if (!train_path("eval", inside, path, TRAIN_CHECKPOINT))
-            return EXIT_USAGE;
-        path = inside;
-    }
-    shoal_status status = train_read(job->context, path, &config, &reason);
-    if (status != SHOAL_OK)
-        return train_complain(status, EXIT_BAD_INPUT, "eval", &reason);
-    job->recogniser = strcmp(config.task, "speech") == 0;
-    job->text = train_is_text(&config);
-    if (job->recogniser || job->text)
-        return EXIT_OK;
-    status = trainer_begin(&job->trainer, job->context, &config);
-    if (status == SHOAL_OK)
-        status = trainer_resume(&job->trainer, path);
-    if (status != SHOAL_OK)
-        return train_complain(status, EXIT_BAD_INPUT, "eval", &job->trainer.reason);
-    shoal_attention_print(&config.model.attention, job->trained, NAME);
-    return EXIT_OK;
+/* ---- The tables -------------------------------------------------------------------- */
+
+/* "* kind": the row's name with a mark. */
+static void print_name(const shoal_evaluation_row *row, int width) {
+    printf("%c %-*s", row->control ? '-' : row->trained ? '*' : ' ', width, row->kind);
 }
 
-static int evaluate_one(eval_job *job, const shoal_attention *kind, int64_t batches,
-                        int at) {
-    const shoal_status status =
-        trainer_evaluate(&job->trainer, kind, batches, &job->scores[at]);
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : train_complain(status, EXIT_BAD_INPUT, "eval", &job->trainer.reason);
+static int name_width(const shoal_evaluation *e) {
+    shoal_evaluation_row row;
+    int width = 4;
+    for (int i = 0; shoal_evaluation_row_get(e, i, &row) == SHOAL_OK; i++)
+        width = (int)strlen(row.kind) > width ? (int)strlen(row.kind) : width;
+    return width;
 }
 
-/* Their shortest spelling, so that the trained one is recognised among them. Misspelt
-   ones are mistakes of the command line, found before the checkpoint is read. */
-static int parse_kinds(eval_job *job) {
-    for (int i = 0; i < job->kinds; i++) {
-        const shoal_status status =
-            shoal_attention_parse(job->context, job->names[i], &job->parsed[i]);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "eval", job->context);
-        shoal_attention_print(&job->parsed[i], job->names[i], NAME);
-    }
-    return EXIT_OK;
+static void print_marks(const eval_job *job) {
+    printf("\n* the kind it was trained with%s\n",
+           job->controls ? "\n- controls: where they are not far worse, the model "
+                           "hardly uses its attention,\n  and every kind looks free"
+                         : "");
 }
 
-static bool is_trained(const eval_job *job, int kind) {
-    return strcmp(job->names[kind], job->trained) == 0;
-}
-
-static int evaluate(eval_job *job) {
-    int code = EXIT_OK;
-    for (int i = 0; i < job->kinds && code == EXIT_OK; i++) /* can the weights do it? */
-        code = evaluate_one(job, &job->parsed[i], 0, i);
-    progress_begin(2);
-    for (int i = 0; i < job->kinds && code == EXIT_OK; i++) {
-        progress_say("%s, %d of %d", job->names[i], i + 1, job->kinds);
-        code = evaluate_one(job, &job->parsed[i], job->batches, i);
-    }
-    progress_end();
-    return code;
-}
-
-static void print_table(const eval_job *job) {
-    const train_config *config = &job->trainer.config;
-    size_t width = 4;
+static void print_copy(const shoal_evaluation *e) {
+    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
+    const int width = name_width(e);
+    shoal_evaluation_row row;
+    shoal_evaluation_score score;
     bool trained = false;
-    for (int i = 0; i < job->kinds; i++)
-        width = strlen(job->names[i]) > width ? strlen(job->names[i]) : width;
     printf("%s, trained with %s for %" PRId64 " steps; %" PRId64 " batches of %" PRId64
            "\n\n  %-*s %10s %9s %12s\n",
-           config->task, job->trained, job->trainer.state.step, job->batches,
-           config->batch, (int)width, "kind", "loss", "right %", "of");
-    for (int i = 0; i < job->kinds; i++) {
-        trained = trained || is_trained(job, i);
-        printf("%c %-*s %10.6f %9.3f %12" PRId64 "\n", is_trained(job, i) ? '*' : ' ',
-               (int)width, job->names[i], job->scores[i].loss,
-               100 * job->scores[i].accuracy, job->scores[i].counted);
+           info->task, info->trained, info->step, info->sequences, info->batch, width,
+           "kind", "loss", "right %", "of");
+    for (int i = 0; shoal_evaluation_row_get(e, i, &row) == SHOAL_OK; i++) {
+        shoal_evaluation_score_get(e, i, 0, &score);
+        trained = trained || row.trained;
+        print_name(&row, width);
+        printf(" %10.6f %9.3f %12" PRId64 "\n", row.loss, 100 * score.value, row.counted);
     }
     if (trained)
         printf("\n* the kind it was trained with\n");
 }
 
-static int print_object(const eval_job *job) {
-    const train_config *config = &job->trainer.config;
-    json_t *kinds = json_array();
-    for (int i = 0; i < job->kinds; i++)
-        json_array_append_new(kinds,
-                              json_pack("{s:s, s:o, s:o, s:I, s:I}", "kind",
-                                        job->names[i], "loss",
-                                        json_number(job->scores[i].loss), "accuracy",
-                                        json_number(job->scores[i].accuracy), "correct",
-                                        (json_int_t)job->scores[i].correct, "counted",
-                                        (json_int_t)job->scores[i].counted));
-    return print_json(json_pack("{s:s, s:s, s:I, s:I, s:o, s:o}", "task", config->task,
-                                "trained", job->trained, "steps",
-                                (json_int_t)job->trainer.state.step, "batches",
-                                (json_int_t)job->batches, "config",
-                                train_config_json(config), "kinds", kinds));
+static void print_text(const eval_job *job, const shoal_evaluation *e) {
+    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
+    const int width = name_width(e);
+    shoal_evaluation_row row;
+    shoal_evaluation_score score;
+    printf("%s, %s, trained with %s, step %" PRId64 "; dev: %" PRId64 " %s\n\n  %-*s",
+           info->path, info->dataset, info->trained, info->step, info->sequences,
+           strcmp(info->task, "glue") == 0 ? "texts" : "questions", width, "kind");
+    for (int i = 0; shoal_evaluation_score_get(e, 0, i, &score) == SHOAL_OK; i++)
+        printf(" %12s", score.name);
+    printf(" %9s\n", "seconds");
+    for (int i = 0; shoal_evaluation_row_get(e, i, &row) == SHOAL_OK; i++) {
+        print_name(&row, width);
+        for (int k = 0; shoal_evaluation_score_get(e, i, k, &score) == SHOAL_OK; k++)
+            printf(" %12.4f", score.value);
+        printf(" %9.2f\n", score.seconds);
+    }
+    print_marks(job);
 }
 
-/* What has an evaluation of its own. */
-static int evaluate_other(eval_job *job) {
-    const text_eval_job text = {.path = job->speech.path,
-                                .data = job->speech.data,
-                                .predictions = job->predictions,
-                                .skip_bad = job->speech.skip_bad,
-                                .controls = job->speech.controls,
-                                .json = job->json,
-                                .kinds = job->kinds,
-                                .names = job->names};
-    if (job->text)
-        return text_eval(&text, job->context);
-    job->speech.kinds = job->kinds;
-    job->speech.names = job->names;
-    job->speech.json = job->json;
-    return speech_eval(&job->speech, job->context);
+/* Errors of units (0) or words (1). */
+static void print_rates(const shoal_evaluation *e, int which) {
+    const int width = name_width(e);
+    shoal_evaluation_row row;
+    shoal_evaluation_score rate;
+    printf("  %-*s %8s %17s %7s %6s %6s %6s  %s\n", width, "kind",
+           which ? "words %" : "error %", "95 %", "seconds", "sub", "ins", "del",
+           "beyond the first, 95 %");
+    for (int i = 0; shoal_evaluation_row_get(e, i, &row) == SHOAL_OK; i++) {
+        shoal_evaluation_score_get(e, i, which, &rate);
+        print_name(&row, width);
+        printf(" %8.2f %8.2f %8.2f %7.2f %6" PRId64 " %6" PRId64 " %6" PRId64, rate.value,
+               rate.low, rate.high, rate.seconds, rate.edits.substitutions,
+               rate.edits.insertions, rate.edits.deletions);
+        if (i > 0)
+            printf("  %+.2f (%+.2f to %+.2f)", rate.difference, rate.difference_low,
+                   rate.difference_high);
+        putchar('\n');
+    }
 }
 
-static int run(eval_job *job, int count, char **paths) {
-    if (count != 1)
-        return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
-                        count == 0 ? "no checkpoint was given"
-                                   : "one checkpoint at a time",
-                        eval_help.usage);
-    int code = open_context("eval", (int)job->threads, job->isa, &job->context);
+static void print_words(const eval_job *job, const shoal_evaluation *e,
+                        const shoal_evaluation_score *first) {
+    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
+    const shoal_word_settings *settings = &info->word_settings;
+    printf("\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
+           "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
+           " words, %.2f %% of them in no lexicon or language model\nThe text that a "
+           "language model was made from may have some of these words: that of\n"
+           "pocketsphinx-en-us is not documented. The error of units does not depend on "
+           "it.\n",
+           job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
+           job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
+           settings->beam, settings->tokens, first->seconds / info->seconds, info->words,
+           100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
+}
+
+static void print_speech(const eval_job *job, const shoal_evaluation *e) {
+    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
+    shoal_evaluation_score words;
+    printf("%s, trained with %s, step %" PRId64 "; %s: %" PRId64 " sequences, %" PRId64
+           " labels\n\n",
+           info->path, info->trained, info->step, job->data, info->sequences,
+           info->labels);
+    print_rates(e, 0);
+    if (shoal_evaluation_score_get(e, 0, 1, &words) == SHOAL_OK) {
+        putchar('\n');
+        print_rates(e, 1);
+        print_words(job, e, &words);
+    }
+    if (info->impossible)
+        printf("\n%" PRId64 " sequences have more labels than positions\n",
+               info->impossible);
+    print_marks(job);
+}
+
+static int report(const eval_job *job, const shoal_evaluation *e) {
+    const char *task = shoal_evaluation_describe(e)->task;
+    const char *predictions = shoal_evaluation_predictions(e);
+    if (job->predictions && predictions) {
+        replacement to;
+        FILE *file = replace_begin(&to, job->predictions);
+        if (!file || !replace_end(&to, fputs(predictions, file) != EOF))
+            return complain(EXIT_RESOURCES, "eval", "%s cannot be written: %s",
+                            job->predictions, strerror(errno));
+    }
+    if (job->json)
+        return print_json(json_loads(shoal_evaluation_json(e), 0, NULL));
+    if (strcmp(task, "copy") == 0)
+        print_copy(e);
+    else if (strcmp(task, "speech") == 0)
+        print_speech(job, e);
+    else
+        print_text(job, e);
+    return EXIT_OK;
+}
+
+/* ---- The command ------------------------------------------------------------------- */
+
+static void show_progress(void *user, const shoal_train_progress *progress) {
+    (void)user;
+    if (progress->event == SHOAL_AT_DATA)
+        progress_say("features of %s: %" PRId64 " of %" PRId64, progress->what,
+                     progress->done, progress->all);
+    else if (progress->event == SHOAL_AT_EVALUATION && progress->all)
+        progress_say("%s, %" PRId64 " of %" PRId64, progress->what, progress->done,
+                     progress->all);
+    else if (progress->event == SHOAL_AT_EVALUATION)
+        progress_say("%s", progress->what);
+}
+
+static void show_message(void *command, const char *text) {
+    if (*text == ' ')
+        tell("%s", text);
+    else
+        complain(EXIT_OK, command, "%s", text);
+}
+
+int evaluate_run(const char *command, shoal_context *context, const char *path, int kinds,
+                 char (*names)[EVAL_NAME], shoal_evaluation_options *options,
+                 shoal_evaluation **evaluation, json_t **object) {
+    shoal_attention parsed[EVAL_KINDS];
+    char user[16];
+    *evaluation = NULL;
+    for (int i = 0; i < kinds; i++) {
+        const shoal_status status = shoal_attention_parse(context, names[i], &parsed[i]);
+        if (status != SHOAL_OK)
+            return complain_status(status, EXIT_USAGE, command, context);
+    }
+    snprintf(user, sizeof user, "%s", command);
+    options->attention = parsed;
+    options->kinds = kinds;
+    options->callbacks = (shoal_train_callbacks){.user = user,
+                                                 .progress = show_progress,
+                                                 .message = show_message};
+    progress_begin(2);
+    const shoal_status status = shoal_evaluate(context, path, options, evaluation);
+    progress_end();
+    if (status != SHOAL_OK)
+        return complain_status(status,
+                               status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                               command, context);
+    if (object)
+        *object = json_loads(shoal_evaluation_json(*evaluation), 0, NULL);
+    return EXIT_OK;
+}
+
+static int evaluate(eval_job *job, shoal_context *context, const char *path) {
+    shoal_recogniser_options recogniser;
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int code = will_write("eval", job->predictions);
+    if (code == EXIT_OK && !(job->words.lexicon && !job->words.lm)) /* alone: LF-MMI's */
+        words_wanted("eval", &job->words, &code);
     if (code != EXIT_OK)
         return code;
-    code = parse_kinds(job);
+    if (!words_take("eval", &job->words, &recogniser))
+        return EXIT_USAGE;
+    recogniser.beams = job->beams;
+    options.controls = job->controls;
+    options.data = job->data;
+    options.skip_bad = job->skip_bad;
+    options.batches = job->batches;
+    options.labels = job->labels;
+    options.cache = job->cache;
+    options.join = job->join;
+    options.tune = job->tune;
+    options.recogniser = &recogniser;
+    code = evaluate_run("eval", context, path, job->kinds, job->names, &options,
+                        &evaluation, NULL);
     if (code == EXIT_OK)
-        code = open_checkpoint(job, paths[0]);
-    if (code == EXIT_OK && (job->recogniser || job->text)) {
-        code = evaluate_other(job);
-        shoal_context_destroy(job->context);
-        return code;
-    }
-    if (code == EXIT_OK && job->kinds == 0) {
-        job->parsed[0] = job->trainer.config.model.attention;
-        snprintf(job->names[job->kinds++], NAME, "%s", job->trained);
-    }
-    if (code == EXIT_OK)
-        code = evaluate(job);
-    if (code == EXIT_OK && job->json)
-        code = print_object(job);
-    else if (code == EXIT_OK)
-        print_table(job);
-    trainer_end(&job->trainer);
-    shoal_context_destroy(job->context);
+        code = report(job, evaluation);
+    shoal_evaluation_destroy(evaluation);
     return code;
 }
 
 int eval_command(int count, char **arguments) {
-    static eval_job job = {.batches = DEFAULT_BATCHES, .speech = {.join = -1}};
+    static eval_job job = {.batches = 20, .join = -1};
+    shoal_context *context;
     const int ended = take_options(&eval_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    return run(&job, count - optind, arguments + optind);
+    if (count - optind != 1)
+        return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
+                        count == optind ? "no checkpoint was given"
+                                        : "one checkpoint at a time",
+                        eval_help.usage);
+    int code = open_context("eval", (int)job.threads, job.isa, &context);
+    if (code == EXIT_OK) {
+        code = evaluate(&job, context, arguments[optind]);
+        shoal_context_destroy(context);
+    }
+    return code;
 }

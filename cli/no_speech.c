@@ -1,8 +1,7 @@
 /* In place of the commands that need libshoal-speech, where it is not built. */
 #include "commands.h"
 #include "common.h"
-#include "speech_data.h"
-#include "speech_eval.h"
+#include "speech_words.h"
 
 #define WITHOUT                                                                          \
     "this program was built without speech, which needs more libraries "                 \
@@ -26,30 +25,21 @@ int wer_command(int count, char **arguments) {
     return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }
 
-const char *speech_cache(const char *command, const char *chosen) {
-    (void)chosen;
-    complain(EXIT_USAGE, command, WITHOUT);
-    return NULL;
-}
-
-int speech_check(const char *command, shoal_context *context, const train_config *config,
-                 const char *part) {
-    (void)context;
-    (void)config;
-    (void)part;
-    return complain(EXIT_USAGE, command, WITHOUT);
-}
-
-/* Never begun: there is no folder for its features. */
-const train_task speech_task = {.name = "speech"};
-
 int recognise_command(int count, char **arguments) {
     (void)count;
     return complain(EXIT_USAGE, arguments[0], WITHOUT);
 }
 
-int speech_eval(const speech_eval_job *job, shoal_context *context) {
-    (void)job;
-    (void)context;
-    return complain(EXIT_USAGE, "eval", WITHOUT);
+bool words_wanted(const char *command, const words_options *options, int *code) {
+    *code = options->lexicon || options->lm ? complain(EXIT_USAGE, command, WITHOUT)
+                                            : EXIT_OK;
+    return false;
+}
+
+bool words_take(const char *command, const words_options *options,
+                shoal_recogniser_options *taken) {
+    (void)command;
+    (void)options;
+    *taken = (shoal_recogniser_options){.size = sizeof *taken};
+    return true;
 }

@@ -134,21 +134,19 @@ void ranks_close(shoal_transport *ranks, int exit_code) {
 /* ---- Threads ----------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t machine, processors; /* digests */
+    char machine[256];
+    cpu_set_t processors;
 } rank_place;
 
 int ranks_threads(shoal_transport *ranks) {
-    cpu_set_t set;
-    char name[256] = "";
+    rank_place own;
     int same = 0;
     if (!ranks)
         return 0;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
+    memset(&own, 0, sizeof own);
+    if (sched_getaffinity(0, sizeof own.processors, &own.processors) != 0)
         return 1;
-    gethostname(name, sizeof name - 1);
-    const rank_place own = {ranks_digest(0, name, strlen(name)),
-                            ranks_digest(0, &set, sizeof set)};
+    gethostname(own.machine, sizeof own.machine - 1);
     rank_place *all = calloc((size_t)ranks->ranks, sizeof *all);
     if (!all || ranks->gather(ranks, sizeof own, &own, all) != SHOAL_OK) {
         free(all);
@@ -157,7 +155,7 @@ int ranks_threads(shoal_transport *ranks) {
     for (int i = 0; i < ranks->ranks; i++)
         same += memcmp(&all[i], &own, sizeof own) == 0;
     free(all);
-    const int threads = CPU_COUNT(&set) / same;
+    const int threads = CPU_COUNT(&own.processors) / same;
     return threads > 1 ? threads : 1;
 }
 
@@ -184,79 +182,6 @@ int ranks_follow(shoal_transport *ranks, int code) {
     return first;
 }
 
-/* After FNV-1a, eight bytes at a time. */
-uint64_t ranks_digest(uint64_t before, const void *bytes, size_t count) {
-    const uint64_t prime = 0x100000001b3u;
-    const unsigned char *from = bytes;
-    uint64_t digest = before ^ 0xcbf29ce484222325u, word;
-    for (; count >= sizeof word; count -= sizeof word, from += sizeof word) {
-        memcpy(&word, from, sizeof word);
-        digest = (digest ^ word) * prime;
-        digest ^= digest >> 29;
-    }
-    for (; count > 0; count--)
-        digest = (digest ^ *from++) * prime;
-    return digest;
-}
-
-void ranks_thing(ranks_things *things, const char *name, uint64_t digest) {
-    if (things->count == RANKS_MOST_THINGS)
-        return;
-    things->name[things->count] = name;
-    things->digest[things->count++] = digest;
-}
-
-static uint64_t file_digest(uint64_t before, const char *path) {
-    static unsigned char block[1 << 16];
-    FILE *file = fopen(path, "rb");
-    size_t some;
-    while (file && (some = fread(block, 1, sizeof block, file)) > 0)
-        before = ranks_digest(before, block, some);
-    if (file)
-        fclose(file);
-    return before;
-}
-
-static int add_library(struct dl_phdr_info *info, size_t size, void *digest) {
-    const char *name = strrchr(info->dlpi_name, '/');
-    (void)size;
-    if (name && strncmp(name, "/libshoal", 9) == 0)
-        *(uint64_t *)digest = file_digest(*(uint64_t *)digest, info->dlpi_name);
-    return 0;
-}
-
-uint64_t ranks_build(void) {
-    uint64_t digest = file_digest(0, "/proc/self/exe");
-    dl_iterate_phdr(add_library, &digest);
-    return digest;
-}
-
-int ranks_compare(shoal_transport *ranks, const char *command,
-                  const ranks_things *things) {
-    if (!ranks)
-        return EXIT_OK;
-    const size_t bytes = sizeof things->digest;
-    uint64_t *all = malloc(bytes * (size_t)ranks->ranks);
-    int wrong = -1, which = 0;
-    if (!all)
-        return complain(EXIT_RESOURCES, command, "out of memory");
-    if (ranks->gather(ranks, (int64_t)bytes, things->digest, all) != SHOAL_OK) {
-        free(all);
-        return complain(EXIT_RESOURCES, command, "%s", ranks->message);
-    }
-    for (int rank = ranks->ranks - 1; rank > 0; rank--)
-        for (int i = things->count - 1; i >= 0; i--)
-            if (all[rank * RANKS_MOST_THINGS + i] != all[i]) {
-                wrong = rank;
-                which = i;
-            }
-    free(all);
-    if (wrong < 0)
-        return EXIT_OK;
+void ranks_agreed(void) {
     job.agreed = true;
-    if (ranks_first(ranks))
-        complain(EXIT_BAD_INPUT, command,
-                 "rank %d and rank 0 differ in %s; all ranks must have the same", wrong,
-                 things->name[which]);
-    return EXIT_BAD_INPUT;
 }

@@ -30,21 +30,7 @@ shoal_status ranks_parse_kind(const shoal_transport *ranks, shoal_context *conte
 
 /* The first rank's code, everywhere: it complained, the others end without a word. */
 int ranks_follow(shoal_transport *ranks, int code);
-
-/* Things that must be the same on all ranks, as names and digests. */
-enum { RANKS_MOST_THINGS = 128 };
-typedef struct {
-    const char *name[RANKS_MOST_THINGS]; /* for complaints: "differ in NAME" */
-    uint64_t digest[RANKS_MOST_THINGS];
-    int count;
-} ranks_things;
-
-uint64_t ranks_digest(uint64_t before, const void *bytes, size_t count);
-void ranks_thing(ranks_things *things, const char *name, uint64_t digest);
-/* The program and Shoal's libraries that it runs with. */
-uint64_t ranks_build(void);
-/* Compares them; the first rank complains about the first that differs. */
-int ranks_compare(shoal_transport *ranks, const char *command,
-                  const ranks_things *things);
+/* All ranks know that they end: the library said so. */
+void ranks_agreed(void);
 
 #endif

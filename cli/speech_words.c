@@ -1,14 +1,6 @@
-#define _GNU_SOURCE
 #include "speech_words.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <strings.h>
-
 #include "common.h"
-#include "speech_lfmmi.h"
 
 /* ---- Options ----------------------------------------------------------------------- */
 
@@ -31,205 +23,17 @@ static bool take_number(const char *command, const char *name, const char *text,
     return !text || parse_number(command, name, text, min, max, value);
 }
 
-static bool take_settings(const char *command, const words_options *options,
-                          shoal_topology topology, shoal_word_settings *settings,
-                          double *unknown) {
-    *settings = shoal_word_settings_default(topology);
+bool words_take(const char *command, const words_options *options,
+                shoal_recogniser_options *taken) {
+    *taken = shoal_recogniser_defaults();
+    taken->lexicon = options->lexicon;
+    taken->lm = options->lm;
     if (options->tokens > 0)
-        settings->tokens = options->tokens;
-    return take_number(command, "beam", options->beam, 0.001, 1e6, &settings->beam) &&
+        taken->words.tokens = options->tokens;
+    return take_number(command, "beam", options->beam, 0.001, 1e6, &taken->words.beam) &&
            take_number(command, "lm-weight", options->lm_weight, 0, 1000,
-                       &settings->lm_weight) &&
+                       &taken->words.lm_weight) &&
            take_number(command, "insertion", options->insertion, -1000, 1000,
-                       &settings->insertion) &&
-           take_number(command, "unknown", options->unknown, 0, 1, unknown);
-}
-
-/* ---- The search -------------------------------------------------------------------- */
-
-static int open_parts(const char *command, shoal_context *context,
-                      const words_options *options, const speech_model *model,
-                      shoal_topology topology, double unknown, words_search *search) {
-    const int code = lfmmi_open_lexicon(command, context, options->lexicon, model->units,
-                                        model->unit_count, &search->lexicon);
-    if (code != EXIT_OK)
-        return code;
-    shoal_status status = shoal_ngram_open(context, options->lm, &search->ngram);
-    if (status == SHOAL_OK)
-        status = shoal_word_decoder_create(context, search->lexicon, search->ngram,
-                                           topology, unknown, &search->decoder);
-    return status == SHOAL_OK ? EXIT_OK
-                              : complain_status(status, EXIT_BAD_INPUT, command, context);
-}
-
-int words_open(const char *command, shoal_context *context, const words_options *options,
-               const speech_model *model, words_search *search) {
-    const speech_config *trained = &model->config.speech;
-    const shoal_topology topology =
-        trained->loss == SPEECH_CTC
-            ? SHOAL_TOPOLOGY_CTC
-            : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + trained->topology);
-    double unknown = 0;
-    *search = (words_search){0};
-    if (!take_settings(command, options, topology, &search->settings, &unknown))
-        return EXIT_USAGE;
-    const int code =
-        open_parts(command, context, options, model, topology, unknown, search);
-    if (code != EXIT_OK)
-        return code;
-    const int64_t outputs = shoal_word_decoder_describe(search->decoder).outputs;
-    if (outputs == speech_model_classes(model))
-        return EXIT_OK;
-    return complain(EXIT_BAD_INPUT, command, "%s: has other units than the phones of %s",
-                    model->path, options->lexicon);
-}
-
-void words_close(words_search *search) {
-    shoal_word_decoder_destroy(search->decoder);
-    shoal_ngram_close(search->ngram);
-    shoal_lexicon_close(search->lexicon);
-    *search = (words_search){0};
-}
-
-/* ---- What was said ----------------------------------------------------------------- */
-
-static int compare_rows(const void *a, const void *b) {
-    return strcmp(((const said_row *)a)->id, ((const said_row *)b)->id);
-}
-
-static char *read_whole(const char *path) {
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t size = 0, got = 1;
-    while (file && got > 0) {
-        char *more = realloc(text, size + (1 << 16) + 1);
-        if (!more)
-            break;
-        text = more;
-        got = fread(text + size, 1, 1 << 16, file);
-        size += got;
-        text[size] = 0;
-    }
-    const bool good = file && got == 0 && !ferror(file);
-    if (file)
-        fclose(file);
-    if (good)
-        return text;
-    free(text);
-    return NULL;
-}
-
-static bool cut_rows(words_said *said) {
-    size_t lines = 1;
-    for (const char *c = said->text; *c; c++)
-        lines += *c == '\n';
-    said->rows = malloc(sizeof *said->rows * lines);
-    if (!said->rows)
-        return false;
-    const size_t mark = strncmp(said->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    for (char *at = said->text + mark, *next; at; at = next) {
-        next = strchr(at, '\n');
-        if (next)
-            *next++ = 0;
-        at += strspn(at, " \t\r");
-        char *rest = at + strcspn(at, " \t\r");
-        if (rest == at)
-            continue;
-        if (*rest)
-            *rest++ = 0;
-        said->rows[said->count++] = (said_row){at, rest};
-    }
-    qsort(said->rows, (size_t)said->count, sizeof *said->rows, compare_rows);
-    return true;
-}
-
-int words_said_open(const char *command, const char *folder, const char *name,
-                    words_said *said) {
-    char path[TRAIN_PATH];
-    *said = (words_said){0};
-    if (!speech_path(path, folder, name))
-        return complain(EXIT_USAGE, command, "the path of %s is too long", name);
-    said->text = read_whole(path);
-    if (!said->text)
-        return complain(EXIT_BAD_INPUT, command,
-                        "%s: cannot be read (%s); errors of words are counted against it",
-                        path, strerror(errno));
-    return cut_rows(said) ? EXIT_OK : complain(EXIT_RESOURCES, command, "out of memory");
-}
-
-void words_said_close(words_said *said) {
-    free(said->text);
-    free(said->rows);
-    *said = (words_said){0};
-}
-
-const char *words_said_find(const words_said *said, const char *id) {
-    const said_row key = {id, NULL};
-    if (said->count == 0)
-        return NULL;
-    const said_row *row =
-        bsearch(&key, said->rows, (size_t)said->count, sizeof key, compare_rows);
-    return row ? row->rest : NULL;
-}
-
-/* ---- Edits ------------------------------------------------------------------------- */
-
-typedef struct {
-    const char *text;
-    size_t length;
-    int32_t at;
-} spelled;
-
-static int compare_letters(const spelled *a, const spelled *b) {
-    const size_t both = a->length < b->length ? a->length : b->length;
-    const int order = strncasecmp(a->text, b->text, both);
-    return order ? order : (a->length > b->length) - (a->length < b->length);
-}
-
-static int compare_spelled(const void *a, const void *b) {
-    return compare_letters(a, b);
-}
-
-/* The words of a text go to list[count] on; returns how many there are then. list NULL:
-   counts. */
-static int64_t split_words(const char *text, spelled *list, int64_t count) {
-    for (const char *at = text;;) {
-        at += strspn(at, " \t\r");
-        const size_t length = strcspn(at, " \t\r");
-        if (length == 0)
-            return count;
-        if (list)
-            list[count] = (spelled){at, length, (int32_t)count};
-        count++;
-        at += length;
-    }
-}
-
-shoal_status words_count_edits(shoal_context *context, const char *const *said,
-                               int64_t count, const shoal_word_string *heard,
-                               shoal_edits *edits) {
-    int64_t right = 0, all = 0;
-    for (int64_t i = 0; i < count; i++)
-        right = split_words(said[i], NULL, right);
-    const size_t size = (size_t)(right + heard->count) + 1;
-    spelled *list = malloc(sizeof *list * size);
-    int32_t *numbers = malloc(sizeof *numbers * size);
-    shoal_status status = SHOAL_NO_MEMORY;
-    if (list && numbers) {
-        for (int64_t i = 0; i < count; i++)
-            all = split_words(said[i], list, all);
-        for (int64_t i = 0; i < heard->count; i++, all++)
-            list[all] = (spelled){heard->words[i].text, strlen(heard->words[i].text),
-                                  (int32_t)all};
-        qsort(list, (size_t)all, sizeof *list, compare_spelled);
-        for (int64_t i = 0, number = 0; i < all; i++) {
-            number += i > 0 && compare_letters(&list[i], &list[i - 1]) != 0;
-            numbers[list[i].at] = (int32_t)number;
-        }
-        status = shoal_count_edits(context, numbers, right, numbers + right, heard->count,
-                                   edits);
-    }
-    free(list);
-    free(numbers);
-    return status;
+                       &taken->words.insertion) &&
+           take_number(command, "unknown", options->unknown, 0, 1, &taken->unknown);
 }

@@ -1,20 +1,267 @@
-/* shoal train: the command line. */
+/* shoal train: the command line, and what it shares with shoal repro. */
 #define _GNU_SOURCE
+#include "train.h"
+
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "commands.h"
 #include "common.h"
 #include "options.h"
-#include "speech_data.h"
-#include "text_data.h"
-#include "train.h"
 
-enum { DEFAULT_SAVE = 60, DEFAULT_TEST = 20 };
+enum { DEFAULT_SAVE = 60 };
+
+/* ---- Settings ---------------------------------------------------------------------- */
+
+/* A field of any task. */
+static const shoal_field *find_field(const char *name) {
+    const shoal_field *found = NULL;
+    for (int i = 0; shoal_task_name(i) && !found; i++)
+        found = shoal_task_field_find(shoal_task_find(shoal_task_name(i)), name);
+    return found;
+}
+
+static int refuse_field(const train_settings *settings, const char *name) {
+    const char *names[256];
+    int count = 0;
+    const shoal_field *field;
+    for (int t = 0; shoal_task_name(t); t++)
+        for (int i = 0;
+             (field = shoal_task_field(shoal_task_find(shoal_task_name(t)), i)); i++)
+            if (count < 256)
+                names[count++] = field->name;
+    const char *near = closest_name(name, names, count, sizeof *names);
+    return complain(settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
+                    near ? "%s%sthere is no field \"%s\"; did you mean %s?"
+                         : "%s%sthere is no field \"%s\"; shoal train %s --print-config "
+                           "shows all",
+                    settings->file ? settings->file : "", settings->file ? ": " : "",
+                    name,
+                    near             ? near
+                    : settings->task ? settings->task
+                                     : "TASK");
+}
+
+int settings_add(train_settings *settings, const char *name, const char *text) {
+    if (!find_field(name))
+        return refuse_field(settings, name);
+    if (settings->count == TRAIN_SETTINGS)
+        return complain(EXIT_USAGE, settings->command, "more than %d settings",
+                        TRAIN_SETTINGS);
+    if (strlen(text) >= SHOAL_VALUE_SIZE)
+        return complain(EXIT_USAGE, settings->command, "%s: \"%.40s...\" is too long",
+                        name, text);
+    const int at = settings->count++;
+    snprintf(settings->list[at].name, sizeof settings->list[at].name, "%s", name);
+    snprintf(settings->list[at].text, sizeof settings->list[at].text, "%s", text);
+    settings->list[at].file = settings->file;
+    return EXIT_OK;
+}
+
+const char *settings_find(const train_settings *settings, const char *name) {
+    const shoal_field *field = find_field(name);
+    for (int i = settings->count - 1; i >= 0; i--)
+        if (find_field(settings->list[i].name) == field)
+            return settings->list[i].text;
+    return NULL;
+}
+
+int settings_add_all(train_settings *settings, const shoal_train_task *task,
+                     const train_config *config) {
+    char text[SHOAL_VALUE_SIZE];
+    int code = EXIT_OK;
+    const shoal_field *field;
+    settings->count = 0;
+    for (int i = 0; code == EXIT_OK && (field = shoal_task_field(task, i)); i++) {
+        shoal_config_get(task, config, field->name, text, sizeof text);
+        code = settings_add(settings, field->name, text);
+    }
+    return code;
+}
+
+int settings_add_pair(train_settings *settings, const char *pair) {
+    char name[64];
+    const size_t length = strcspn(pair, "=");
+    if (!pair[length] || length == 0 || length >= sizeof name)
+        return complain(EXIT_USAGE, settings->command,
+                        "--set is \"%s\"; it must be KEY=VALUE", pair);
+    snprintf(name, sizeof name, "%.*s", (int)length, pair);
+    return settings_add(settings, name, pair + length + 1);
+}
+
+/* A number, boolean or string as the text that a flag would have. */
+static bool value_text(const json_t *value, char *text, size_t size) {
+    if (json_is_string(value))
+        return (size_t)snprintf(text, size, "%s", json_string_value(value)) < size;
+    if (json_is_integer(value))
+        snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, size, "%.17g", json_real_value(value));
+    else if (json_is_boolean(value))
+        snprintf(text, size, "%s", json_is_true(value) ? "true" : "false");
+    else
+        return false;
+    return true;
+}
+
+int settings_add_file(train_settings *settings, const char *path) {
+    json_t *object = load_json(settings->command, path);
+    const char *key;
+    json_t *value;
+    int code = EXIT_OK;
+    if (!object)
+        return EXIT_BAD_INPUT;
+    settings->file = path;
+    if (!json_is_object(object))
+        code = complain(EXIT_BAD_INPUT, settings->command,
+                        "%s: it must be one object of fields", path);
+    json_object_foreach(object, key, value) {
+        char text[SHOAL_VALUE_SIZE];
+        if (!value_text(value, text, sizeof text))
+            code = complain(EXIT_BAD_INPUT, settings->command,
+                            "%s: %s must be a number, a truth or a short string", path,
+                            key);
+        else
+            code = settings_add(settings, key, text);
+        if (code != EXIT_OK)
+            break;
+    }
+    settings->file = NULL;
+    json_decref(object);
+    return code;
+}
+
+int settings_apply(const train_settings *settings, shoal_context *context,
+                   const shoal_train_task *task, train_config *config) {
+    for (int i = 0; i < settings->count; i++) {
+        const char *file = settings->list[i].file;
+        if (shoal_config_set(context, task, config, settings->list[i].name,
+                             settings->list[i].text) != SHOAL_OK)
+            return complain(file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
+                            "%s%s%s", file ? file : "", file ? ": " : "",
+                            shoal_context_message(context));
+    }
+    return EXIT_OK;
+}
+
+json_t *train_config_json(const shoal_train_task *task, const train_config *config) {
+    char text[8192];
+    shoal_config_json(task, config, text, sizeof text);
+    return json_loads(text, 0, NULL);
+}
+
+/* ---- Runs -------------------------------------------------------------------------- */
+
+bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
+                const char *name) {
+    const int length = snprintf(path, TRAIN_PATH, "%s/%s", folder, name);
+    if (length >= 0 && length < TRAIN_PATH)
+        return true;
+    complain(EXIT_USAGE, command, "%.80s...: the path is too long", folder);
+    return false;
+}
+
+static void show_step(const train_run *run, const shoal_train_progress *at) {
+    const double accuracy = at->step->score.accuracy;
+    const double left = at->steps > 0 ? at->elapsed / (double)at->steps *
+                                            (double)(at->all - at->done)
+                                      : (double)NAN;
+    char time_left[32] = "?", right[32] = "";
+    if (isfinite(left))
+        snprintf(time_left, sizeof time_left,
+                 left < 120    ? "%.0f s"
+                 : left < 7200 ? "%.1f min"
+                               : "%.1f h",
+                 left < 120    ? left
+                 : left < 7200 ? left / 60
+                               : left / 3600);
+    if (!isnan(accuracy))
+        snprintf(right, sizeof right, "  right %.1f %%", 100 * accuracy);
+    progress_say("%sstep %" PRId64 "/%" PRId64
+                 "  loss %.4f%s  %.0f seq/s  at most %s left",
+                 run->label, at->done, at->all, at->step->score.loss, right,
+                 (double)at->sequences / at->elapsed, time_left);
+}
+
+static void show_progress(void *user, const shoal_train_progress *at) {
+    const train_run *run = user;
+    switch (at->event) {
+    case SHOAL_AT_DATA:
+        progress_begin(1);
+        progress_say("features of %s: %" PRId64 " of %" PRId64, at->what, at->done,
+                     at->all);
+        break;
+    case SHOAL_AT_BEGINNING:
+        progress_begin(1);
+        progress_say("%sthe first step", run->label);
+        break;
+    case SHOAL_AT_TEST:
+        progress_begin(1);
+        progress_say("%stesting", run->label);
+        break;
+    case SHOAL_AT_STEP:
+    case SHOAL_AT_VALIDATION: show_step(run, at); break;
+    case SHOAL_AT_SAVING: writing_begin(); break;
+    case SHOAL_AT_SAVED: writing_end(); break;
+    case SHOAL_AT_END: progress_end(); break;
+    case SHOAL_AT_EVALUATION: break;
+    }
+}
+
+static void show_message(void *user, const char *text) {
+    if (*text == ' ') /* goes on with the line before */
+        tell("%s", text);
+    else
+        complain(EXIT_OK, ((const train_run *)user)->command, "%s", text);
+}
+
+static int is_cancelled(void *user) {
+    (void)user;
+    return stop_signal() != 0;
+}
+
+int train_go(train_run *run, shoal_context *context) {
+    static const int codes[] = {[SHOAL_CAUSE_NONE] = EXIT_OK,
+                                [SHOAL_CAUSE_SETTINGS] = EXIT_USAGE,
+                                [SHOAL_CAUSE_INPUT] = EXIT_BAD_INPUT,
+                                [SHOAL_CAUSE_OUTPUT] = EXIT_RESOURCES};
+    shoal_setting said[TRAIN_SETTINGS];
+    shoal_run_options *options = &run->options;
+    for (int i = 0; i < run->settings->count; i++)
+        said[i] =
+            (shoal_setting){run->settings->list[i].name, run->settings->list[i].text};
+    options->settings = said;
+    options->setting_count = run->settings->count;
+    options->callbacks = (shoal_train_callbacks){.user = run,
+                                                 .progress = show_progress,
+                                                 .message = show_message,
+                                                 .cancelled = is_cancelled};
+    const int code = settings_apply(run->settings, context, run->task, &run->config);
+    if (code != EXIT_OK)
+        return code;
+    const shoal_status status =
+        shoal_train_run(context, run->task, &run->config, options, &run->result);
+    progress_end();
+    options->settings = NULL;
+    run->stopped = status == SHOAL_CANCELLED && run->result.saved;
+    if (status == SHOAL_OK || run->stopped)
+        return EXIT_OK;
+    if (status == SHOAL_CANCELLED)
+        return 128 + (stop_signal() ? stop_signal() : SIGTERM);
+    if (run->result.agreed)
+        ranks_agreed();
+    if (!run->result.agreed || ranks_first(options->transport))
+        complain(EXIT_USAGE, run->command, "%s", shoal_context_message(context));
+    return codes[run->result.cause];
+}
+
+/* ---- The command line -------------------------------------------------------------- */
 
 typedef struct {
     train_run run;
@@ -22,7 +269,7 @@ typedef struct {
     int64_t threads, save_seconds;
     shoal_transport *ranks;
     const char *isa, *cache, *preset, *data, *dev, *model, *lexicon;
-    bool json, print_config, skip_bad;
+    bool json, print_config, skip_bad, resume;
     bool files;     /* the options are gone through for --config alone */
     int files_code; /* what became of its files */
 } train_job;
@@ -85,7 +332,7 @@ static const option_row rows[] = {
     {"from", 0, "RUN",
      "begin with the weights of another run, its best unless a file of it\n"
      "is named; the optimizer begins afresh",
-     SETS_TEXT(train_job, run.from)},
+     SETS_TEXT(train_job, run.options.from)},
     {"cache", 0, "DIR",
      "speech: folder for features, which are computed once\n"
      "(default: shoal in the user's folder of caches)",
@@ -111,13 +358,13 @@ static const option_row rows[] = {
     {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
      SETS_FLAG(train_job, print_config)},
     {"out", 'o', "DIR",
-     "folder for " TRAIN_CHECKPOINT " and " TRAIN_LOG ";\n"
+     "folder for " SHOAL_RUN_CHECKPOINT " and " SHOAL_RUN_LOG ";\n"
      "made if it is missing",
-     SETS_TEXT(train_job, run.folder)},
+     SETS_TEXT(train_job, run.options.folder)},
     {"resume", 0, NULL,
      "go on from the checkpoint in the folder, or begin where there is\n"
      "none; the configuration is the checkpoint's, --steps may differ",
-     SETS_FLAG(train_job, run.resume)},
+     SETS_FLAG(train_job, resume)},
     {"save-seconds", 0, "S",
      "seconds between checkpoints; 0: after every step (default: 60)",
      SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
@@ -147,8 +394,8 @@ const command_help train_help = {
     "then the transcripts have words, and the lexicon their phones. DATA has the\n"
     "folders train and dev, each as Kaldi keeps its data: wav.scp, text (or the file of\n"
     "--labels), and where they are there segments and utt2spk. All recordings are read\n"
-    "before the first step. The model with the best error on dev is kept as\n" TRAIN_BEST
-    "; shoal eval and shoal recognise use it.\n\n"
+    "before the first step. The model with the best error on dev is kept "
+    "as\n" SHOAL_RUN_BEST "; shoal eval and shoal recognise use it.\n\n"
     "glue, squad: trains a BERT or RoBERTa further, on a task of GLUE (CoLA, SST-2,\n"
     "MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or to find\n"
     "answers in contexts. AdamW, a warm-up and a line to 0; dropout as the model's\n"
@@ -163,9 +410,9 @@ const command_help train_help = {
     "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
     "copy|speech|glue|squad DIR"};
 
-/* ---- Results --------------------------------------------------------------------- */
+/* ---- Results ----------------------------------------------------------------------- */
 
-static json_t *score_json(const train_score *score) {
+static json_t *score_json(const shoal_train_score *score) {
     json_t *object = json_pack("{s:o, s:o, s:I, s:I}", "loss", json_number(score->loss),
                                "accuracy", json_number(score->accuracy), "correct",
                                (json_int_t)score->correct, "counted",
@@ -179,59 +426,72 @@ static json_t *score_json(const train_score *score) {
 
 static int report_json(const train_job *job) {
     const train_run *run = &job->run;
-    json_t *object =
-        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "config",
-                  train_config_json(&run->config), "folder", json_text(run->folder),
-                  "steps", (json_int_t)run->state.step, "finished", run->finished,
-                  "seconds", json_number(run->state.seconds), "sequences_per_second",
-                  json_number(run->sequences_per_second), "loss_share",
-                  json_number(run->loss_share));
-    if (run->validated)
-        json_object_set_new(object, "validation", score_json(&run->validation));
-    if (run->tested)
-        json_object_set_new(object, "test", score_json(&run->test));
+    const shoal_run_result *result = &run->result;
+    json_t *object = json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "config",
+                               train_config_json(run->task, &run->config), "folder",
+                               json_text(run->options.folder), "steps",
+                               (json_int_t)result->state.step, "finished",
+                               result->finished, "seconds",
+                               json_number(result->state.seconds), "sequences_per_second",
+                               json_number(result->sequences_per_second), "loss_share",
+                               json_number(result->loss_share));
+    if (result->validated)
+        json_object_set_new(object, "validation", score_json(&result->validation));
+    if (result->tested)
+        json_object_set_new(object, "test", score_json(&result->test));
     return print_json(object);
 }
 
-static void report(const train_job *job) {
-    const train_run *run = &job->run;
-    char kind[TRAIN_VALUE];
-    shoal_attention_print(&run->config.model.attention, kind, sizeof kind);
-    printf("%s, %s: %" PRId64 " of %" PRId64 " steps, %s\n", run->config.task, kind,
-           run->state.step, run->config.steps, seconds_text(run->state.seconds));
-    if (run->stepped && isnan(run->last_step.score.accuracy))
-        printf("last step    loss %.6f\n", run->last_step.score.loss);
-    else if (run->stepped)
-        printf("last step    loss %.6f  right %.2f %%\n", run->last_step.score.loss,
-               100 * run->last_step.score.accuracy);
-    if (isfinite(run->loss_share))
-        printf("the loss     %.1f %% of the steps' time\n", 100 * run->loss_share);
-    if (run->validated && run->validation.metric) {
-        printf("validation   ");
-        if (isfinite(run->validation.loss))
-            printf("loss %.6f  ", run->validation.loss);
-        printf("%s %.4f", run->validation.metric, run->validation.accuracy);
-        if (run->validation.second)
-            printf("  %s %.4f", run->validation.second, run->validation.second_value);
-        putchar('\n');
-    } else if (run->validated)
-        printf("validation   loss %.6f  right %.2f %%\n", run->validation.loss,
-               100 * run->validation.accuracy);
-    if (run->validated && run->validation.impossible)
+static void report_validation(const shoal_train_score *score) {
+    printf("validation   ");
+    if (!score->metric || isfinite(score->loss))
+        printf("loss %.6f  ", score->loss);
+    if (!score->metric)
+        printf("right %.2f %%", 100 * score->accuracy);
+    else
+        printf("%s %.4f", score->metric, score->accuracy);
+    if (score->second)
+        printf("  %s %.4f", score->second, score->second_value);
+    putchar('\n');
+    if (score->impossible)
         printf("             %" PRId64 " sequences have more labels than positions\n",
-               run->validation.impossible);
-    if (run->tested)
+               score->impossible);
+}
+
+static bool is_text(const train_run *run) {
+    return strcmp(run->task->name, "glue") == 0 || strcmp(run->task->name, "squad") == 0;
+}
+
+static void report(const train_run *run) {
+    const shoal_run_result *result = &run->result;
+    const shoal_train_state *state = &result->state;
+    const shoal_train_score *last = &result->last_step.score;
+    const char *folder = run->options.folder;
+    char kind[SHOAL_VALUE_SIZE];
+    shoal_attention_print(&run->config.train.model.attention, kind, sizeof kind);
+    printf("%s, %s: %" PRId64 " of %" PRId64 " steps, %s\n", run->task->name, kind,
+           state->step, run->config.train.steps, seconds_text(state->seconds));
+    if (result->stepped && isnan(last->accuracy))
+        printf("last step    loss %.6f\n", last->loss);
+    else if (result->stepped)
+        printf("last step    loss %.6f  right %.2f %%\n", last->loss,
+               100 * last->accuracy);
+    if (isfinite(result->loss_share))
+        printf("the loss     %.1f %% of the steps' time\n", 100 * result->loss_share);
+    if (result->validated)
+        report_validation(&result->validation);
+    if (result->tested)
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
-               run->test.loss, 100 * run->test.accuracy, run->test.correct,
-               run->test.counted);
-    if (run->state.best_step > 0 && train_is_text(&run->config))
-        printf("best         step %" PRId64 "  %s %.4f  %s\n", run->state.best_step,
-               run->validation.metric ? run->validation.metric : "score",
-               1 - run->state.best, run->folder);
-    else if (run->state.best_step > 0)
+               result->test.loss, 100 * result->test.accuracy, result->test.correct,
+               result->test.counted);
+    if (state->best_step > 0 && is_text(run))
+        printf("best         step %" PRId64 "  %s %.4f  %s\n", state->best_step,
+               result->validation.metric ? result->validation.metric : "score",
+               1 - state->best, folder);
+    else if (state->best_step > 0)
         printf("best         step %" PRId64 "  error rate %.2f %%  %s/%s\n",
-               run->state.best_step, 100 * run->state.best, run->folder, TRAIN_BEST);
-    printf("%s/%s\n%s/%s\n", run->folder, TRAIN_CHECKPOINT, run->folder, TRAIN_LOG);
+               state->best_step, 100 * state->best, folder, SHOAL_RUN_BEST);
+    printf("%s/%s\n%s/%s\n", folder, SHOAL_RUN_CHECKPOINT, folder, SHOAL_RUN_LOG);
     fflush(stdout);
 }
 
@@ -252,55 +512,58 @@ static void print_word(FILE *file, const char *word) {
     fputc('\'', file);
 }
 
+/* " --NAME WORD"; nothing where there is no word. */
+static void print_option(const char *name, const char *word) {
+    if (!word)
+        return;
+    fprintf(stderr, " --%s", name);
+    print_word(stderr, word);
+}
+
 static int interrupted(const train_job *job) {
     const int code = 128 + (stop_signal() ? stop_signal() : SIGTERM);
+    const train_run *run = &job->run;
+    char steps[32];
     if (!ranks_first(job->ranks))
         return code;
     fprintf(stderr,
             "shoal train: interrupted after step %" PRId64
             "; the checkpoint is written. To go on:\n  shoal train %s",
-            job->run.state.step, job->run.config.task);
-    const bool text = train_is_text(&job->run.config);
-    if (text && *job->run.config.text.dataset)
-        print_word(stderr, job->run.config.text.dataset);
-    if (text)
-        fputs(" --data", stderr);
-    if (job->run.config.folder)
-        print_word(stderr, job->run.config.folder);
-    if (job->run.config.dev) {
-        fputs(" --dev", stderr);
-        print_word(stderr, job->run.config.dev);
-    }
-    fputs(" --resume --out", stderr);
-    print_word(stderr, job->run.folder);
-    fprintf(stderr, " --steps %" PRId64, job->run.config.steps);
-    if (job->cache) {
-        fputs(" --cache", stderr);
-        print_word(stderr, job->cache);
-    }
-    if (job->lexicon) {
-        fputs(" --lexicon", stderr);
-        print_word(stderr, job->lexicon);
-    }
+            run->result.state.step, run->task->name);
+    if (strcmp(run->task->name, "glue") == 0)
+        print_word(stderr, run->config.glue.dataset);
+    if (strcmp(run->task->name, "speech") == 0)
+        print_word(stderr, run->config.speech.folder);
+    if (is_text(run))
+        print_option("data", job->data);
+    print_option("dev", is_text(run) ? job->dev : NULL);
+    fputs(" --resume", stderr);
+    print_option("out", run->options.folder);
+    snprintf(steps, sizeof steps, "%" PRId64, run->config.train.steps);
+    print_option("steps", steps);
+    print_option("cache", job->cache);
+    print_option("lexicon", job->lexicon);
     if (job->skip_bad)
         fputs(" --skip-bad", stderr);
-    if (job->isa) /* another one rounds otherwise */
-        fprintf(stderr, " --isa %s", job->isa);
+    print_option("isa", job->isa); /* another one rounds otherwise */
     fputs(job->ranks ? "\nunder mpirun, with any number of ranks\n" : "\n", stderr);
     return code;
 }
 
-/* ---- The command ----------------------------------------------------------------- */
+/* ---- The command ------------------------------------------------------------------- */
 
 static int print_config(train_job *job, shoal_context *context) {
-    const int code = settings_apply(&job->settings, context, &job->run.config);
-    return code == EXIT_OK ? print_json(train_config_json(&job->run.config)) : code;
+    train_run *run = &job->run;
+    const int code = settings_apply(&job->settings, context, run->task, &run->config);
+    return code == EXIT_OK ? print_json(train_config_json(run->task, &run->config))
+                           : code;
 }
 
 /* What is written, against the files of --config; in a new folder there is nothing. */
 static int check_files(const char *folder) {
-    static const char *const names[] = {TRAIN_CHECKPOINT, TRAIN_LOG, TRAIN_BEST,
-                                        "model.safetensors", "config.json"};
+    static const char *const names[] = {SHOAL_RUN_CHECKPOINT, SHOAL_RUN_LOG,
+                                        SHOAL_RUN_BEST, "model.safetensors",
+                                        "config.json"};
     struct stat information;
     char path[TRAIN_PATH];
     if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode))
@@ -316,83 +579,103 @@ static int check_files(const char *folder) {
 }
 
 static int train(train_job *job, shoal_context *context) {
-    if (!job->run.folder)
+    train_run *run = &job->run;
+    if (!run->options.folder)
         return complain(EXIT_USAGE, "train", "no folder was given; usage: shoal %s",
                         train_help.usage);
-    int code = check_files(job->run.folder);
+    int code = check_files(run->options.folder);
     if (code != EXIT_OK)
         return code;
     watch_stop();
-    code = train_go(&job->run, context);
+    code = train_go(run, context);
     if (code != EXIT_OK)
         return code;
     if (ranks_first(job->ranks)) {
         if (job->json)
             code = report_json(job);
         else
-            report(job);
+            report(run);
     }
-    const bool stopped = stop_signal() || job->run.stopped;
-    return code == EXIT_OK && stopped && !job->run.finished ? interrupted(job) : code;
+    return code == EXIT_OK && run->stopped ? interrupted(job) : code;
 }
 
-/* glue has a word more, the name of its task. */
-static int take_text(train_job *job, int count, char **words) {
-    train_config *config = &job->run.config;
-    const bool glue = strcmp(config->task, "glue") == 0;
-    if (count != 1 + glue)
-        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
-                        count > 1 + glue ? "one task at a time"
-                                         : "no task of GLUE was given",
-                        train_help.usage);
-    config->folder = job->data;
-    config->dev = job->dev;
-    config->model_folder = job->model;
-    config->skip_bad = job->skip_bad;
-    if (!glue)
-        return EXIT_OK;
-    const glue_task *task = glue_find(words[1]);
-    if (!task)
-        return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
-                        words[1], glue_names());
-    return settings_add(&job->settings, "dataset", task->name);
+/* The dataset of GLUE, spelled as there. */
+static int take_dataset(train_job *job, const char *word) {
+    char names[256] = "";
+    shoal_glue_info glue;
+    for (int i = 0; shoal_glue_describe(i, &glue); i++) {
+        if (strcasecmp(glue.name, word) == 0)
+            return settings_add(&job->settings, "dataset", glue.name);
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
+    }
+    return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
+                    word, names);
 }
 
-/* Where the data is, for tasks that have some. */
+/* Words behind the task's, and where the data is. */
 static int take_data(train_job *job, int count, char **words) {
     train_config *config = &job->run.config;
-    const bool speech = strcmp(config->task, "speech") == 0;
-    if (train_is_text(config))
-        return take_text(job, count, words);
-    if (count > 1 + speech)
+    const char *task = words[0];
+    const bool speech = strcmp(task, "speech") == 0, glue = strcmp(task, "glue") == 0;
+    if (count > 1 + (speech || glue))
         return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
                         speech ? "one data folder at a time" : "one task at a time",
                         train_help.usage);
-    if (!speech || job->print_config)
-        return EXIT_OK;
-    if (count < 2)
-        return complain(EXIT_USAGE, "train", "no data folder was given; usage: shoal %s",
+    if (count < 1 + (glue || (speech && !job->print_config)))
+        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
+                        speech ? "no data folder was given" : "no task of GLUE was given",
                         train_help.usage);
-    config->folder = words[1];
-    config->skip_bad = job->skip_bad;
-    config->lexicon = job->lexicon;
-    config->cache = speech_cache("train", job->cache);
-    return config->cache ? EXIT_OK : EXIT_RESOURCES;
+    if (speech) {
+        config->speech.folder = words[1];
+        config->speech.lexicon = job->lexicon;
+        config->speech.cache = job->cache;
+        config->speech.skip_bad = job->skip_bad;
+    } else if (glue) {
+        config->glue.folder = job->data;
+        config->glue.model_folder = job->model;
+        config->glue.skip_bad = job->skip_bad;
+        return take_dataset(job, words[1]);
+    } else if (strcmp(task, "squad") == 0) {
+        config->squad.folder = job->data;
+        config->squad.dev = job->dev;
+        config->squad.model_folder = job->model;
+        config->squad.skip_bad = job->skip_bad;
+    }
+    return EXIT_OK;
+}
+
+/* The task and what it begins with; the loss lf-mmi has defaults of its own. */
+static int take_task(train_job *job, const char *name) {
+    train_run *run = &job->run;
+    const char *loss = settings_find(&job->settings, "loss"), *preset = job->preset;
+    const bool paper = preset && strcmp(preset, "paper") == 0;
+    const size_t size = sizeof run->config;
+    run->task = shoal_task_find(name);
+    if (!run->task)
+        return complain(EXIT_USAGE, "train",
+                        "there is no task \"%.40s\"; tasks: copy, speech, glue, squad%s",
+                        name,
+                        shoal_task_find("speech") ? "" : " (this program has no speech)");
+    if (shoal_config_defaults(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
+        return complain(EXIT_USAGE, "train",
+                        "there is no preset \"%.40s\" of %s; speech has default and "
+                        "paper",
+                        preset, name);
+    if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(name, "speech") == 0)
+        shoal_config_defaults(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
+                              &run->config, size);
+    return EXIT_OK;
 }
 
 static int with_task(train_job *job, int count, char **words) {
     shoal_context *context;
-    train_reason reason;
     if (count == 0)
         return complain(EXIT_USAGE, "train", "no task was given; usage: shoal %s",
                         train_help.usage);
-    if (!train_defaults(words[0], &job->run.config, &reason) ||
-        (job->preset && !train_preset(job->preset, &job->run.config, &reason)))
-        return complain(EXIT_USAGE, "train", "%s", reason.text);
-    const char *loss = settings_find(&job->settings, "loss");
-    if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(words[0], "speech") == 0)
-        train_lfmmi_defaults(job->preset, &job->run.config);
-    int code = take_data(job, count, words);
+    int code = take_task(job, words[0]);
+    if (code == EXIT_OK)
+        code = take_data(job, count, words);
     if (code == EXIT_OK && !job->print_config)
         code = ranks_open("train",
                           "Nothing is lost but the time since the last checkpoint: "
@@ -400,7 +683,7 @@ static int with_task(train_job *job, int count, char **words) {
                           &job->ranks);
     if (code != EXIT_OK)
         return code;
-    job->run.config.ranks = job->ranks;
+    job->run.options.transport = job->ranks;
     if (job->threads == 0)
         job->threads = ranks_threads(job->ranks);
     code = open_context("train", (int)job->threads, job->isa, &context);
@@ -416,14 +699,12 @@ static int with_task(train_job *job, int count, char **words) {
 int train_command(int count, char **arguments) {
     static train_job job = {.run = {.command = "train",
                                     .label = "",
-                                    .settings = &job.settings,
-                                    .test_batches = DEFAULT_TEST},
+                                    .settings = &job.settings},
                             .settings = {.command = "train"},
                             .save_seconds = DEFAULT_SAVE};
     int code = -1;
-    train_config config;
-    train_reason reason;
-    if (count > 1 && train_defaults(arguments[1], &config, &reason))
+    job.run.options = shoal_run_defaults();
+    if (count > 1 && shoal_task_find(arguments[1]))
         job.settings.task = arguments[1];
     for (int pass = 0; pass < 2 && code < 0; pass++) {
         job.files = pass == 0;
@@ -431,6 +712,7 @@ int train_command(int count, char **arguments) {
     }
     if (code >= 0)
         return job.files_code != EXIT_OK ? job.files_code : code;
-    job.run.save_seconds = (double)job.save_seconds;
+    job.run.options.save_seconds = (double)job.save_seconds;
+    job.run.options.resume = job.resume;
     return with_task(&job, count - optind, arguments + optind);
 }

@@ -11,13 +11,7 @@ foreach(source IN LISTS fuzz_sources)
     set(seeds ${CMAKE_CURRENT_SOURCE_DIR}/tests/corpus/${name})
     add_executable(${target} ${source})
     target_include_directories(${target} PRIVATE . src tests tests/models tests/speech)
-    if(source MATCHES "tests/cli/") # with the parts of the program that read
-        target_sources(${target} PRIVATE cli/glue.c cli/squad.c cli/text_data.c
-            cli/text_metrics.c cli/common.c cli/files.c)
-        target_include_directories(${target} PRIVATE cli)
-        target_link_libraries(${target} PRIVATE jansson utf8proc)
-    endif()
-    target_link_libraries(${target} PRIVATE shoal_speech_static shoal_flags)
+    target_link_libraries(${target} PRIVATE shoal_train_static shoal_flags)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)
     list(APPEND runs
         COMMAND ${CMAKE_COMMAND} -E make_directory corpus/${name} ${seeds}

@@ -134,6 +134,22 @@ if(speech_needs)
         NEEDS ${speech_needs} ${models_needs})
 endif()
 
+# ---- libshoal-train: trainings as runs, and their evaluation; without libshoal-speech
+# it has no task speech ------------------------------------------------------------------
+
+if(TARGET shoal_models)
+    file(GLOB train_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}
+        train/*.c train/*/*.c)
+    if(TARGET shoal_speech)
+        shoal_library(train ON shoal_speech SOURCES ${train_sources}
+            NEEDS jansson utf8proc DEFINITIONS SHOAL_HAVE_SPEECH)
+    else()
+        list(FILTER train_sources EXCLUDE REGEX "speech|evaluate_words")
+        shoal_library(train ON shoal_models SOURCES ${train_sources}
+            NEEDS jansson utf8proc)
+    endif()
+endif()
+
 # ---- libshoal-mpi: several processes, where there is an MPI ----------------------------
 
 if(SHOAL_MPI AND NOT CMAKE_CROSSCOMPILING)

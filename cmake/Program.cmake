@@ -7,7 +7,7 @@ if(TARGET shoal_speech)
     list(REMOVE_ITEM program_sources cli/no_speech.c)
 else()
     list(FILTER program_sources EXCLUDE REGEX
-        "^(cli/(transcribe|speech_|train_speech|recognise)|lab/wer).*")
+        "^(cli/(transcribe|speech_|recognise)|lab/wer).*")
 endif()
 
 if(NOT TARGET shoal_models)
@@ -16,7 +16,8 @@ else()
     add_executable(shoal_program ${program_sources})
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab)
-    target_link_libraries(shoal_program PRIVATE shoal_exact shoal_models shoal_flags
+    target_link_libraries(shoal_program PRIVATE shoal_exact shoal_train shoal_models
+        shoal_flags
         jansson openblas utf8proc Threads::Threads ${CMAKE_DL_LIBS} m)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)

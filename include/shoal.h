@@ -84,9 +84,10 @@ SHOAL_API const char *shoal_version(void);
 typedef enum {
     SHOAL_OK = 0,
     SHOAL_INVALID = 1, /* an argument that cannot be honoured: shapes, spelling, ranges */
-    SHOAL_BAD_FILE = 2, /* a file whose content is not what it should be */
-    SHOAL_IO = 3,       /* the system refused to read or write */
-    SHOAL_NO_MEMORY = 4 /* an allocation failed; nothing was leaked */
+    SHOAL_BAD_FILE = 2,  /* a file whose content is not what it should be */
+    SHOAL_IO = 3,        /* the system refused to read or write */
+    SHOAL_NO_MEMORY = 4, /* an allocation failed; nothing was leaked */
+    SHOAL_CANCELLED = 5  /* a callback asked to end; what was begun can go on */
 } shoal_status;
 
 /* A short name for a status, such as "out of memory". Never NULL. */

@@ -295,6 +295,23 @@ SHOAL_API shoal_status shoal_count_edits(shoal_context *context, const int32_t *
                                          const int32_t *recognised,
                                          int64_t recognised_count, shoal_edits *edits);
 
+/* How far an error rate can be trusted, by the bootstrap: the rate of sequences drawn
+   with replacement, 10,000 times, and its difference from that of another recogniser on
+   the same draws. */
+typedef struct {
+    double length, wrong;  /* of one sequence */
+    double wrong_of_other; /* by what the rate is compared with */
+} shoal_sequence_errors;
+
+/* The middle 95 % of the draws, in percent; NaN where there is nothing to draw. */
+typedef struct {
+    double rate_low, rate_high, difference_low, difference_high;
+} shoal_rate_interval;
+
+/* A draw depends on the seed and on `count` alone: it is the same for every rate. */
+SHOAL_API shoal_rate_interval shoal_bootstrap_rates(
+    const shoal_sequence_errors *sequences, int64_t count, uint64_t seed);
+
 /* ---- Gradient and optimizer -------------------------------------------------------- */
 
 /* Scales the gradients so that their norm over all parameters is at most `limit` (0: no
@@ -424,6 +441,12 @@ SHOAL_API shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint,
                                              shoal_model *model,
                                              shoal_optimizer *optimizer,
                                              shoal_schedule *schedule);
+
+/* The weights that the optimizer averaged, where it did, else the last ones: those that
+   a validation with shoal_optimizer_use_average has seen. The model needs no
+   gradients. */
+SHOAL_API shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
+                                                     shoal_model *model);
 
 /* ---- Text: tokens ------------------------------------------------------------------ */
 

@@ -3,8 +3,9 @@
  * Whisper, whole: features, encoder, decoder, and the published way of decoding. Any kind
  * of attention runs the encoder, which attends over 1500 positions in every window of
  * 30 s; the decoder's attention is exact. Models are read as others have published them.
- * Beside it stands what training a recogniser of one's own needs: filter banks, and data
- * folders as Kaldi keeps them (the models and CTC are in shoal_models.h).
+ * Beside it stands what training a recogniser of one's own needs (filter banks, data
+ * folders as Kaldi keeps them, lattice-free MMI; the models and CTC are in
+ * shoal_models.h), and the use of a recogniser that was trained.
  *
  * A COMPLETE PROGRAM
  *
@@ -59,6 +60,7 @@
 #define SHOAL_SPEECH_H
 
 #include "shoal.h"
+#include "shoal_models.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -385,6 +387,10 @@ SHOAL_API shoal_status shoal_lexicon_open(shoal_context *context,
                                           const char *const *paths, int64_t count,
                                           const shoal_lexicon_options *options,
                                           shoal_lexicon **lexicon);
+/* The same of up to 16 files in one text, with commas between. */
+SHOAL_API shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
+                                               const shoal_lexicon_options *options,
+                                               shoal_lexicon **lexicon);
 SHOAL_API void shoal_lexicon_close(shoal_lexicon *lexicon); /* NULL is legal */
 
 typedef struct {
@@ -594,6 +600,127 @@ SHOAL_API shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count,
                                           const int64_t *offsets, const float *outputs,
                                           int32_t *phones, int32_t *begins,
                                           int64_t *counts);
+
+/* ---- Recognisers ------------------------------------------------------------------- */
+
+/* The input of a recogniser: filter banks of mono sound, normalised per band, of which a
+   model sees `context` frames at every position. */
+typedef struct {
+    int64_t bands;     /* of the filter banks */
+    int64_t rate;      /* samples per second: 16000 or 8000 */
+    int32_t normalise; /* a shoal_normalise */
+    int64_t hop;       /* frames (10 ms) from one position to the next */
+    int64_t context;   /* frames that a position sees */
+    int64_t every;     /* positions from one output (a step) to the next */
+} shoal_features_config;
+
+/* Positions of so many frames, and features of a position: context * bands. */
+SHOAL_API int64_t shoal_features_positions(const shoal_features_config *config,
+                                           int64_t frames);
+SHOAL_API int64_t shoal_features_width(const shoal_features_config *config);
+/* In place, frames [count][bands] of one speaker: mean 0 and variance 1 of each band,
+   unless the configuration says SHOAL_NORMALISE_NOTHING. */
+SHOAL_API void shoal_features_normalise(const shoal_features_config *config,
+                                        int64_t count, float *frames);
+/* frames [count][bands] to rows [positions][width]: position i sees the frames from
+   i hop - (context - hop) / 2 on; beyond the ends there are zeros. */
+SHOAL_API void shoal_features_stack(const shoal_features_config *config, int64_t count,
+                                    const float *frames, float *rows);
+
+typedef enum { SHOAL_RECOGNISER_CTC, SHOAL_RECOGNISER_LFMMI } shoal_recogniser_loss;
+
+/* A trained recogniser: what `shoal train speech` and libshoal-train leave in the folder
+   of a run. It hears a recording in pieces of about equal length, each with 2 s around
+   it, and finds units (those of the training's transcripts; phones where it was trained
+   by LF-MMI), or, with a lexicon and a language model, words. */
+typedef struct shoal_recogniser shoal_recogniser;
+
+/* Initialise it by shoal_recogniser_defaults. */
+typedef struct {
+    size_t size;           /* of this struct */
+    const char *attention; /* as shoal_attention_parse takes it; NULL: the one that was
+                                trained with */
+    int64_t beams;         /* units of CTC: prefix beam search with so many beams, up to
+                                10000; 0: the likeliest unit of each step */
+    double piece;        /* seconds of a piece at most; 0: 30, or as many as the training
+                                joined utterances to */
+    const char *lexicon; /* words: files with commas between; NULL: units are found */
+    const char *lm;      /* words: a file that shoal_ngram_open reads */
+    double unknown;      /* words: as shoal_word_decoder_create takes it */
+    shoal_word_settings words; /* lm_weight or insertion NaN: the loss's default */
+} shoal_recogniser_options;
+SHOAL_API shoal_recogniser_options shoal_recogniser_defaults(void);
+
+/* path: the folder of a run, whose best.safetensors or else checkpoint.safetensors is
+   taken, or such a file. Weights that were averaged in training are the averages.
+   options may be NULL. */
+SHOAL_API shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
+                                             const shoal_recogniser_options *options,
+                                             shoal_recogniser **recogniser);
+SHOAL_API void shoal_recogniser_destroy(shoal_recogniser *recogniser); /* NULL: legal */
+/* Other words: lexicon, lm, unknown and words of the options; when they are refused those
+   before stay. */
+SHOAL_API shoal_status shoal_recogniser_set_words(
+    shoal_recogniser *recogniser, const shoal_recogniser_options *options);
+
+typedef struct {
+    const char *path;               /* the file of its weights */
+    int64_t step;                   /* of the training */
+    shoal_recogniser_loss loss;     /* it was trained with */
+    shoal_topology topology;        /* of its outputs */
+    int32_t characters;             /* nonzero: units are letters, "_" between words */
+    int64_t units;                  /* of LF-MMI the phones, the silence the last */
+    int64_t outputs;                /* of a step */
+    shoal_features_config features; /* that it hears */
+    double step_seconds;            /* from one step to the next */
+    shoal_attention attention;      /* it was trained with */
+} shoal_recogniser_info;
+SHOAL_API shoal_recogniser_info
+shoal_recogniser_describe(const shoal_recogniser *recogniser);
+/* Unit 0 .. units - 1 as text; NULL beyond. Of CTC it is output 1 + unit. */
+SHOAL_API const char *shoal_recogniser_unit(const shoal_recogniser *recogniser,
+                                            int64_t unit);
+
+typedef struct {
+    const char *text;
+    int64_t begin; /* step */
+} shoal_recognised_unit;
+
+typedef struct {
+    int64_t steps;                      /* of the recording */
+    double seconds;                     /* steps times the seconds of a step */
+    const shoal_recognised_unit *units; /* [count]; none where words were looked for */
+    int64_t count;
+    double log_probability; /* of the units, by beam search; else 0 */
+    shoal_spoken spoken;    /* words, where they were looked for; else zeros */
+} shoal_recognition;
+
+/* A file, of the features' rate or more; or samples [count] at that rate, mono, -1 to 1.
+   One speaker is taken to speak: mean and variance are those of the whole. What the
+   recognition points to lives until the next call. */
+SHOAL_API shoal_status shoal_recogniser_recognise_file(shoal_recogniser *recogniser,
+                                                       const char *path,
+                                                       shoal_recognition *recognition);
+SHOAL_API shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
+                                                  const float *samples, int64_t count,
+                                                  shoal_recognition *recognition);
+
+/* What it is made of, for those who have batches of their own; it stays the
+   recogniser's. */
+typedef struct {
+    shoal_model *model;     /* features to outputs, run by shoal_model_view */
+    shoal_lexicon *lexicon; /* these three: NULL without words */
+    shoal_ngram *ngram;
+    shoal_word_decoder *decoder;
+    shoal_word_settings words;
+} shoal_recogniser_parts;
+SHOAL_API shoal_recogniser_parts
+shoal_recogniser_parts_of(const shoal_recogniser *recogniser);
+/* Of LF-MMI: the graphs beside its weights (phones.graph), with the training's options;
+   lexicon may be NULL where there is only something to decode. The caller's. */
+SHOAL_API shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
+                                               const shoal_lexicon *lexicon,
+                                               shoal_lfmmi **lfmmi);
 
 #ifdef __cplusplus
 }

@@ -45,7 +45,7 @@ static int open_log(log_curves *log, const char *path) {
     struct stat information;
     const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
     const int length =
-        snprintf(log->path, TRAIN_PATH, "%s%s", path, folder ? "/" TRAIN_LOG : "");
+        snprintf(log->path, TRAIN_PATH, "%s%s", path, folder ? "/" SHOAL_RUN_LOG : "");
     if (length < 0 || length >= TRAIN_PATH)
         return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
     snprintf(log->name, CURVE_NAME, "%s", path);

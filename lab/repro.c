@@ -1,17 +1,19 @@
 /* shoal repro: the paper's experiments, each a grid of trainings. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include "commands.h"
 #include "common.h"
 #include "options.h"
 #include "repro.h"
 #include "repro_speech.h"
-#include "speech_data.h"
 
 /* ---- The command line ---------------------------------------------------------- */
 
@@ -222,9 +224,29 @@ static int work_on_text(repro_job *job) {
     return code == EXIT_OK ? repro_text(job) : code;
 }
 
-static int work_on_speech(repro_job *job) {
-    job->cache = speech_cache("repro", job->cache);
-    return job->cache ? repro_speech(job) : EXIT_RESOURCES;
+int repro_make_folder(const char *path) {
+    char part[TRAIN_PATH];
+    struct stat information;
+    if (!*path || strlen(path) >= sizeof part)
+        return complain(EXIT_USAGE, "repro", "\"%.80s\" cannot be a folder", path);
+    for (size_t i = 1; i <= strlen(path); i++) {
+        if (path[i] != '/' && path[i])
+            continue;
+        snprintf(part, sizeof part, "%.*s", (int)i, path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return complain(EXIT_RESOURCES, "repro", "%s cannot be made: %s", part,
+                            strerror(errno));
+    }
+    return stat(path, &information) == 0 && S_ISDIR(information.st_mode)
+               ? EXIT_OK
+               : complain(EXIT_RESOURCES, "repro", "%s is not a folder", path);
+}
+
+int repro_lock(const char *path) {
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder >= 0)
+        flock(folder, LOCK_EX);
+    return folder;
 }
 
 static void say_cells(int count, const char *one, const char *more) {
@@ -250,8 +272,8 @@ static const struct {
     bool data;                         /* a folder follows */
     int (*work)(repro_job *job);
 } experiments[] = {{"copy", DEFAULT_KINDS, "full", false, work_on_copy},
-                   {"speech", SPEECH_KINDS, SPEECH_TESTED, true, work_on_speech},
-                   {"lf-mmi", LFMMI_KINDS, LFMMI_TESTED, true, work_on_speech},
+                   {"speech", SPEECH_KINDS, SPEECH_TESTED, true, repro_speech},
+                   {"lf-mmi", LFMMI_KINDS, LFMMI_TESTED, true, repro_speech},
                    {"text", "full", TEXT_TESTED, true, work_on_text}};
 enum { EXPERIMENTS = sizeof experiments / sizeof *experiments };
 

@@ -55,6 +55,14 @@ int repro_copy(repro_job *job);
 int repro_speech(repro_job *job);
 int repro_text(repro_job *job);
 
+/* mkdir -p; complains. */
+int repro_make_folder(const char *path);
+/* A descriptor that keeps others out of the folder until it is closed; -1: none. */
+int repro_lock(const char *path);
+static inline int64_t repro_positions(int64_t length) { /* of 0w0w */
+    return 2 * (length + 1);
+}
+
 /* A JSON file, whole or not at all; complains. */
 int repro_write_json(const char *path, const json_t *object);
 

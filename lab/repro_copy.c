@@ -77,7 +77,7 @@ static int add_result(repro_job *job, const char *key, json_t *cell) {
         json_decref(cell);
         return EXIT_USAGE;
     }
-    const int lock = train_lock_folder(job->folder, true);
+    const int lock = repro_lock(job->folder);
     int code = load_results(job);
     if (code == EXIT_OK) {
         json_object_set(json_object_get(job->results, "cells"), key, cell);
@@ -108,12 +108,31 @@ static bool cell_path(const repro_job *job, const char *kind, int64_t length,
     return train_path("repro", path, job->folder, name);
 }
 
+/* The last validation's line of a log, to be released; NULL: none. */
+static json_t *last_validation(const char *path) {
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t capacity = 0;
+    json_t *last = NULL;
+    while (file && getline(&text, &capacity, file) > 0) {
+        json_t *line = strstr(text, "validation_loss") ? json_loads(text, 0, NULL) : NULL;
+        if (!line)
+            continue;
+        json_decref(last);
+        last = line;
+    }
+    free(text);
+    if (file)
+        fclose(file);
+    return last;
+}
+
 static copy_cell unfinished_cell(const repro_job *job, const char *kind, int64_t length) {
     char path[TRAIN_PATH];
     copy_cell cell = {0};
-    if (!cell_path(job, kind, length, "/" TRAIN_LOG, path))
+    if (!cell_path(job, kind, length, "/" SHOAL_RUN_LOG, path))
         return cell;
-    json_t *line = train_log_last_validation(path);
+    json_t *line = last_validation(path);
     cell.begun = line != NULL;
     cell.accuracy = json_number_value(json_object_get(line, "validation_accuracy"));
     cell.steps = json_integer_value(json_object_get(line, "step"));
@@ -152,17 +171,20 @@ static int cell_settings(const repro_job *job, const char *kind, int64_t length,
 }
 
 static json_t *result_of(const train_run *run, const char *kind) {
-    const train_config *config = &run->config;
+    const shoal_copy_config *config = &run->config.copy;
+    const shoal_run_result *result = &run->result;
     return json_pack("{s:s, s:I, s:I, s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:b, s:o}",
                      "kind", kind, "length", (json_int_t)config->length, "positions",
-                     (json_int_t)copy_positions(config->length), "accuracy",
-                     run->test.accuracy, "loss",
-                     isfinite(run->test.loss) ? json_real(run->test.loss) : json_null(),
-                     "correct", (json_int_t)run->test.correct, "counted",
-                     (json_int_t)run->test.counted, "steps", (json_int_t)run->state.step,
-                     "steps_limit", (json_int_t)config->steps, "seconds",
-                     run->state.seconds, "stopped_early", run->state.step < config->steps,
-                     "config", train_config_json(config));
+                     (json_int_t)repro_positions(config->length), "accuracy",
+                     result->test.accuracy, "loss",
+                     isfinite(result->test.loss) ? json_real(result->test.loss)
+                                                 : json_null(),
+                     "correct", (json_int_t)result->test.correct, "counted",
+                     (json_int_t)result->test.counted, "steps",
+                     (json_int_t)result->state.step, "steps_limit",
+                     (json_int_t)config->train.steps, "seconds", result->state.seconds,
+                     "stopped_early", result->state.step < config->train.steps, "config",
+                     train_config_json(run->task, &run->config));
 }
 
 static int train_cell(repro_job *job, const char *kind, int64_t length, int number,
@@ -175,14 +197,16 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
         return EXIT_USAGE;
     run = (train_run){.command = "repro",
                       .label = label,
-                      .folder = folder,
-                      .save_seconds = (double)job->save_seconds,
-                      .resume = true,
+                      .task = shoal_task_find("copy"),
                       .settings = settings,
                       .config = *config,
-                      .test_batches = TEST_BATCHES};
+                      .options = shoal_run_defaults()};
+    run.options.folder = folder;
+    run.options.save_seconds = (double)job->save_seconds;
+    run.options.resume = 1;
+    run.options.test_batches = TEST_BATCHES;
     const int code = train_go(&run, job->context);
-    if (run.busy) {
+    if (run.result.busy) {
         job->skipped++;
         return EXIT_OK;
     }
@@ -190,7 +214,7 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
         job->failed++;
         return EXIT_OK;
     }
-    if (code != EXIT_OK || !run.finished)
+    if (code != EXIT_OK || !run.result.finished)
         return code;
     name_cell(key, kind, length);
     return add_result(job, key, result_of(&run, kind));
@@ -200,7 +224,7 @@ static int train_cell(repro_job *job, const char *kind, int64_t length, int numb
 static int check_done(const repro_job *job, const char *kind, int64_t length,
                       const train_config *config, bool *go_on) {
     const copy_cell cell = repro_copy_cell(job, kind, length);
-    json_t *wanted = train_config_json(config);
+    json_t *wanted = train_config_json(shoal_task_find("copy"), config);
     const json_t *had = json_object_get(find_cell(job, kind, length), "config"), *value;
     const char *field;
     int code = EXIT_OK;
@@ -219,31 +243,31 @@ static int check_done(const repro_job *job, const char *kind, int64_t length,
         break;
     }
     json_decref(wanted);
-    *go_on = cell.steps_limit < config->steps && !cell.stopped_early;
+    *go_on = cell.steps_limit < config->train.steps && !cell.stopped_early;
     return code;
 }
 
 static int do_cell(repro_job *job, const char *kind, int64_t length, int number) {
     static train_settings settings;
-    train_config config;
+    train_config config = {.copy = shoal_copy_defaults()};
+    const shoal_train_task *task = shoal_task_find("copy");
     bool go_on = true;
-    train_defaults("copy", &config, NULL);
     int code = cell_settings(job, kind, length, &settings);
     if (code == EXIT_OK)
-        code = settings_apply(&settings, job->context, &config);
+        code = settings_apply(&settings, job->context, task, &config);
     if (code == EXIT_OK && find_cell(job, kind, length))
         code = check_done(job, kind, length, &config, &go_on);
     /* Fields that are not given would be the checkpoint's when a cell is resumed: all are
        given, so that a checkpoint of other settings is refused. */
     if (code == EXIT_OK)
-        code = settings_add_all(&settings, &config);
+        code = settings_add_all(&settings, task, &config);
     return code == EXIT_OK && go_on
                ? train_cell(job, kind, length, number, &settings, &config)
                : code;
 }
 
 static int train_grid(repro_job *job) {
-    int code = train_make_folder("repro", job->folder), number = 0;
+    int code = repro_make_folder(job->folder), number = 0;
     for (int l = 0; l < job->length_count; l++)
         for (int k = 0; k < job->kind_count; k++) {
             if (code != EXIT_OK || stop_signal())
@@ -289,7 +313,7 @@ static void print_table(const repro_job *job) {
             const copy_cell cell = repro_copy_cell(job, job->kinds[k], job->lengths[l]);
             char right[16], time[16];
             printf("%-*s %6" PRId64 " %6" PRId64, width, job->kinds[k], job->lengths[l],
-                   copy_positions(job->lengths[l]));
+                   repro_positions(job->lengths[l]));
             missing += !cell.done;
             if (!cell.done && !cell.begun) {
                 printf(" %9s %8s %10s  not begun\n", "-", "-", "-");
@@ -313,7 +337,7 @@ static void print_table(const repro_job *job) {
 static void print_markdown(const repro_job *job) {
     printf("| kind |");
     for (int l = 0; l < job->length_count; l++)
-        printf(" N = %" PRId64 " |", copy_positions(job->lengths[l]));
+        printf(" N = %" PRId64 " |", repro_positions(job->lengths[l]));
     printf("\n|---|");
     for (int l = 0; l < job->length_count; l++)
         printf("---|");
@@ -345,7 +369,7 @@ static int print_object(const repro_job *job) {
             const copy_cell cell = repro_copy_cell(job, job->kinds[k], job->lengths[l]);
             json_t *row = json_pack("{s:s, s:I, s:I, s:b}", "kind", job->kinds[k],
                                     "length", (json_int_t)job->lengths[l], "positions",
-                                    (json_int_t)copy_positions(job->lengths[l]),
+                                    (json_int_t)repro_positions(job->lengths[l]),
                                     "finished", cell.done);
             if (cell.done || cell.begun) {
                 json_object_set_new(row, cell.done ? "accuracy" : "validation_accuracy",
@@ -377,9 +401,8 @@ static int report(repro_job *job) {
 }
 
 static int check_settings(const repro_job *job) {
-    train_config config;
-    train_defaults("copy", &config, NULL);
-    return settings_apply(&job->settings, job->context, &config);
+    train_config config = {.copy = shoal_copy_defaults()};
+    return settings_apply(&job->settings, job->context, shoal_task_find("copy"), &config);
 }
 
 static int check_folder(const repro_job *job) {

@@ -112,7 +112,7 @@ static void draw_panel(cairo_t *cr, const repro_job *job, const panel *one, doub
     }
     cairo_set_source_rgb(cr, 0, 0, 0);
     for (int l = 0; l < job->length_count; l++) {
-        snprintf(text, sizeof text, "%" PRId64, copy_positions(job->lengths[l]));
+        snprintf(text, sizeof text, "%" PRId64, repro_positions(job->lengths[l]));
         heatmap_draw_text(cr, left + LEFT + CELL_WIDTH * (l + 0.5),
                           TOP + CELL_HEIGHT * one->count + 12, 0.5, text);
     }

@@ -11,9 +11,8 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "eval.h"
 #include "options.h"
-#include "speech_data.h"
-#include "speech_eval.h"
 
 #define RESULT "result.json"
 #define AFTER_EPOCHS "epochs.safetensors" /* the best model of then */
@@ -119,10 +118,10 @@ static bool is_chosen(const repro_job *job, const char *name) {
 
 /* A cell that goes on learns more slowly, and not for as long. */
 static void go_on_slowly(train_config *config) {
-    const int64_t epochs = config->speech.epochs / FINER_SHARE;
-    config->speech.epochs = epochs > 0 ? epochs : 1;
-    config->learning_rate *= finer_rate;
-    config->warmup = 0;
+    const int64_t epochs = config->train.epochs / FINER_SHARE;
+    config->train.epochs = epochs > 0 ? epochs : 1;
+    config->train.learning_rate *= finer_rate;
+    config->train.warmup = 0;
     config->speech.mask_after = config->speech.join_after = 0;
 }
 
@@ -131,9 +130,9 @@ static int cell_config(const repro_job *job, const speech_grid *grid,
                        const speech_cell *cell, bool endless, train_settings *settings,
                        train_config *config) {
     char layers[24];
-    train_defaults("speech", config, NULL);
-    if (grid->experiment->loss == SPEECH_LFMMI)
-        train_lfmmi_defaults(NULL, config);
+    const shoal_train_task *task = shoal_task_find("speech");
+    config->speech = shoal_speech_defaults(
+        grid->experiment->loss == SHOAL_SPEECH_LFMMI ? "lf-mmi" : NULL);
     *settings = (train_settings){.command = "repro"};
     int code = EXIT_OK;
     for (size_t i = 0; i < sizeof grid_fields / sizeof *grid_fields; i++)
@@ -147,17 +146,17 @@ static int cell_config(const repro_job *job, const speech_grid *grid,
     if (code == EXIT_OK && cell->layers)
         code = settings_add(settings, "layers", layers);
     if (code == EXIT_OK)
-        code = settings_apply(settings, job->context, config);
+        code = settings_apply(settings, job->context, task, config);
     if (*cell->from)
         go_on_slowly(config);
     if (code == EXIT_OK)
-        code = settings_add_all(settings, config);
+        code = settings_add_all(settings, task, config);
     if (code == EXIT_OK && endless)
         code = settings_add(settings, "steps", ENDLESS);
-    config->folder = job->data;
-    config->cache = job->cache;
-    config->skip_bad = job->skip_bad;
-    config->lexicon = job->words.lexicon;
+    config->speech.folder = job->data;
+    config->speech.cache = job->cache;
+    config->speech.skip_bad = job->skip_bad;
+    config->speech.lexicon = job->words.lexicon;
     return code;
 }
 
@@ -171,30 +170,34 @@ static bool takes_queries_as_keys(const char *kind) {
    weights can do with. The weights of words are tuned on dev unless both are given. */
 static int evaluate_cell(const repro_job *job, const speech_grid *grid,
                          const speech_cell *cell, bool others, json_t **object) {
-    static char names[EVAL_MOST_KINDS][EVAL_NAME];
+    static char names[EVAL_KINDS][EVAL_NAME];
     char test[TRAIN_PATH], dev[TRAIN_PATH], folder[TRAIN_PATH];
     const bool tunes = job->words.lm && !(job->words.lm_weight && job->words.insertion);
-    speech_eval_job eval = {.path = folder,
-                            .data = test,
-                            .cache = job->cache,
-                            .skip_bad = job->skip_bad,
-                            .controls = true,
-                            .words = job->words,
-                            .tune = tunes ? dev : NULL,
-                            .join = -1,
-                            .names = names,
-                            .object = object};
     const bool shares = takes_queries_as_keys(cell->kind);
+    shoal_recogniser_options recogniser;
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int count = 0;
     if (!train_path("repro", test, job->data, "test") ||
         !train_path("repro", dev, job->data, "dev") ||
-        !cell_path(job->folder, cell->name, "", folder))
+        !cell_path(job->folder, cell->name, "", folder) ||
+        !words_take("eval", &job->words, &recogniser))
         return EXIT_USAGE;
-    snprintf(names[eval.kinds++], EVAL_NAME, "%s", cell->kind);
+    snprintf(names[count++], EVAL_NAME, "%s", cell->kind);
     for (int i = 0; others && i < grid->tested_count; i++)
         if (strcmp(grid->tested[i], cell->kind) != 0 &&
             (shares || !takes_queries_as_keys(grid->tested[i])))
-            snprintf(names[eval.kinds++], EVAL_NAME, "%s", grid->tested[i]);
-    return speech_eval(&eval, job->context);
+            snprintf(names[count++], EVAL_NAME, "%s", grid->tested[i]);
+    options.data = test;
+    options.cache = job->cache;
+    options.skip_bad = job->skip_bad;
+    options.controls = 1;
+    options.tune = tunes ? dev : NULL;
+    options.recogniser = &recogniser;
+    const int code = evaluate_run("eval", job->context, folder, count, names, &options,
+                                  &evaluation, object);
+    shoal_evaluation_destroy(evaluation);
+    return code;
 }
 
 static int save_result(const repro_job *job, const speech_cell *cell) {
@@ -208,7 +211,7 @@ static int save_result(const repro_job *job, const speech_cell *cell) {
    link is enough: models are replaced whole. */
 static int keep_best(const repro_job *job, const speech_cell *cell) {
     char best[TRAIN_PATH], kept[TRAIN_PATH];
-    if (!cell_path(job->folder, cell->name, "/" TRAIN_BEST, best) ||
+    if (!cell_path(job->folder, cell->name, "/" SHOAL_RUN_BEST, best) ||
         !cell_path(job->folder, cell->name, "/" AFTER_EPOCHS, kept))
         return EXIT_USAGE;
     unlink(kept);
@@ -222,28 +225,28 @@ static int keep_best(const repro_job *job, const speech_cell *cell) {
 static int note_result(const repro_job *job, const speech_grid *grid, speech_cell *cell,
                        const train_run *run) {
     json_t *test = NULL;
-    int code = evaluate_cell(job, grid, cell, run->finished, &test);
-    if (code == EXIT_OK && run->finished)
+    int code = evaluate_cell(job, grid, cell, run->result.finished, &test);
+    if (code == EXIT_OK && run->result.finished)
         code = keep_best(job, cell);
     if (code != EXIT_OK)
         return code;
-    const train_state *state = &run->state;
+    const shoal_train_state *state = &run->result.state;
     const double best = state->best_step > 0 ? 100 * state->best : (double)NAN;
     json_t *now = json_pack("{s:I, s:o, s:o, s:I, s:o}", "steps", (json_int_t)state->step,
                             "seconds", json_number(state->seconds), "dev_error_rate",
                             json_number(best), "best_step", (json_int_t)state->best_step,
                             "test", test);
-    const int64_t epochs = run->config.speech.epochs;
+    const int64_t epochs = run->config.train.epochs;
     if (!cell->result)
         cell->result = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "name", cell->name,
                                  "kind", cell->kind, "from", cell->from, "layers",
-                                 (json_int_t)run->config.model.layers, "all_epochs",
+                                 (json_int_t)run->config.train.model.layers, "all_epochs",
                                  (json_int_t)epochs, "config",
-                                 train_config_json(&run->config));
-    if (run->finished)
+                                 train_config_json(run->task, &run->config));
+    if (run->result.finished)
         json_object_set_new(now, "seconds_per_epoch",
                             json_number(state->seconds / (double)epochs));
-    json_object_set_new(cell->result, run->finished ? "epochs" : "minutes", now);
+    json_object_set_new(cell->result, run->result.finished ? "epochs" : "minutes", now);
     return save_result(job, cell);
 }
 
@@ -264,7 +267,7 @@ static bool same_value(const json_t *a, const json_t *b) {
 
 /* A result of the same settings. */
 static int check_result(const speech_cell *cell, const train_config *config) {
-    json_t *wanted = train_config_json(config), *value;
+    json_t *wanted = train_config_json(shoal_task_find("speech"), config), *value;
     const json_t *had = json_object_get(cell->result, "config");
     const char *field;
     int code = EXIT_OK;
@@ -289,7 +292,7 @@ static bool has(const speech_cell *cell, const char *when) {
 /* Cells that go on, and those whose rate falls to an end, have epochs alone. */
 static bool lacks_minutes(const repro_job *job, const speech_cell *cell,
                           const train_config *config) {
-    return job->minutes > 0 && !*cell->from && !config->speech.decay &&
+    return job->minutes > 0 && !*cell->from && !config->train.decay &&
            !has(cell, "minutes");
 }
 
@@ -312,18 +315,21 @@ static int train_on(repro_job *job, const speech_grid *grid, speech_cell *cell,
              grid->count, cell->name);
     run = (train_run){.command = "repro",
                       .label = label,
-                      .folder = folder,
-                      .save_seconds = (double)job->save_seconds,
-                      .stop_seconds = minutes ? 60 * job->minutes : 0,
-                      .resume = true,
-                      .from = from,
+                      .task = shoal_task_find("speech"),
                       .settings = &settings,
-                      .config = config};
+                      .config = config,
+                      .options = shoal_run_defaults()};
+    run.options.folder = folder;
+    run.options.save_seconds = (double)job->save_seconds;
+    run.options.stop_seconds = minutes ? 60 * job->minutes : 0;
+    run.options.resume = 1;
+    run.options.from = from;
     code = train_go(&run, job->context);
-    *more = code == EXIT_OK && (run.finished || run.timed);
-    job->skipped += run.busy;
-    job->failed += !run.busy && code == EXIT_BAD_INPUT; /* it diverged, or is damaged */
-    if (run.busy || code == EXIT_BAD_INPUT)
+    *more = code == EXIT_OK && (run.result.finished || run.result.timed);
+    job->skipped += run.result.busy;
+    job->failed += !run.result.busy &&
+                   code == EXIT_BAD_INPUT; /* it diverged, or is damaged */
+    if (run.result.busy || code == EXIT_BAD_INPUT)
         return EXIT_OK;
     return *more ? note_result(job, grid, cell, &run) : code;
 }
@@ -404,6 +410,11 @@ static bool must_train(const repro_job *job, const speech_grid *grid) {
     return false;
 }
 
+static void say_bad(void *user, const char *text) {
+    (void)user;
+    complain(EXIT_OK, "repro", "%s", text);
+}
+
 /* Before the first training, so that no cell waits for the part test in vain. */
 static int check_test(const repro_job *job, const speech_grid *grid) {
     static train_settings settings;
@@ -411,13 +422,20 @@ static int check_test(const repro_job *job, const speech_grid *grid) {
     if (!must_train(job, grid))
         return EXIT_OK;
     const int code = cell_config(job, grid, &grid->cells[0], false, &settings, &config);
-    return code == EXIT_OK ? speech_check("repro", job->context, &config, "test") : code;
+    if (code != EXIT_OK)
+        return code;
+    const shoal_train_callbacks callbacks = {.message = say_bad};
+    const shoal_status status =
+        shoal_speech_check(job->context, &config.speech, "test", &callbacks);
+    return status == SHOAL_OK
+               ? EXIT_OK
+               : complain_status(status, EXIT_BAD_INPUT, "repro", job->context);
 }
 
 static int work(repro_job *job, speech_grid *grid) {
     int code = make_grid(job, grid);
     if (code == EXIT_OK && !job->show)
-        code = train_make_folder("repro", job->folder);
+        code = repro_make_folder(job->folder);
     if (code == EXIT_OK)
         code = read_results(job, grid);
     if (code == EXIT_OK)
@@ -436,7 +454,7 @@ static int work(repro_job *job, speech_grid *grid) {
 /* Before the first training. */
 static int check_words(const repro_job *job, const speech_experiment *experiment) {
     const words_options *words = &job->words;
-    const bool lfmmi = experiment->loss == SPEECH_LFMMI;
+    const bool lfmmi = experiment->loss == SHOAL_SPEECH_LFMMI;
     const char *loss = settings_find(&job->settings, "loss");
     if (loss && (strcmp(loss, "lf-mmi") == 0) != lfmmi)
         return complain(EXIT_USAGE, "repro",
@@ -494,7 +512,7 @@ static int take_cell(const char *command, speech_grid *grid, const json_t *objec
     grid->count++;
     cell->layers = json_integer_value(json_object_get(object, "layers"));
     cell->result = json_is_object(result) ? json_incref(result) : NULL;
-    if (!cell_path(grid->folder, cell->name, "/" TRAIN_LOG, cell->log.path))
+    if (!cell_path(grid->folder, cell->name, "/" SHOAL_RUN_LOG, cell->log.path))
         return EXIT_USAGE;
     if (access(cell->log.path, F_OK) != 0 || !cell->result)
         return EXIT_OK;

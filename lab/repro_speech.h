@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     const char *name; /* on the command line and in results.json */
-    speech_loss loss;
+    shoal_speech_loss loss;
     speech_measure measure; /* what the paper counts */
     const char *loss_label;
     const paper_row *paper;

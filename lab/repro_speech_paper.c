@@ -33,14 +33,14 @@ static const paper_row switchboard[] = {{"full", 15.0, 13824, 228.05},
                                         {0}};
 
 static const speech_experiment experiments[] = {{.name = "speech",
-                                                 .loss = SPEECH_CTC,
+                                                 .loss = SHOAL_SPEECH_CTC,
                                                  .measure = OF_UNITS,
                                                  .loss_label = "CTC loss per label, nats",
                                                  .paper = wsj,
                                                  .trained = wsj_trained,
                                                  .tested = wsj_tested},
                                                 {.name = "lf-mmi",
-                                                 .loss = SPEECH_LFMMI,
+                                                 .loss = SHOAL_SPEECH_LFMMI,
                                                  .measure = OF_WORDS,
                                                  .loss_label =
                                                      "LF-MMI loss per output, nats",

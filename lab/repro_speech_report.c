@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap.h"
 #include "common.h"
 #include "repro_speech.h"
 #include "table.h"
@@ -42,20 +41,20 @@ static const json_t *wrong_of(const speech_cell *cell, const char *when,
 /* How much more than full's the error is, on the same draws of sequences. */
 static bool beyond_full(const speech_cell *cell, const speech_cell *full,
                         const char *when, speech_measure measure,
-                        bootstrap_interval *interval) {
+                        shoal_rate_interval *interval) {
     const json_t *lengths = lengths_of(cell, when, measure);
     const json_t *mine = wrong_of(cell, when, measure);
     const json_t *others = wrong_of(full, when, measure);
     const size_t count = json_array_size(lengths);
-    utterance_errors *drawn = calloc(count + 1, sizeof *drawn);
+    shoal_sequence_errors *drawn = calloc(count + 1, sizeof *drawn);
     const bool possible = drawn && count > 0 && json_array_size(mine) == count &&
                           json_array_size(others) == count;
     for (size_t i = 0; possible && i < count; i++)
-        drawn[i] = (utterance_errors){json_number_value(json_array_get(lengths, i)),
-                                      json_number_value(json_array_get(mine, i)),
-                                      json_number_value(json_array_get(others, i))};
+        drawn[i] = (shoal_sequence_errors){json_number_value(json_array_get(lengths, i)),
+                                           json_number_value(json_array_get(mine, i)),
+                                           json_number_value(json_array_get(others, i))};
     if (possible)
-        *interval = bootstrap_rates(drawn, (int64_t)count, 1);
+        *interval = shoal_bootstrap_rates(drawn, (int64_t)count, 1);
     free(drawn);
     return possible;
 }
@@ -125,9 +124,9 @@ static void add_heads(const speech_grid *grid, text_table *table, const char *se
     table_add(table, "%s", second);
     for (int i = 0; i < shown; i++) {
         table_add(table, "%s",
-                  measures[i] == OF_WORDS                ? "test words %"
-                  : grid->experiment->loss == SPEECH_CTC ? "test %"
-                                                         : "test phones %");
+                  measures[i] == OF_WORDS                      ? "test words %"
+                  : grid->experiment->loss == SHOAL_SPEECH_CTC ? "test %"
+                                                               : "test phones %");
         table_add(table, "95 %%");
         table_add(table, "beyond full, 95 %%");
     }
@@ -138,7 +137,7 @@ static void add_heads(const speech_grid *grid, text_table *table, const char *se
 static void add_error(text_table *table, const speech_cell *cell, const speech_cell *full,
                       const char *when, speech_measure measure) {
     const double error = speech_tested(cell, when, NULL, measure, "error_rate");
-    bootstrap_interval interval;
+    shoal_rate_interval interval;
     table_number(table, error);
     if (isfinite(error))
         table_add(table, "%.2f to %.2f", speech_tested(cell, when, NULL, measure, "low"),

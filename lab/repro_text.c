@@ -14,16 +14,15 @@
 #include <unistd.h>
 
 #include "common.h"
+#include "eval.h"
 #include "repro.h"
 #include "table.h"
-#include "text_data.h"
-#include "text_eval.h"
 
 #define RESULT "result.json"
 
 typedef struct {
     const char *name;
-    text_metric metrics[2]; /* the second may be none */
+    const char *metrics[2]; /* the second may be NULL */
     bool missing;           /* its data is not there, and it was not asked for by name */
     json_t *result;         /* NULL: not done */
 } text_cell;
@@ -49,14 +48,19 @@ static bool cell_path(const text_grid *grid, const text_cell *cell, const char *
 static int add_cells(text_grid *grid) {
     for (int i = 0; i < grid->job->task_count; i++) {
         const char *word = grid->job->tasks[i];
-        const glue_task *glue = glue_find(word);
-        if (!glue && strcasecmp(word, "squad") != 0)
+        shoal_glue_info glue = {"SQuAD", "f1", "exact_match", 0};
+        char names[128] = "";
+        bool found = strcasecmp(word, "squad") == 0;
+        for (int k = 0; !found && shoal_glue_describe(k, &glue); k++) {
+            found = strcasecmp(word, glue.name) == 0;
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                     k ? ", " : "", glue.name);
+        }
+        if (!found)
             return complain(EXIT_USAGE, "repro",
-                            "there is no task %s; there are %s and SQuAD", word,
-                            glue_names());
+                            "there is no task %s; there are %s and SQuAD", word, names);
         grid->cells[grid->count++] =
-            glue ? (text_cell){glue->name, {glue->first, glue->second}, false, NULL}
-                 : (text_cell){"SQuAD", {METRIC_F1, METRIC_EXACT}, false, NULL};
+            (text_cell){glue.name, {glue.metric, glue.second}, false, NULL};
     }
     return EXIT_OK;
 }
@@ -100,7 +104,7 @@ static void find_missing(text_grid *grid) {
                             !find_squad(data, "dev", path);
         else
             cell->missing = snprintf(path, sizeof path, "%s/glue", data) < TRAIN_PATH &&
-                            !glue_is_there(glue_find(cell->name), path);
+                            !shoal_glue_is_there(cell->name, path);
     }
 }
 
@@ -119,10 +123,9 @@ static int train_cell(const text_grid *grid, text_cell *cell, bool *finished) {
     repro_job *job = grid->job;
     char folder[TRAIN_PATH], label[64], paths[2][TRAIN_PATH];
     train_config config;
-    train_reason reason;
+    const shoal_train_task *task = shoal_task_find(is_squad(cell) ? "squad" : "glue");
     *finished = false;
-    if (!train_defaults(is_squad(cell) ? "squad" : "glue", &config, &reason) ||
-        !cell_path(grid, cell, "", folder) ||
+    if (!cell_path(grid, cell, "", folder) ||
         !train_path("repro", paths[0], job->data, "glue"))
         return EXIT_USAGE;
     if (is_squad(cell) && (!find_squad(job->data, "train", paths[0]) ||
@@ -133,23 +136,32 @@ static int train_cell(const text_grid *grid, text_cell *cell, bool *finished) {
     int code = cell_settings(grid, cell, &settings);
     if (code != EXIT_OK)
         return code;
-    config.folder = paths[0];
-    config.dev = is_squad(cell) ? paths[1] : NULL;
-    config.model_folder = job->model;
-    config.skip_bad = job->skip_bad;
+    shoal_config_defaults(job->context, task, NULL, &config, sizeof config);
+    if (is_squad(cell)) {
+        config.squad.folder = paths[0];
+        config.squad.dev = paths[1];
+        config.squad.model_folder = job->model;
+        config.squad.skip_bad = job->skip_bad;
+    } else {
+        config.glue.folder = paths[0];
+        config.glue.model_folder = job->model;
+        config.glue.skip_bad = job->skip_bad;
+    }
     snprintf(label, sizeof label, "%d/%d %s  ", (int)(cell - grid->cells) + 1,
              grid->count, cell->name);
     run = (train_run){.command = "repro",
                       .label = label,
-                      .folder = folder,
-                      .save_seconds = (double)job->save_seconds,
-                      .resume = true,
+                      .task = task,
                       .settings = &settings,
-                      .config = config};
+                      .config = config,
+                      .options = shoal_run_defaults()};
+    run.options.folder = folder;
+    run.options.save_seconds = (double)job->save_seconds;
+    run.options.resume = 1;
     code = train_go(&run, job->context);
-    *finished = code == EXIT_OK && run.finished;
-    job->skipped += run.busy;
-    return run.busy ? EXIT_OK : code;
+    *finished = code == EXIT_OK && run.result.finished;
+    job->skipped += run.result.busy;
+    return run.result.busy ? EXIT_OK : code;
 }
 
 /* Adds what was evaluated now to what was before. */
@@ -170,17 +182,19 @@ static int evaluate_cell(const text_grid *grid, text_cell *cell) {
     json_t *more = NULL;
     if (!cell_path(grid, cell, "", folder) || !cell_path(grid, cell, "/" RESULT, path))
         return EXIT_USAGE;
-    text_eval_job job = {.path = folder,
-                         .skip_bad = grid->job->skip_bad,
-                         .controls = !find_kind(cell, controls[0]),
-                         .names = kinds,
-                         .object = &more};
+    shoal_evaluation *evaluation;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    int count = 0;
     for (int i = 0; i < grid->job->tested_count; i++)
         if (!find_kind(cell, grid->job->tested[i]))
-            strcpy(kinds[job.kinds++], grid->job->tested[i]);
-    if (job.kinds == 0)
+            strcpy(kinds[count++], grid->job->tested[i]);
+    if (count == 0)
         return EXIT_OK;
-    const int code = text_eval(&job, grid->job->context);
+    options.skip_bad = grid->job->skip_bad;
+    options.controls = !find_kind(cell, controls[0]);
+    const int code = evaluate_run("eval", grid->job->context, folder, count, kinds,
+                                  &options, &evaluation, &more);
+    shoal_evaluation_destroy(evaluation);
     if (code != EXIT_OK)
         return code;
     merge(cell, more);
@@ -230,9 +244,9 @@ static void add_kind(const text_grid *grid, const char *kind, text_table *table)
     table_row(table, kind);
     for (int i = 0; i < grid->count; i++) {
         const text_cell *cell = &grid->cells[i];
-        for (int m = 0; m < 2 && cell->metrics[m] != METRIC_NONE; m++) {
+        for (int m = 0; m < 2 && cell->metrics[m]; m++) {
             const json_t *value =
-                json_object_get(find_kind(cell, kind), metric_names[cell->metrics[m]]);
+                json_object_get(find_kind(cell, kind), cell->metrics[m]);
             if (json_is_number(value))
                 table_add(table, "%.3f", json_number_value(value));
             else
@@ -248,7 +262,7 @@ static void add_paper(const text_grid *grid, size_t row, text_table *table) {
     table_row(table, paper[row].kind);
     for (int i = 0; i < grid->count; i++) {
         table_add(table, "%s", paper_figure(row, grid->cells[i].name));
-        if (grid->cells[i].metrics[1] != METRIC_NONE)
+        if (grid->cells[i].metrics[1])
             table_add(table, " ");
     }
 }
@@ -257,9 +271,8 @@ static void make_table(const text_grid *grid, text_table *table) {
     memset(table, 0, sizeof *table);
     table_row(table, "kind");
     for (int i = 0; i < grid->count; i++)
-        for (int m = 0; m < 2 && grid->cells[i].metrics[m] != METRIC_NONE; m++)
-            table_add(table, "%s, %s", grid->cells[i].name,
-                      metric_names[grid->cells[i].metrics[m]]);
+        for (int m = 0; m < 2 && grid->cells[i].metrics[m]; m++)
+            table_add(table, "%s, %s", grid->cells[i].name, grid->cells[i].metrics[m]);
     for (int i = 0; i < grid->job->tested_count; i++)
         add_kind(grid, grid->job->tested[i], table);
     for (int i = 0; i < 3; i++)
@@ -415,7 +428,7 @@ int repro_text(repro_job *job) {
     if (code == EXIT_OK)
         code = spell_kinds(&grid);
     if (code == EXIT_OK)
-        code = train_make_folder("repro", job->folder);
+        code = repro_make_folder(job->folder);
     if (code == EXIT_OK)
         code = check_model(&grid);
     if (code == EXIT_OK)

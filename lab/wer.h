@@ -101,7 +101,7 @@ typedef struct {
     double difference, difference_low, difference_high;
 } wer_interval;
 
-/* 95 % intervals by the bootstrap over utterances (bootstrap.h): as many as there are are
+/* 95 % intervals by the bootstrap over utterances: as many as there are are
    drawn with replacement, each with its errors in all windows where it was
    heard; the interval is what the middle 95 % of the rates reach over. The difference is
    paired: both kinds' rates are of the same draw. NAN where there are no words or no

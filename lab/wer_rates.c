@@ -2,8 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "bootstrap.h"
 #include "wer.h"
+
+#include <shoal_models.h>
 
 static void add_errors(shoal_word_errors *to, const shoal_word_errors *more) {
     to->words += more->words;
@@ -35,12 +36,12 @@ double wer_percent(const shoal_word_errors *errors) {
 /* ---- The bootstrap ----------------------------------------------------------------- */
 
 /* Each utterance in all windows where it was heard. */
-static void collect(const wer_job *job, int kind, utterance_errors *utterances) {
+static void collect(const wer_job *job, int kind, shoal_sequence_errors *utterances) {
     for (int at = 0; at < job->done; at++) {
         const wer_window *window = &job->windows[at];
         for (int i = 0; i < window->count; i++) {
-            utterance_errors *one = &utterances[window->members[i]];
-            one->words += (double)window->errors[kind][i].words;
+            shoal_sequence_errors *one = &utterances[window->members[i]];
+            one->length += (double)window->errors[kind][i].words;
             one->wrong += (double)wrong_words(&window->errors[kind][i]);
             one->wrong_of_other +=
                 (double)wrong_words(&window->errors[job->reference][i]);
@@ -51,12 +52,12 @@ static void collect(const wer_job *job, int kind, utterance_errors *utterances) 
 wer_interval wer_intervals(const wer_job *job, int kind) {
     const shoal_word_errors errors = wer_count(job, kind, -1),
                             full = wer_count(job, job->reference, -1);
-    utterance_errors *utterances =
+    shoal_sequence_errors *utterances =
         calloc((size_t)job->utterance_count + 1, sizeof *utterances);
-    bootstrap_interval drawn = {NAN, NAN, NAN, NAN};
+    shoal_rate_interval drawn = {NAN, NAN, NAN, NAN};
     if (utterances) {
         collect(job, kind, utterances);
-        drawn = bootstrap_rates(utterances, job->utterance_count, job->seed);
+        drawn = shoal_bootstrap_rates(utterances, job->utterance_count, job->seed);
     }
     free(utterances);
     return (wer_interval){.rate = wer_percent(&errors),

@@ -635,6 +635,30 @@ shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_mod
     return SHOAL_OK;
 }
 
+/* The average of no step at all is 0, and is not taken. */
+shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
+                                           shoal_model *model) {
+    saved_state state = {0};
+    const file_tensor *found;
+    shoal_status status = shoal_checkpoint_load(checkpoint, model, NULL, NULL);
+    const char *key = state_rows[0].key;
+    if (status == SHOAL_OK && checkpoint->first_format)
+        key = state_rows[0].first_key;
+    if (status != SHOAL_OK || !sh_safetensors_note_of(checkpoint->file, key))
+        return status; /* a file without an optimizer */
+    status = read_state(checkpoint, true, false, &state);
+    for (int pass = 0; pass < 2 && state.averages > 0; pass++)
+        for (int64_t i = 0; status == SHOAL_OK && i < model->arena->count; i++) {
+            const parameter *one = &model->arena->list[i];
+            status = require(checkpoint, average_prefix, one, &found);
+            if (status == SHOAL_OK)
+                status = pass ? sh_file_tensor_to_f32(checkpoint->context, found,
+                                                      model->arena->values + one->offset)
+                              : check_values(checkpoint, found);
+        }
+    return status;
+}
+
 shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t max_batch,
                               int64_t max_rows, unsigned flags, shoal_model **model) {
     shoal_checkpoint *checkpoint;

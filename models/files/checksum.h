@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-uint64_t sh_checksum(const void *bytes, size_t size, uint64_t seed);
+#include "base/export.h"
+
+SHOAL_PRIVATE uint64_t sh_checksum(const void *bytes, size_t size, uint64_t seed);
 
 #endif

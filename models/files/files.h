@@ -62,7 +62,8 @@ void sh_pages_release(void *pages, size_t size); /* the size that was asked for 
    leads to a file, there already or not, that is replaced rather than the link. durable:
    returns only when the disk has the new file and its name, so that after a loss of power
    there is the old file or the new one, whole. */
-shoal_status sh_file_replace(shoal_context *context, const char *path,
-                             const file_part *parts, int count, bool durable);
+SHOAL_PRIVATE shoal_status sh_file_replace(shoal_context *context, const char *path,
+                                           const file_part *parts, int count,
+                                           bool durable);
 
 #endif

@@ -1,8 +1,12 @@
 #include "models/nn/edits.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/random.h"
+#include "shoal_models.h"
 
 /* The best way to one corner of the table: fewest edits, then most substitutions. */
 typedef struct {
@@ -130,4 +134,47 @@ shoal_status shoal_count_edits(shoal_context *context, const int32_t *reference,
     return sh_edits_count(context, (edit_sequence){reference, reference_count},
                           (edit_sequence){recognised, recognised_count}, &reference_count,
                           1, edits);
+}
+
+/* ---- The bootstrap ----------------------------------------------------------------- */
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The middle 95 % of what is sorted here. */
+static void middle(double *values, int count, double *low, double *high) {
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    *low = values[count / 40];
+    *high = values[count - 1 - count / 40];
+}
+
+shoal_rate_interval shoal_bootstrap_rates(const shoal_sequence_errors *sequences,
+                                          int64_t count, uint64_t seed) {
+    enum { DRAWS = 10000 };
+    const uint64_t all = (uint64_t)count,
+                   first = random_mix(seed + UINT64_C(0x9e3779b97f4a7c15));
+    shoal_rate_interval found = {NAN, NAN, NAN, NAN};
+    double rates[DRAWS], differences[DRAWS];
+    int used = 0;
+    for (uint64_t draw = 0; draw < DRAWS; draw++) {
+        shoal_sequence_errors sum = {0};
+        for (uint64_t i = 0; i < all; i++) {
+            const shoal_sequence_errors *one =
+                &sequences[random_mix(first + draw * all + i) % all];
+            sum.length += one->length;
+            sum.wrong += one->wrong;
+            sum.wrong_of_other += one->wrong_of_other;
+        }
+        if (sum.length <= 0) /* a draw without labels has no rate */
+            continue;
+        rates[used] = 100 * sum.wrong / sum.length;
+        differences[used++] = 100 * (sum.wrong - sum.wrong_of_other) / sum.length;
+    }
+    if (used == 0)
+        return found;
+    middle(rates, used, &found.rate_low, &found.rate_high);
+    middle(differences, used, &found.difference_low, &found.difference_high);
+    return found;
 }

@@ -19,6 +19,25 @@ int sh_utf8_next(const char *text, size_t size, uint32_t *code) {
     return (int)bytes;
 }
 
+bool sh_utf8_valid(const char *text, size_t size) {
+    uint32_t code;
+    for (size_t at = 0, step; at < size; at += step)
+        if ((step = (size_t)sh_utf8_next(text + at, size - at, &code)) == 0)
+            return false;
+    return true;
+}
+
+bool sh_utf8_has_controls(const char *text, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const unsigned char next = i + 1 < size ? (unsigned char)text[i + 1] : 0;
+        const bool high = c == 0xc2 && next >= 0x80 && next < 0xa0;
+        if ((c < ' ' && c != '\t' && c != '\r') || c == 0x7f || high)
+            return true;
+    }
+    return false;
+}
+
 int sh_utf8_put(uint32_t code, char out[UTF8_MOST]) {
     return (int)utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)out);
 }

@@ -10,9 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/export.h"
+
 /* Bytes of the character that the text begins with, and the character; 0 where the text
    is not UTF-8 (nothing overlong, no surrogates, none cut short). */
-int sh_utf8_next(const char *text, size_t size, uint32_t *code);
+SHOAL_PRIVATE int sh_utf8_next(const char *text, size_t size, uint32_t *code);
+
+SHOAL_PRIVATE bool sh_utf8_valid(const char *text, size_t size);
+/* Whether UTF-8 has a control, U+0000 to 001F and 007F to 009F, that is no white space
+   within a line. */
+SHOAL_PRIVATE bool sh_utf8_has_controls(const char *text, size_t size);
 
 enum { UTF8_MOST = 4 }; /* bytes of one character */
 int sh_utf8_put(uint32_t code, char out[UTF8_MOST]);

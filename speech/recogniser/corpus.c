@@ -11,7 +11,7 @@
 
 #include "base/memory.h"
 #include "base/plain.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
 
 static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the data folder");

@@ -72,7 +72,7 @@ static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *opt
 }
 
 static shoal_status finish(shoal_lfmmi *made) {
-    made->outputs = sh_lfmmi_outputs(made->options.topology, made->lm.phones);
+    made->outputs = sh_topology_outputs(made->options.topology, made->lm.phones);
     return sh_den_make(&made->lm, made->options.topology, made->options.whole != 0,
                        &made->den)
                ? SHOAL_OK

@@ -10,6 +10,7 @@
 
 #include "kernels/kernels.h"
 #include "speech/recogniser/phone_lm.h"
+#include "speech/words/wordsearch.h"
 
 typedef struct {
     int32_t entry, loop; /* outputs that a state has, */
@@ -38,7 +39,6 @@ typedef struct {
 
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den);
 void sh_den_free(den_graph *den);
-int64_t sh_lfmmi_outputs(int32_t topology, int64_t phones);
 
 /* What can be said in one utterance. States are in an order in which arcs lead on: other
    is less than the state for in, more for out. State 0 is the beginning, without a

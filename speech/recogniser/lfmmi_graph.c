@@ -7,14 +7,6 @@
 #include "base/memory.h"
 #include "speech/recogniser/lfmmi.h"
 
-int64_t sh_lfmmi_outputs(int32_t topology, int64_t phones) {
-    switch (topology) {
-    case SHOAL_TOPOLOGY_ONE: return phones;
-    case SHOAL_TOPOLOGY_BLANK: return phones + 1;
-    default: return 2 * phones;
-    }
-}
-
 /* The start is never entered. */
 static state_outputs outputs_of(int32_t topology, int32_t phones, int32_t last) {
     const int32_t p = last < 0 ? 0 : last;

@@ -261,53 +261,6 @@ bool sh_tokens_set_suppressed(tokens *t, const int32_t *ids, int64_t count) {
     return true;
 }
 
-/* ---- Ids to text ------------------------------------------------------------------ */
-
-/* A character arrives byte by byte; what turns out to be none becomes U+FFFD. */
-typedef struct {
-    char *text;
-    size_t size, length;
-    char held[4]; /* the beginning of a character */
-    size_t held_count;
-} utf8_writer;
-
-static void put_bytes(utf8_writer *out, const char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++, out->length++)
-        if (out->length < out->size)
-            out->text[out->length] = bytes[i];
-}
-
-static void put_byte(utf8_writer *out, char byte) {
-    out->held[out->held_count++] = byte;
-    while (out->held_count > 0) {
-        if (sh_utf8_valid(out->held, out->held_count)) {
-            put_bytes(out, out->held, out->held_count);
-            out->held_count = 0;
-        } else if (sh_utf8_unfinished(out->held, out->held_count) == out->held_count) {
-            return;
-        } else {
-            put_bytes(out, "\xef\xbf\xbd", 3);
-            memmove(out->held, out->held + 1, --out->held_count);
-        }
-    }
-}
-
-size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char *text,
-                        size_t size) {
-    utf8_writer out = {.text = text, .size = size};
-    for (int64_t i = 0; i < count; i++) {
-        if (!token_is_text(t, ids[i]))
-            continue;
-        for (uint32_t b = t->begin[ids[i]]; b < t->begin[ids[i] + 1]; b++)
-            put_byte(&out, (char)t->bytes[b]);
-    }
-    for (size_t i = 0; i < out.held_count; i++)
-        put_bytes(&out, "\xef\xbf\xbd", 3);
-    if (size > 0)
-        text[out.length < size ? out.length : size - 1] = 0;
-    return out.length;
-}
-
 /* ---- UTF-8 ------------------------------------------------------------------------ */
 
 /* Bytes of the character that a first byte announces; 0 for none. */
@@ -344,27 +297,6 @@ static size_t character(const unsigned char *bytes, size_t size, bool *whole) {
     return there;
 }
 
-bool sh_utf8_valid(const char *text, size_t size) {
-    bool whole = true;
-    for (size_t at = 0, step; at < size; at += step) {
-        step = character((const unsigned char *)text + at, size - at, &whole);
-        if (step == 0 || !whole)
-            return false;
-    }
-    return true;
-}
-
-bool sh_utf8_has_controls(const char *text, size_t size) {
-    for (size_t i = 0; i < size; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        const unsigned char next = i + 1 < size ? (unsigned char)text[i + 1] : 0;
-        const bool high = c == 0xc2 && next >= 0x80 && next < 0xa0;
-        if ((c < ' ' && c != '\t' && c != '\r') || c == 0x7f || high)
-            return true;
-    }
-    return false;
-}
-
 size_t sh_utf8_unfinished(const char *text, size_t size) {
     bool whole = true;
     for (size_t back = 1; back <= 3 && back <= size; back++)
@@ -372,6 +304,54 @@ size_t sh_utf8_unfinished(const char *text, size_t size) {
             !whole)
             return back;
     return 0;
+}
+
+/* ---- Ids to text ------------------------------------------------------------------ */
+
+/* A character arrives byte by byte; what turns out to be none becomes U+FFFD. */
+typedef struct {
+    char *text;
+    size_t size, length;
+    char held[4]; /* the beginning of a character */
+    size_t held_count;
+} utf8_writer;
+
+static void put_bytes(utf8_writer *out, const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++, out->length++)
+        if (out->length < out->size)
+            out->text[out->length] = bytes[i];
+}
+
+static void put_byte(utf8_writer *out, char byte) {
+    out->held[out->held_count++] = byte;
+    while (out->held_count > 0) {
+        bool whole = false;
+        if (character((unsigned char *)out->held, out->held_count, &whole) == 0) {
+            put_bytes(out, "\xef\xbf\xbd", 3);
+            memmove(out->held, out->held + 1, --out->held_count);
+            continue;
+        }
+        if (!whole)
+            return;
+        put_bytes(out, out->held, out->held_count);
+        out->held_count = 0;
+    }
+}
+
+size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char *text,
+                        size_t size) {
+    utf8_writer out = {.text = text, .size = size};
+    for (int64_t i = 0; i < count; i++) {
+        if (!token_is_text(t, ids[i]))
+            continue;
+        for (uint32_t b = t->begin[ids[i]]; b < t->begin[ids[i] + 1]; b++)
+            put_byte(&out, (char)t->bytes[b]);
+    }
+    for (size_t i = 0; i < out.held_count; i++)
+        put_bytes(&out, "\xef\xbf\xbd", 3);
+    if (size > 0)
+        text[out.length < size ? out.length : size - 1] = 0;
+    return out.length;
 }
 
 /* ---- Languages --------------------------------------------------------------------- */

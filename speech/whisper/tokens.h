@@ -74,10 +74,6 @@ size_t sh_tokens_decode(const tokens *t, const int32_t *ids, int64_t count, char
 
 /* Bytes at the end of `text` that are the beginning of a character (0 to 3). */
 size_t sh_utf8_unfinished(const char *text, size_t size);
-bool sh_utf8_valid(const char *text, size_t size);
-/* Whether UTF-8 has a control, U+0000 to 001F and 007F to 009F, that is no white space
-   within a line. */
-bool sh_utf8_has_controls(const char *text, size_t size);
 
 /* Languages: index 0 .. LANGUAGE_COUNT - 1, the id is first_language + index. */
 const char *sh_language_code(int32_t index); /* "en"; NULL past the end */

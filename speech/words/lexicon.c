@@ -8,7 +8,7 @@
 
 #include "base/plain.h"
 #include "models/files/files.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
 
 typedef struct {
     const char *text;
@@ -487,6 +487,30 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
         sh_file_map_close(&map);
     }
     return sh_lexicon_end(draft, status, lexicon);
+}
+
+shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
+                                     const shoal_lexicon_options *options,
+                                     shoal_lexicon **lexicon) {
+    const char *paths[16];
+    int64_t count = 0;
+    if (lexicon)
+        *lexicon = NULL;
+    if (!context || !files)
+        return sh_fail(context, SHOAL_INVALID, "context or files is NULL");
+    char *copy = strdup(files), *rest = NULL;
+    if (!copy)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for a lexicon");
+    for (char *one = strtok_r(copy, ",", &rest); one; one = strtok_r(NULL, ",", &rest))
+        if (count++ < 16)
+            paths[count - 1] = one;
+    const shoal_status status =
+        count > 0 && count <= 16
+            ? shoal_lexicon_open(context, paths, count, options, lexicon)
+            : sh_fail(context, SHOAL_INVALID, "the lexicon has %s",
+                      count ? "more than 16 files" : "no file");
+    free(copy);
+    return status;
 }
 
 void shoal_lexicon_close(shoal_lexicon *lexicon) {

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "speech/words/normalise.h"
 
 #include <ctype.h>
@@ -8,7 +9,7 @@
 
 #include "base/memory.h"
 #include "models/nn/edits.h"
-#include "speech/whisper/tokens.h"
+#include "models/text/unicode.h"
 
 enum { LONGEST_WORD = 256 }; /* bytes, its 0 included */
 
@@ -461,20 +462,10 @@ static const char *two_letters(uint32_t c) {
 
 /* The character at `text` (a byte that begins none counts as one) and its length. */
 static uint32_t character_at(const char *text, size_t *length) {
-    const unsigned char *c = (const unsigned char *)text;
-    size_t tried = 1;
-    while (tried < 5 &&
-           !sh_utf8_valid(text, tried)) /* stops before it passes the final 0 */
-        tried++;
-    *length = tried < 5 ? tried : 1;
-    switch (*length) {
-    case 2: return (c[0] & 0x1fu) << 6 | (c[1] & 0x3fu);
-    case 3: return (c[0] & 0xfu) << 12 | (c[1] & 0x3fu) << 6 | (c[2] & 0x3fu);
-    case 4:
-        return (c[0] & 7u) << 18 | (c[1] & 0x3fu) << 12 | (c[2] & 0x3fu) << 6 |
-               (c[3] & 0x3fu);
-    default: return c[0] < 0x80 ? c[0] : 0xfffd;
-    }
+    uint32_t code = 0xfffd;
+    const int bytes = sh_utf8_next(text, strnlen(text, UTF8_MOST), &code);
+    *length = bytes > 0 ? (size_t)bytes : 1;
+    return code;
 }
 
 typedef struct {

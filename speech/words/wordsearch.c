@@ -12,7 +12,6 @@
 
 #include "base/numbers.h"
 #include "base/parallel.h"
-#include "speech/recogniser/lfmmi.h"
 #include "speech/words/wordsearch.h"
 
 enum {
@@ -619,6 +618,14 @@ shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
                                  .nbest = 1};
 }
 
+int64_t sh_topology_outputs(int32_t topology, int64_t phones) {
+    switch (topology) {
+    case SHOAL_TOPOLOGY_BLANK: return phones + 1;
+    case SHOAL_TOPOLOGY_CHAIN: return 2 * phones;
+    default: return phones; /* of CTC the blank in place of the silence */
+    }
+}
+
 shoal_status shoal_word_decoder_create(shoal_context *context,
                                        const shoal_lexicon *lexicon,
                                        const shoal_ngram *ngram, shoal_topology topology,
@@ -640,9 +647,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     made->ngram = ngram;
     made->topology = topology;
     made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
-    made->outputs = topology == SHOAL_TOPOLOGY_CTC
-                        ? made->phones /* the blank in place of the silence */
-                        : sh_lfmmi_outputs((int32_t)topology, made->phones);
+    made->outputs = sh_topology_outputs((int32_t)topology, made->phones);
     made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
     shoal_status status = made->searches ? SHOAL_OK
                                          : sh_fail(context, SHOAL_NO_MEMORY,

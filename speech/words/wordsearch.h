@@ -9,6 +9,9 @@
 #include "speech/words/lexicon.h"
 #include "speech/words/ngram.h"
 
+/* Outputs of a step; phones with the silence. */
+int64_t sh_topology_outputs(int32_t topology, int64_t phones);
+
 /* ---- The tree ---------------------------------------------------------------------- */
 
 /* Node 0 is the root, before a word; all others stand for a phone. Children lie one after

@@ -2,19 +2,10 @@
 
 #include <math.h>
 
-/* The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection that mixes well. */
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 30;
-    x *= UINT64_C(0xbf58476d1ce4e5b9);
-    x ^= x >> 27;
-    x *= UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 uint64_t sh_random_bits(uint64_t seed, enum random_stream stream, uint64_t counter) {
     const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t key = mix(seed + golden * ((uint64_t)stream + 1));
-    return mix(mix(key + golden * (counter + 1)) ^ key);
+    uint64_t key = random_mix(seed + golden * ((uint64_t)stream + 1));
+    return random_mix(random_mix(key + golden * (counter + 1)) ^ key);
 }
 
 uint64_t sh_random_below(uint64_t seed, enum random_stream stream, uint64_t counter,

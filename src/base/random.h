@@ -18,6 +18,15 @@ enum random_stream {
     STREAM_CALLER = 1000 /* and on: shoal_random's, for data */
 };
 
+/* The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection that mixes well. */
+static inline uint64_t random_mix(uint64_t x) {
+    x ^= x >> 30;
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    x ^= x >> 27;
+    x *= UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
 SHOAL_PRIVATE uint64_t sh_random_bits(uint64_t seed, enum random_stream stream,
                                       uint64_t counter);
 /* Uniform in 0 .. bound - 1; bound > 0. */

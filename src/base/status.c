@@ -38,6 +38,7 @@ const char *shoal_status_text(shoal_status status) {
     case SHOAL_BAD_FILE: return "bad file";
     case SHOAL_IO: return "input or output failed";
     case SHOAL_NO_MEMORY: return "out of memory";
+    case SHOAL_CANCELLED: return "cancelled";
     }
     return "unknown status";
 }

@@ -15,7 +15,7 @@ enum { STEPS = 5, HEAD = 40 };
 static void check(const phone_lm *lm, int32_t topology, bool whole) {
     den_graph den;
     lfmmi_scratch scratch = {0};
-    const int64_t outputs = sh_lfmmi_outputs(topology, lm->phones);
+    const int64_t outputs = sh_topology_outputs(topology, lm->phones);
     float *y = calloc((size_t)(STEPS * outputs), sizeof *y);
     float *gradient = calloc((size_t)(STEPS * outputs), sizeof *gradient);
     int32_t phones[STEPS], begins[STEPS];

@@ -223,7 +223,7 @@ static void check_denominator(int32_t order, int64_t extra, int32_t topology, bo
     plain_vectors v;
     den_graph den;
     lfmmi_scratch scratch = {0};
-    const int64_t outputs = sh_lfmmi_outputs(topology, PHONES);
+    const int64_t outputs = sh_topology_outputs(topology, PHONES);
     float y[4 * MOST_OUTPUTS], gradient[4 * MOST_OUTPUTS] = {0};
     double exact[4 * MOST_OUTPUTS] = {0}, found;
     assert_true(lm.states <= 64);
@@ -291,7 +291,7 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
     den_graph den;
     num_graph num;
     lfmmi_scratch scratch = {0};
-    const int64_t outputs = sh_lfmmi_outputs(topology, PHONES);
+    const int64_t outputs = sh_topology_outputs(topology, PHONES);
     float y[MOST_STEPS * MOST_OUTPUTS];
     double found;
     fill_outputs(y, steps, outputs);
@@ -376,7 +376,7 @@ static const struct {
 static void values_are_the_references(void **state) {
     for (int64_t i = 0; i < COUNT_OF(recorded); i++) {
         const int32_t text = recorded[i].text, steps = recorded[i].steps;
-        const int64_t outputs = sh_lfmmi_outputs(recorded[i].topology, PHONES);
+        const int64_t outputs = sh_topology_outputs(recorded[i].topology, PHONES);
         float y[MOST_STEPS * MOST_OUTPUTS], gradient[MOST_STEPS * MOST_OUTPUTS] = {0};
         double num_log, den_log;
         lfmmi_scratch scratch = {0};
@@ -460,7 +460,7 @@ static void check_best(int32_t topology, bool whole, uint64_t seed) {
                            .topology = topology,
                            .y = y,
                            .steps = STEPS,
-                           .outputs = sh_lfmmi_outputs(topology, PHONES)}};
+                           .outputs = sh_topology_outputs(topology, PHONES)}};
     for (int32_t s = 0; s < lm.states; s++)
         if (v.init[s] > 0)
             search(&b, 0, s, v.init[s]);

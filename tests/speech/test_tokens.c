@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cases.h"
+#include "models/text/unicode.h"
 #include "speech/whisper/tokens.h"
 #include "speech/whisper/whisper_file.h"
 #include "support.h"

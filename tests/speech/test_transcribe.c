@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cases.h"
+#include "models/text/unicode.h"
 #include "small_whisper.h"
 #include "speech/whisper/speech.h"
 #include "support.h"

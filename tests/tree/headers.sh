@@ -38,17 +38,21 @@ runs() { # COMMAND that prints a program
     "$cc" $strict -std=c11 "$work/example.c" -L"$build" -lshoal -o "$work/example" &&
         LD_LIBRARY_PATH=$build "$work/example"
 }
+on_library() { # LIBRARY: what it may be linked with besides
+    [ "$1" != shoal-train ] || [ ! -e "$build/libshoal-speech.so" ] ||
+        echo -lshoal-speech
+}
 # The examples of the other headers want data or files: they are compiled and linked.
 links() { # HEADER LIBRARY
     header_example "$1" >"$work/example.c"
     grep -q main "$work/example.c" || { echo "there is no program"; return 1; }
     # shellcheck disable=SC2086
-    "$cc" $strict -std=c11 "$work/example.c" -L"$build" "-l$2" -lshoal-models -lshoal \
-        -o "$work/example"
+    "$cc" $strict -std=c11 "$work/example.c" -L"$build" "-l$2" \
+        $(on_library "$2") -lshoal-models -lshoal -o "$work/example"
 }
 check "README's example compiles and runs" runs readme_example
 check "shoal.h's example compiles and runs" runs header_example
-for library in shoal-models shoal-speech; do
+for library in shoal-models shoal-speech shoal-train; do
     header=${library//-/_}.h
     if [ -e "$build/lib$library.so" ]; then
         check "$header's example compiles" links "$header" "$library"

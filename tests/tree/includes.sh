@@ -3,7 +3,8 @@
 #     base <- kernels <- cluster <- attention
 #     attention <- models/nn <- models/files <- models/text
 #     models <- speech/audio <- speech/whisper
-#     models <- speech/audio <- speech/recogniser <- speech/words
+#     models <- speech/words <- speech/recogniser, which uses speech/audio too
+#     speech <- train with train/tasks
 #     attention <- mpi
 # exact/ uses the public headers alone; cli/ and lab/ use those and their own, and lab/
 # may use exact/ and what cli/ offers. A public header uses the standard library and the
@@ -13,8 +14,9 @@
 shopt -s nullglob
 core="base kernels cluster attention"
 models="models/nn models/files models/text"
-speech="speech/audio speech/whisper speech/recogniser speech/words"
-rooms="$core $models $speech mpi exact cli lab"
+speech="speech/audio speech/whisper speech/words speech/recogniser"
+train="train train/tasks"
+rooms="$core $models $speech $train mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may include from
     case $1 in
@@ -27,8 +29,11 @@ may_use() { # the rooms that a file of room $1 may include from
     models/text) echo "$core models/nn models/files models/text" ;;
     speech/audio) echo "$core $models speech/audio" ;;
     speech/whisper) echo "$core $models speech/audio speech/whisper" ;;
-    speech/recogniser) echo "$core $models speech/audio speech/whisper speech/recogniser" ;;
-    speech/words) echo "$core $models $speech" ;;
+    speech/words) echo "$core $models speech/words" ;;
+    speech/recogniser)
+        echo "$core $models speech/audio speech/words speech/recogniser"
+        ;;
+    train | train/tasks) echo "$core $models $speech $train" ;;
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;
@@ -43,7 +48,9 @@ may_use_header() { # the public headers that a file of room $1 may include
     exact) echo shoal.h shoal_models.h ;;
     shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
     shoal_speech.h | speech/*) echo shoal.h shoal_models.h shoal_speech.h ;;
-    *) echo shoal.h shoal_models.h shoal_speech.h shoal_mpi.h ;;
+    shoal_train.h | train | train/tasks)
+        echo shoal.h shoal_models.h shoal_speech.h shoal_train.h ;;
+    *) echo shoal.h shoal_models.h shoal_speech.h shoal_train.h shoal_mpi.h ;;
     esac
 }
 
@@ -90,15 +97,16 @@ check_file() { # $1 the file, $2 its room; prints what is wrong
 
 check_tree() { # $1 the root; prints what is wrong
     local file room folder
-    for folder in "$1"/{src/*,models/*,speech/*,mpi,exact,cli,lab}/; do
+    for folder in "$1"/{src/*,models/*,speech/*,train,train/*,mpi,exact,cli,lab}/; do
         [ -d "$folder" ] || continue
         room=${folder#"$1"/} room=${room#src/} room=${room%/}
         contains "$rooms" "$room" || echo "$folder: no such room"
         while read -r file; do
             check_file "$file" "$room"
-        done < <(find "$folder" -type f -name '*.[ch]')
+        done < <(find "$folder" -maxdepth "$([ "$room" = train ] && echo 1 || echo 9)" \
+            -type f -name '*.[ch]')
     done
-    for file in "$1"/src/*.* "$1"/models/*.* "$1"/speech/*.*; do echo "$file: lies in no room"; done
+    for file in "$1"/{src,models,speech}/*.*; do echo "$file: lies in no room"; done
     for file in "$1"/include/*; do check_file "$file" "$(basename "$file")"; done
 }
 
@@ -118,8 +126,14 @@ check_itself() {
     expect good models/text/a.c '#include "models/files/files.h"'
     expect bad models/files/a.c '#include "models/text/tokenizer.h"'
     expect good speech/audio/a.c '#include "models/nn/encoder.h"'
+    expect bad speech/words/a.c '#include "speech/whisper/tokens.h"'
+    expect bad speech/words/a.c '#include "speech/recogniser/lfmmi.h"'
+    expect good speech/recogniser/a.c '#include "speech/words/lexicon.h"'
     expect good mpi/a.c '#include "attention/attention.h"'
     expect bad mpi/a.c '#include "models/nn/encoder.h"'
+    expect good train/tasks/a.c '#include "train/train.h"'
+    expect bad train/a.c '#include "shoal_mpi.h"'
+    expect bad speech/audio/a.c '#include "train/train.h"'
     expect bad mpi/a.c '#include "shoal_models.h"'
     expect bad speech/audio/a.c '#include "shoal_mpi.h"'
     expect good cli/a.c '#include <sys/mman.h>'

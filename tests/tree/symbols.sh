@@ -117,20 +117,20 @@ if [ -e "$build/libshoal-mpi.so" ]; then
     report "libshoal-mpi exports its header" \
         "$(off_header "$include/shoal_mpi.h" "${mpi[0]}")"
     report "libshoal-mpi: versions" "$(misversioned "${mpi[0]}")"
-    report "nobody else needs MPI" "$(needs_mpi "$build"/libshoal{,-models,-speech}.so \
-        "$build/shoal")"
+    report "nobody else needs MPI" \
+        "$(needs_mpi "$build"/libshoal{,-models,-speech,-train}.so "$build/shoal")"
 else
     skip "libshoal-mpi" "it is not built"
 fi
 above=()
-for name in shoal-speech shoal-models shoal; do
+for name in shoal-train shoal-speech shoal-models shoal; do
     library=$build/lib$name.so
     [ -e "$library" ] || { skip "lib$name" "it is not built"; continue; }
     report "lib$name.a: prefixes" "$(foreign "$build/lib$name.a")"
     report "lib$name exports its header" \
         "$(off_header "$include/${name/-/_}.h" "$library")"
     report "lib$name: versions" "$(misversioned "$library")"
-    if [ ${#above[@]} = 0 ] && [ $name != shoal-speech ]; then
+    if [ ${#above[@]} = 0 ] && [ $name != shoal-train ]; then
         skip "lib$name: internals" "what would use them is not built"
     else
         report "lib$name exports internals that are used" \

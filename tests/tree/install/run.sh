@@ -14,9 +14,11 @@ version=$(sed -nE 's/^#define SHOAL_VERSION "([0-9]+\.[0-9]+).*/\1/p' \
 # whole_header NAME: a C function that takes the address of all that a header declares.
 whole_header() {
     local headers=("$source/include/shoal.h" "$source/include/${1/-/_}.h")
-    [ "$1" != shoal-speech ] || headers+=("$source/include/shoal_models.h")
-    echo "#include <${1/-/_}.h>"
-    [ "$1" != shoal-speech ] || echo "#include <shoal_models.h>"
+    case $1 in shoal-speech | shoal-train)
+        headers+=("$source/include/shoal_models.h")
+        ;;
+    esac
+    printf '#include <%s>\n' "${headers[@]##*/}"
     echo "typedef void function(void);"
     echo "static function *const volatile all[] = {"
     declared "$cc" "${headers[@]}" | sed 's/.*/    (function *)&,/'
@@ -87,7 +89,7 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shoal.pc)")
 export PKG_CONFIG_PATH
 
 components=()
-for library in shoal shoal-models shoal-speech shoal-mpi; do
+for library in shoal shoal-models shoal-speech shoal-train shoal-mpi; do
     if [ -z "$(find "$prefix" -name "lib$library.so")" ]; then
         skip "lib$library" "it is not built"
         continue
@@ -116,6 +118,7 @@ fi
 check "as a part of another project" as_a_part
 find "$prefix" -name "modelsTargets*.cmake" -delete
 find "$prefix" -name "speechTargets*.cmake" -delete
+find "$prefix" -name "trainTargets*.cmake" -delete
 find "$prefix" -name "mpiTargets*.cmake" -delete
 check "a missing component is named" a_missing_component
 finish

@@ -1,0 +1,577 @@
+/* A trained recogniser: its checkpoint with the notes of its training, the model, the
+   search for units or words in its outputs, and recordings in pieces. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/context.h"
+#include "base/memory.h"
+#include "base/plain.h"
+#include "shoal_models.h"
+#include "shoal_speech.h"
+#include "speech/words/wordsearch.h"
+
+enum { PATH = 4096, MOST_BEAMS = 10000 };
+
+/* What the notes "config.FIELD" of a checkpoint say, as far as recognising needs it. */
+typedef struct {
+    shoal_features_config features;
+    int32_t loss, characters;
+    float join; /* seconds that the training joined utterances to */
+    /* LF-MMI: */
+    int32_t topology, whole; /* topology: from SHOAL_TOPOLOGY_CHAIN */
+    float leak, l2, range;
+} recogniser_config;
+
+struct shoal_recogniser {
+    shoal_context *context;
+    char path[PATH]; /* of the weights */
+    recogniser_config config;
+    shoal_recogniser_info info;
+    char *text;         /* what the units lie in */
+    const char **units; /* [info.units] */
+    shoal_model *model, *view;
+    int64_t piece, margin; /* positions of a piece at most, and around it */
+    int64_t beams;
+    shoal_lfmmi *lfmmi;           /* NULL: CTC, or no phones are looked for */
+    shoal_recogniser_parts words; /* decoder NULL: no words are looked for */
+    void *found;                  /* the block of the last recognition's units */
+};
+
+/* ---- The notes --------------------------------------------------------------------- */
+
+typedef enum { WHOLE, REAL, CHOICE } field_type;
+
+typedef struct {
+    const char *key, *before; /* before: its value in files older than the field */
+    field_type type;          /* int64_t, float, int32_t that counts through choices */
+    size_t offset;            /* in recogniser_config */
+    double min, max;
+    const char *choices[4];
+} field_row;
+
+#define FIELD(member) offsetof(recogniser_config, member)
+static const field_row fields[] = {
+    {"config.loss", "ctc", CHOICE, FIELD(loss), 0, 0, {"ctc", "lf-mmi"}},
+    {"config.units", NULL, CHOICE, FIELD(characters), 0, 0, {"words", "characters"}},
+    {"config.bands", NULL, WHOLE, FIELD(features.bands), 1, 200, {0}},
+    {"config.rate", "16000", WHOLE, FIELD(features.rate), 0, 16000, {0}},
+    {"config.normalise",
+     NULL,
+     CHOICE,
+     FIELD(features.normalise),
+     0,
+     0,
+     {"speaker", "utterance", "none"}},
+    {"config.hop", NULL, WHOLE, FIELD(features.hop), 1, 64, {0}},
+    {"config.context", NULL, WHOLE, FIELD(features.context), 1, 256, {0}},
+    {"config.every", "1", WHOLE, FIELD(features.every), 1, 64, {0}},
+    {"config.join", NULL, REAL, FIELD(join), 0, 3600, {0}},
+    {"config.topology",
+     "chain",
+     CHOICE,
+     FIELD(topology),
+     0,
+     0,
+     {"chain", "one", "blank"}},
+    {"config.whole", "false", CHOICE, FIELD(whole), 0, 0, {"false", "true"}},
+    {"config.leak", "0.1", REAL, FIELD(leak), 1e-8, 1, {0}},
+    {"config.output_l2", "5e-05", REAL, FIELD(l2), 0, 10, {0}},
+    {"config.output_range", "0.01", REAL, FIELD(range), 0, 10, {0}},
+};
+
+static bool read_field(const field_row *row, const char *text, void *place) {
+    double value;
+    for (int32_t i = 0; row->type == CHOICE && i < 4 && row->choices[i]; i++)
+        if (strcmp(row->choices[i], text) == 0) {
+            memcpy(place, &i, sizeof i);
+            return true;
+        }
+    if (row->type == CHOICE || !sh_read_c(text, &value))
+        return false;
+    if (row->type == WHOLE) {
+        memcpy(place, &(int64_t){(int64_t)value}, sizeof(int64_t));
+        return value >= row->min && value <= row->max && value == floor(value);
+    }
+    memcpy(place, &(float){(float)value}, sizeof(float));
+    return (float)value >= (float)row->min && (float)value <= (float)row->max;
+}
+
+static shoal_status read_config(shoal_recogniser *made, const shoal_checkpoint *file) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const char *text = shoal_checkpoint_note(file, fields[i].key);
+        text = text ? text : fields[i].before;
+        if (!text)
+            return sh_fail(made->context, SHOAL_BAD_FILE, "%s: the checkpoint has no %s",
+                           made->path, fields[i].key);
+        if (!read_field(&fields[i], text, (char *)&made->config + fields[i].offset))
+            return sh_fail(made->context, SHOAL_BAD_FILE,
+                           "%s: %s is \"%.40s\", which it cannot be", made->path,
+                           fields[i].key, text);
+    }
+    return SHOAL_OK;
+}
+
+/* One unit per line. They are printed, and have no control characters. */
+static shoal_status read_units(shoal_recogniser *made, const char *note) {
+    for (const char *c = note; *c; c++) {
+        const unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
+        made->info.units += byte == '\n';
+        if ((byte < ' ' && byte != '\n') || byte == 0x7f ||
+            (byte == 0xc2 && next >= 0x80 && next < 0xa0))
+            return sh_fail(made->context, SHOAL_BAD_FILE,
+                           "%s: its units have control characters", made->path);
+    }
+    made->text = sh_allocate(made->context, strlen(note) + 1);
+    made->units =
+        sh_allocate(made->context, sizeof *made->units * ((size_t)made->info.units + 1));
+    if (!made->text || !made->units)
+        return SHOAL_NO_MEMORY;
+    char *at = strcpy(made->text, note);
+    for (int64_t i = 0; i < made->info.units; i++) {
+        made->units[i] = at;
+        at += strcspn(at, "\n");
+        *at++ = 0;
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *file) {
+    static const char units_key[] = "speech.units";
+    const char *task = shoal_checkpoint_note(file, "config.task");
+    const char *units = shoal_checkpoint_note(file, units_key);
+    const char *step = shoal_checkpoint_note(file, "state.step");
+    if (task && strcmp(task, "speech") != 0)
+        return sh_fail(made->context, SHOAL_BAD_FILE,
+                       "%s: is no recogniser, but a model of %.40s", made->path, task);
+    if (!task || !units)
+        return sh_fail(made->context, SHOAL_BAD_FILE,
+                       "%s: is no recogniser: it has no %s", made->path,
+                       task ? units_key : "config.task");
+    made->info.step = step ? strtoll(step, NULL, 10) : 0;
+    const shoal_status status = read_config(made, file);
+    return status == SHOAL_OK ? read_units(made, units) : status;
+}
+
+/* ---- Opening ----------------------------------------------------------------------- */
+
+/* The best model in the folder of a run, or else its checkpoint; or a file. */
+static shoal_status find_weights(shoal_recogniser *made, const char *path) {
+    static const char *const names[] = {"/best.safetensors", "/checkpoint.safetensors"};
+    struct stat information;
+    const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
+    if (strlen(path) + 32 > sizeof made->path)
+        return sh_fail(made->context, SHOAL_INVALID, "%.80s...: the path is too long",
+                       path);
+    for (int i = 0; i < 2; i++) {
+        snprintf(made->path, sizeof made->path, "%s%s", path, folder ? names[i] : "");
+        if (!folder || stat(made->path, &information) == 0)
+            break;
+    }
+    return SHOAL_OK;
+}
+
+static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *file) {
+    shoal_model_config config;
+    uint64_t seed;
+    shoal_status status = shoal_checkpoint_config(file, &config, &seed);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_fits(file, &config);
+    if (status == SHOAL_OK)
+        status = shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_load_average(file, made->model);
+    if (status != SHOAL_OK)
+        return status;
+    shoal_recogniser_info *info = &made->info;
+    const bool ctc = made->config.loss == SHOAL_RECOGNISER_CTC;
+    info->path = made->path;
+    info->loss = (shoal_recogniser_loss)made->config.loss;
+    info->topology = ctc ? SHOAL_TOPOLOGY_CTC
+                         : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + made->config.topology);
+    info->characters = made->config.characters;
+    /* The silence, a phone that CTC does not have, stands for its blank. */
+    info->outputs = sh_topology_outputs((int32_t)info->topology, info->units + ctc);
+    info->features = made->config.features;
+    info->step_seconds = (double)(info->features.hop * info->features.every) / 100;
+    info->attention = config.attention;
+    if (config.outputs != info->outputs)
+        return sh_fail(made->context, SHOAL_BAD_FILE, "%s: has other units than outputs",
+                       made->path);
+    if (config.features != shoal_features_width(&info->features))
+        return sh_fail(made->context, SHOAL_BAD_FILE,
+                       "%s: has other features than its configuration", made->path);
+    return SHOAL_OK;
+}
+
+/* Pieces within what the model can take where it has learnt positions. */
+static shoal_status make_view(shoal_recogniser *made,
+                              const shoal_recogniser_options *options) {
+    const shoal_features_config *features = &made->info.features;
+    const shoal_model_config *model = shoal_model_settings(made->model);
+    const int64_t most = model->positions == SHOAL_LEARNED ? model->max_length
+                                                           : INT32_MAX;
+    const double joined = (double)made->config.join;
+    const double seconds = options->piece > 0 ? options->piece
+                           : joined > 30      ? joined
+                                              : 30;
+    shoal_attention kind = made->info.attention;
+    shoal_status status = SHOAL_OK;
+    if (!(options->piece >= 0 && options->piece <= 3600) || options->beams < 0 ||
+        options->beams > MOST_BEAMS)
+        return sh_fail(made->context, SHOAL_INVALID,
+                       "piece must be up to 3600 s, and beams from 0 to %d", MOST_BEAMS);
+    made->beams = options->beams;
+    made->margin = shoal_features_positions(features, 200);
+    made->piece = shoal_features_positions(features, (int64_t)(100 * seconds));
+    made->piece = made->piece > 1 ? made->piece : 1;
+    if (made->piece + 2 * made->margin > most) {
+        made->margin = made->margin < most / 4 ? made->margin : most / 4;
+        made->piece = most - 2 * made->margin;
+    }
+    if (options->attention)
+        status = shoal_attention_parse(made->context, options->attention, &kind);
+    if (status == SHOAL_OK)
+        status = shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
+                                  &made->view);
+    return status;
+}
+
+shoal_recogniser_options shoal_recogniser_defaults(void) {
+    shoal_recogniser_options options = {.size = sizeof options};
+    options.words = shoal_word_settings_default(SHOAL_TOPOLOGY_CTC);
+    options.words.lm_weight = options.words.insertion = (double)NAN;
+    return options;
+}
+
+/* Fields that the caller's header does not know have their defaults. */
+static shoal_recogniser_options known(const shoal_recogniser_options *options) {
+    shoal_recogniser_options all = shoal_recogniser_defaults();
+    if (options)
+        memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
+    return all;
+}
+
+static shoal_status open_all(shoal_recogniser *made, const char *path,
+                             const shoal_recogniser_options *options) {
+    shoal_checkpoint *file = NULL;
+    shoal_status status = find_weights(made, path);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_open(made->context, made->path, &file);
+    if (status == SHOAL_OK)
+        status = read_notes(made, file);
+    if (status == SHOAL_OK)
+        status = load_model(made, file);
+    shoal_checkpoint_close(file);
+    if (status == SHOAL_OK)
+        status = make_view(made, options);
+    if (status == SHOAL_OK && (options->lexicon || options->lm))
+        status = shoal_recogniser_set_words(made, options);
+    if (status == SHOAL_OK && made->info.loss == SHOAL_RECOGNISER_LFMMI &&
+        !made->words
+             .decoder) /* now, so that a missing file is found before a recording */
+        status = shoal_recogniser_graphs(made, NULL, &made->lfmmi);
+    return status;
+}
+
+shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
+                                   const shoal_recogniser_options *options,
+                                   shoal_recogniser **recogniser) {
+    if (recogniser)
+        *recogniser = NULL;
+    if (!context || !context->kernels || !path || !recogniser)
+        return sh_fail(context, SHOAL_INVALID, "context, path or recogniser is NULL");
+    const shoal_recogniser_options all = known(options);
+    shoal_recogniser *made = sh_allocate(context, sizeof *made);
+    if (!made)
+        return SHOAL_NO_MEMORY;
+    *made = (shoal_recogniser){.context = context};
+    const shoal_status status = open_all(made, path, &all);
+    if (status == SHOAL_OK)
+        *recogniser = made;
+    else
+        shoal_recogniser_destroy(made);
+    return status;
+}
+
+static void close_words(shoal_recogniser_parts *words) {
+    shoal_word_decoder_destroy(words->decoder);
+    shoal_ngram_close(words->ngram);
+    shoal_lexicon_close(words->lexicon);
+    *words = (shoal_recogniser_parts){0};
+}
+
+void shoal_recogniser_destroy(shoal_recogniser *recogniser) {
+    if (!recogniser)
+        return;
+    close_words(&recogniser->words);
+    shoal_lfmmi_destroy(recogniser->lfmmi);
+    shoal_model_destroy(recogniser->view);
+    shoal_model_destroy(recogniser->model);
+    sh_release(recogniser->context, recogniser->text);
+    sh_release(recogniser->context, recogniser->units);
+    sh_release(recogniser->context, recogniser->found);
+    sh_release(recogniser->context, recogniser);
+}
+
+/* ---- Words and phones -------------------------------------------------------------- */
+
+shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
+                                        const shoal_recogniser_options *options) {
+    const shoal_recogniser_options all = known(options);
+    if (!recogniser || !all.lexicon != !all.lm)
+        return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
+                       "words need both a lexicon and a language model");
+    shoal_recogniser_parts made = {.words = all.words};
+    const shoal_recogniser_info *info = &recogniser->info;
+    const shoal_word_settings usual = shoal_word_settings_default(info->topology);
+    if (isnan(made.words.lm_weight))
+        made.words.lm_weight = usual.lm_weight;
+    if (isnan(made.words.insertion))
+        made.words.insertion = usual.insertion;
+    const shoal_lexicon_options phones = {.phones = recogniser->units,
+                                          .phone_count = info->units};
+    shoal_status status = SHOAL_OK;
+    if (all.lexicon)
+        status = shoal_lexicon_open_list(recogniser->context, all.lexicon, &phones,
+                                         &made.lexicon);
+    if (status == SHOAL_OK && all.lm)
+        status = shoal_ngram_open(recogniser->context, all.lm, &made.ngram);
+    if (status == SHOAL_OK && all.lm)
+        status = shoal_word_decoder_create(recogniser->context, made.lexicon, made.ngram,
+                                           info->topology, all.unknown, &made.decoder);
+    if (status == SHOAL_OK && all.lm &&
+        shoal_word_decoder_describe(made.decoder).outputs != info->outputs)
+        status = sh_fail(recogniser->context, SHOAL_BAD_FILE,
+                         "%s: has other units than the phones of %s", recogniser->path,
+                         all.lexicon);
+    if (status != SHOAL_OK) {
+        close_words(&made);
+        return status;
+    }
+    close_words(&recogniser->words);
+    recogniser->words = made;
+    return SHOAL_OK;
+}
+
+shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
+                                     const shoal_lexicon *lexicon, shoal_lfmmi **lfmmi) {
+    if (!recogniser || !lfmmi)
+        return sh_fail(NULL, SHOAL_INVALID, "recogniser or lfmmi is NULL");
+    const recogniser_config *config = &recogniser->config;
+    const shoal_lfmmi_options options = {.topology = (int32_t)recogniser->info.topology,
+                                         .whole = config->whole,
+                                         .leak = config->leak,
+                                         .l2 = config->l2 > 0 ? config->l2 : -1,
+                                         .range = config->range > 0 ? config->range : -1};
+    char path[PATH + 32];
+    const char *slash = strrchr(recogniser->path, '/');
+    snprintf(path, sizeof path, "%.*s/phones.graph",
+             slash ? (int)(slash - recogniser->path) : 1, slash ? recogniser->path : ".");
+    const shoal_status status =
+        shoal_lfmmi_open(recogniser->context, &options, lexicon, path, lfmmi);
+    if (status != SHOAL_OK ||
+        shoal_lfmmi_describe(*lfmmi).outputs == recogniser->info.outputs)
+        return status;
+    shoal_lfmmi_destroy(*lfmmi);
+    *lfmmi = NULL;
+    return sh_fail(recogniser->context, SHOAL_BAD_FILE, "%s: is of another model than %s",
+                   path, recogniser->path);
+}
+
+/* ---- A recording ------------------------------------------------------------------- */
+
+typedef struct {
+    const float *frames;     /* [count][bands], normalised */
+    int64_t count, rows;     /* rows: positions of the whole */
+    float *stacked;          /* [of a piece and its margins][width] */
+    float *outputs;          /* [rows][outputs], then of the steps alone */
+    int32_t *units, *begins; /* [rows] */
+} heard_sound;
+
+static void place_sound(void *argument, block_layout *block) {
+    heard_sound *sound = ((void **)argument)[0];
+    const shoal_recogniser *r = ((void **)argument)[1];
+    const shoal_features_config *config = &r->info.features;
+    const int64_t longest = r->piece + 2 * r->margin + 2 * config->context + 2;
+    sound->stacked = reserve_floats(block, longest, shoal_features_width(config));
+    sound->outputs = reserve_floats(block, sound->rows, r->info.outputs);
+    sound->units = sh_reserve(block, sound->rows, sizeof *sound->units);
+    sound->begins = sh_reserve(block, sound->rows, sizeof *sound->begins);
+}
+
+/* The outputs of positions at .. at + count - 1; the model hears the margins too. A
+   position's frames reach beyond it by less than `context`. */
+static shoal_status hear_piece(shoal_recogniser *r, const heard_sound *sound, int64_t at,
+                               int64_t count) {
+    const shoal_features_config *config = &r->info.features;
+    const size_t row = (size_t)r->info.outputs;
+    const int64_t begin = at > r->margin ? at - r->margin : 0;
+    const int64_t after = at + count + r->margin;
+    const int64_t end = after < sound->rows ? after : sound->rows;
+    const int64_t beyond = (config->context + config->hop - 1) / config->hop;
+    const int64_t first = begin > beyond ? begin - beyond : 0;
+    const int64_t from = first * config->hop, to = (end + beyond) * config->hop;
+    shoal_features_stack(config, (to < sound->count ? to : sound->count) - from,
+                         sound->frames + from * config->bands, sound->stacked);
+    const int64_t offsets[2] = {0, end - begin};
+    const shoal_model_inputs inputs = {.batch = 1,
+                                       .offsets = offsets,
+                                       .features = sound->stacked +
+                                                   (begin - first) *
+                                                       shoal_features_width(config)};
+    float *out;
+    const shoal_status status = shoal_model_forward(r->view, &inputs, &out);
+    if (status == SHOAL_OK)
+        memcpy(sound->outputs + (size_t)at * row, out + (size_t)(at - begin) * row,
+               sizeof *out * row * (size_t)count);
+    return status;
+}
+
+/* Units from 0 on, and the steps at which they begin. */
+static shoal_status find_units(shoal_recogniser *r, heard_sound *sound, int64_t steps,
+                               shoal_recognition *found) {
+    const int64_t offsets[] = {0, steps}, outputs = r->info.outputs;
+    if (r->info.loss == SHOAL_RECOGNISER_LFMMI) {
+        shoal_status status = SHOAL_OK;
+        if (!r->lfmmi)
+            status = shoal_recogniser_graphs(r, NULL, &r->lfmmi);
+        return status == SHOAL_OK
+                   ? shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs,
+                                        sound->units, sound->begins, &found->count)
+                   : status;
+    }
+    const shoal_status status =
+        r->beams == 0 ? shoal_ctc_greedy(r->context, steps, outputs, sound->outputs,
+                                         sound->units, sound->begins, &found->count)
+                      : shoal_ctc_search(r->context, steps, outputs, sound->outputs,
+                                         r->beams, sound->units, sound->begins,
+                                         &found->count, &found->log_probability);
+    for (int64_t i = 0; i < found->count && status == SHOAL_OK; i++)
+        sound->units[i]--; /* output 0 is the blank */
+    return status;
+}
+
+static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
+                           shoal_recognition *found) {
+    const int64_t every = r->info.features.every, outputs = r->info.outputs;
+    const int64_t steps = (sound->rows + every - 1) / every, offsets[] = {0, steps};
+    for (int64_t i = 1; i < steps && every > 1; i++)
+        memcpy(sound->outputs + i * outputs, sound->outputs + i * every * outputs,
+               sizeof *sound->outputs * (size_t)outputs);
+    found->steps = steps;
+    found->seconds = r->info.step_seconds * (double)steps;
+    if (r->words.decoder)
+        return shoal_word_decoder_run(r->words.decoder, &r->words.words, 1, offsets,
+                                      sound->outputs, &found->spoken);
+    const shoal_status status = find_units(r, sound, steps, found);
+    if (status != SHOAL_OK)
+        return status;
+    shoal_recognised_unit *units =
+        sh_allocate(r->context, sizeof *units * (size_t)found->count);
+    for (int64_t i = 0; i < found->count && units; i++)
+        units[i] = (shoal_recognised_unit){r->units[sound->units[i]], sound->begins[i]};
+    found->units = r->found = units;
+    return units ? SHOAL_OK : SHOAL_NO_MEMORY;
+}
+
+/* Pieces of about the same length, as few as the longest allows. frames [count][bands]
+   are normalised in place. */
+static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
+                              shoal_recognition *found) {
+    heard_sound sound = {.frames = frames, .count = count};
+    sound.rows = shoal_features_positions(&r->info.features, count);
+    void *block = sh_allocate_parts(r->context, place_sound, (void *[]){&sound, r}, NULL);
+    if (!block)
+        return SHOAL_NO_MEMORY;
+    sh_release(r->context, r->found);
+    r->found = NULL;
+    shoal_features_normalise(&r->info.features, count, frames);
+    const int64_t pieces = (sound.rows + r->piece - 1) / r->piece;
+    shoal_status status = SHOAL_OK;
+    for (int64_t i = 0; i < pieces && status == SHOAL_OK; i++) {
+        const int64_t begin = i * sound.rows / pieces;
+        status = hear_piece(r, &sound, begin, (i + 1) * sound.rows / pieces - begin);
+    }
+    if (status == SHOAL_OK)
+        status = decode(r, &sound, found);
+    sh_release(r->context, block);
+    return status;
+}
+
+shoal_status shoal_recogniser_recognise_file(shoal_recogniser *recogniser,
+                                             const char *path,
+                                             shoal_recognition *recognition) {
+    float *frames;
+    int64_t count;
+    if (!recogniser || !path || !recognition)
+        return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
+                       "recogniser, path or recognition is NULL");
+    shoal_context *context = recogniser->context;
+    const shoal_fbank_options options = {.bands =
+                                             (int32_t)recogniser->info.features.bands,
+                                         .rate = (int32_t)recogniser->info.features.rate};
+    *recognition = (shoal_recognition){0};
+    shoal_status status = shoal_fbank_file(context, &options, path, &frames, &count);
+    if (status == SHOAL_OK && count == 0)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: is shorter than the 0.025 s of a frame", path);
+    if (status == SHOAL_OK)
+        status = recognise(recogniser, frames, count, recognition);
+    shoal_fbank_release(context, frames);
+    return status;
+}
+
+shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
+                                        const float *samples, int64_t count,
+                                        shoal_recognition *recognition) {
+    if (!recogniser || !samples || !recognition)
+        return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
+                       "recogniser, samples or recognition is NULL");
+    shoal_context *context = recogniser->context;
+    const shoal_fbank_options options = {.bands =
+                                             (int32_t)recogniser->info.features.bands,
+                                         .rate = (int32_t)recogniser->info.features.rate};
+    const int64_t frames = shoal_fbank_frames(&options, count);
+    *recognition = (shoal_recognition){0};
+    if (frames <= 0)
+        return sh_fail(context, SHOAL_INVALID,
+                       "the samples are shorter than the 0.025 s of a frame");
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(samples[i]) <= 1e9f))
+            return sh_fail(context, SHOAL_INVALID,
+                           "sample %lld is not finite, or beyond 1e9", (long long)i);
+    float *features =
+        sh_allocate(context, sizeof *features * (size_t)frames * (size_t)options.bands);
+    if (!features)
+        return SHOAL_NO_MEMORY;
+    shoal_status status = shoal_fbank(context, &options, samples, count, features);
+    if (status == SHOAL_OK)
+        status = recognise(recogniser, features, frames, recognition);
+    sh_release(context, features);
+    return status;
+}
+
+/* ---- Looking in -------------------------------------------------------------------- */
+
+shoal_recogniser_info shoal_recogniser_describe(const shoal_recogniser *recogniser) {
+    return recogniser ? recogniser->info : (shoal_recogniser_info){0};
+}
+
+const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t unit) {
+    return recogniser && unit >= 0 && unit < recogniser->info.units
+               ? recogniser->units[unit]
+               : NULL;
+}
+
+shoal_recogniser_parts shoal_recogniser_parts_of(const shoal_recogniser *recogniser) {
+    shoal_recogniser_parts parts = {0};
+    if (recogniser) {
+        parts = recogniser->words;
+        parts.model = recogniser->model;
+    }
+    return parts;
+}

@@ -1,0 +1,283 @@
+/* Checkpoints of a training: its weights and the optimizer's state, with notes that have
+   the configuration ("config.FIELD" as text) and the state ("state.NAME": counts in
+   decimal, seconds in hexadecimal, which is exact). */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "train/train.h"
+
+typedef enum { COUNT, SECONDS } number_type;
+
+static const struct {
+    const char *key;
+    number_type type;
+    size_t offset; /* in shoal_train_state */
+    bool of_best;  /* of tasks that keep the best weights */
+} numbers[] = {{"state.step", COUNT, offsetof(shoal_train_state, step), false},
+               {"state.validations", COUNT, offsetof(shoal_train_state, validations),
+                false},
+               {"state.validated_at", COUNT, offsetof(shoal_train_state, validated_at),
+                false},
+               {"state.perfect", COUNT, offsetof(shoal_train_state, perfect), false},
+               {"state.seconds", SECONDS, offsetof(shoal_train_state, seconds), false},
+               {"state.best", SECONDS, offsetof(shoal_train_state, best), true},
+               {"state.best_step", COUNT, offsetof(shoal_train_state, best_step), true}};
+enum { NUMBERS = sizeof numbers / sizeof *numbers, NOTES = 96, KEY = 48 };
+
+static bool has_number(const shoal_trainer *self, int i) {
+    return !numbers[i].of_best || (self->task->flags & SHOAL_TASK_BEST);
+}
+
+/* ---- Saving ------------------------------------------------------------------------ */
+
+typedef struct {
+    shoal_note notes[NOTES];
+    char keys[NOTES][KEY], values[NOTES][SHOAL_VALUE_SIZE];
+    int64_t count;
+} note_list;
+
+static char *add_note(note_list *list, const char *prefix, const char *key) {
+    const int64_t at = list->count++;
+    snprintf(list->keys[at], KEY, "%s%s", prefix, key);
+    list->notes[at] = (shoal_note){list->keys[at], list->values[at]};
+    return list->values[at];
+}
+
+shoal_status shoal_trainer_save(shoal_trainer *self, const char *path) {
+    note_list list = {.count = 0};
+    const shoal_field *field;
+    for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
+        if (list.count == NOTES - NUMBERS - 1)
+            return sh_fail(self->context, SHOAL_INVALID, "%s has more than %d fields",
+                           self->task->name, NOTES - NUMBERS - 1);
+        sh_field_store(self->task, self->config, field,
+                       add_note(&list, "config.", field->name), SHOAL_VALUE_SIZE);
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        const void *place = (const char *)&self->state + numbers[i].offset;
+        if (!has_number(self, i))
+            continue;
+        char *text = add_note(&list, "", numbers[i].key);
+        if (numbers[i].type == COUNT)
+            snprintf(text, SHOAL_VALUE_SIZE, "%" PRId64, *(const int64_t *)place);
+        else
+            snprintf(text, SHOAL_VALUE_SIZE, "%a", *(const double *)place);
+    }
+    if (self->task->note)
+        list.notes[list.count++] =
+            (shoal_note){self->task->note_key, self->task->note(self->data)};
+    return shoal_checkpoint_save(path, self->model, self->optimizer, &self->schedule,
+                                 list.notes, list.count);
+}
+
+/* ---- The configuration of a file --------------------------------------------------- */
+
+static shoal_status read_config(shoal_context *context, const shoal_train_task *task,
+                                const char *path, const shoal_checkpoint *file,
+                                void *config) {
+    const shoal_field *field;
+    for (int i = 0; (field = shoal_task_field(task, i)); i++) {
+        char key[KEY], wrong[sizeof context->message];
+        snprintf(key, sizeof key, "config.%s", field->name);
+        if (sh_field_restore(context, task, config, field,
+                             shoal_checkpoint_note(file, key)) == SHOAL_OK)
+            continue;
+        memcpy(wrong, context->message, sizeof wrong);
+        return sh_fail(context, SHOAL_BAD_FILE, "%.200s: %.300s", path, wrong);
+    }
+    return SHOAL_OK;
+}
+
+/* Whether the weights are those of the configuration, before a model of that size is
+   made; sizes that follow from data which is not here are the file's. */
+static shoal_status check_fits(const shoal_checkpoint *file,
+                               const shoal_model_config *model) {
+    shoal_model_config own, whole = *model;
+    uint64_t seed;
+    const shoal_status status = shoal_checkpoint_config(file, &own, &seed);
+    if (status != SHOAL_OK)
+        return status;
+    if (own.form != SHOAL_PLAIN) {
+        whole = own;
+        whole.attention = model->attention;
+    }
+    whole.vocabulary = own.vocabulary;
+    whole.features = own.features;
+    whole.outputs = own.outputs;
+    whole.max_length = own.max_length;
+    return shoal_checkpoint_fits(file, &whole);
+}
+
+shoal_status shoal_run_task(shoal_context *context, const char *path,
+                            char name[SHOAL_TEXT_SIZE]) {
+    char found[SH_PATH];
+    shoal_checkpoint *file;
+    shoal_status status = sh_find_weights(context, path, found);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_open(context, found, &file);
+    if (status != SHOAL_OK)
+        return status;
+    const char *task = shoal_checkpoint_note(file, "config.task");
+    if (!task || strlen(task) >= SHOAL_TEXT_SIZE)
+        status = sh_fail(context, SHOAL_BAD_FILE, "%s: the checkpoint has no config.task",
+                         found);
+    else
+        snprintf(name, SHOAL_TEXT_SIZE, "%s", task);
+    shoal_checkpoint_close(file);
+    return status;
+}
+
+shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *task,
+                              const char *path, void *config) {
+    char found[SH_PATH];
+    shoal_checkpoint *file;
+    shoal_train_config *given = config, *whole;
+    shoal_status status = sh_config_copy(context, task, config, &whole);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_find_weights(context, path, found);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_open(context, found, &file);
+    if (status == SHOAL_OK) {
+        status = read_config(context, task, found, file, whole);
+        if (status == SHOAL_OK)
+            status = check_fits(file, &whole->model);
+        shoal_checkpoint_close(file);
+    }
+    if (status == SHOAL_OK) {
+        whole->size = given->size < whole->size ? given->size : whole->size;
+        memcpy(given, whole, whole->size);
+    }
+    sh_release(context, whole);
+    return status;
+}
+
+/* ---- Going on ---------------------------------------------------------------------- */
+
+/* More steps than the fall of the rate was planned for would be taken at a rate of 0. */
+static shoal_status check_fall(const shoal_trainer *self, const char *path,
+                               const shoal_train_config *before) {
+    const int64_t last = before->decay_steps, steps = self->config->steps;
+    if (last == 0 || steps <= last || steps <= before->steps)
+        return SHOAL_OK;
+    return sh_fail(self->context, SHOAL_INVALID,
+                   "%s: its learning rate falls to nothing at step %" PRId64
+                   ", and steps beyond would teach nothing; begin another training with "
+                   "--from and this file, or one that has more steps from the beginning",
+                   path, last);
+}
+
+/* The first field that differs is named. */
+static shoal_status compare_config(const shoal_trainer *self, const char *path,
+                                   const shoal_checkpoint *file) {
+    char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
+    const shoal_train_task *task = self->task;
+    const shoal_field *field;
+    shoal_train_config *before;
+    shoal_status status = sh_config_copy(self->context, task, self->config, &before);
+    if (status == SHOAL_OK)
+        status = read_config(self->context, task, path, file, before);
+    for (int i = 0; status == SHOAL_OK && (field = shoal_task_field(task, i)); i++) {
+        sh_field_print(task, self->config, field, mine, sizeof mine);
+        sh_field_print(task, before, field, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
+            status = sh_fail(self->context, SHOAL_INVALID,
+                             "%s: the checkpoint has %s = %s, and this training has %s",
+                             path, field->name, theirs, mine);
+    }
+    if (status == SHOAL_OK)
+        status = check_fall(self, path, before);
+    sh_release(self->context, before);
+    return status;
+}
+
+/* Counts are at most 10^12: more than any training counts to, and products with sizes of
+   batches fit an int64_t. */
+static bool read_number(const char *text, number_type type, void *place) {
+    char *rest;
+    if (type == COUNT) {
+        const long long value = strtoll(text, &rest, 10);
+        memcpy(place, &(int64_t){value}, sizeof(int64_t));
+        return rest != text && !*rest && value >= 0 && value <= 1000000000000;
+    }
+    const double value = strtod(text, &rest);
+    memcpy(place, &value, sizeof value);
+    return rest != text && !*rest && value >= 0 && isfinite(value);
+}
+
+static shoal_status read_state(const shoal_trainer *self, const char *path,
+                               const shoal_checkpoint *file, shoal_train_state *state) {
+    for (int i = 0; i < NUMBERS; i++) {
+        const char *text = shoal_checkpoint_note(file, numbers[i].key);
+        if (!has_number(self, i) ||
+            (text &&
+             read_number(text, numbers[i].type, (char *)state + numbers[i].offset)))
+            continue;
+        return sh_fail(self->context, SHOAL_BAD_FILE,
+                       "%s: %s is %.80s; it must be a number from 0 up", path,
+                       numbers[i].key, text ? text : "missing");
+    }
+    return SHOAL_OK;
+}
+
+shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
+    shoal_checkpoint *file;
+    shoal_train_state state = {0};
+    shoal_status status = shoal_checkpoint_open(self->context, path, &file);
+    if (status != SHOAL_OK)
+        return status;
+    status = compare_config(self, path, file);
+    if (status == SHOAL_OK)
+        status = read_state(self, path, file, &state);
+    if (status == SHOAL_OK)
+        status =
+            shoal_checkpoint_load(file, self->model, self->optimizer, &self->schedule);
+    if (status == SHOAL_OK)
+        self->state = state;
+    shoal_checkpoint_close(file);
+    return status;
+}
+
+/* ---- Weights of another run -------------------------------------------------------- */
+
+shoal_status sh_find_weights(shoal_context *context, const char *path,
+                             char found[SH_PATH]) {
+    struct stat information;
+    if (stat(path, &information) != 0 || !S_ISDIR(information.st_mode))
+        return snprintf(found, SH_PATH, "%s", path) < SH_PATH
+                   ? SHOAL_OK
+                   : sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long",
+                             path);
+    const shoal_status status = sh_path(context, found, path, SHOAL_RUN_BEST);
+    return status != SHOAL_OK || access(found, F_OK) == 0
+               ? status
+               : sh_path(context, found, path, SHOAL_RUN_CHECKPOINT);
+}
+
+shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
+    const shoal_train_task *task = self->task;
+    char found[SH_PATH];
+    shoal_checkpoint *file;
+    if (!path)
+        return task->start ? task->start(self->data, self->model) : SHOAL_OK;
+    shoal_status status = sh_find_weights(self->context, path, found);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_open(self->context, found, &file);
+    if (status != SHOAL_OK)
+        return status;
+    const char *note = task->note ? shoal_checkpoint_note(file, task->note_key) : NULL;
+    if (task->note && (!note || strcmp(note, task->note(self->data)) != 0))
+        status = sh_fail(self->context, SHOAL_BAD_FILE,
+                         "%s: its %s are not those of this training", found,
+                         task->note_key);
+    else
+        status = shoal_checkpoint_load_average(file, self->model);
+    shoal_checkpoint_close(file);
+    return status;
+}

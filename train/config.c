@@ -1,0 +1,461 @@
+/* Configurations as text: tables of fields, through which command lines, JSON and
+   checkpoints read and write them. */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/train.h"
+
+/* ---- The fields -------------------------------------------------------------------- */
+
+static const char *const truths[] = {"false", "true", NULL};
+static const char *const norms[] = {"pre", "post", NULL};
+static const char *const activations[] = {"gelu", "relu", NULL};
+static const char *const positions[] = {"sinusoidal", "learned", "none", NULL};
+static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2", NULL};
+
+/* The common fields in the order of files, each with the flags of which a task must have
+   one; 0: all tasks have it. A task's own fields come before them. */
+#define ROW(flags, field_name, field_type, member, low, high, words, text)               \
+    {                                                                                    \
+        flags, {                                                                         \
+            .name = field_name, .type = SHOAL_FIELD_##field_type,                        \
+            .offset = offsetof(shoal_train_config, member), .min = low, .max = high,     \
+            .choices = words, .about = text                                              \
+        }                                                                                \
+    }
+#define INTEGER(flags, name, member, low, high, text)                                    \
+    ROW(flags, name, INTEGER, member, low, high, NULL, text)
+#define REAL(flags, name, member, low, high, text)                                       \
+    ROW(flags, name, REAL, member, low, high, NULL, text)
+#define CHOICE(flags, name, member, words, text)                                         \
+    ROW(flags, name, CHOICE, member, 0, 0, words, text)
+
+enum {
+    ALL = 0,
+    MODEL = SHOAL_TASK_MODEL,
+    EPOCHS = SHOAL_TASK_EPOCHS,
+    ENDLESS = SHOAL_TASK_ENDLESS
+};
+
+static const struct {
+    unsigned flags;
+    shoal_field field;
+} common[] = {
+    INTEGER(EPOCHS, "epochs", epochs, 1, 1e6, "times through the data"),
+    ROW(ALL, "attention", ATTENTION, model.attention, 0, 0, NULL, "kind of attention"),
+    CHOICE(MODEL, "shared_qk", model.shared_qk, truths, "one projection for both"),
+    INTEGER(SHOAL_TASK_CONVOLUTIONS, "convolutions", model.convolutions, 0, 1024,
+            "convolutions in front of the layers"),
+    INTEGER(MODEL, "layers", model.layers, 1, 1024, "encoder layers"),
+    INTEGER(MODEL, "heads", model.heads, 1, 1024, "heads of a layer"),
+    INTEGER(MODEL, "head_dim", model.head_dim, 1, 4096, "features of a head"),
+    INTEGER(MODEL, "feed_forward", model.feed_forward, 1, 1 << 20,
+            "features inside a feed-forward"),
+    CHOICE(MODEL, "norm", model.norm, norms, "before each block, or after its sum"),
+    CHOICE(MODEL, "activation", model.activation, activations, "of a feed-forward"),
+    CHOICE(MODEL, "positions", model.positions, positions, "how positions are told"),
+    REAL(MODEL, "dropout", model.dropout, 0, 0.99, "share of features set to 0"),
+    CHOICE(ALL, "optimizer", optimizer.kind, optimizers, "from gradients to steps"),
+    REAL(ALL, "learning_rate", learning_rate, 1e-12, 10, "after the warm-up"),
+    REAL(ALL, "beta1", optimizer.beta1, 0, 0.999999, "decay of the gradient's mean"),
+    REAL(ALL, "beta2", optimizer.beta2, 0, 0.9999999, "decay of its square's mean"),
+    REAL(ALL, "epsilon", optimizer.epsilon, 1e-30, 1, "added to a root"),
+    REAL(ALL, "weight_decay", optimizer.weight_decay, 0, 10, "pull of weights to 0"),
+    REAL(ALL, "clip", clip, 0, 1e30, "largest norm of the gradient; 0: no limit"),
+    INTEGER(ALL, "warmup", warmup, 0, 1e15, "steps until the rate is whole"),
+    REAL(SHOAL_TASK_WARMUP_SHARE, "warmup_share", warmup_share, 0, 1,
+         "share of the steps, where warmup is 0"),
+    CHOICE(EPOCHS, "decay", decay, truths, "the rate falls to 0 over all steps"),
+    INTEGER(EPOCHS, "decay_steps", decay_steps, 0, 1e15, "the rate falls until here"),
+    INTEGER(ALL, "plateau_patience", plateau_patience, 0, 1e9,
+            "validations without progress that are forgiven; 0: all"),
+    REAL(ALL, "plateau_factor", plateau_factor, 1e-6, 1, "drop of the rate after them"),
+    REAL(ALL, "average", optimizer.average, 0, 0.999999, "decay of averaged weights"),
+    INTEGER(ALL, "batch", batch, 1, 1 << 20, "sequences of a step"),
+    INTEGER(ALL, "steps", steps, 0, 1e15, "in all; 0: as many as the epochs have"),
+    INTEGER(ALL, "average_every", average_every, 0, 1e9,
+            "steps between averages over processes; 0: gradients are summed"),
+    INTEGER(SHOAL_TASK_VALIDATE_EVERY, "validate_every", validate_every, 1, 1e15,
+            "steps between validations"),
+    INTEGER(ENDLESS, "validate_batches", validate_batches, 1, 1 << 20,
+            "batches of a validation"),
+    INTEGER(ENDLESS, "stop_after", stop_after, 0, 1e9,
+            "validations without a mistake that end the training; 0: none do"),
+    ROW(ALL, "seed", SEED, seed, 0, 0, NULL, "of weights, data and dropout"),
+};
+enum { COMMON = sizeof common / sizeof *common };
+
+static const shoal_field name_field = {.name = "task",
+                                       .type = SHOAL_FIELD_NAME,
+                                       .about = "name of the task"};
+
+static const shoal_train_task *const tasks[] = {&sh_copy_task,
+#ifdef SHOAL_HAVE_SPEECH
+                                                &sh_speech_task,
+#endif
+                                                &sh_glue_task, &sh_squad_task};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
+const char *shoal_task_name(int index) {
+    return index >= 0 && index < TASKS ? tasks[index]->name : NULL;
+}
+
+const shoal_train_task *shoal_task_find(const char *name) {
+    for (int i = 0; i < TASKS && name; i++)
+        if (strcmp(tasks[i]->name, name) == 0)
+            return tasks[i];
+    return NULL;
+}
+
+const shoal_field *shoal_task_field(const shoal_train_task *task, int index) {
+    if (!task || index < 0)
+        return NULL;
+    if (index-- == 0)
+        return &name_field;
+    for (const shoal_field *own = task->fields; own && own->name; own++)
+        if (index-- == 0)
+            return own;
+    for (int i = 0; i < COMMON; i++)
+        if ((common[i].flags == ALL || (common[i].flags & task->flags)) && index-- == 0)
+            return &common[i].field;
+    return NULL;
+}
+
+/* Flags are written with '-' where files have '_'. */
+static bool same_name(const char *name, const char *written) {
+    for (; *name; name++, written++)
+        if (*name != (*written == '-' ? '_' : *written))
+            return false;
+    return !*written;
+}
+
+const shoal_field *shoal_task_field_find(const shoal_train_task *task, const char *name) {
+    const shoal_field *field;
+    for (int i = 0; name && (field = shoal_task_field(task, i)); i++)
+        if (same_name(field->name, name))
+            return field;
+    return NULL;
+}
+
+/* ---- Defaults ---------------------------------------------------------------------- */
+
+/* The paper's for the masked copy; tasks change what they have otherwise. */
+static shoal_train_config common_defaults(void) {
+    return (shoal_train_config){.model = {.layers = 4,
+                                          .heads = 6,
+                                          .head_dim = 32,
+                                          .feed_forward = 768,
+                                          .norm = SHOAL_NORM_PRE,
+                                          .activation = SHOAL_GELU,
+                                          .positions = SHOAL_SINUSOIDAL},
+                                .optimizer = shoal_optimizer_defaults(),
+                                .learning_rate = 2e-4f,
+                                .clip = 10,
+                                .plateau_patience = 30,
+                                .plateau_factor = 0.5f,
+                                .batch = 32,
+                                .steps = 5000,
+                                .validate_every = 100,
+                                .validate_batches = 5,
+                                .seed = 1};
+}
+
+/* Into a whole configuration of the task. */
+static shoal_status fill_defaults(shoal_context *context, const shoal_train_task *task,
+                                  const char *preset, shoal_train_config *whole) {
+    const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
+    memset(whole, 0, task->config_size);
+    *whole = common_defaults();
+    whole->size = task->config_size;
+    if (task->defaults ? task->defaults(task->user, other, whole) == 0 : !other)
+        return SHOAL_OK;
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "there is no preset \"%.40s\" of %s; speech has default and paper, and "
+        "both with -lf-mmi",
+        preset, task->name);
+}
+
+shoal_status shoal_config_defaults(shoal_context *context, const shoal_train_task *task,
+                                   const char *preset, void *config, size_t size) {
+    if (!config || size < sizeof(shoal_train_config))
+        return sh_fail(context, SHOAL_INVALID, "config: it has no place");
+    memset(config, 0, size);
+    if (!task || task->config_size < sizeof(shoal_train_config))
+        return sh_fail(context, SHOAL_INVALID, "task: there is none");
+    if (size >= task->config_size)
+        return fill_defaults(context, task, preset, config);
+    shoal_train_config *whole = malloc(task->config_size); /* of a newer library */
+    if (!whole)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    const shoal_status status = fill_defaults(context, task, preset, whole);
+    whole->size = size;
+    memcpy(config, whole, size);
+    free(whole);
+    return status;
+}
+
+shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
+                            const void *config, shoal_train_config **copy) {
+    const shoal_train_config *given = config;
+    *copy = NULL;
+    if (!given || given->size < sizeof *given || task->config_size < sizeof *given)
+        return sh_fail(context, SHOAL_INVALID,
+                       "config: it must come from its _defaults function");
+    shoal_train_config *whole = *copy = sh_allocate(context, task->config_size);
+    if (!whole)
+        return SHOAL_NO_MEMORY;
+    fill_defaults(context, task, NULL, whole);
+    memcpy(whole, given, given->size < whole->size ? given->size : whole->size);
+    whole->size = task->config_size;
+    return SHOAL_OK;
+}
+
+/* ---- From text --------------------------------------------------------------------- */
+
+/* The ends of a real's range are floats, as its values are. */
+static bool in_range(const shoal_field *field, double value) {
+    const bool real = field->type == SHOAL_FIELD_REAL;
+    return value >= (real ? (double)(float)field->min : field->min) &&
+           value <= (real ? (double)(float)field->max : field->max);
+}
+
+static shoal_status set_integer(shoal_context *context, const shoal_field *field,
+                                void *place, const char *text) {
+    char *rest;
+    errno = 0;
+    const long long value = strtoll(text, &rest, 10);
+    if (rest == text || *rest || errno || !in_range(field, (double)value))
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s is \"%s\"; it must be a whole number from %.0f to %.0f",
+                       field->name, text, field->min, field->max);
+    memcpy(place, &(int64_t){value}, sizeof(int64_t));
+    return SHOAL_OK;
+}
+
+static shoal_status set_real(shoal_context *context, const shoal_field *field,
+                             void *place, const char *text) {
+    char *rest;
+    const float value = (float)strtod(text, &rest);
+    if (rest == text || *rest || !in_range(field, (double)value))
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s is \"%s\"; it must be a number from %.9g to %.9g", field->name,
+                       text, field->min, field->max);
+    memcpy(place, &value, sizeof value);
+    return SHOAL_OK;
+}
+
+static shoal_status set_choice(shoal_context *context, const shoal_field *field,
+                               void *place, const char *text) {
+    char names[SHOAL_VALUE_SIZE] = "";
+    for (int32_t i = 0; field->choices[i]; i++) {
+        if (strcmp(field->choices[i], text) == 0) {
+            memcpy(place, &i, sizeof i);
+            return SHOAL_OK;
+        }
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                 field->choices[i]);
+    }
+    return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be one of %s",
+                   field->name, text, names);
+}
+
+static shoal_status set_seed(shoal_context *context, const shoal_field *field,
+                             void *place, const char *text) {
+    char *rest;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &rest, 10);
+    if (text[0] < '0' || text[0] > '9' || *rest || errno)
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s is \"%s\"; it must be a whole number from 0 to %" PRIu64,
+                       field->name, text, UINT64_MAX);
+    memcpy(place, &(uint64_t){value}, sizeof(uint64_t));
+    return SHOAL_OK;
+}
+
+static shoal_status set_text(shoal_context *context, const shoal_field *field,
+                             void *place, const char *text) {
+    if (strlen(text) >= SHOAL_TEXT_SIZE)
+        return sh_fail(context, SHOAL_INVALID, "%s has more than %d bytes", field->name,
+                       SHOAL_TEXT_SIZE - 1);
+    if (field->valid && !field->valid(text))
+        return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be %s", field->name,
+                       text, field->rule);
+    snprintf(place, SHOAL_TEXT_SIZE, "%s", text);
+    return SHOAL_OK;
+}
+
+static shoal_status check_name(shoal_context *context, const shoal_train_task *task,
+                               const char *text) {
+    char names[SHOAL_VALUE_SIZE] = "";
+    if (strcmp(text, task->name) == 0)
+        return SHOAL_OK;
+    if (shoal_task_find(text))
+        return sh_fail(context, SHOAL_INVALID, "task is %s, not %s", task->name, text);
+    for (int i = 0; i < TASKS; i++) {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                 tasks[i]->name);
+    }
+    return sh_fail(context, SHOAL_INVALID, "there is no task \"%.40s\"; tasks: %s", text,
+                   names);
+}
+
+static shoal_status set_field(shoal_context *context, const shoal_train_task *task,
+                              void *config, const shoal_field *field, const char *text) {
+    void *place = (char *)config + field->offset;
+    switch (field->type) {
+    case SHOAL_FIELD_NAME: return check_name(context, task, text);
+    case SHOAL_FIELD_INTEGER: return set_integer(context, field, place, text);
+    case SHOAL_FIELD_REAL: return set_real(context, field, place, text);
+    case SHOAL_FIELD_CHOICE: return set_choice(context, field, place, text);
+    case SHOAL_FIELD_SEED: return set_seed(context, field, place, text);
+    case SHOAL_FIELD_TEXT: return set_text(context, field, place, text);
+    case SHOAL_FIELD_ATTENTION: return shoal_attention_parse(context, text, place);
+    case SHOAL_FIELD_TYPES: break;
+    }
+    return sh_fail(context, SHOAL_INVALID, "%s: its field has no type", field->name);
+}
+
+shoal_status shoal_config_set(shoal_context *context, const shoal_train_task *task,
+                              void *config, const char *name, const char *text) {
+    if (!task || !config || !name || !text)
+        return sh_fail(context, SHOAL_INVALID, "task, config, name or text is NULL");
+    const shoal_field *field = shoal_task_field_find(task, name);
+    if (field)
+        return set_field(context, task, config, field, text);
+    for (int i = 0; i < TASKS; i++)
+        if ((field = shoal_task_field_find(tasks[i], name)))
+            return sh_fail(context, SHOAL_INVALID, "the task %s has no %s", task->name,
+                           field->name);
+    return sh_fail(context, SHOAL_INVALID, "there is no field \"%s\"", name);
+}
+
+/* ---- To text ----------------------------------------------------------------------- */
+
+/* The shortest decimal that reads back to the same float. */
+static int print_real(char *text, size_t size, float value) {
+    char found[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(found, sizeof found, "%.*g", digits, (double)value);
+        if ((float)strtod(found, NULL) == value)
+            break;
+    }
+    return snprintf(text, size, "%s", found);
+}
+
+size_t sh_field_print(const shoal_train_task *task, const void *config,
+                      const shoal_field *field, char *text, size_t size) {
+    const void *place = (const char *)config + field->offset;
+    switch (field->type) {
+    case SHOAL_FIELD_NAME: place = task->name; break;
+    case SHOAL_FIELD_INTEGER:
+        return (size_t)snprintf(text, size, "%" PRId64, *(const int64_t *)place);
+    case SHOAL_FIELD_REAL: return (size_t)print_real(text, size, *(const float *)place);
+    case SHOAL_FIELD_CHOICE: place = field->choices[*(const int32_t *)place]; break;
+    case SHOAL_FIELD_SEED:
+        return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
+    case SHOAL_FIELD_ATTENTION: return shoal_attention_print(place, text, size);
+    case SHOAL_FIELD_TEXT:
+    case SHOAL_FIELD_TYPES: break;
+    }
+    return (size_t)snprintf(text, size, "%s", (const char *)place);
+}
+
+size_t shoal_config_get(const shoal_train_task *task, const void *config,
+                        const char *name, char *text, size_t size) {
+    const shoal_field *field = config ? shoal_task_field_find(task, name) : NULL;
+    return field ? sh_field_print(task, config, field, text, size)
+                 : (size_t)snprintf(text, size, "%s", "");
+}
+
+/* Texts that are numbers or booleans in JSON become those. */
+static json_t *json_of_text(const char *text) {
+    char *rest;
+    if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
+        return json_boolean(text[0] == 't');
+    const long long whole = strtoll(text, &rest, 10);
+    if (rest != text && !*rest && (text[0] != '-' || whole < 0) && strlen(text) < 19)
+        return json_integer(whole);
+    const double real = strtod(text, &rest);
+    if (rest != text && !*rest && strlen(text) < 19)
+        return json_real(real);
+    return json_string(text);
+}
+
+size_t shoal_config_json(const shoal_train_task *task, const void *config, char *text,
+                         size_t size) {
+    json_t *object = json_object();
+    char value[SHOAL_VALUE_SIZE];
+    const shoal_field *field;
+    for (int i = 0; config && (field = shoal_task_field(task, i)); i++) {
+        sh_field_print(task, config, field, value, sizeof value);
+        json_object_set_new(object, field->name,
+                            field->type == SHOAL_FIELD_TEXT ? json_string(value)
+                                                            : json_of_text(value));
+    }
+    char *dumped = json_dumps(object, JSON_REAL_PRECISION(9));
+    const int length = snprintf(text, size, "%s", dumped ? dumped : "");
+    free(dumped);
+    json_decref(object);
+    return (size_t)length;
+}
+
+/* ---- What files keep --------------------------------------------------------------- */
+
+/* The attention with every option, so that defaults may change and a file keeps its
+   meaning. */
+size_t sh_field_store(const shoal_train_task *task, const void *config,
+                      const shoal_field *field, char *text, size_t size) {
+    const void *place = (const char *)config + field->offset;
+    return field->type == SHOAL_FIELD_ATTENTION
+               ? shoal_attention_print_all(place, text, size)
+               : sh_field_print(task, config, field, text, size);
+}
+
+/* What fields were before there were such fields; NULL: they always were there. */
+static const char *value_before(const char *field) {
+    static const char *const values[][2] =
+        {{"rate", "16000"},    {"join_after", "0"},    {"average_every", "0"},
+         {"loss", "ctc"},      {"every", "1"},         {"topology", "chain"},
+         {"order", "4"},       {"extra", "2000"},      {"whole", "false"},
+         {"leak", "0.1"},      {"output_l2", "5e-05"}, {"output_range", "0.01"},
+         {"convolutions", "0"}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (strcmp(values[i][0], field) == 0)
+            return values[i][1];
+    return NULL;
+}
+
+/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *task,
+                              void *config, const shoal_field *field, const char *text) {
+    char whole[2 * SHOAL_VALUE_SIZE];
+    if (!text)
+        text = value_before(field->name);
+    if (!text)
+        return sh_fail(context, SHOAL_INVALID, "the checkpoint has no config.%s",
+                       field->name);
+    if (field->type == SHOAL_FIELD_ATTENTION && strncmp(text, "shoal-", 6) == 0 &&
+        !strstr(text, "keyclusters=")) {
+        snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
+                 strchr(text, ':') ? ',' : ':');
+        text = whole;
+    }
+    return set_field(context, task, config, field, text);
+}
+
+#ifndef SHOAL_HAVE_SPEECH
+shoal_status shoal_speech_check(shoal_context *context,
+                                const shoal_speech_train_config *config, const char *part,
+                                const shoal_train_callbacks *callbacks) {
+    (void)config, (void)part, (void)callbacks;
+    return sh_fail(context, SHOAL_INVALID, "this library was built without speech");
+}
+#endif

@@ -1,0 +1,55 @@
+/* Evaluations: rows (evaluate.c), recognisers (evaluate_speech.c, and their words in
+   evaluate_words.c), text models (evaluate_text.c). */
+#ifndef SHOAL_TRAIN_EVALUATE_H
+#define SHOAL_TRAIN_EVALUATE_H
+
+#include <jansson.h>
+
+#include "train/train.h"
+
+enum { MOST_KINDS = 32, MOST_ROWS = MOST_KINDS + 3, KIND_NAME = 128 };
+
+/* Queries that are 0 score all keys alike; an output of 0 adds nothing. */
+typedef enum { AS_TRAINED, UNIFORM, NO_ATTENTION } row_weights;
+
+typedef struct {
+    char name[KIND_NAME];
+    shoal_attention kind;
+    row_weights weights;
+    shoal_evaluation_row row;
+    shoal_evaluation_score scores[2];
+} eval_row;
+
+struct shoal_evaluation {
+    shoal_context *context;
+    shoal_evaluation_options options;
+    shoal_evaluation_info info;
+    char path[SH_PATH], trained[KIND_NAME];
+    eval_row rows[MOST_ROWS];
+    int count;
+    char *json, *predictions;
+};
+
+/* Makes the rows, once the kind that was trained is known. */
+shoal_status sh_eval_rows(shoal_evaluation *e, const shoal_attention *trained);
+/* Runs a view of the model with the row's kind and without what a control does without.
+   run NULL: only whether the weights can do it. */
+typedef shoal_status eval_run(void *user, shoal_model *view, eval_row *row);
+shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
+                         int64_t rows, eval_row *row, eval_run *run, void *user);
+/* Tells how far it is; SHOAL_CANCELLED where that is wanted. */
+shoal_status sh_eval_progress(shoal_evaluation *e, const char *what, int64_t done,
+                              int64_t all);
+/* Keeps the object, which it drops, as text; with the configuration. */
+shoal_status sh_eval_keep_json(shoal_evaluation *e, json_t *object);
+json_t *sh_eval_config(const shoal_train_task *task, const void *config);
+/* NaN and infinities become null: JSON has none. */
+json_t *sh_json_number(double value);
+/* A string, in which '?' stands for all that is not ASCII where it is no UTF-8; null for
+   NULL. */
+json_t *sh_json_text(const char *text);
+
+shoal_status sh_evaluate_text(shoal_evaluation *e, const char *path);
+shoal_status sh_evaluate_speech(shoal_evaluation *e, const char *path);
+
+#endif

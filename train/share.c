@@ -1,0 +1,276 @@
+/* The trainer in several processes. Each has its share of every batch. Either their
+   gradients are summed, layer by layer while backward goes on, so that all take the same
+   step; or each goes on alone, and from time to time weights and the optimizer's means
+   are averaged. Scores are summed in every step: all decide the same. */
+#define _GNU_SOURCE
+#include <link.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/files/checksum.h"
+#include "train/train.h"
+
+static bool sums_gradients(const shoal_trainer *self) {
+    return self->transport && self->config->average_every == 0;
+}
+
+/* The transport's message as the context's. */
+static shoal_status keep_message(shoal_context *context, const shoal_transport *transport,
+                                 shoal_status status) {
+    return status == SHOAL_OK ? status
+                              : sh_fail(context, status, "%s", transport->message);
+}
+
+void sh_note(const shoal_task_opening *opening, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (opening->share.index == 0)
+        sh_warn(opening->callbacks, "%s", text);
+}
+
+/* Everybody comes here before anybody goes on. */
+static shoal_status wait_for_all(shoal_trainer *self) {
+    shoal_transport *transport = self->transport;
+    int32_t all = 1;
+    return keep_message(self->context, transport,
+                        transport->sum(transport, SHOAL_SUM_INT32, 1, &all));
+}
+
+shoal_status sh_trainer_open(shoal_trainer *self) {
+    const shoal_transport *transport = self->transport;
+    const bool first = !transport || transport->local_rank == 0;
+    const shoal_task_opening opening = {self->context, sh_share(transport),
+                                        &self->callbacks, self->resumed};
+    shoal_status status = first ? SHOAL_OK : wait_for_all(self);
+    if (status == SHOAL_OK)
+        status = self->task->open(self->task->user, &opening, self->config, &self->data,
+                                  &self->sizes);
+    return status == SHOAL_OK && transport && first ? wait_for_all(self) : status;
+}
+
+/* ---- Shares and scores ------------------------------------------------------------- */
+
+shoal_share sh_share(const shoal_transport *transport) {
+    return transport ? (shoal_share){transport->rank, transport->ranks}
+                     : (shoal_share){0, 1};
+}
+
+void shoal_share_split(shoal_share share, int64_t things, int64_t *first, int64_t *own) {
+    *first = things * share.index / share.count;
+    *own = things * (share.index + 1) / share.count - *first;
+}
+
+/* Counts are exact in double precision. */
+shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
+                            int64_t *sequences) {
+    shoal_transport *transport = self->transport;
+    if (!transport)
+        return SHOAL_OK;
+    double all[] = {counts->weight > 0 ? counts->loss * counts->weight : 0,
+                    counts->weight,
+                    counts->divisor,
+                    (double)counts->correct,
+                    (double)counts->counted,
+                    (double)counts->impossible,
+                    (double)*sequences,
+                    (double)self->wants_stop,
+                    (double)counts->broken};
+    const shoal_status status =
+        transport->sum(transport, SHOAL_SUM_DOUBLE, sizeof all / sizeof *all, all);
+    *counts = (shoal_train_counts){.loss = all[1] > 0 ? all[0] / all[1] : 0,
+                                   .weight = all[1],
+                                   .divisor = all[2],
+                                   .correct = (int64_t)all[3],
+                                   .counted = (int64_t)all[4],
+                                   .impossible = (int64_t)all[5],
+                                   .broken = (int64_t)all[8]};
+    *sequences = (int64_t)all[6];
+    self->stopped = all[7] > 0;
+    return keep_message(self->context, transport, status);
+}
+
+shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
+                            int64_t bytes, void *values) {
+    return transport ? keep_message(context, transport,
+                                    transport->broadcast(transport, 0, bytes, values))
+                     : SHOAL_OK;
+}
+
+/* ---- Gradients --------------------------------------------------------------------- */
+
+/* A shoal_gradient_callback. */
+static void begin_sum(void *shared, int64_t first, int64_t count) {
+    shoal_trainer *self = shared;
+    shoal_transport *transport = self->transport;
+    float *gradients;
+    shoal_model_vectors(self->model, NULL, &gradients);
+    if (self->summed == SHOAL_OK)
+        self->summed =
+            transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, gradients + first);
+}
+
+shoal_status sh_trainer_watch(shoal_trainer *self) {
+    return sums_gradients(self) ? shoal_model_watch(self->model, begin_sum, self)
+                                : SHOAL_OK;
+}
+
+shoal_status sh_trainer_backward(shoal_trainer *self, const shoal_model_inputs *inputs,
+                                 float *dout, int64_t count, shoal_train_counts *counts,
+                                 int64_t *sequences) {
+    shoal_transport *transport = self->transport;
+    counts->divisor = counts->divisor > 0 ? counts->divisor : counts->weight;
+    const double own = counts->divisor;
+    shoal_status status = sh_trainer_sum(self, counts, sequences);
+    if (status != SHOAL_OK)
+        return status;
+    if (sums_gradients(self)) {
+        const float share = (float)(counts->divisor > 0 ? own / counts->divisor : 0);
+        for (int64_t i = 0; i < count; i++)
+            dout[i] *= share;
+    }
+    self->summed = SHOAL_OK;
+    status = shoal_model_backward(self->model, inputs, dout, NULL);
+    if (status != SHOAL_OK || !sums_gradients(self))
+        return status;
+    return keep_message(self->context, transport,
+                        self->summed == SHOAL_OK ? transport->sum_end(transport)
+                                                 : self->summed);
+}
+
+/* ---- Averages ---------------------------------------------------------------------- */
+
+static shoal_status average(shoal_trainer *self) {
+    shoal_transport *transport = self->transport;
+    float *vectors[4];
+    const int64_t count = shoal_model_vectors(self->model, &vectors[0], NULL);
+    const float share = 1.0f / (float)transport->ranks;
+    shoal_status status = SHOAL_OK;
+    shoal_optimizer_vectors(self->optimizer, &vectors[1], &vectors[2], &vectors[3]);
+    for (int i = 0; i < 4 && status == SHOAL_OK; i++)
+        if (vectors[i])
+            status = transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, vectors[i]);
+    if (status == SHOAL_OK)
+        status = transport->sum_end(transport);
+    for (int v = 0; v < 4 && status == SHOAL_OK; v++)
+        for (int64_t i = 0; vectors[v] && i < count; i++)
+            vectors[v][i] *= share;
+    self->averaged_at = self->state.step;
+    return keep_message(self->context, transport, status);
+}
+
+/* What is validated or saved is everybody's. */
+shoal_status sh_trainer_average(shoal_trainer *self) {
+    const int64_t every = self->config->average_every;
+    if (!self->transport || every == 0)
+        return SHOAL_OK;
+    return self->state.step % every == 0 || shoal_trainer_must_validate(self) ||
+                   self->stopped
+               ? average(self)
+               : SHOAL_OK;
+}
+
+bool sh_trainer_may_save(const shoal_trainer *self) {
+    return !self->transport || self->config->average_every == 0 ||
+           self->averaged_at == self->state.step;
+}
+
+/* ---- Before the first step --------------------------------------------------------- */
+
+/* Things that must be the same in all processes, as names and digests. */
+enum { MOST_THINGS = 128 };
+typedef struct {
+    const char *name[MOST_THINGS];
+    uint64_t digest[MOST_THINGS];
+    int count;
+} common_things;
+
+static void add_thing(common_things *things, const char *name, uint64_t digest) {
+    if (things->count == MOST_THINGS)
+        return;
+    things->name[things->count] = name;
+    things->digest[things->count++] = digest;
+}
+
+static uint64_t digest_text(const char *text) {
+    return sh_checksum(text, strlen(text), 0);
+}
+
+static uint64_t digest_file(uint64_t before, const char *path) {
+    unsigned char block[1 << 14];
+    FILE *file = fopen(path, "rb");
+    size_t some;
+    while (file && (some = fread(block, 1, sizeof block, file)) > 0)
+        before = sh_checksum(block, some, before);
+    if (file)
+        fclose(file);
+    return before;
+}
+
+static int add_library(struct dl_phdr_info *info, size_t size, void *digest) {
+    const char *name = strrchr(info->dlpi_name, '/');
+    (void)size;
+    if (name && strncmp(name, "/libshoal", 9) == 0)
+        *(uint64_t *)digest = digest_file(*(uint64_t *)digest, info->dlpi_name);
+    return 0;
+}
+
+/* The program and Shoal's libraries that it runs with. */
+static uint64_t digest_build(void) {
+    uint64_t digest = digest_file(0, "/proc/self/exe");
+    dl_iterate_phdr(add_library, &digest);
+    return digest;
+}
+
+static uint64_t digest_weights(shoal_trainer *self) {
+    float *values;
+    const int64_t count = shoal_model_vectors(self->model, &values, NULL);
+    return sh_checksum(values, sizeof *values * (size_t)count,
+                       (uint64_t)self->state.step);
+}
+
+/* Names the first thing that differs. */
+static shoal_status compare_things(shoal_trainer *self, const common_things *things) {
+    shoal_transport *transport = self->transport;
+    const size_t bytes = sizeof things->digest;
+    uint64_t *all = malloc(bytes * (size_t)transport->ranks);
+    int wrong = -1, which = 0;
+    if (!all)
+        return sh_fail(self->context, SHOAL_NO_MEMORY, "out of memory");
+    const shoal_status status =
+        transport->gather(transport, (int64_t)bytes, things->digest, all);
+    for (int rank = transport->ranks - 1; rank > 0 && status == SHOAL_OK; rank--)
+        for (int i = things->count - 1; i >= 0; i--)
+            if (all[rank * MOST_THINGS + i] != all[i]) {
+                wrong = rank;
+                which = i;
+            }
+    free(all);
+    if (wrong < 0)
+        return keep_message(self->context, transport, status);
+    return sh_fail(self->context, SHOAL_BAD_FILE,
+                   "rank %d and rank 0 differ in %s; all ranks must have the same", wrong,
+                   things->name[which]);
+}
+
+shoal_status sh_trainer_compare(shoal_trainer *self) {
+    common_things things = {.count = 0};
+    char text[SHOAL_VALUE_SIZE];
+    const shoal_field *field;
+    self->averaged_at = self->state.step;
+    if (!self->transport)
+        return SHOAL_OK;
+    add_thing(&things, "the build of Shoal", digest_build());
+    add_thing(&things, "the instruction set (--isa chooses one)",
+              digest_text(shoal_context_isa(self->context)));
+    for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
+        sh_field_print(self->task, self->config, field, text, sizeof text);
+        add_thing(&things, field->name, digest_text(text));
+    }
+    add_thing(&things, "the step or the weights (do both see the same files?)",
+              digest_weights(self));
+    return compare_things(self, &things);
+}

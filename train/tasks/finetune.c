@@ -1,0 +1,507 @@
+/* The tasks glue and squad: a BERT or RoBERTa folder is trained further, and what comes
+   out is such a folder again. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "models/files/files.h"
+#include "train/tasks/text.h"
+#include "train/train.h"
+
+/* ---- The configurations ------------------------------------------------------------ */
+
+#define DATA_FIELD(config)                                                               \
+    {                                                                                    \
+        .name = "data", .type = SHOAL_FIELD_TEXT,                                        \
+        .offset = offsetof(config, train.data),                                          \
+        .about = "fingerprint of the data, found when it is opened"                      \
+    }
+#define LENGTH_FIELD(config)                                                             \
+    {                                                                                    \
+        .name = "max_length", .type = SHOAL_FIELD_INTEGER,                               \
+        .offset = offsetof(config, max_length), .min = 8, .max = 1 << 20,                \
+        .about = "tokens of a sequence at most"                                          \
+    }
+
+static const shoal_field glue_fields[] = {DATA_FIELD(shoal_glue_config),
+                                          {.name = "dataset",
+                                           .type = SHOAL_FIELD_TEXT,
+                                           .offset = offsetof(shoal_glue_config, dataset),
+                                           .about = "task of GLUE"},
+                                          LENGTH_FIELD(shoal_glue_config),
+                                          {0}};
+
+static const shoal_field squad_fields[] =
+    {DATA_FIELD(shoal_squad_config),
+     LENGTH_FIELD(shoal_squad_config),
+     {.name = "stride",
+      .type = SHOAL_FIELD_INTEGER,
+      .offset = offsetof(shoal_squad_config, stride),
+      .min = 1,
+      .max = 1 << 20,
+      .about = "tokens of the context from one window to the next"},
+     {.name = "max_answer",
+      .type = SHOAL_FIELD_INTEGER,
+      .offset = offsetof(shoal_squad_config, max_answer),
+      .min = 1,
+      .max = 1 << 20,
+      .about = "tokens of an answer at most"},
+     {0}};
+
+/* What such models are fine-tuned with everywhere: AdamW, a warm-up, a line to 0. */
+static void common_defaults(shoal_train_config *train, bool squad) {
+    train->model = (shoal_model_config){0};
+    train->optimizer.kind = SHOAL_ADAM;
+    train->learning_rate = 1e-4f;
+    train->clip = 1;
+    train->plateau_patience = 0;
+    train->batch = squad ? 16 : 32;
+    train->steps = 0;
+    train->epochs = squad ? 2 : 4;
+    train->decay = 1;
+    train->warmup_share = 0.1f;
+}
+
+static int glue_defaults(void *user, const char *preset, void *whole) {
+    shoal_glue_config *config = whole;
+    (void)user;
+    common_defaults(&config->train, false);
+    config->max_length = 128;
+    return preset != NULL;
+}
+
+static int squad_defaults(void *user, const char *preset, void *whole) {
+    shoal_squad_config *config = whole;
+    (void)user;
+    common_defaults(&config->train, true);
+    config->max_length = 384;
+    config->stride = 128;
+    config->max_answer = 30;
+    return preset != NULL;
+}
+
+/* ---- Opening ----------------------------------------------------------------------- */
+
+/* What both configurations have. */
+typedef struct {
+    const char *folder, *dev, *model_folder;
+    int64_t max_length, stride, max_answer;
+    bool skip_bad;
+} text_settings;
+
+typedef struct {
+    shoal_context *context;
+    shoal_train_config *config;
+    text_settings settings;
+    const glue_task *glue; /* NULL: squad */
+    shoal_tokenizer *tokenizer;
+    text_set train; /* glue */
+    squad_set answers;
+    text_dev dev;
+    text_result result; /* of the validation under way */
+    text_batch batch;
+    bool training;  /* what the last batch was for */
+    int64_t *order; /* [sequences of training], of this epoch: */
+    int64_t epoch;
+    char *paths; /* where the data is, as a JSON object */
+} text_data;
+
+static const text_set *training_set(const text_data *data) {
+    return data->glue ? &data->train : &data->answers.windows;
+}
+
+static shoal_status check_paths(const text_data *data) {
+    const text_settings *settings = &data->settings;
+    const bool squad = !data->glue;
+    if (!settings->folder || (squad && !settings->dev))
+        return sh_fail(data->context, SHOAL_INVALID,
+                       squad ? "squad needs --data TRAIN.json and --dev DEV.json"
+                             : "glue needs --data, the folder of its tasks");
+    if (!settings->model_folder)
+        return sh_fail(data->context, SHOAL_INVALID,
+                       "%s needs --model, the folder of a BERT or RoBERTa",
+                       squad ? "squad" : "glue");
+    return SHOAL_OK;
+}
+
+static shoal_status open_model(text_data *data) {
+    shoal_model_config *model = &data->config->model;
+    const char *folder = data->settings.model_folder;
+    shoal_context *context = data->context;
+    char kind[SHOAL_VALUE_SIZE];
+    shoal_attention_print(&model->attention, kind, sizeof kind);
+    if (shoal_kind_describe((int)model->attention.kind)->keys_are_queries)
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s takes the queries as keys, and these models have keys of "
+                       "their own",
+                       kind);
+    model->outputs = data->glue ? data->glue->classes : 2;
+    model->pooling = data->glue ? SHOAL_FIRST_ROW : SHOAL_EVERY_ROW;
+    shoal_status status = shoal_text_model_config(context, folder, model);
+    if (status == SHOAL_OK && data->settings.max_length > model->max_length)
+        return sh_fail(context, SHOAL_INVALID,
+                       "max_length is %" PRId64 ", and the model has %" PRId64
+                       " positions",
+                       data->settings.max_length, model->max_length);
+    if (status == SHOAL_OK)
+        status = shoal_tokenizer_open(context, folder, &data->tokenizer);
+    if (status == SHOAL_OK && shoal_tokenizer_size(data->tokenizer) > model->vocabulary)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: its tokenizer has %" PRId64 " tokens, and its model %" PRId64,
+                       folder, shoal_tokenizer_size(data->tokenizer), model->vocabulary);
+    return status;
+}
+
+static shoal_status read_parts(text_data *data, const shoal_train_callbacks *callbacks) {
+    const text_settings *settings = &data->settings;
+    const text_reader reader = {data->context,        data->tokenizer,
+                                settings->max_length, settings->skip_bad,
+                                callbacks->message,   callbacks->user};
+    if (data->glue)
+        return sh_glue_read(&reader, data->glue, settings->folder, &data->train,
+                            &data->dev.set);
+    const shoal_status status =
+        sh_squad_read(&reader, settings->folder, settings->stride, true, &data->answers);
+    return status == SHOAL_OK ? sh_squad_read(&reader, settings->dev, settings->stride,
+                                              false, &data->dev.squad)
+                              : status;
+}
+
+/* What is no UTF-8, as paths may be, with '?' for all that is not ASCII. */
+static json_t *json_path(const char *path) {
+    char text[PATH_MAX];
+    json_t *string = json_string(path);
+    if (string)
+        return string;
+    snprintf(text, sizeof text, "%s", path);
+    for (char *c = text; *c; c++)
+        *c = *c < 0 ? '?' : *c;
+    return json_string(text);
+}
+
+static char *note_paths(const text_settings *settings) {
+    char path[PATH_MAX];
+    json_t *object = json_object();
+    const char *const names[] = {settings->folder, settings->dev};
+    for (int i = 0; i < 2; i++)
+        if (names[i])
+            json_object_set_new(object, i ? "dev" : "data",
+                                json_path(realpath(names[i], path) ? path : names[i]));
+    char *text = json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    return text;
+}
+
+/* Sizes that follow from the model and the data. */
+static void set_sizes(text_data *data, shoal_task_sizes *sizes) {
+    shoal_train_config *config = data->config;
+    const text_set *set = training_set(data), *dev = sh_text_dev_set(&data->dev);
+    const int64_t in_epoch = (set->count + config->batch - 1) / config->batch;
+    snprintf(config->data, sizeof config->data, "%016" PRIx64,
+             sh_text_set_fingerprint(set) ^ (sh_text_set_fingerprint(dev) << 1));
+    config->validate_every = in_epoch;
+    if (config->steps == 0)
+        config->steps = config->epochs * in_epoch;
+    const int64_t rows = sh_text_set_most_rows(set, config->batch);
+    const int64_t dev_rows = sh_text_set_most_rows(dev, config->batch);
+    sizes->max_batch = config->batch;
+    sizes->max_rows = rows > dev_rows ? rows : dev_rows;
+    sizes->validation_batches = (dev->count + config->batch - 1) / config->batch;
+}
+
+static shoal_status open_text(const shoal_task_opening *opening, text_data *data,
+                              shoal_task_sizes *sizes) {
+    data->context = opening->context;
+    data->epoch = -1;
+    data->dev.glue = data->glue;
+    data->dev.max_answer = data->settings.max_answer;
+    if (opening->resumed)
+        data->settings.model_folder = opening->resumed;
+    shoal_status status = check_paths(data);
+    if (status == SHOAL_OK)
+        status = open_model(data);
+    if (status != SHOAL_OK)
+        return status;
+    status = read_parts(data, opening->callbacks);
+    if (status != SHOAL_OK)
+        return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
+    set_sizes(data, sizes);
+    data->order = calloc((size_t)training_set(data)->count, sizeof *data->order);
+    data->paths = note_paths(&data->settings);
+    return data->order && data->paths
+               ? SHOAL_OK
+               : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
+}
+
+static shoal_status open_glue(void *user, const shoal_task_opening *opening, void *whole,
+                              void **place, shoal_task_sizes *sizes) {
+    shoal_glue_config *config = whole;
+    text_data *data = *place = calloc(1, sizeof *data);
+    (void)user;
+    if (!data)
+        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
+    data->config = &config->train;
+    data->settings = (text_settings){.folder = config->folder,
+                                     .model_folder = config->model_folder,
+                                     .max_length = config->max_length,
+                                     .skip_bad = config->skip_bad};
+    data->glue = sh_glue_find(config->dataset);
+    if (data->glue)
+        snprintf(config->dataset, sizeof config->dataset, "%s", data->glue->name);
+    return data->glue ? open_text(opening, data, sizes)
+                      : sh_fail(opening->context, SHOAL_INVALID,
+                                "there is no task \"%s\" of GLUE; there are " GLUE_NAMES,
+                                config->dataset);
+}
+
+static shoal_status open_squad(void *user, const shoal_task_opening *opening, void *whole,
+                               void **place, shoal_task_sizes *sizes) {
+    shoal_squad_config *config = whole;
+    text_data *data = *place = calloc(1, sizeof *data);
+    (void)user;
+    if (!data)
+        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
+    data->config = &config->train;
+    data->settings = (text_settings){.folder = config->folder,
+                                     .dev = config->dev,
+                                     .model_folder = config->model_folder,
+                                     .max_length = config->max_length,
+                                     .stride = config->stride,
+                                     .max_answer = config->max_answer,
+                                     .skip_bad = config->skip_bad};
+    return open_text(opening, data, sizes);
+}
+
+static void close_text(void *place) {
+    text_data *data = place;
+    if (!data)
+        return;
+    shoal_tokenizer_close(data->tokenizer);
+    sh_text_set_free(&data->train);
+    sh_squad_free(&data->answers);
+    sh_text_dev_free(&data->dev);
+    sh_text_batch_free(&data->batch);
+    free(data->order);
+    free(data->paths);
+    free(data);
+}
+
+static shoal_status start_text(void *place, shoal_model *model) {
+    const text_data *data = place;
+    return shoal_text_model_load(data->context, data->settings.model_folder, model);
+}
+
+/* ---- Steps ------------------------------------------------------------------------- */
+
+/* The order of an epoch: a function of the seed and its number. */
+static void plan_epoch(text_data *data, int64_t epoch) {
+    const int64_t count = training_set(data)->count;
+    const uint64_t key = shoal_random(data->config->seed, 1, (uint64_t)epoch);
+    if (data->epoch == epoch)
+        return;
+    for (int64_t i = 0; i < count; i++)
+        data->order[i] = i;
+    for (int64_t i = count - 1; i > 0; i--) {
+        const int64_t other =
+            (int64_t)shoal_random_below(key, 2, (uint64_t)i, (uint64_t)i + 1);
+        const int64_t kept = data->order[i];
+        data->order[i] = data->order[other];
+        data->order[other] = kept;
+    }
+    data->epoch = epoch;
+}
+
+static shoal_status make_batch(void *place, shoal_part part, int64_t number,
+                               shoal_share share, shoal_model_inputs *inputs) {
+    text_data *data = place;
+    const int64_t batch = data->config->batch;
+    data->training = part == SHOAL_PART_TRAIN;
+    const text_set *set = data->training ? training_set(data)
+                                         : sh_text_dev_set(&data->dev);
+    const int64_t in_epoch = data->config->validate_every;
+    const int64_t first = (data->training ? number % in_epoch : number) * batch;
+    const int64_t left = set->count - first;
+    int64_t before, own, rows = 0;
+    if (data->training) {
+        plan_epoch(data, number / in_epoch);
+    } else if (number == 0) {
+        const shoal_status status =
+            sh_text_dev_begin(&data->dev, data->context, &data->result);
+        if (status != SHOAL_OK)
+            return status;
+    }
+    const int64_t *order = data->training ? data->order : NULL;
+    shoal_share_split(share, left < batch ? left : batch, &before, &own);
+    for (int64_t i = first; i < first + before; i++)
+        rows += set->offsets[order ? order[i] + 1 : i + 1] -
+                set->offsets[order ? order[i] : i];
+    if (!sh_text_batch_fill(set, order, first + before, own, &data->batch))
+        return sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory for a batch");
+    *inputs = sh_text_batch_inputs(&data->batch);
+    inputs->first_row = rows;
+    inputs->first_sequence = before;
+    return SHOAL_OK;
+}
+
+static shoal_status step(void *place, const float *out, float *gradient,
+                         shoal_train_counts *counts) {
+    text_data *data = place;
+    const text_batch *batch = &data->batch;
+    text_loss loss = {0};
+    if (!data->training)
+        return sh_text_dev_take(&data->dev, data->context, batch, out, &data->result);
+    const shoal_status status = sh_text_loss(data->context, data->glue,
+                                             training_set(data), batch, out, gradient,
+                                             &loss);
+    *counts = (shoal_train_counts){.loss = loss.mean,
+                                   .weight = (double)batch->count,
+                                   .correct = loss.correct,
+                                   .counted = loss.counted};
+    return status;
+}
+
+static shoal_status score_text(void *place, shoal_train_score *score) {
+    text_data *data = place;
+    text_result *result = &data->result;
+    const shoal_status status = sh_text_dev_end(&data->dev, data->context, result);
+    *score = (shoal_train_score){.loss = result->loss,
+                                 .correct = result->correct,
+                                 .counted = result->counted,
+                                 .accuracy = result->first,
+                                 .metric = sh_text_dev_first(&data->dev),
+                                 .second = sh_text_dev_second(&data->dev),
+                                 .second_value = result->second};
+    return status;
+}
+
+/* ---- The folder -------------------------------------------------------------------- */
+
+/* config.json says what transformers would make of the weights. The labels are not the
+   source's, and model.safetensors is in single precision. */
+static void describe_head(const text_data *data, json_t *root) {
+    static const char *const labels[] = {"id2label", "label2id", "problem_type",
+                                         "num_labels", "_num_labels"};
+    const bool bert = data->config->model.form == SHOAL_BERT;
+    const int classes = data->glue ? data->glue->classes : 2;
+    char name[64];
+    snprintf(name, sizeof name, "%sFor%s", bert ? "Bert" : "Roberta",
+             data->glue ? "SequenceClassification" : "QuestionAnswering");
+    json_object_set_new(root, "architectures", json_pack("[s]", name));
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
+        json_object_del(root, labels[i]);
+    json_object_set_new(root, "dtype", json_string("float32"));
+    if (json_object_get(root, "torch_dtype"))
+        json_object_set_new(root, "torch_dtype", json_string("float32"));
+    if (!data->glue)
+        return;
+    json_t *names = json_object(), *numbers = json_object();
+    for (int i = 0; i < classes; i++) {
+        char number[16], label[32];
+        snprintf(number, sizeof number, "%d", i);
+        snprintf(label, sizeof label, "LABEL_%d", i);
+        const char *word = data->glue->words[0] ? data->glue->words[i] : label;
+        json_object_set_new(names, number, json_string(word));
+        json_object_set_new(numbers, word, json_integer(i));
+    }
+    json_object_set_new(root, "id2label", names);
+    json_object_set_new(root, "label2id", numbers);
+    json_object_set_new(root, "problem_type",
+                        json_string(classes == 1 ? "regression"
+                                                 : "single_label_classification"));
+}
+
+static shoal_status write_config(const text_data *data, const char *folder) {
+    char from[SH_PATH], to[SH_PATH];
+    json_t *root;
+    shoal_status status =
+        sh_path(data->context, from, data->settings.model_folder, "config.json");
+    if (status == SHOAL_OK)
+        status = sh_path(data->context, to, folder, "config.json");
+    if (status == SHOAL_OK)
+        status = sh_json_object_read(data->context, from, 1 << 24, &root);
+    if (status != SHOAL_OK)
+        return status;
+    describe_head(data, root);
+    char *text = json_dumps(root, JSON_INDENT(2));
+    const file_part parts[] = {{text, text ? strlen(text) : 0}, {"\n", 1}};
+    status = text ? sh_file_replace(data->context, to, parts, 2, false)
+                  : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+/* Copies a file of the model's folder; one that is not there is no mistake. */
+static shoal_status copy_file(const text_data *data, const char *folder,
+                              const char *name) {
+    char from[SH_PATH], to[SH_PATH];
+    file_map map;
+    shoal_status status = sh_path(data->context, from, data->settings.model_folder, name);
+    if (status == SHOAL_OK)
+        status = sh_path(data->context, to, folder, name);
+    if (status != SHOAL_OK || access(from, R_OK) != 0)
+        return status;
+    status = sh_file_map_open(data->context, from, &map);
+    if (status != SHOAL_OK)
+        return status;
+    const file_part part = {map.bytes, map.size};
+    status = sh_file_replace(data->context, to, &part, 1, false);
+    sh_file_map_close(&map);
+    return status;
+}
+
+static shoal_status prepare_folder(void *place, const char *folder) {
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "vocab.txt",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "modules.json",
+                                        "1_Pooling/config.json"};
+    const text_data *data = place;
+    char from[SH_PATH], to[SH_PATH];
+    shoal_status status = write_config(data, folder);
+    if (status == SHOAL_OK)
+        status = sh_path(data->context, from, data->settings.model_folder,
+                         "1_Pooling/config.json");
+    if (status == SHOAL_OK)
+        status = sh_path(data->context, to, folder, "1_Pooling");
+    if (status == SHOAL_OK && access(from, F_OK) == 0)
+        status = sh_make_folder(data->context, to); /* how the model pools */
+    for (size_t i = 0; i < sizeof names / sizeof *names && status == SHOAL_OK; i++)
+        status = copy_file(data, folder, names[i]);
+    return status;
+}
+
+static shoal_status publish_weights(void *place, shoal_model *model, const char *folder) {
+    return shoal_text_model_save(((const text_data *)place)->context, folder, model);
+}
+
+static const char *paths_note(void *place) {
+    return ((const text_data *)place)->paths;
+}
+
+#define TEXT_TASK                                                                        \
+    .flags = SHOAL_TASK_EPOCHS | SHOAL_TASK_WARMUP_SHARE | SHOAL_TASK_BEST |             \
+             SHOAL_TASK_COLLECTS,                                                        \
+    .close = close_text, .batch = make_batch, .step = step, .score = score_text,         \
+    .start = start_text, .prepare = prepare_folder, .publish = publish_weights,          \
+    .note_key = TEXT_PATHS_NOTE, .note = paths_note
+
+const shoal_train_task sh_glue_task = {.name = "glue",
+                                       .config_size = sizeof(shoal_glue_config),
+                                       .fields = glue_fields,
+                                       .defaults = glue_defaults,
+                                       .open = open_glue,
+                                       TEXT_TASK};
+const shoal_train_task sh_squad_task = {.name = "squad",
+                                        .config_size = sizeof(shoal_squad_config),
+                                        .fields = squad_fields,
+                                        .defaults = squad_defaults,
+                                        .open = open_squad,
+                                        TEXT_TASK};

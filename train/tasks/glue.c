@@ -1,0 +1,268 @@
+/* GLUE's tasks and their files: tab-separated, a row per line, no quotes. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/context.h"
+#include "shoal_train.h"
+#include "train/tasks/text.h"
+
+/* ---- Tasks ------------------------------------------------------------------------ */
+
+#define USUAL_FILES .train = {"train.tsv"}, .dev = {"dev.tsv"}
+#define ENTAILMENT .words = {"entailment", "not_entailment"}
+
+static const glue_task tasks[] = {
+    {"CoLA", 2, METRIC_MATTHEWS, METRIC_ACCURACY, USUAL_FILES,
+     .columns = {"sentence", NULL, "label"}, .places = {3, -1, 1}, .fields = 4},
+    {"SST-2", 2, METRIC_ACCURACY, METRIC_NONE, USUAL_FILES,
+     .columns = {"sentence", NULL, "label"}},
+    {"MRPC", 2, METRIC_ACCURACY, METRIC_F1, USUAL_FILES,
+     .columns = {"#1 String", "#2 String", "Quality"}},
+    {"STS-B", 1, METRIC_PEARSON, METRIC_SPEARMAN, .train = {"train.tsv", "sts-train.tsv"},
+     .dev = {"dev.tsv", "sts-dev.tsv"}, .columns = {"sentence1", "sentence2", "score"},
+     .places = {5, 6, 4}, .fields = 7},
+    {"QQP", 2, METRIC_ACCURACY, METRIC_F1, .train = {"train.tsv", "labelled-23k.tsv"},
+     .dev = {"dev.tsv", "labelled-23k.tsv"},
+     .columns = {"question1", "question2", "is_duplicate"}, .places = {3, 4, 5},
+     .fields = 6},
+    {"MNLI", 3, METRIC_ACCURACY, METRIC_NONE, .train = {"train.tsv"},
+     .dev = {"dev_matched.tsv"}, .columns = {"sentence1", "sentence2", "gold_label"},
+     .words = {"entailment", "neutral", "contradiction"}},
+    {"QNLI", 2, METRIC_ACCURACY, METRIC_NONE, .train = {"train.tsv", "train-subset.tsv"},
+     .dev = {"dev.tsv"}, .columns = {"question", "sentence", "label"}, ENTAILMENT},
+    {"RTE", 2, METRIC_ACCURACY, METRIC_NONE, USUAL_FILES,
+     .columns = {"sentence1", "sentence2", "label"}, ENTAILMENT},
+    {"WNLI", 2, METRIC_ACCURACY, METRIC_NONE, USUAL_FILES,
+     .columns = {"sentence1", "sentence2", "label"}},
+};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
+const glue_task *sh_glue_find(const char *name) {
+    for (int i = 0; i < TASKS; i++)
+        if (strcasecmp(tasks[i].name, name) == 0)
+            return &tasks[i];
+    return NULL;
+}
+
+int shoal_glue_describe(int index, shoal_glue_info *info) {
+    if (index < 0 || index >= TASKS)
+        return 0;
+    const glue_task *task = &tasks[index];
+    *info = (shoal_glue_info){task->name, sh_text_metric_names[task->first],
+                              task->second == METRIC_NONE
+                                  ? NULL
+                                  : sh_text_metric_names[task->second],
+                              task->classes};
+    return 1;
+}
+
+/* ---- Rows ------------------------------------------------------------------------- */
+
+enum { FIELDS_MOST = 64, SHARED_DEV = 10 /* every so-manieth row of a file for both */ };
+
+typedef struct {
+    const text_reader *reader;
+    const glue_task *task;
+    const char *path;
+    bool shared, dev; /* the file is both parts; this is the dev part */
+    int64_t line;
+    char *fields[FIELDS_MOST];
+    int count;
+    int places[3], wanted; /* of the texts and the label; fields of a row, 0: any */
+    int64_t rows, left_out;
+    char wrong[160]; /* with the row; "": nothing */
+} tsv_file;
+
+/* Whether the first line is a header; if so, it says where the columns are. */
+static bool take_header(tsv_file *f) {
+    const glue_task *task = f->task;
+    int places[3] = {-1, -1, -1};
+    for (int c = 0; c < 3; c++)
+        for (int i = f->count - 1; task->columns[c] && i >= 0; i--)
+            if (strcasecmp(f->fields[i], task->columns[c]) == 0)
+                places[c] = i;
+    const bool there = places[0] >= 0 && places[2] >= 0 &&
+                       (!task->columns[1] || places[1] >= 0);
+    memcpy(f->places, there ? places : task->places, sizeof places);
+    f->wanted = there ? f->count : 0;
+    return there;
+}
+
+static bool take_label(tsv_file *f, const char *text, float *label) {
+    char *rest, words[80] = "";
+    const double value = strtod(text, &rest);
+    const int classes = f->task->classes;
+    for (int i = 0; i < 3 && f->task->words[i]; i++) {
+        if (strcmp(f->task->words[i], text) == 0) {
+            *label = (float)i;
+            return true;
+        }
+        snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s",
+                 i ? ", " : "", f->task->words[i]);
+    }
+    *label = (float)value;
+    if (rest != text && !*rest && isfinite(value) &&
+        (classes == 1 ? value >= 0 && value <= 5
+                      : value >= 0 && value < classes && value == floor(value)))
+        return true;
+    if (classes == 1)
+        snprintf(f->wrong, sizeof f->wrong,
+                 "its score is \"%.40s\"; it should be a number from 0 to 5", text);
+    else
+        snprintf(f->wrong, sizeof f->wrong,
+                 "its label is \"%.40s\"; it should be %s%sa class from 0 to %d", text,
+                 words, words[0] ? " or " : "", classes - 1);
+    return false;
+}
+
+/* f->wrong says why a row cannot be used. */
+static shoal_status take_row(tsv_file *f, text_set *set) {
+    const text_reader *reader = f->reader;
+    float label;
+    shoal_tokens tokens;
+    if (f->wanted ? f->count != f->wanted : f->count < f->task->fields) {
+        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
+                 f->count, f->wanted ? f->wanted : f->task->fields);
+        return SHOAL_OK;
+    }
+    if (!take_label(f, f->fields[f->places[2]], &label))
+        return SHOAL_OK;
+    const shoal_text text = {.text = f->fields[f->places[0]],
+                             .size = -1,
+                             .pair = f->task->columns[1] ? f->fields[f->places[1]] : NULL,
+                             .pair_size = -1,
+                             .most = reader->max_length};
+    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    if (status != SHOAL_OK && status != SHOAL_NO_MEMORY) {
+        snprintf(f->wrong, sizeof f->wrong, "%s", shoal_context_message(reader->context));
+        return SHOAL_OK;
+    }
+    if (status == SHOAL_OK && !sh_text_set_add(set, tokens.count, tokens.ids,
+                                               tokens.types, NULL, label, NULL, 0))
+        return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
+    return status;
+}
+
+static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
+    const glue_task *task = f->task;
+    f->count = 0;
+    for (char *at = line; at && f->count < FIELDS_MOST;)
+        f->fields[f->count++] = strsep(&at, "\t");
+    if (f->line == 1 && take_header(f))
+        return SHOAL_OK;
+    if (!f->wanted && !task->fields)
+        return sh_fail(f->reader->context, SHOAL_BAD_FILE,
+                       "%s: line 1: %s needs a header with the columns %s%s%s and %s",
+                       f->path, task->name, task->columns[0],
+                       task->columns[1] ? ", " : "",
+                       task->columns[1] ? task->columns[1] : "", task->columns[2]);
+    /* Of a file that is both parts every tenth row is dev's. */
+    const bool last = f->rows++ % SHARED_DEV == SHARED_DEV - 1;
+    return !f->shared || last == f->dev ? take_row(f, set) : SHOAL_OK;
+}
+
+static shoal_status read_lines(tsv_file *f, FILE *file, text_set *set) {
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t size;
+    shoal_status status = SHOAL_OK;
+    while (status == SHOAL_OK && (size = getline(&line, &room, file)) >= 0) {
+        f->line++;
+        f->wrong[0] = 0;
+        while (size > 0 && (line[size - 1] == '\n' || line[size - 1] == '\r'))
+            line[--size] = 0;
+        char *text = f->line == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0 ? line + 3
+                                                                           : line;
+        if (strlen(line) != (size_t)size)
+            snprintf(f->wrong, sizeof f->wrong, "it has a byte 0");
+        else if (*text)
+            status = take_line(f, text, set);
+        if (status == SHOAL_OK && f->wrong[0] && !f->reader->skip_bad)
+            status = sh_fail(f->reader->context, SHOAL_BAD_FILE,
+                             "%s: line %" PRId64 ": %s; --skip-bad leaves such rows out",
+                             f->path, f->line, f->wrong);
+        f->left_out += f->wrong[0] != 0;
+    }
+    free(line);
+    return status;
+}
+
+static shoal_status read_part(tsv_file *f, text_set *set) {
+    const text_reader *reader = f->reader;
+    FILE *file = fopen(f->path, "r");
+    shoal_status status = file ? read_lines(f, file, set) : SHOAL_OK;
+    if (!file || (status == SHOAL_OK && ferror(file)))
+        status = sh_fail(reader->context, SHOAL_BAD_FILE, "%s cannot be read: %s",
+                         f->path, strerror(errno));
+    if (file)
+        fclose(file);
+    if (status == SHOAL_OK && set->count == 0)
+        status = sh_fail(reader->context, SHOAL_BAD_FILE, "%s: has no rows", f->path);
+    if (status == SHOAL_OK && f->left_out && reader->message) {
+        char text[PATH_MAX + 64];
+        snprintf(text, sizeof text, "%s: %" PRId64 " rows were left out", f->path,
+                 f->left_out);
+        reader->message(reader->user, text);
+    }
+    return status;
+}
+
+/* ---- Files ------------------------------------------------------------------------ */
+
+/* The first of the names that is there, in FOLDER/TASK or in FOLDER. */
+static bool find_file(const glue_task *task, const char *folder,
+                      const char *const names[2], char path[PATH_MAX]) {
+    for (int i = 0; i < 4; i++) {
+        const char *name = names[i % 2];
+        if (!name)
+            continue;
+        const int length =
+            i < 2 ? snprintf(path, PATH_MAX, "%s/%s/%s", folder, task->name, name)
+                  : snprintf(path, PATH_MAX, "%s/%s", folder, name);
+        FILE *file = length > 0 && length < PATH_MAX ? fopen(path, "r") : NULL;
+        if (file) {
+            fclose(file);
+            return true;
+        }
+    }
+    return false;
+}
+
+int shoal_glue_is_there(const char *dataset, const char *folder) {
+    const glue_task *task = sh_glue_find(dataset);
+    char path[PATH_MAX];
+    return task && find_file(task, folder, task->train, path) &&
+           find_file(task, folder, task->dev, path);
+}
+
+shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
+                          const char *folder, text_set *train, text_set *dev) {
+    text_set *const sets[] = {train, dev};
+    char paths[2][PATH_MAX];
+    shoal_status status = SHOAL_OK;
+    for (int i = 0; i < 2; i++)
+        if (!find_file(task, folder, i ? task->dev : task->train, paths[i])) {
+            if (sets[i])
+                return sh_fail(reader->context, SHOAL_BAD_FILE,
+                               "%s has no %s/%s of the task %s", folder, task->name,
+                               i ? task->dev[0] : task->train[0], task->name);
+            paths[i][0] = 0;
+        }
+    for (int i = 0; i < 2 && status == SHOAL_OK; i++) {
+        tsv_file f = {.reader = reader,
+                      .task = task,
+                      .path = paths[i],
+                      .shared = strcmp(paths[0], paths[1]) == 0,
+                      .dev = i == 1};
+        if (sets[i])
+            status = read_part(&f, sets[i]);
+    }
+    return status;
+}

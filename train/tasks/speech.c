@@ -1,0 +1,461 @@
+/* The task speech: a data folder's train and dev parts; CTC, with the error rate by the
+   likeliest class of each position, or LF-MMI, with that of the likeliest phones. */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/tasks/speech.h"
+
+/* ---- The configuration ------------------------------------------------------------- */
+
+static const char *const losses[] = {"ctc", "lf-mmi", NULL};
+static const char *const topologies[] = {"chain", "one", "blank", NULL};
+static const char *const units[] = {"words", "characters", NULL};
+static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
+static const char *const truths[] = {"false", "true", NULL};
+
+static int speeds_are_valid(const char *text) {
+    double speed[MOST_SPEEDS];
+    int plain;
+    return sh_speech_speeds(text, speed, &plain) > 0;
+}
+
+#define PLACE(member) .offset = offsetof(shoal_speech_train_config, member)
+#define INTEGER(field, low, high, text)                                                  \
+    {                                                                                    \
+        .name = #field, .type = SHOAL_FIELD_INTEGER, PLACE(field), .min = low,           \
+        .max = high, .about = text                                                       \
+    }
+#define REAL(field, low, high, text)                                                     \
+    {                                                                                    \
+        .name = #field, .type = SHOAL_FIELD_REAL, PLACE(field), .min = low, .max = high, \
+        .about = text                                                                    \
+    }
+#define CHOICE(field, words, text)                                                       \
+    {                                                                                    \
+        .name = #field, .type = SHOAL_FIELD_CHOICE, PLACE(field), .choices = words,      \
+        .about = text                                                                    \
+    }
+
+static const shoal_field fields[] =
+    {CHOICE(loss, losses, "connectionist, or lattice-free MMI"),
+     {.name = "labels",
+      .type = SHOAL_FIELD_TEXT,
+      PLACE(labels),
+      .about = "file of transcripts in the data folders"},
+     CHOICE(units, units, "of the transcripts"),
+     {.name = "data",
+      .type = SHOAL_FIELD_TEXT,
+      PLACE(train.data),
+      .about = "fingerprint of the data, found when it is opened"},
+     INTEGER(bands, 1, 200, "of the filter banks"),
+     INTEGER(rate, 0, 16000, "samples per second; 0: as the train part has them"),
+     CHOICE(normalise, normalisations, "features have mean 0 and variance 1 over these"),
+     INTEGER(hop, 1, 64, "frames between positions"),
+     INTEGER(context, 1, 256, "frames that a position sees"),
+     INTEGER(every, 1, 64, "lf-mmi: positions between outputs"),
+     CHOICE(topology, topologies, "lf-mmi: outputs of a phone"),
+     INTEGER(order, 2, 5, "lf-mmi: of the phones' n-gram"),
+     INTEGER(extra, 0, 1e9, "lf-mmi: its longest histories; 0: all"),
+     CHOICE(whole, truths, "lf-mmi: utterances begin and end as transcripts do"),
+     REAL(leak, 1e-8, 1, "lf-mmi: leaky HMM"),
+     REAL(output_l2, 0, 10, "lf-mmi: pull of outputs to 0"),
+     REAL(output_range, 0, 10, "lf-mmi: pull of large outputs"),
+     {.name = "speeds",
+      .type = SHOAL_FIELD_TEXT,
+      PLACE(speeds),
+      .valid = speeds_are_valid,
+      .rule = "up to 8 numbers from 0.5 to 2 with commas between, one of them 1",
+      .about = "one is drawn for each utterance"},
+     INTEGER(band_masks, 0, 100, "masks of bands in a sequence"),
+     INTEGER(band_mask, 0, 200, "bands of one at most"),
+     INTEGER(time_masks, 0, 1000, "masks of time in a sequence"),
+     INTEGER(time_mask, 0, 10000, "frames of one at most"),
+     INTEGER(mask_after, 0, 1e9, "epochs without masks"),
+     REAL(join, 0, 3600, "seconds up to which a speaker's utterances are joined"),
+     INTEGER(join_after, 0, 1e9, "epochs in which they are not"),
+     INTEGER(batch_frames, 1, 1 << 24, "frames of a batch at most"),
+     {0}};
+
+/* The paper's, in place of what learns from hours of speech on two cores. */
+static void paper_defaults(shoal_speech_train_config *config) {
+    shoal_train_config *train = &config->train;
+    train->model.layers = 9;
+    train->model.convolutions = 0;
+    train->model.activation = SHOAL_GELU;
+    train->model.dropout = 0;
+    train->optimizer = shoal_optimizer_defaults();
+    train->learning_rate = 1e-4f;
+    train->warmup = 0;
+    train->plateau_patience = 5;
+    train->epochs = 100;
+    train->decay = 0;
+    config->hop = config->context = 1;
+    snprintf(config->speeds, sizeof config->speeds, "1");
+    config->band_masks = config->time_masks = 0;
+    config->normalise = SHOAL_NORMALISE_UTTERANCE;
+    config->batch_frames = 12000;
+}
+
+/* What was seen to learn from a flat start (docs/notebook/SPEECH.md): an output every 30
+   ms; or as in the paper, at every third frame of a full-rate encoder. */
+static void lfmmi_defaults(shoal_speech_train_config *config, bool paper) {
+    config->loss = SHOAL_SPEECH_LFMMI;
+    config->train.clip = 1;
+    if (paper) {
+        config->bands = 80;
+        config->every = 3;
+        config->train.model.layers = 12;
+        config->train.learning_rate = 2e-4f;
+        return;
+    }
+    config->order = 3;
+    config->extra = 0;
+    config->hop = 3;
+    config->context = 9;
+    config->train.learning_rate = 1e-3f;
+}
+
+/* What learns from hours of speech on two cores (docs/SPEECH.md). */
+static int defaults(void *user, const char *preset, void *whole) {
+    shoal_speech_train_config *config = whole;
+    (void)user;
+    shoal_train_config train = config->train;
+    train.model.activation = SHOAL_RELU;
+    train.model.convolutions = 4;
+    train.model.dropout = 0.1f;
+    train.optimizer.kind = SHOAL_ADAM;
+    train.optimizer.beta2 = 0.98f;
+    train.learning_rate = 1.5e-3f;
+    train.warmup = 150;
+    train.plateau_patience = 0;
+    train.batch = 64;
+    train.steps = 0;
+    train.epochs = 25;
+    train.decay = 1;
+    train.validate_every = 400;
+    *config = (shoal_speech_train_config){.train = train,
+                                          .labels = "text",
+                                          .bands = 40,
+                                          .hop = 4,
+                                          .context = 12,
+                                          .speeds = "0.9,1,1.1",
+                                          .band_masks = 2,
+                                          .band_mask = 8,
+                                          .time_masks = 2,
+                                          .time_mask = 40,
+                                          .mask_after = 6,
+                                          .batch_frames = 4000,
+                                          .every = 1,
+                                          .order = 4,
+                                          .extra = 2000,
+                                          .leak = 0.1f,
+                                          .output_l2 = 5e-5f,
+                                          .output_range = 0.01f};
+    if (!preset)
+        return 0;
+    const bool paper = strncmp(preset, "paper", 5) == 0;
+    const bool lfmmi = strcmp(preset, paper ? "paper-lf-mmi" : "lf-mmi") == 0;
+    if (paper)
+        paper_defaults(config);
+    if (lfmmi)
+        lfmmi_defaults(config, paper);
+    return !lfmmi && strcmp(preset, "paper") != 0;
+}
+
+/* ---- Opening ----------------------------------------------------------------------- */
+
+/* Sound that the model can take at once, however short that of the training is. */
+enum { LEAST_SECONDS = 180 };
+
+typedef struct {
+    shoal_context *context;
+    const shoal_speech_train_config *config;
+    speech_set train, dev;
+    speech_batch batch;
+    speech_scorer scorer;
+    shoal_lexicon *lexicon; /* of LF-MMI */
+    shoal_lfmmi *lfmmi;
+    int64_t epoch, epoch_begin; /* of the next step, and the epoch's first step */
+    char *units;                /* one per line */
+} speech_data;
+
+/* What outputs are of: the phones, or the units of the transcripts. */
+static const char *unit_of(const speech_data *data, int64_t index) {
+    return data->lexicon ? shoal_lexicon_phone(data->lexicon, index)
+                         : shoal_corpus_unit(data->train.corpora[0], index + 1);
+}
+
+static char *list_units(const speech_data *data) {
+    const char *unit;
+    size_t bytes = 1;
+    for (int64_t i = 0; (unit = unit_of(data, i)); i++)
+        bytes += strlen(unit) + 1;
+    char *text = calloc(bytes, 1), *at = text;
+    for (int64_t i = 0; text && (unit = unit_of(data, i)); i++)
+        at += sprintf(at, "%s\n", unit);
+    return text;
+}
+
+/* Words of both parts that have no pronunciation are named before either is refused. The
+   rate is that of the train part. */
+static shoal_status open_words(const shoal_task_opening *opening,
+                               shoal_speech_train_config *config, speech_data *data,
+                               const char *train, const char *dev) {
+    shoal_context *context = opening->context;
+    if (!config->lexicon || config->units != 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "lf-mmi needs transcripts of words, and --lexicon FILE with their "
+                       "phones");
+    shoal_status status =
+        sh_lexicon_open(context, config->lexicon, NULL, 0, &data->lexicon);
+    if (status != SHOAL_OK)
+        return status;
+    status = sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train);
+    if (!data->train.words)
+        return status;
+    config->rate = data->train.info.rate;
+    char message[sizeof context->message];
+    memcpy(message, context->message, sizeof message);
+    const shoal_status of_dev =
+        sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
+    if (status == SHOAL_OK)
+        return of_dev;
+    return sh_fail(context, status, "%s", message);
+}
+
+/* The dev part has the units of the train part. */
+static shoal_status open_parts(const shoal_task_opening *opening,
+                               shoal_speech_train_config *config, speech_data *data) {
+    char train[SH_PATH], dev[SH_PATH];
+    if (!config->folder || sh_path(opening->context, train, config->folder, "train") ||
+        sh_path(opening->context, dev, config->folder, "dev"))
+        return sh_fail(opening->context, SHOAL_BAD_FILE,
+                       "speech needs a data folder with the parts train and dev: shoal "
+                       "train speech DATA");
+    if (config->loss == SHOAL_SPEECH_LFMMI)
+        return open_words(opening, config, data, train, dev);
+    const shoal_status status =
+        sh_speech_open(opening, train, config, true, NULL, 0, &data->train);
+    config->rate = data->train.info.rate;
+    return status == SHOAL_OK
+               ? sh_speech_open_alike(opening, dev, config, &data->train, &data->dev)
+               : status;
+}
+
+static void set_sizes(shoal_speech_train_config *config, speech_data *data) {
+    const int64_t least =
+        shoal_features_positions(&data->train.features, 100 * LEAST_SECONDS);
+    const int64_t longest = sh_speech_longest(&data->train);
+    const int64_t dev = sh_speech_longest(&data->dev);
+    shoal_model_config *model = &config->train.model;
+    model->features = shoal_features_width(&data->train.features);
+    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
+                                 : data->train.info.units + 1;
+    model->max_length = longest > dev ? longest : dev;
+    if (model->max_length < least)
+        model->max_length = least;
+    uint64_t fingerprint = data->train.info.fingerprint ^
+                           (data->dev.info.fingerprint << 1);
+    if (data->lexicon)
+        fingerprint ^= sh_lfmmi_fingerprint(&data->train, data->lexicon) << 2;
+    snprintf(config->train.data, sizeof config->train.data, "%016" PRIx64, fingerprint);
+    if (config->train.steps > 0)
+        return;
+    for (int64_t epoch = 0;
+         epoch < config->train.epochs && sh_speech_plan(&data->train, epoch, true);
+         epoch++) /* batches differ from epoch to epoch */
+        config->train.steps += data->train.batch_count;
+}
+
+/* CTC has one position at least for each label, and one between two of the same unit. */
+static int64_t least_positions(const shoal_utterance *one) {
+    int64_t count = one->label_count;
+    for (int64_t i = 1; i < one->label_count; i++)
+        count += one->labels[i] == one->labels[i - 1];
+    return count;
+}
+
+/* What has too few positions teaches nothing: said before the first step, and refused
+   where it is everything. */
+static shoal_status check_positions(const shoal_task_opening *opening,
+                                    const speech_set *set) {
+    const int64_t all = set->info.utterances;
+    int64_t lost = 0;
+    for (int64_t i = 0; i < all; i++) {
+        shoal_utterance one;
+        shoal_corpus_utterance(set->corpora[set->plain], i, &one);
+        lost += shoal_features_positions(&set->features, one.frames) <
+                least_positions(&one);
+    }
+    if (lost == all)
+        return sh_fail(opening->context, SHOAL_BAD_FILE,
+                       "every utterance has more labels than positions; a smaller hop "
+                       "gives them more");
+    if (lost > 0)
+        sh_note(opening,
+                "%" PRId64 " of %" PRId64 " utterances have more labels than positions "
+                "and teach nothing by themselves; a smaller hop gives them more",
+                lost, all);
+    return SHOAL_OK;
+}
+
+static shoal_status open_speech(void *user, const shoal_task_opening *opening,
+                                void *whole, void **place, shoal_task_sizes *sizes) {
+    shoal_speech_train_config *config = whole;
+    shoal_context *context = opening->context;
+    speech_data *data = *place = calloc(1, sizeof *data);
+    (void)user;
+    if (!data)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    data->context = context;
+    data->config = config;
+    shoal_status status = open_parts(opening, config, data);
+    if (status == SHOAL_OK)
+        status = data->lexicon ? sh_lfmmi_create(context, config, data->lexicon,
+                                                 &data->train, &data->lfmmi)
+                               : check_positions(opening, &data->train);
+    if (status != SHOAL_OK)
+        return status;
+    data->scorer = (speech_scorer){.context = context,
+                                   .lfmmi = data->lfmmi,
+                                   .lexicon = data->lexicon,
+                                   .every = config->every};
+    data->units = list_units(data);
+    if (!data->units)
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    set_sizes(config, data);
+    const int64_t train = sh_speech_most_rows(&data->train);
+    const int64_t dev = sh_speech_most_rows(&data->dev);
+    sizes->max_batch = config->train.batch;
+    sizes->max_rows = train > dev ? train : dev;
+    if (opening->share.count > 1) { /* its part, and half a sequence at each end */
+        const int64_t longest = config->train.model.max_length;
+        const int64_t share = sizes->max_rows / opening->share.count + longest + 1;
+        sizes->max_rows = share < sizes->max_rows ? share : sizes->max_rows;
+    }
+    sh_speech_plan(&data->dev, 0, false);
+    sizes->validation_batches = data->dev.batch_count;
+    return SHOAL_OK;
+}
+
+static void close_speech(void *place) {
+    speech_data *data = place;
+    if (!data)
+        return;
+    sh_speech_close(&data->train);
+    sh_speech_close(&data->dev);
+    sh_speech_batch_free(&data->batch);
+    sh_speech_scorer_free(&data->scorer);
+    shoal_lfmmi_destroy(data->lfmmi);
+    shoal_lexicon_close(data->lexicon);
+    free(data->units);
+    free(data);
+}
+
+shoal_status shoal_speech_check(shoal_context *context,
+                                const shoal_speech_train_config *config, const char *part,
+                                const shoal_train_callbacks *callbacks) {
+    const shoal_train_callbacks none = {0};
+    const shoal_task_opening opening = {.context = context,
+                                        .share = {0, 1},
+                                        .callbacks = callbacks ? callbacks : &none};
+    char train[SH_PATH], path[SH_PATH];
+    shoal_speech_train_config own = *config;
+    speech_set first = {0}, set = {0};
+    shoal_status status = sh_path(context, train, config->folder, "train");
+    if (status == SHOAL_OK)
+        status = sh_path(context, path, config->folder, part);
+    if (status == SHOAL_OK)
+        status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
+    own.rate = first.info.rate;
+    if (status == SHOAL_OK && config->loss == SHOAL_SPEECH_CTC)
+        status = sh_speech_open_alike(&opening, path, &own, &first, &set);
+    else if (status == SHOAL_OK)
+        status = sh_speech_open(&opening, path, &own, false, NULL, 0, &set);
+    sh_speech_close(&first);
+    sh_speech_close(&set);
+    return status;
+}
+
+/* ---- Steps ------------------------------------------------------------------------- */
+
+/* Goes to the epoch of a step, from the first: a plan is a matter of a millisecond. */
+static void find_epoch(speech_data *data, int64_t step) {
+    if (step < data->epoch_begin)
+        data->epoch = data->epoch_begin = 0;
+    sh_speech_plan(&data->train, data->epoch, true);
+    while (step - data->epoch_begin >= data->train.batch_count) {
+        data->epoch_begin += data->train.batch_count;
+        sh_speech_plan(&data->train, ++data->epoch, true);
+    }
+}
+
+static shoal_status make_batch(void *place, shoal_part part, int64_t number,
+                               shoal_share share, shoal_model_inputs *inputs) {
+    speech_data *data = place;
+    const bool training = part == SHOAL_PART_TRAIN;
+    if (training)
+        find_epoch(data, number);
+    const shoal_status status =
+        sh_speech_fill(training ? &data->train : &data->dev, data->context,
+                       training ? number - data->epoch_begin : number, training, share,
+                       &data->batch);
+    if (status == SHOAL_OK)
+        *inputs = sh_speech_inputs(&data->batch);
+    return status;
+}
+
+static shoal_status step(void *place, const float *out, float *gradient,
+                         shoal_train_counts *counts) {
+    speech_data *data = place;
+    speech_result result = {0};
+    const shoal_status status = sh_speech_score(&data->scorer, &data->batch,
+                                                data->config->train.model.outputs, out,
+                                                gradient, &result, NULL);
+    const shoal_edits *edits = &result.edits;
+    const int64_t wrong = edits->substitutions + edits->insertions + edits->deletions;
+    *counts = (shoal_train_counts){.loss = result.labels
+                                               ? result.loss / (double)result.labels
+                                               : 0,
+                                   .sum = result.loss,
+                                   .weight = (double)result.labels,
+                                   .divisor = result.divisor,
+                                   .counted = edits->length,
+                                   .correct = edits->length - wrong,
+                                   .impossible = result.impossible,
+                                   .broken = result.broken};
+    return status;
+}
+
+/* The graphs, which the run keeps for decoding. */
+static shoal_status keep_graphs(void *place, const char *folder) {
+    const speech_data *data = place;
+    char path[SH_PATH];
+    if (!data->lfmmi)
+        return SHOAL_OK;
+    const shoal_status status = sh_path(data->context, path, folder, SHOAL_RUN_GRAPH);
+    return status == SHOAL_OK ? shoal_lfmmi_save(data->lfmmi, path) : status;
+}
+
+static const char *units_note(void *place) {
+    return ((const speech_data *)place)->units;
+}
+
+const shoal_train_task sh_speech_task = {.name = "speech",
+                                         .config_size = sizeof(shoal_speech_train_config),
+                                         .fields = fields,
+                                         .flags = SHOAL_TASK_MODEL |
+                                                  SHOAL_TASK_CONVOLUTIONS |
+                                                  SHOAL_TASK_EPOCHS |
+                                                  SHOAL_TASK_VALIDATE_EVERY |
+                                                  SHOAL_TASK_BEST | SHOAL_TASK_TIMES_LOSS,
+                                         .defaults = defaults,
+                                         .open = open_speech,
+                                         .close = close_speech,
+                                         .batch = make_batch,
+                                         .step = step,
+                                         .prepare = keep_graphs,
+                                         .note_key = "speech.units",
+                                         .note = units_note};

@@ -1,0 +1,375 @@
+/* SQuAD: its files, windows over contexts, answers and their scores. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "models/files/files.h"
+#include "train/tasks/text.h"
+
+/* ---- Windows ---------------------------------------------------------------------- */
+
+/* The tokens of question and context, special ones included: before the context, the
+   context's, and after it. */
+typedef struct {
+    int64_t before, inside, after;
+    const shoal_tokens *tokens;
+} whole_text;
+
+static whole_text parts_of(const shoal_tokens *tokens) {
+    whole_text whole = {.tokens = tokens};
+    while (whole.before < tokens->count && tokens->texts[whole.before] != 1)
+        whole.before++;
+    while (whole.before + whole.inside < tokens->count &&
+           tokens->texts[whole.before + whole.inside] == 1)
+        whole.inside++;
+    whole.after = tokens->count - whole.before - whole.inside;
+    return whole;
+}
+
+/* Rows of the first and last token that have something of bytes answer[0] .. answer[1] -
+   1; 0, 0 where the window does not hold all of them. */
+static void find_answer(int64_t rows, const int32_t (*bytes)[2], const int64_t answer[2],
+                        int32_t wanted[2]) {
+    int64_t first = -1, last = -1, begin = -1, end = -1;
+    for (int64_t r = 0; r < rows; r++) {
+        if (bytes[r][0] < 0)
+            continue;
+        begin = begin < 0 ? bytes[r][0] : begin;
+        end = bytes[r][1];
+        if (bytes[r][1] > answer[0] && bytes[r][0] < answer[1]) {
+            first = first < 0 ? r : first;
+            last = r;
+        }
+    }
+    const bool whole = first >= 0 && begin <= answer[0] && end >= answer[1];
+    wanted[0] = whole ? (int32_t)first : 0;
+    wanted[1] = whole ? (int32_t)last : 0;
+}
+
+static bool add_window(const whole_text *whole, int64_t first, int64_t count,
+                       const int64_t answer[2], int64_t number, text_set *windows) {
+    const int64_t rows = whole->before + count + whole->after;
+    int32_t *ids = calloc((size_t)rows * 4, sizeof *ids), *types = ids + rows;
+    int32_t(*bytes)[2] = (int32_t(*)[2])(types + rows), wanted[2] = {0};
+    if (!ids)
+        return false;
+    for (int64_t r = 0; r < rows; r++) {
+        const shoal_tokens *tokens = whole->tokens;
+        const int64_t from = r < whole->before           ? r
+                             : r < whole->before + count ? first + r
+                                                         : whole->inside - count + r;
+        const bool inside = tokens->texts[from] == 1;
+        ids[r] = tokens->ids[from];
+        types[r] = tokens->types[from];
+        bytes[r][0] = inside ? (int32_t)tokens->spans[2 * from] : -1;
+        bytes[r][1] = inside ? (int32_t)tokens->spans[2 * from + 1] : -1;
+    }
+    if (answer)
+        find_answer(rows, (const int32_t(*)[2])bytes, answer, wanted);
+    const bool added = sh_text_set_add(windows, rows, ids, types,
+                                       (const int32_t(*)[2])bytes, 0, wanted, number);
+    free(ids);
+    return added;
+}
+
+/* SHOAL_OK with a reason: the question cannot be used. */
+typedef struct {
+    char text[200];
+} squad_reason;
+
+static shoal_status make_windows(const text_reader *reader,
+                                 const squad_question *question, int64_t number,
+                                 int64_t stride, const int64_t answer[2],
+                                 text_set *windows, squad_reason *reason) {
+    const shoal_text text = {.text = question->text,
+                             .size = -1,
+                             .pair = question->context,
+                             .pair_size = -1};
+    shoal_tokens tokens;
+    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    if (status == SHOAL_NO_MEMORY)
+        return status;
+    snprintf(reason->text, sizeof reason->text, "%s",
+             status == SHOAL_OK ? "" : shoal_context_message(reader->context));
+    if (status != SHOAL_OK)
+        return SHOAL_OK;
+    const whole_text whole = parts_of(&tokens);
+    const int64_t room = reader->max_length - whole.before - whole.after;
+    if (room < 1) {
+        snprintf(reason->text, sizeof reason->text,
+                 "its %" PRId64
+                 " tokens leave no room for the context in windows of %" PRId64
+                 "; a larger max_length may help",
+                 whole.before, reader->max_length);
+        return SHOAL_OK;
+    }
+    if (stride > room) /* nothing is left out between two windows */
+        stride = room;
+    for (int64_t first = 0;; first += stride) {
+        const int64_t left = whole.inside - first, count = left < room ? left : room;
+        if (!add_window(&whole, first, count, answer, number, windows))
+            return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
+        if (left <= room)
+            return SHOAL_OK;
+    }
+}
+
+shoal_status sh_squad_windows(const text_reader *reader, const squad_question *question,
+                              int64_t number, int64_t stride, const int64_t answer[2],
+                              text_set *windows) {
+    squad_reason reason;
+    const shoal_status status =
+        make_windows(reader, question, number, stride, answer, windows, &reason);
+    if (status == SHOAL_OK && reason.text[0])
+        return sh_fail(reader->context, SHOAL_INVALID, "question %s: %s", question->id,
+                       reason.text);
+    return status;
+}
+
+enum { LARGEST_SQUAD = 1 << 30 };
+
+/* ---- Files ------------------------------------------------------------------------ */
+
+/* The byte at which character `at` begins; -1: there are fewer. */
+static int64_t byte_of(const char *text, int64_t at) {
+    int64_t byte = 0;
+    for (; at > 0 && text[byte]; at--)
+        do
+            byte++;
+        while (((unsigned char)text[byte] & 0xc0) == 0x80);
+    return at == 0 ? byte : -1;
+}
+
+/* Bytes of the first answer, which must stand where the file says. */
+static bool look_up(const squad_question *question, int64_t answer[2]) {
+    const json_t *first = json_array_get(question->answers, 0);
+    const char *text = json_string_value(json_object_get(first, "text"));
+    const json_t *start = json_object_get(first, "answer_start");
+    const int64_t begin =
+        json_is_integer(start) && json_integer_value(start) >= 0
+            ? byte_of(question->context, (int64_t)json_integer_value(start))
+            : -1;
+    if (!text || begin < 0 || strncmp(question->context + begin, text, strlen(text)) != 0)
+        return false;
+    answer[0] = begin;
+    answer[1] = begin + (int64_t)strlen(text);
+    return true;
+}
+
+typedef struct {
+    const text_reader *reader;
+    const char *path;
+    squad_set *set;
+    int64_t room, stride;
+    bool training;
+} squad_file;
+
+static shoal_status malformed(const squad_file *f, const char *what) {
+    return sh_fail(f->reader->context, SHOAL_BAD_FILE,
+                   "%s: is no SQuAD file: %s (after question %" PRId64 ")", f->path, what,
+                   f->set->count);
+}
+
+static shoal_status take_question(squad_file *f, const json_t *one, const char *context) {
+    squad_set *set = f->set;
+    squad_question question = {json_string_value(json_object_get(one, "id")),
+                               json_string_value(json_object_get(one, "question")),
+                               context, json_object_get(one, "answers")};
+    if (!question.id || !question.text || !json_is_array(question.answers))
+        return malformed(f, "a question has no id, question or answers");
+    for (size_t i = 0; i < json_array_size(question.answers); i++)
+        if (!json_string_value(
+                json_object_get(json_array_get(question.answers, i), "text")))
+            return malformed(f, "an answer has no text");
+    if (json_is_true(json_object_get(one, "is_impossible"))) /* of SQuAD 2 */
+        question.answers = NULL;
+    if (set->count == f->room) {
+        f->room = 2 * f->room + 256;
+        squad_question *grown =
+            realloc(set->questions, (size_t)f->room * sizeof *set->questions);
+        if (!grown)
+            return sh_fail(f->reader->context, SHOAL_NO_MEMORY, "out of memory");
+        set->questions = grown;
+    }
+    set->questions[set->count++] = question;
+    return SHOAL_OK;
+}
+
+static shoal_status take_paragraph(squad_file *f, const json_t *paragraph) {
+    const char *context = json_string_value(json_object_get(paragraph, "context"));
+    const json_t *questions = json_object_get(paragraph, "qas");
+    shoal_status status = SHOAL_OK;
+    if (!context || !json_is_array(questions))
+        return malformed(f, "a paragraph has no context or no qas");
+    for (size_t i = 0; i < json_array_size(questions) && status == SHOAL_OK; i++)
+        status = take_question(f, json_array_get(questions, i), context);
+    return status;
+}
+
+static shoal_status take_articles(squad_file *f) {
+    const json_t *articles = json_object_get(f->set->root, "data");
+    shoal_status status = SHOAL_OK;
+    if (!json_is_array(articles))
+        return malformed(f, "it has no data");
+    for (size_t i = 0; i < json_array_size(articles) && status == SHOAL_OK; i++) {
+        const json_t *list = json_object_get(json_array_get(articles, i), "paragraphs");
+        if (!json_is_array(list))
+            return malformed(f, "an article has no paragraphs");
+        for (size_t j = 0; j < json_array_size(list) && status == SHOAL_OK; j++)
+            status = take_paragraph(f, json_array_get(list, j));
+    }
+    return status == SHOAL_OK && f->set->count == 0 ? malformed(f, "it has no questions")
+                                                    : status;
+}
+
+/* A question's windows, under its number in the set. */
+static shoal_status use_question(squad_file *f, const squad_question *question,
+                                 int64_t number, squad_reason *reason) {
+    int64_t answer[2];
+    const char *wrong = NULL;
+    if (json_array_size(question->answers) == 0)
+        wrong = "it has no answer; SQuAD 1.1 is read, in which every question has one";
+    else if (f->training && !look_up(question, answer))
+        wrong = "its answer is not where answer_start says";
+    if (wrong) {
+        strcpy(reason->text, wrong);
+        return SHOAL_OK;
+    }
+    return make_windows(f->reader, question, number, f->stride,
+                        f->training ? answer : NULL, &f->set->windows, reason);
+}
+
+static shoal_status use_questions(squad_file *f) {
+    const text_reader *reader = f->reader;
+    squad_set *set = f->set;
+    const int64_t all = set->count;
+    int64_t left_out = 0;
+    char first[300] = ""; /* of these, and why */
+    shoal_status status = SHOAL_OK;
+    set->count = 0;
+    for (int64_t i = 0; i < all && status == SHOAL_OK; i++) {
+        const squad_question question = set->questions[i];
+        squad_reason reason;
+        status = use_question(f, &question, set->count, &reason);
+        if (status != SHOAL_OK)
+            return status;
+        if (!reason.text[0]) {
+            set->questions[set->count++] = question;
+            continue;
+        }
+        if (!reader->skip_bad)
+            return sh_fail(reader->context, SHOAL_BAD_FILE,
+                           "%s: question %s: %s; --skip-bad leaves such questions out",
+                           f->path, question.id, reason.text);
+        if (left_out++ == 0)
+            snprintf(first, sizeof first, "question %.64s: %s", question.id, reason.text);
+    }
+    if (left_out && reader->message) {
+        char text[4096 + 400];
+        snprintf(text, sizeof text, "%.4096s: %" PRId64 " %s left out; the first: %s",
+                 f->path, left_out, left_out == 1 ? "question was" : "questions were",
+                 first);
+        reader->message(reader->user, text);
+    }
+    if (set->count == 0)
+        return sh_fail(reader->context, SHOAL_BAD_FILE,
+                       "%s: none of its questions can be used", f->path);
+    return SHOAL_OK;
+}
+
+shoal_status sh_squad_read(const text_reader *reader, const char *path, int64_t stride,
+                           bool training, squad_set *set) {
+    squad_file f = {reader, path, set, 0, stride, training};
+    *set = (squad_set){0};
+    shoal_status status =
+        sh_json_object_read(reader->context, path, LARGEST_SQUAD, &set->root);
+    if (status == SHOAL_OK)
+        status = take_articles(&f);
+    return status == SHOAL_OK ? use_questions(&f) : status;
+}
+
+void sh_squad_free(squad_set *set) {
+    json_decref(set->root);
+    free(set->questions);
+    sh_text_set_free(&set->windows);
+    *set = (squad_set){0};
+}
+
+/* ---- Answers ---------------------------------------------------------------------- */
+
+void sh_squad_look(const text_set *windows, int64_t at, const float *logits,
+                   int64_t max_answer, squad_answer *best) {
+    const int64_t begin = windows->offsets[at], rows = windows->offsets[at + 1] - begin;
+    const int32_t(*bytes)[2] = (const int32_t(*)[2])(windows->bytes + begin);
+    for (int64_t first = 0; first < rows; first++) {
+        if (bytes[first][0] < 0)
+            continue;
+        for (int64_t last = first; last < rows && last < first + max_answer; last++) {
+            if (bytes[last][0] < 0)
+                break;
+            const double score = (double)logits[2 * first] + (double)logits[2 * last + 1];
+            if (score > best->score)
+                *best = (squad_answer){score, bytes[first][0], bytes[last][1]};
+        }
+    }
+}
+
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+void sh_squad_trim(const squad_question *question, squad_answer *answer) {
+    while (answer->begin < answer->end && is_space(question->context[answer->begin]))
+        answer->begin++;
+    while (answer->begin < answer->end && is_space(question->context[answer->end - 1]))
+        answer->end--;
+}
+
+char *sh_squad_text(const squad_question *question, const squad_answer *answer) {
+    squad_answer trimmed = *answer;
+    if (!(answer->score > -INFINITY) || answer->end <= answer->begin)
+        return strdup("");
+    sh_squad_trim(question, &trimmed);
+    return strndup(question->context + trimmed.begin,
+                   (size_t)(trimmed.end - trimmed.begin));
+}
+
+/* Against the best of the answers that people gave. */
+static bool score_one(const squad_question *question, const squad_answer *answer,
+                      squad_score *score) {
+    char *text = sh_squad_text(question, answer);
+    char *normal = text ? sh_squad_normalise(text) : NULL;
+    squad_score best = {0};
+    bool good = normal != NULL;
+    for (size_t i = 0; i < json_array_size(question->answers) && good; i++) {
+        const json_t *one = json_array_get(question->answers, i);
+        char *wanted =
+            sh_squad_normalise(json_string_value(json_object_get(one, "text")));
+        good = wanted != NULL;
+        if (good && strcmp(wanted, normal) == 0)
+            best.exact = 1;
+        if (good)
+            best.f1 = fmax(best.f1, sh_squad_f1(normal, wanted));
+        free(wanted);
+    }
+    free(normal);
+    free(text);
+    score->exact += best.exact;
+    score->f1 += best.f1;
+    return good;
+}
+
+bool sh_squad_scores(const squad_set *set, const squad_answer *answers,
+                     squad_score *score) {
+    *score = (squad_score){0};
+    for (int64_t i = 0; i < set->count; i++)
+        if (!score_one(&set->questions[i], &answers[i], score))
+            return false;
+    score->exact /= set->count > 0 ? (double)set->count : 1;
+    score->f1 /= set->count > 0 ? (double)set->count : 1;
+    return true;
+}

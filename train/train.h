@@ -1,0 +1,129 @@
+/* What the files of the library share: the trainer (trainer.c), processes (share.c),
+   configurations (config.c), checkpoints (checkpoint.c), runs (run.c) and their log
+   (log.c). Tasks (tasks/) use what is under "For tasks" and include shoal_train.h's rest
+   as anybody's task would. */
+#ifndef SHOAL_TRAIN_TRAIN_H
+#define SHOAL_TRAIN_TRAIN_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/context.h"
+#include "shoal_train.h"
+
+enum { SH_PATH = 4096 };
+
+/* ---- For tasks --------------------------------------------------------------------- */
+
+/* A warning to whoever listens; several processes all say it, or the first alone. */
+void sh_warn(const shoal_train_callbacks *callbacks, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void sh_note(const shoal_task_opening *opening, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+bool sh_cancelled(const shoal_train_callbacks *callbacks);
+
+/* FOLDER/NAME; refused where it is too long. */
+shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *folder,
+                     const char *name);
+/* mkdir -p. */
+shoal_status sh_make_folder(shoal_context *context, const char *path);
+
+extern const shoal_train_task sh_copy_task, sh_speech_task, sh_glue_task, sh_squad_task;
+
+/* ---- Configurations (config.c) ----------------------------------------------------- */
+
+/* A copy of the configuration in the task's own size, of the context's memory. */
+shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
+                            const void *config, shoal_train_config **copy);
+size_t sh_field_print(const shoal_train_task *task, const void *config,
+                      const shoal_field *field, char *text, size_t size);
+/* What a file keeps of a field, and from it: the only place that knows how fields were
+   spelled in the past. text NULL: the file is older than the field. */
+size_t sh_field_store(const shoal_train_task *task, const void *config,
+                      const shoal_field *field, char *text, size_t size);
+shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *task,
+                              void *config, const shoal_field *field, const char *text);
+
+/* ---- The trainer ------------------------------------------------------------------- */
+
+struct shoal_trainer {
+    const shoal_train_task *task;
+    shoal_context *context;
+    shoal_train_callbacks callbacks;
+    shoal_transport *transport; /* NULL: alone */
+    const char *resumed;        /* a run's folder, as tasks have it */
+    shoal_train_config *config; /* the task's whole configuration */
+    void *data;                 /* the task's */
+    shoal_task_sizes sizes;
+    shoal_model *model;
+    shoal_optimizer *optimizer;
+    shoal_schedule schedule;
+    shoal_train_state state;
+    bool wants_stop;     /* this process wants to end; */
+    bool stopped;        /* one of them did in the last step or validation */
+    shoal_status summed; /* what became of the sums that backward began */
+    int64_t averaged_at; /* step whose weights are those of all processes */
+};
+
+/* shoal_trainer_create for a run that goes on in its folder; NULL: a new one. */
+shoal_status sh_trainer_create(shoal_context *context, const shoal_train_task *task,
+                               const void *config, const shoal_train_callbacks *callbacks,
+                               shoal_transport *transport, const char *resumed,
+                               shoal_trainer **trainer);
+
+/* ---- Several processes (share.c) --------------------------------------------------- */
+
+shoal_share sh_share(const shoal_transport *transport);
+static inline bool sh_is_first(const shoal_transport *transport) {
+    return !transport || transport->rank == 0;
+}
+/* The task's open, in one process of a machine before the others, which then find what it
+   kept (features). */
+shoal_status sh_trainer_open(shoal_trainer *self);
+/* The counts of all processes become one, the same everywhere. */
+shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
+                            int64_t *sequences);
+/* Backward begins the sums; shoal_model_backward of the share, whose gradient dout
+   [count] is that of the mean over the share. The gradients are those of the whole batch
+   afterwards, and the counts are. */
+shoal_status sh_trainer_watch(shoal_trainer *self);
+shoal_status sh_trainer_backward(shoal_trainer *self, const shoal_model_inputs *inputs,
+                                 float *dout, int64_t count, shoal_train_counts *counts,
+                                 int64_t *sequences);
+/* The average, where the step just taken needs one. */
+shoal_status sh_trainer_average(shoal_trainer *self);
+/* Whether the weights are those of all processes: while each goes on alone there is
+   nothing to save. */
+bool sh_trainer_may_save(const shoal_trainer *self);
+/* Compares all that processes must have in common before the first step. */
+shoal_status sh_trainer_compare(shoal_trainer *self);
+/* From the first process to the others. */
+shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
+                            int64_t bytes, void *values);
+
+/* ---- Checkpoints (checkpoint.c) ---------------------------------------------------- */
+
+/* A run's best model, or else its checkpoint; or the file itself. */
+shoal_status sh_find_weights(shoal_context *context, const char *path,
+                             char found[SH_PATH]);
+
+/* ---- The log (log.c) --------------------------------------------------------------- */
+
+typedef struct {
+    FILE *file;
+    char path[SH_PATH];
+} train_log;
+
+/* Opens the log for appending, after cutting off what is later than the trainer. One that
+   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written, also
+   below, where errno says why. */
+shoal_status sh_log_open(train_log *log, const char *checkpoint, const shoal_trainer *at);
+shoal_status sh_log_fail(const train_log *log, shoal_context *context);
+void sh_log_close(train_log *log);
+bool sh_log_step(train_log *log, const shoal_train_state *state,
+                 const shoal_train_step *step);
+bool sh_log_validation(train_log *log, const shoal_train_state *state,
+                       const shoal_train_score *score);
+bool sh_log_sync(train_log *log); /* on disk, as far as the file system has one */
+
+#endif

@@ -1,0 +1,357 @@
+/* The trainer: steps, validations and evaluations of any task, on the parts of
+   shoal_models.h. Batches, dropout and validation data are functions of the seed and of
+   counts, so the counts in shoal_train_state are also the position in the data and the
+   state of the random numbers. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "train/train.h"
+
+/* ---- Messages ---------------------------------------------------------------------- */
+
+shoal_status shoal_context_fail(shoal_context *context, shoal_status status,
+                                const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return sh_fail(context, status, "%s", text);
+}
+
+void sh_warn(const shoal_train_callbacks *callbacks, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (callbacks->message)
+        callbacks->message(callbacks->user, text);
+}
+
+bool sh_cancelled(const shoal_train_callbacks *callbacks) {
+    return callbacks->cancelled && callbacks->cancelled(callbacks->user);
+}
+
+/* ---- Creation ---------------------------------------------------------------------- */
+
+static shoal_schedule schedule_of(const shoal_train_config *config) {
+    shoal_schedule schedule = shoal_schedule_start(config->learning_rate);
+    schedule.warmup = config->warmup;
+    schedule.patience = config->plateau_patience;
+    schedule.factor = config->plateau_patience > 0 ? (double)config->plateau_factor : 0;
+    schedule.minimum = 1e-3 * config->learning_rate;
+    return schedule;
+}
+
+/* The schedule's rate, times the fall, which would come to 0 one step after the last. */
+static double rate_of(const shoal_trainer *self, int64_t step) {
+    const int64_t last = self->config->decay_steps, warmup = self->config->warmup;
+    const double rate = shoal_schedule_rate(&self->schedule, step);
+    if (last <= warmup || step <= warmup)
+        return rate;
+    return step <= last ? rate * (double)(last + 1 - step) / (double)(last + 1 - warmup)
+                        : 0;
+}
+
+/* What follows from the number of steps, which the data may have said. */
+static void plan_rate(shoal_trainer *self) {
+    shoal_train_config *config = self->config;
+    if ((self->task->flags & SHOAL_TASK_EPOCHS) && config->decay &&
+        config->decay_steps == 0)
+        config->decay_steps = config->steps;
+    if ((self->task->flags & SHOAL_TASK_WARMUP_SHARE) && config->warmup == 0)
+        config->warmup = llround((double)config->warmup_share * (double)config->steps);
+    self->schedule = schedule_of(config);
+}
+
+static shoal_status begin(shoal_trainer *self, const void *config) {
+    shoal_status status =
+        sh_config_copy(self->context, self->task, config, &self->config);
+    if (status == SHOAL_OK)
+        status = sh_trainer_open(self);
+    if (status != SHOAL_OK)
+        return status;
+    plan_rate(self);
+    status = shoal_model_create(self->context, &self->config->model, self->config->seed,
+                                self->sizes.max_batch, self->sizes.max_rows,
+                                SHOAL_WITH_BACKWARD, &self->model);
+    if (status == SHOAL_OK)
+        status = shoal_optimizer_create(self->model, &self->config->optimizer,
+                                        &self->optimizer);
+    return status == SHOAL_OK ? sh_trainer_watch(self) : status;
+}
+
+shoal_status sh_trainer_create(shoal_context *context, const shoal_train_task *task,
+                               const void *config, const shoal_train_callbacks *callbacks,
+                               shoal_transport *transport, const char *resumed,
+                               shoal_trainer **trainer) {
+    if (!context || !task || !config || !trainer)
+        return sh_fail(context, SHOAL_INVALID, "task, config or trainer is NULL");
+    shoal_trainer *self = *trainer = sh_allocate(context, sizeof *self);
+    if (!self)
+        return SHOAL_NO_MEMORY;
+    *self = (shoal_trainer){.context = context,
+                            .task = task,
+                            .transport = transport,
+                            .resumed = resumed};
+    if (callbacks)
+        self->callbacks = *callbacks;
+    const shoal_status status = begin(self, config);
+    if (status != SHOAL_OK) {
+        shoal_trainer_destroy(self);
+        *trainer = NULL;
+    }
+    return status;
+}
+
+shoal_status shoal_trainer_create(shoal_context *context, const shoal_train_task *task,
+                                  const void *config,
+                                  const shoal_train_callbacks *callbacks,
+                                  shoal_transport *transport, shoal_trainer **trainer) {
+    return sh_trainer_create(context, task, config, callbacks, transport, NULL, trainer);
+}
+
+void shoal_trainer_destroy(shoal_trainer *self) {
+    if (!self)
+        return;
+    shoal_optimizer_destroy(self->optimizer);
+    shoal_model_destroy(self->model);
+    if (self->config) /* opened, well or not */
+        self->task->close(self->data);
+    sh_release(self->context, self->config);
+    sh_release(self->context, self);
+}
+
+shoal_model *shoal_trainer_model(shoal_trainer *self) {
+    return self->model;
+}
+
+const void *shoal_trainer_config(const shoal_trainer *self) {
+    return self->config;
+}
+
+const shoal_train_state *shoal_trainer_state(const shoal_trainer *self) {
+    return &self->state;
+}
+
+/* ---- Steps ------------------------------------------------------------------------- */
+
+/* Elements of a batch's outputs. */
+static int64_t output_size(const shoal_trainer *self, const shoal_model_inputs *inputs) {
+    const shoal_model_config *model = &self->config->model;
+    const int64_t rows = inputs->wanted ? inputs->wanted_count
+                         : model->pooling != SHOAL_EVERY_ROW
+                             ? inputs->batch
+                             : inputs->offsets[inputs->batch];
+    return rows * model->outputs;
+}
+
+static shoal_train_score score_of(const shoal_train_counts *counts) {
+    return (shoal_train_score){.loss = counts->loss,
+                               .correct = counts->correct,
+                               .counted = counts->counted,
+                               .impossible = counts->impossible,
+                               .broken = counts->broken,
+                               .accuracy = counts->counted ? (double)counts->correct /
+                                                                 (double)counts->counted
+                                                           : (double)NAN};
+}
+
+/* Forward, loss and backward of the next batch. */
+static shoal_status learn(shoal_trainer *self, shoal_train_step *step) {
+    const shoal_train_task *task = self->task;
+    shoal_model_inputs inputs = {0};
+    shoal_train_counts counts = {0};
+    float *out;
+    shoal_status status = task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
+                                      sh_share(self->transport), &inputs);
+    if (status != SHOAL_OK)
+        return status;
+    inputs.training = 1;
+    inputs.step = self->state.step;
+    status = shoal_model_forward(self->model, &inputs, &out);
+    const double heard = sh_seconds();
+    if (status == SHOAL_OK)
+        status = task->step(self->data, out, out, &counts);
+    if (task->flags & SHOAL_TASK_TIMES_LOSS)
+        step->loss_seconds = sh_seconds() - heard;
+    if (status != SHOAL_OK)
+        return status;
+    step->sequences = inputs.batch;
+    status = sh_trainer_backward(self, &inputs, out, output_size(self, &inputs), &counts,
+                                 &step->sequences);
+    step->score = score_of(&counts);
+    return status;
+}
+
+static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
+    shoal_status status = learn(self, step);
+    if (status != SHOAL_OK)
+        return status;
+    status = shoal_gradients_clip(self->model, self->config->clip, &step->gradient_norm);
+    if (status != SHOAL_OK && !isfinite(step->gradient_norm))
+        return sh_fail(
+            self->context, status,
+            "the gradient of step %" PRId64 " is not finite: the training has "
+            "diverged; a smaller learning_rate, a warmup or a smaller clip may "
+            "help",
+            self->state.step + 1);
+    step->learning_rate = rate_of(self, self->state.step + 1);
+    if (status == SHOAL_OK)
+        status = shoal_optimizer_step(self->optimizer, step->learning_rate);
+    if (status != SHOAL_OK)
+        return status;
+    self->state.step++;
+    return sh_trainer_average(self);
+}
+
+shoal_status shoal_trainer_step(shoal_trainer *self, shoal_train_step *step) {
+    shoal_train_step own = {0};
+    const double begun = sh_seconds();
+    const shoal_status status = take_step(self, &own);
+    own.seconds = sh_seconds() - begun;
+    self->state.seconds += own.seconds;
+    if (step)
+        *step = own;
+    return status;
+}
+
+/* ---- Validations ------------------------------------------------------------------- */
+
+/* Adds a batch to the sums of a validation. */
+static void add_counts(const shoal_train_counts *batch, shoal_train_counts *sum) {
+    sum->sum += batch->sum != 0 ? batch->sum : batch->loss * batch->weight;
+    sum->weight += batch->weight;
+    sum->correct += batch->correct;
+    sum->counted += batch->counted;
+    sum->impossible += batch->impossible;
+    sum->broken += batch->broken;
+}
+
+/* Batches `first` .. first + count - 1 of a part. */
+static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
+                                  shoal_part part, int64_t first, int64_t count,
+                                  shoal_share share, shoal_train_score *score) {
+    const shoal_train_task *task = self->task;
+    const bool endless = task->flags & SHOAL_TASK_ENDLESS;
+    const bool together = !(task->flags & SHOAL_TASK_COLLECTS);
+    shoal_train_counts sum = {0};
+    double mean = 0; /* of the batches' losses */
+    int64_t sequences = 0;
+    shoal_status status = SHOAL_OK;
+    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+        shoal_model_inputs inputs = {0};
+        shoal_train_counts counts = {0};
+        float *out;
+        status = task->batch(self->data, part, first + i, share, &inputs);
+        if (status == SHOAL_OK)
+            status = shoal_model_forward(model, &inputs, &out);
+        if (status == SHOAL_OK)
+            status = task->step(self->data, out, NULL, &counts);
+        if (status == SHOAL_OK && endless)
+            status = sh_trainer_sum(self, &counts, &sequences);
+        mean += counts.loss / (double)count;
+        add_counts(&counts, &sum);
+    }
+    sum.loss = sum.weight > 0 ? sum.sum / sum.weight : 0;
+    if (status == SHOAL_OK && !endless && together)
+        status = sh_trainer_sum(self, &sum, &sequences);
+    if (endless)
+        sum.loss = mean;
+    *score = score_of(&sum);
+    return status == SHOAL_OK && task->score ? task->score(self->data, score) : status;
+}
+
+/* With the averaged weights where there are some. */
+static shoal_status score_part(shoal_trainer *self, shoal_model *model, shoal_part part,
+                               int64_t first, int64_t count, shoal_train_score *score) {
+    const bool collects = self->task->flags & SHOAL_TASK_COLLECTS;
+    const shoal_share share = collects ? (shoal_share){0, 1} : sh_share(self->transport);
+    shoal_status status = SHOAL_OK;
+    shoal_optimizer_use_average(self->optimizer, 1);
+    if (!collects || sh_is_first(self->transport))
+        status = score_batches(self, model, part, first, count, share, score);
+    shoal_optimizer_use_average(self->optimizer, 0);
+    if (status != SHOAL_OK || !collects || !self->transport)
+        return status;
+    status = sh_tell_others(self->context, self->transport, sizeof *score, score);
+    if (!sh_is_first(self->transport)) /* names are at other addresses here */
+        score->metric = score->second = NULL;
+    return status;
+}
+
+/* Only a validation after a multiple of validate_every steps may change the rate or end
+   the training. One after the last step that is not such a multiple reports its score,
+   and its weights may be the best so far; it changes nothing else, so that a run that is
+   continued with more steps takes the steps of the run that had them from the beginning.
+ */
+static bool decides(const shoal_trainer *self) {
+    return self->state.step % self->config->validate_every == 0;
+}
+
+shoal_status shoal_trainer_validate(shoal_trainer *self, shoal_train_score *score) {
+    const double begun = sh_seconds();
+    shoal_train_state *state = &self->state;
+    shoal_train_score own = {0};
+    const int64_t intervals =
+        state->step > 0 ? (state->step - 1) / self->config->validate_every : 0;
+    const int64_t fixed = self->sizes.validation_batches;
+    const int64_t batches = fixed ? fixed : self->config->validate_batches;
+    const shoal_status status = score_part(self, self->model, SHOAL_PART_VALIDATION,
+                                           fixed ? 0 : intervals * batches, batches,
+                                           &own);
+    state->seconds += sh_seconds() - begun;
+    if (score)
+        *score = own;
+    if (status != SHOAL_OK)
+        return status;
+    state->validated_at = state->step;
+    if ((self->task->flags & SHOAL_TASK_BEST) &&
+        (state->best_step == 0 || 1 - own.accuracy < state->best)) {
+        state->best = 1 - own.accuracy;
+        state->best_step = state->step;
+    }
+    if (!decides(self))
+        return SHOAL_OK;
+    shoal_schedule_observe(&self->schedule, own.loss);
+    state->perfect = own.correct == own.counted ? state->perfect + 1 : 0;
+    state->validations++;
+    return SHOAL_OK;
+}
+
+int shoal_trainer_must_validate(const shoal_trainer *self) {
+    const shoal_train_state *state = &self->state;
+    return state->step > 0 && state->validated_at != state->step &&
+           (state->step >= self->config->steps || decides(self));
+}
+
+int shoal_trainer_finished(const shoal_trainer *self) {
+    const bool stopped = self->config->stop_after > 0 &&
+                         self->state.perfect >= self->config->stop_after;
+    return !shoal_trainer_must_validate(self) &&
+           (self->state.step >= self->config->steps || stopped);
+}
+
+shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *attention,
+                                    shoal_part part, int64_t batches,
+                                    shoal_train_score *score) {
+    shoal_model *view;
+    const int64_t fixed = self->sizes.validation_batches;
+    if (!score || part == SHOAL_PART_TRAIN ||
+        (part == SHOAL_PART_TEST && !(self->task->flags & SHOAL_TASK_ENDLESS)))
+        return sh_fail(self->context, SHOAL_INVALID, "%s has no such part to evaluate",
+                       self->task->name);
+    shoal_status status = shoal_model_view(self->model, attention, self->sizes.max_batch,
+                                           self->sizes.max_rows, &view);
+    if (status != SHOAL_OK)
+        return status;
+    if (part == SHOAL_PART_VALIDATION && fixed && batches > 0)
+        batches = fixed;
+    status = score_part(self, view, part, 0, batches, score);
+    shoal_model_destroy(view);
+    return status;
+}
