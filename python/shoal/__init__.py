@@ -22,18 +22,27 @@ from ._numpy import (
     spelling,
 )
 from ._plan import ErrorEstimate, Gradients, Plan
+from ._recogniser import Recogniser, Recognition
 from ._speech import Segment, Speech, Word, join_text
 from ._text import TextEncoder
+from ._text_model import Answer, TextModel
+from ._transformer import Transformer
+from . import train
 
 __all__ = [
+    "Answer",
     "ErrorEstimate",
     "Gradients",
     "Kind",
     "Plan",
+    "Recogniser",
+    "Recognition",
     "Segment",
     "ShoalError",
     "Speech",
     "TextEncoder",
+    "TextModel",
+    "Transformer",
     "Word",
     "__version__",
     "attention",
@@ -44,4 +53,5 @@ __all__ = [
     "join_text",
     "kinds",
     "spelling",
+    "train",
 ]

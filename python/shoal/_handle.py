@@ -21,7 +21,8 @@ from ._native import NO_MEMORY, Options, ShoalError
 class Handle:
     """An object whose calls take turns.
 
-    Subclasses call `_start`, work within `with self._turn():`, and free memory in `_free`.
+    Subclasses call `_start`, work within `with self._turn()`, and give memory back in
+    `_free`.
     """
 
     _what = "the object"  # for messages
@@ -106,7 +107,7 @@ class Handle:
 
 
 class LibraryHandle(Handle):
-    """Owns a context of a library that stands on libshoal, and one thing opened with it."""
+    """Owns a context of a library that stands on libshoal, and what it opened."""
 
     _close_function = ""  # of the library
 
@@ -130,7 +131,7 @@ class LibraryHandle(Handle):
         self._native, self._context = c_void_p(), c_void_p()
 
     def _check(self, status: int) -> None:
-        """Raises what a status means; within a turn, since the message is the context's."""
+        """Raises what a status means; in a turn, since the message is the context's."""
         if status == 0:
             return
         message = self._lib.shoal_context_message(self._context) if self._context else b""

@@ -300,9 +300,7 @@ class Plan(Handle):
             if not pointer:
                 return None
             key = self._key
-            result = np.empty(
-                (key.batch, key.heads, *shape(native.picked())), np.int32
-            )
+            result = np.empty((key.batch, key.heads, *shape(native.picked())), np.int32)
             ctypes.memmove(result.ctypes.data, pointer, result.nbytes)
         return result
 

@@ -208,12 +208,12 @@ def _segment(parts: SegmentParts) -> Segment:
     )
 
 
-def _samples(sound: np.ndarray) -> np.ndarray:
+def samples_of(sound: np.ndarray, rate: int = RATE) -> np.ndarray:
     samples = np.ascontiguousarray(sound, np.float32)
     if samples.ndim != 1:
         raise ShoalError(
             f"sound has {samples.ndim} dimensions: it must be a path, or samples of one "
-            "channel at 16 kHz"
+            f"channel at {rate // 1000} kHz"
         )
     return samples
 
@@ -299,7 +299,7 @@ class Speech(LibraryHandle):
             paths = held = (c_char_p * 1)(_checked.path("sound", sound))
             recording.paths, recording.files = paths, 1
         else:
-            samples = held = _samples(sound)
+            samples = held = samples_of(sound)
             recording.samples, recording.sample_count = samples.ctypes.data, samples.size
         options = TranscribeOptions(
             language=_checked.optional_text("language", language),

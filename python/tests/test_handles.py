@@ -23,7 +23,10 @@ TEXTS = ["Attention in linear time.", "a b c", "queries huddle into clusters " *
 def libraries(monkeypatch):
     """The built libraries, where they are."""
     for part in ("models", "speech"):
-        variable, built = f"SHOAL_{part.upper()}_LIBRARY", ROOT / f"build/libshoal-{part}.so"
+        variable, built = (
+            f"SHOAL_{part.upper()}_LIBRARY",
+            ROOT / f"build/libshoal-{part}.so",
+        )
         if not os.environ.get(variable) and built.exists():
             monkeypatch.setenv(variable, str(built))
 
@@ -116,7 +119,9 @@ def test_a_forked_child_is_told():
 
 
 def test_every_handle_has_the_base():
-    assert all(issubclass(x, Handle) for x in (shoal.Plan, shoal.Speech, shoal.TextEncoder))
+    assert all(
+        issubclass(x, Handle) for x in (shoal.Plan, shoal.Speech, shoal.TextEncoder)
+    )
 
 
 def test_one_encoder_for_two_threads(encoder):

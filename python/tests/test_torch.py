@@ -376,7 +376,7 @@ def test_refusals():
             "masks of keys only",
         ),
         (dict(attn_mask=torch.zeros(2, 1, 1, 50, dtype=torch.int32)), "boolean"),
-        (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "masks of keys"),
+        (dict(attn_mask=torch.ones(2, 1, 1, 49, dtype=torch.bool)), "broadcast"),
         (dict(kind="nonsense"), "nonsense"),
         (dict(query_lengths=torch.tensor([61, 3])), "query_lengths"),
         (dict(query_lengths=torch.tensor([1, 3], dtype=torch.int32)), "int64"),
