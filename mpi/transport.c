@@ -134,21 +134,32 @@ static shoal_status post(mpi_transport *self, part_message m) {
     return SHOAL_OK;
 }
 
-static shoal_status post_all(mpi_transport *self, const int64_t *to_sizes, char *send,
-                             const int64_t *from_sizes, char *receive) {
+/* What every rank is sent and what comes from it, one rank's after another's. */
+typedef struct {
+    const int64_t *to_sizes; /* [ranks]; NULL: all are sent the same, own_size bytes */
+    const int64_t *from_sizes;
+    int64_t own_size;
+    char *send, *receive;
+} traffic;
+
+static shoal_status exchange_all(mpi_transport *self, traffic t) {
     shoal_status status = SHOAL_OK;
-    for (int rank = 0; rank < self->public.ranks; rank++) {
+    pthread_mutex_lock(&self->lock);
+    for (int rank = 0; rank < self->public.ranks && status == SHOAL_OK; rank++) {
+        const int64_t to = t.to_sizes ? t.to_sizes[rank] : t.own_size;
+        const int64_t from = t.from_sizes ? t.from_sizes[rank] : t.own_size;
         const bool own = rank == self->public.rank;
-        if (own && to_sizes[rank] > 0)
-            memcpy(receive, send, (size_t)to_sizes[rank]);
+        if (own && to > 0)
+            memcpy(t.receive, t.send, (size_t)to);
+        if (!own)
+            status = post(self, (part_message){false, rank, t.receive, from});
         if (!own && status == SHOAL_OK)
-            status = post(self, (part_message){false, rank, receive, from_sizes[rank]});
-        if (!own && status == SHOAL_OK)
-            status = post(self, (part_message){true, rank, send, to_sizes[rank]});
-        send += to_sizes[rank];
-        receive += from_sizes[rank];
+            status = post(self, (part_message){true, rank, t.send, to});
+        t.send += t.to_sizes ? to : 0;
+        t.receive += from;
     }
-    return status;
+    pthread_mutex_unlock(&self->lock);
+    return status == SHOAL_OK ? wait_for(self, false) : status;
 }
 
 static shoal_status exchange(shoal_transport *public, const int64_t *to_sizes,
@@ -159,63 +170,33 @@ static shoal_status exchange(shoal_transport *public, const int64_t *to_sizes,
             return sh_mpi_fail(self, "exchange: a size is negative");
     if (to_sizes[public->rank] != from_sizes[public->rank])
         return sh_mpi_fail(self, "exchange: a rank's sizes of itself differ");
-    pthread_mutex_lock(&self->lock);
-    const shoal_status status =
-        post_all(self, to_sizes, (char *)(uintptr_t)send, from_sizes, receive);
-    pthread_mutex_unlock(&self->lock);
-    return status == SHOAL_OK ? wait_for(self, false) : status;
+    return exchange_all(self, (traffic){.to_sizes = to_sizes,
+                                        .from_sizes = from_sizes,
+                                        .send = (char *)(uintptr_t)send,
+                                        .receive = receive});
 }
 
 /* Large ones go from each to each, small ones as MPI finds best. */
-static shoal_status post_gather(mpi_transport *self, int64_t bytes, char *own,
-                                char *all) {
-    shoal_status status = SHOAL_OK;
-    if (bytes <= SMALL) {
-        MPI_Request *request = next_request(self);
-        if (!request)
-            return SHOAL_NO_MEMORY;
-        self->public.sent += bytes * (self->public.ranks - 1);
-        return sh_mpi_check(self,
-                            MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes,
-                                           MPI_BYTE, self->talk, request),
-                            "a gather cannot be begun");
-    }
-    memcpy(all + self->public.rank * bytes, own, (size_t)bytes);
-    for (int rank = 0; rank < self->public.ranks && status == SHOAL_OK; rank++) {
-        if (rank == self->public.rank)
-            continue;
-        status = post(self, (part_message){false, rank, all + rank * bytes, bytes});
-        if (status == SHOAL_OK)
-            status = post(self, (part_message){true, rank, own, bytes});
-    }
-    return status;
-}
-
 static shoal_status gather(shoal_transport *public, int64_t bytes, const void *own,
                            void *all) {
     mpi_transport *self = (mpi_transport *)public;
+    shoal_status status = SHOAL_NO_MEMORY;
     if (bytes < 0)
         return sh_mpi_fail(self, "gather: bytes is negative");
+    if (bytes > SMALL)
+        return exchange_all(self, (traffic){.own_size = bytes,
+                                            .send = (char *)(uintptr_t)own,
+                                            .receive = all});
     pthread_mutex_lock(&self->lock);
-    const shoal_status status = post_gather(self, bytes, (char *)(uintptr_t)own, all);
+    MPI_Request *request = next_request(self);
+    if (request)
+        status = sh_mpi_check(self,
+                              MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes,
+                                             MPI_BYTE, self->talk, request),
+                              "a gather cannot be begun");
+    self->public.sent += request ? bytes * (self->public.ranks - 1) : 0;
     pthread_mutex_unlock(&self->lock);
     return status == SHOAL_OK ? wait_for(self, false) : status;
-}
-
-static shoal_status post_parts(mpi_transport *self, const int64_t *sizes, char *own,
-                               char *all) {
-    shoal_status status = SHOAL_OK;
-    for (int rank = 0; rank < self->public.ranks && status == SHOAL_OK; rank++) {
-        const int64_t mine = sizes[self->public.rank];
-        if (rank == self->public.rank && mine > 0)
-            memcpy(all, own, (size_t)mine);
-        if (rank != self->public.rank)
-            status = post(self, (part_message){false, rank, all, sizes[rank]});
-        if (rank != self->public.rank && status == SHOAL_OK)
-            status = post(self, (part_message){true, rank, own, mine});
-        all += sizes[rank];
-    }
-    return status;
 }
 
 static shoal_status gather_parts(shoal_transport *public, const int64_t *sizes,
@@ -224,10 +205,10 @@ static shoal_status gather_parts(shoal_transport *public, const int64_t *sizes,
     for (int rank = 0; rank < public->ranks; rank++)
         if (sizes[rank] < 0)
             return sh_mpi_fail(self, "gather_parts: a size is negative");
-    pthread_mutex_lock(&self->lock);
-    const shoal_status status = post_parts(self, sizes, (char *)(uintptr_t)own, all);
-    pthread_mutex_unlock(&self->lock);
-    return status == SHOAL_OK ? wait_for(self, false) : status;
+    return exchange_all(self, (traffic){.from_sizes = sizes,
+                                        .own_size = sizes[public->rank],
+                                        .send = (char *)(uintptr_t)own,
+                                        .receive = all});
 }
 
 static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t bytes,

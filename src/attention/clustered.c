@@ -51,26 +51,6 @@ static clustered_state state_at(const shoal_plan *plan, block_layout *place) {
     return state;
 }
 
-/* What the grouping needs for one head. */
-static void place_groups(clustered_slot *slot, const shoal_plan *plan,
-                         const clustered_work *own, block_layout *work) {
-    const int64_t N = plan->problem.queries;
-    const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
-    const int projected = (int)min(plan->attention.rank, dim);
-    if (own->by_keys) {
-        sh_metric_place(&slot->metric, plan->kernels, dim, projected, work);
-        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, projected,
-                       plan->over ? INT32_MAX : N, work);
-        slot->lloyd.threads = own->lloyd;
-        return;
-    }
-    slot->hashes.bits = plan->attention.bits;
-    slot->hashes.words = hash_words(plan->attention.bits);
-    slot->hashes.planes = sh_reserve(work, hash_array_size(N, plan->attention.bits), 1);
-    sh_kmeans_place(&slot->kmeans, C, plan->attention.bits, N, work);
-    slot->kmeans.tally = own->tallies;
-}
-
 void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
                               const clustered_work *own, int64_t groups, int64_t most,
                               block_layout *work) {
@@ -85,16 +65,29 @@ void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
     parts->counts = sh_reserve(work, all, sizeof(int32_t));
 }
 
+/* Memory for one head: to cluster its queries, then for the centroids. */
 static void place_slot(clustered_slot *slot, const shoal_plan *plan,
                        const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries, S = plan->problem.keys;
-    const int64_t C = plan->attention.clusters;
-    place_groups(slot, plan, own, work);
-    slot->sorted.clusters = (int32_t)C;
+    const int64_t D = plan->problem.dim, Dv = plan->problem.value_dim;
+    const int C = plan->attention.clusters, bits = plan->attention.bits;
+    if (own->by_keys) {
+        sh_metric_place(&slot->metric, plan->kernels, (int)D, own->projected, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, (int)D, own->projected,
+                       plan->over ? INT32_MAX : N, work);
+        slot->lloyd.threads = own->lloyd;
+    } else {
+        slot->hashes.bits = bits;
+        slot->hashes.words = hash_words(bits);
+        slot->hashes.planes = sh_reserve(work, hash_array_size(N, bits), 1);
+        sh_kmeans_place(&slot->kmeans, C, bits, N, work);
+        slot->kmeans.tally = own->tallies;
+    }
+    slot->sorted.clusters = C;
     slot->sorted.offsets = sh_reserve(work, C + 1, sizeof(int32_t));
     slot->sorted.order = sh_reserve(work, N, sizeof(int32_t));
     slot->members = sh_reserve(work, C, sizeof(int32_t));
-    slot->sums = sh_reserve(work, sh_mul_checked(C, plan->problem.dim), sizeof(double));
+    slot->sums = sh_reserve(work, sh_mul_checked(C, D), sizeof(double));
     sh_clustered_place_parts(&slot->parts, plan, own, C,
                              max(1, ceil_divide(S, chunk_length(plan, S))), work);
     if (own->per_query)
@@ -103,8 +96,8 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
         place_softmax(&slot->softmax, plan, 1, work);
         return;
     }
-    slot->grad_shared = sh_reserve(work, C * plan->problem.value_dim, sizeof(float));
-    slot->grad_centroids = sh_reserve(work, C * plan->problem.dim, sizeof(float));
+    slot->grad_shared = sh_reserve(work, C * Dv, sizeof(float));
+    slot->grad_centroids = sh_reserve(work, C * D, sizeof(float));
     slot->delta = sh_reserve(work, C, sizeof(float));
     slot->dense_largest = sh_reserve(work, C, sizeof(float));
     slot->dense_inverse = sh_reserve(work, C, sizeof(float));
@@ -144,55 +137,47 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     thread->grad_top_bias = sh_reserve(work, k, sizeof(float));
 }
 
-/* What the grouping needs for each thread. */
-static void place_group_threads(clustered_work *own, const shoal_plan *plan,
-                                block_layout *work) {
-    const int C = plan->attention.clusters, bits = plan->attention.bits;
-    const int dim = (int)plan->problem.dim;
-    const int projected = (int)min(plan->attention.rank, dim);
-    if (own->by_keys)
-        own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
-    else
-        own->tallies = sh_reserve(work, plan->threads, sizeof *own->tallies);
-    for (int t = 0; t < plan->threads; t++) {
-        if (own->by_keys)
-            sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
-                                  plan->kernels, dim, projected, work);
-        else
-            sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
-                                  bits, work);
-    }
-    if (own->by_keys)
-        return;
-    own->directions = sh_reserve(work, (int64_t)bits * dim, sizeof(float));
-    if (own->directions)
-        sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
-}
-
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     const shoal_problem *problem = &plan->problem;
+    const int threads = plan->threads, dim = (int)problem->dim;
+    const int C = plan->attention.clusters, bits = plan->attention.bits;
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    *own = (clustered_work){0};
-    own->has_top = plan->kind->info.has_top_keys;
-    own->by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS;
-    own->per_query = plan->attention.normaliser == SHOAL_NORMALISER_QUERY;
-    own->topk = plan->over ? plan->attention.topk
-                           : (int32_t)min(plan->attention.topk, problem->keys);
-    place_group_threads(own, plan, work);
-    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
-    own->dense = sh_reserve(work, plan->threads, sizeof *own->dense);
-    for (int t = 0; t < plan->threads; t++) {
-        sh_dense_place(own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
+    *own = (clustered_work){.has_top = plan->kind->info.has_top_keys,
+                            .by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS,
+                            .per_query = plan->attention.normaliser ==
+                                         SHOAL_NORMALISER_QUERY,
+                            .projected = (int)min(plan->attention.rank, dim),
+                            .topk = plan->over ? plan->attention.topk
+                                               : (int32_t)min(plan->attention.topk,
+                                                              problem->keys)};
+    if (own->by_keys) {
+        own->lloyd = sh_reserve(work, threads, sizeof *own->lloyd);
+    } else {
+        own->tallies = sh_reserve(work, threads, sizeof *own->tallies);
+        own->directions = sh_reserve(work, (int64_t)bits * dim, sizeof(float));
+        if (own->directions)
+            sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
+    }
+    own->threads = sh_reserve(work, threads, sizeof *own->threads);
+    own->dense = sh_dense_place_threads(plan, work);
+    for (int t = 0; t < threads; t++) {
+        if (own->by_keys)
+            sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
+                                  plan->kernels, dim, own->projected, work);
+        else
+            sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
+                                  bits, work);
         if (own->threads)
             own->threads[t].dense = &own->dense[t];
         place_thread(own->threads ? &own->threads[t] : &(clustered_thread){0}, plan, own,
                      work);
     }
-    /* Over ranks every head has its own, because all go step by step together. */
+    /* A distributed plan has a slot for each head, because all go step by step
+       together. */
     const int64_t units = problem->batch * problem->heads;
-    const int64_t slots = plan->over ? units : sh_unit_slots(plan->threads, units);
+    const int64_t slots = plan->over ? units : sh_unit_slots(threads, units);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int64_t s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
@@ -280,7 +265,7 @@ void sh_clustered_sort(clustered_head *head) {
         head->slot->members[j] = sorted->offsets[j + 1] - sorted->offsets[j];
 }
 
-static void find_groups(clustered_head *head, team workers) {
+static void find_clusters(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
     const int32_t *brought = head->call->inputs->groups;
@@ -312,26 +297,43 @@ static void find_groups(clustered_head *head, team workers) {
 
 /* ---- Centroids and their attention ------------------------------------------------ */
 
-enum { GROUP_TASK = 8 }; /* groups in one task */
+enum { CLUSTER_TASK = 8 }; /* clusters in one task */
+
+/* What is done for every cluster, on whatever thread. */
+typedef struct {
+    const clustered_head *head;
+    void (*one)(const clustered_head *head, int64_t j, clustered_thread *own);
+} cluster_loop;
+
+static void cluster_task(void *shared, int64_t task, int thread) {
+    const cluster_loop *loop = shared;
+    const clustered_head *head = loop->head;
+    const int64_t last = min((task + 1) * CLUSTER_TASK, head->slot->sorted.used);
+    for (int64_t j = task * CLUSTER_TASK; j < last; j++)
+        loop->one(head, j, &head->work->threads[thread]);
+}
+
+static void for_clusters(const clustered_head *head, team workers,
+                         void (*one)(const clustered_head *, int64_t,
+                                     clustered_thread *)) {
+    sh_team_run(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
+                &(cluster_loop){head, one});
+}
 
 /* Summed in double precision, so that the centroid is the same however its members are
    dealt out. */
-static void sum_task(void *shared, int64_t task, int thread) {
-    const clustered_head *head = shared;
+static void sum_members(const clustered_head *head, int64_t j, clustered_thread *own) {
     const grouping *sorted = &head->slot->sorted;
     const int dim = head->keys.dim;
-    (void)thread;
-    for (int64_t j = task * GROUP_TASK; j < min((task + 1) * GROUP_TASK, sorted->used);
-         j++)
-        head->keys.kernels->sum_rows_wide(head->view.q.data, head->view.q.stride,
-                                          sorted->order + sorted->offsets[j],
-                                          sorted->offsets[j + 1] - sorted->offsets[j],
-                                          dim, head->slot->sums + j * dim);
+    (void)own;
+    head->keys.kernels->sum_rows_wide(head->view.q.data, head->view.q.stride,
+                                      sorted->order + sorted->offsets[j],
+                                      sorted->offsets[j + 1] - sorted->offsets[j], dim,
+                                      head->slot->sums + j * dim);
 }
 
 void sh_clustered_sum(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), sum_task,
-                head);
+    for_clusters(head, workers, sum_members);
 }
 
 void sh_clustered_centre(clustered_head *head) {
@@ -433,29 +435,16 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
 
 /* ---- Merging the chunks ----------------------------------------------------------- */
 
-/* The best keys of all parts, at the front of the thread's list in no order; returns how
-   many. */
-static int32_t merge_top(int32_t k, const softmax_parts *parts, int64_t j,
-                         uint64_t *list) {
-    int32_t count = 0;
-    for (int64_t part = 0; part < parts->count; part++) {
-        int64_t at = part * parts->groups + j;
-        int32_t more = parts->counts[at];
-        memcpy(list + count, parts->keys + at * k, (size_t)more * sizeof *list);
-        count = sh_topk_cut(list, count + more, k);
-    }
-    return count;
-}
-
-static void merge_softmax(int64_t Dv, const softmax_parts *parts, int64_t j) {
-    const int64_t C = parts->groups;
+void sh_clustered_merge_cluster(const shoal_plan *plan, const softmax_parts *parts,
+                                int64_t j, clustered_thread *own) {
+    const clustered_work *work = plan->work;
+    const int64_t C = parts->groups, Dv = plan->problem.value_dim, k = work->topk;
     float *values = parts->values + j * Dv;
-    float largest = parts->largest[j];
+    float largest = parts->largest[j], sum = 0;
     for (int64_t part = 1; part < parts->count; part++)
         largest = fmaxf(largest, parts->largest[part * C + j]);
-    float sum = 0;
     for (int64_t part = 0; part < parts->count; part++) {
-        int64_t at = part * C + j;
+        const int64_t at = part * C + j;
         const float keep = expf(parts->largest[at] - largest);
         sum += keep * parts->sum[at];
         for (int64_t d = 0; d < Dv; d++)
@@ -463,36 +452,35 @@ static void merge_softmax(int64_t Dv, const softmax_parts *parts, int64_t j) {
     }
     parts->largest[j] = largest;
     parts->sum[j] = sum;
-}
-
-void sh_clustered_merge_group(const shoal_plan *plan, const softmax_parts *parts,
-                              int64_t group, clustered_thread *own) {
-    const clustered_work *work = plan->work;
-    merge_softmax(plan->problem.value_dim, parts, group);
     if (!work->has_top)
         return;
-    const int32_t count = merge_top(work->topk, parts, group, own->candidates);
-    parts->counts[group] = count;
-    memcpy(parts->keys + group * work->topk, own->candidates,
-           sizeof *own->candidates * (size_t)count);
+    /* The best keys of all parts, in no order. */
+    int32_t count = 0;
+    for (int64_t part = 0; part < parts->count; part++) {
+        const int64_t at = part * C + j;
+        const int32_t more = parts->counts[at];
+        memcpy(own->candidates + count, parts->keys + at * k,
+               sizeof *own->candidates * (size_t)more);
+        count = sh_topk_cut(own->candidates, count + more, (int32_t)k);
+    }
+    parts->counts[j] = count;
+    memcpy(parts->keys + j * k, own->candidates, sizeof *own->candidates * (size_t)count);
 }
 
-static void merge_task(void *shared, int64_t task, int thread) {
-    const clustered_head *head = shared;
-    for (int64_t j = task * GROUP_TASK;
-         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
-        if (head->slot->members[j] > 0)
-            sh_clustered_merge_group(head->call->plan, &head->slot->parts, j,
-                                     &head->work->threads[thread]);
+static void merge_cluster(const clustered_head *head, int64_t j, clustered_thread *own) {
+    if (head->slot->members[j] > 0)
+        sh_clustered_merge_cluster(head->call->plan, &head->slot->parts, j, own);
 }
 
 void sh_clustered_merge(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), merge_task,
-                head);
+    for_clusters(head, workers, merge_cluster);
 }
 
 /* The top keys, best first. */
-static void name_top(const clustered_head *head, int64_t j) {
+static void name_top(const clustered_head *head, int64_t j, clustered_thread *own) {
+    (void)own;
+    if (head->slot->members[j] == 0)
+        return;
     int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
     uint64_t *list = head->slot->parts.keys + j * head->work->topk;
     const int32_t count = head->slot->parts.counts[j];
@@ -531,7 +519,9 @@ static void take_top(const clustered_head *head, int64_t j, clustered_thread *ow
     memset(shared, 0, (size_t)Dv * sizeof *shared);
 }
 
-static void share_group(const clustered_head *head, int64_t j, clustered_thread *own) {
+static void share_cluster(const clustered_head *head, int64_t j, clustered_thread *own) {
+    if (head->slot->members[j] == 0)
+        return;
     const int64_t Dv = head->keys.value_dim;
     const float sum = head->slot->parts.sum[j];
     const float *values = head->slot->parts.values + j * Dv;
@@ -545,36 +535,17 @@ static void share_group(const clustered_head *head, int64_t j, clustered_thread 
         take_top(head, j, own);
 }
 
-static void name_task(void *shared, int64_t task, int thread) {
-    const clustered_head *head = shared;
-    (void)thread;
-    for (int64_t j = task * GROUP_TASK;
-         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
-        if (head->slot->members[j] > 0)
-            name_top(head, j);
-}
-
-static void share_task(void *shared, int64_t task, int thread) {
-    const clustered_head *head = shared;
-    for (int64_t j = task * GROUP_TASK;
-         j < min((task + 1) * GROUP_TASK, head->slot->sorted.used); j++)
-        if (head->slot->members[j] > 0)
-            share_group(head, j, &head->work->threads[thread]);
-}
-
 void sh_clustered_name_top(clustered_head *head, team workers) {
     const int64_t all = (int64_t)head->slot->sorted.clusters *
                         head->call->plan->attention.topk;
     for (int64_t i = 0; i < all && head->work->has_top; i++)
         head->state.top_keys[i] = -1;
     if (head->work->has_top && head->seen > 0)
-        sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), name_task,
-                    head);
+        for_clusters(head, workers, name_top);
 }
 
 void sh_clustered_share(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, GROUP_TASK), share_task,
-                head);
+    for_clusters(head, workers, share_cluster);
 }
 
 /* ---- The top keys, exactly -------------------------------------------------------- */
@@ -807,7 +778,7 @@ static void forward_head(const attention_call *call, int64_t unit, int slot,
     const int64_t n = head.view.queries, S = head.view.keys;
     sh_clear_rows(head.view.out, S > 0 ? n : 0, head.view.query_rows,
                   call->plan->problem.value_dim);
-    find_groups(&head, workers);
+    find_clusters(&head, workers);
     if (n > 0 && S > 0) {
         sh_clustered_sum(&head, workers);
         sh_clustered_centre(&head);

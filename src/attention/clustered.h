@@ -84,6 +84,7 @@ typedef struct {
     int has_top;       /* the kind has top keys */
     int by_keys;       /* groups=keys */
     int per_query;     /* normaliser=query */
+    int projected;     /* dimensions of the keys' metric, groups=keys */
     int32_t topk;      /* k, at most the number of keys */
     float *directions; /* [bits][D] */
     clustered_slot *slots;
@@ -174,9 +175,9 @@ void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
                               const clustered_work *own, int64_t groups, int64_t most,
                               block_layout *work);
 
-/* The parts' groups `group` together become that of the first part. */
-void sh_clustered_merge_group(const shoal_plan *plan, const softmax_parts *parts,
-                              int64_t group, clustered_thread *own);
+/* Cluster j of all parts together becomes that of the first part. */
+void sh_clustered_merge_cluster(const shoal_plan *plan, const softmax_parts *parts,
+                                int64_t j, clustered_thread *own);
 /* The same of all groups of slot->parts that have members. */
 void sh_clustered_merge(clustered_head *head, team workers);
 

@@ -44,25 +44,18 @@ static void merge_records(distributed_call *run, int64_t size, merge_function *m
 
 /* ---- Sums ------------------------------------------------------------------------- */
 
-static void add_doubles(const distributed_call *run, int64_t groups, int64_t size) {
-    const int64_t count = groups * size / (int64_t)sizeof(double);
-    const double *theirs = run->own->packets;
-    double *sums = run->own->packet;
-    memset(sums, 0, sizeof *sums * (size_t)count);
-    for (int p = 0; p < run->over->ranks; p++)
-        for (int64_t i = 0; i < count; i++)
-            sums[i] += theirs[p * count + i];
-}
-
-static void add_floats(const distributed_call *run, int64_t groups, int64_t size) {
-    const int64_t count = groups * size / (int64_t)sizeof(float);
-    const float *theirs = run->own->packets;
-    float *sums = run->own->packet;
-    memset(sums, 0, sizeof *sums * (size_t)count);
-    for (int p = 0; p < run->over->ranks; p++)
-        for (int64_t i = 0; i < count; i++)
-            sums[i] += theirs[p * count + i];
-}
+#define ADD_RECORDS(name, type)                                                          \
+    static void name(const distributed_call *run, int64_t groups, int64_t size) {        \
+        const int64_t count = groups * size / (int64_t)sizeof(type);                     \
+        const type *theirs = run->own->packets;                                          \
+        type *sums = run->own->packet;                                                   \
+        memset(sums, 0, sizeof *sums *(size_t)count);                                    \
+        for (int p = 0; p < run->over->ranks; p++)                                       \
+            for (int64_t i = 0; i < count; i++)                                          \
+                sums[i] += theirs[p * count + i];                                        \
+    }
+ADD_RECORDS(add_doubles, double)
+ADD_RECORDS(add_floats, float)
 
 void sh_distributed_sum_doubles(distributed_call *run, int64_t width) {
     merge_records(run, width * (int64_t)sizeof(double), add_doubles);
@@ -132,8 +125,8 @@ static void read_part(const shoal_plan *plan, const char *record, const softmax_
 static void merge_task(void *shared, int64_t group, int thread) {
     const distributed_call *run = shared;
     const clustered_work *work = run->call->plan->work;
-    sh_clustered_merge_group(run->call->plan, &run->own->parts, group,
-                             &work->threads[thread]);
+    sh_clustered_merge_cluster(run->call->plan, &run->own->parts, group,
+                               &work->threads[thread]);
 }
 
 static void merge_parts(const distributed_call *run, int64_t groups, int64_t size) {

@@ -32,7 +32,9 @@ steps() { # FOLDER: those in its log
 stop_after() { # SIGNAL STEPS: what `pieces` comes to when it is ended there
     (train pieces) >out 2>&1 &
     local child=$!
-    while kill -0 $child 2>/dev/null && [ "$(steps pieces)" -lt "$2" ]; do sleep 0.01; done
+    while kill -0 $child 2>/dev/null && [ "$(steps pieces)" -lt "$2" ]; do
+        sleep 0.01
+    done
     kill -s "$1" $child 2>/dev/null
     wait $child 2>/dev/null
 }
