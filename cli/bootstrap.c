@@ -1,14 +1,7 @@
-#include "bootstrap.h"
+#include "command.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* splitmix64's finaliser. */
-static uint64_t mix_bits(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 
 static utterance_errors draw_utterances(const utterance_errors *utterances,
                                         uint64_t count, uint64_t seed, int draw) {
@@ -23,14 +16,14 @@ static utterance_errors draw_utterances(const utterance_errors *utterances,
     return sum;
 }
 
-static int compare_doubles(const void *a, const void *b) {
+int by_double(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 /* The middle 95 % of what is sorted here. */
 static void middle(double *values, int count, double *low, double *high) {
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    qsort(values, (size_t)count, sizeof *values, by_double);
     *low = values[count / 40];
     *high = values[count - 1 - count / 40];
 }

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 
 void open_standard_files(void) {
     int opened;
@@ -131,8 +131,15 @@ static const known_file *find_same(const known_file *one) {
     return NULL;
 }
 
-static int refuse_same(const char *command, const known_file *one,
-                       const known_file *other) {
+/* Remembers the file in *one and refuses what is the same as another; an exit code. */
+static int remember_once(const char *command, const char *path, bool writes,
+                         known_file **made) {
+    known_file *one = *made = remember(path, writes);
+    const known_file *other = one ? find_same(one) : NULL;
+    if (!one)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    if (!other)
+        return EXIT_OK;
     const char *read = one->written ? other->path : one->path;
     const char *written = one->written ? one->path : other->path;
     if (one->written && other->written && strcmp(one->path, other->path) == 0)
@@ -154,16 +161,12 @@ static bool stdout_is(const identity *file) {
 }
 
 int will_read(const char *command, const char *path) {
-    const known_file *one = remember(path, false);
-    if (!one)
-        return complain(EXIT_RESOURCES, command, "out of memory");
-    const known_file *same = find_same(one);
-    if (same)
-        return refuse_same(command, one, same);
-    if (S_ISREG(one->file.mode) && stdout_is(&one->file))
+    known_file *one;
+    const int code = remember_once(command, path, false, &one);
+    if (code == EXIT_OK && S_ISREG(one->file.mode) && stdout_is(&one->file))
         return complain(EXIT_USAGE, command,
                         "standard output would overwrite the input %s", path);
-    return EXIT_OK;
+    return code;
 }
 
 /* What else would be printed goes to stderr from here on; nowhere where that is the same
@@ -182,11 +185,6 @@ static void give_stdout_away(void) {
         close(instead);
 }
 
-static int cannot_write(const char *command, const char *path) {
-    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
-                    strerror(errno));
-}
-
 static int check_destination(const char *command, const char *path) {
     struct stat found;
     char target[PATH_MAX], folder[PATH_MAX];
@@ -197,25 +195,23 @@ static int check_destination(const char *command, const char *path) {
     const identity file = there ? identity_of(&found, "") : (identity){0};
     if (there && (!S_ISREG(found.st_mode) || stdout_is(&file)))
         return EXIT_OK;
-    if ((!there && errno != ENOENT) || (there && access(path, W_OK) != 0) ||
-        !follow_links(path, target))
-        return cannot_write(command, path);
-    folder_of(target, folder);
-    return access(folder, W_OK | X_OK) == 0 ? EXIT_OK : cannot_write(command, path);
+    if ((there ? access(path, W_OK) == 0 : errno == ENOENT) &&
+        follow_links(path, target)) {
+        folder_of(target, folder);
+        if (access(folder, W_OK | X_OK) == 0)
+            return EXIT_OK;
+    }
+    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                    strerror(errno));
 }
 
 int will_write(const char *command, const char *path) {
-    if (!path)
-        return EXIT_OK;
-    const int code = check_destination(command, path);
-    if (code != EXIT_OK)
+    known_file *one;
+    int code = path ? check_destination(command, path) : EXIT_OK;
+    if (path && code == EXIT_OK)
+        code = remember_once(command, path, true, &one);
+    if (!path || code != EXIT_OK)
         return code;
-    known_file *one = remember(path, true);
-    if (!one)
-        return complain(EXIT_RESOURCES, command, "out of memory");
-    const known_file *same = find_same(one);
-    if (same)
-        return refuse_same(command, one, same);
     if (!pipes_ignored && signal(SIGPIPE, SIG_IGN) != SIG_IGN)
         pipes_ignored = true;
     one->to_stdout = stdout_is(&one->file);
@@ -276,43 +272,44 @@ static FILE *open_temporary(replacement *to) {
     return NULL;
 }
 
-/* The old file's permissions are kept, where that is allowed. */
-static FILE *open_beside(replacement *to, const struct stat *old) {
+static FILE *open_replacement(replacement *to, const char *path) {
+    struct stat old;
+    *to = (replacement){0};
+    if (goes_to_stdout(path))
+        return to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
+    const bool exists = stat(path, &old) == 0;
+    if (exists && !S_ISREG(old.st_mode))
+        return to->file = fopen(path, "w");
+    if (!follow_links(path, to->target))
+        return NULL;
     writing_begin();
     to->file = open_temporary(to);
-    if (to->file && old && fchmod(fileno(to->file), old->st_mode & 0777) != 0)
-        errno = 0;
     if (!to->file) {
         const int error = errno;
         writing_end();
         errno = error;
+    } else if (exists && fchmod(fileno(to->file), old.st_mode & 0777) != 0) {
+        errno = 0; /* the old file's permissions are kept where that is allowed */
     }
     return to->file;
 }
 
-FILE *replace_begin(replacement *to, const char *path) {
-    struct stat information;
-    *to = (replacement){0};
-    if (goes_to_stdout(path))
-        return to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
-    const bool exists = stat(path, &information) == 0;
-    if (exists && !S_ISREG(information.st_mode))
-        return to->file = fopen(path, "w");
-    return follow_links(path, to->target) ? open_beside(to, exists ? &information : NULL)
-                                          : NULL;
-}
+static replacement *begun; /* and not ended */
 
-/* Writes all to the disk. What cannot be synced (EINVAL) has no disk behind it. */
-static bool reached_disk(const replacement *to) {
-    return fflush(to->file) == 0 && !ferror(to->file) &&
-           (!to->temporary[0] || fsync(fileno(to->file)) == 0 || errno == EINVAL);
+FILE *replace_begin(replacement *to, const char *path) {
+    FILE *file = open_replacement(to, path);
+    begun = file ? to : NULL;
+    return file;
 }
 
 bool replace_end(replacement *to, bool good) {
     const bool beside = to->temporary[0] != 0;
-    good = good && reached_disk(to);
+    /* What cannot be synced (EINVAL) has no disk behind it. */
+    good = good && fflush(to->file) == 0 && !ferror(to->file) &&
+           (!beside || fsync(fileno(to->file)) == 0 || errno == EINVAL);
     int error = errno;
     const bool closed = fclose(to->file) == 0;
+    begun = NULL;
     if (good) {
         good = closed && (!beside || rename(to->temporary, to->target) == 0);
         error = errno;
@@ -323,4 +320,9 @@ bool replace_end(replacement *to, bool good) {
         writing_end();
     errno = error;
     return good;
+}
+
+void replace_nothing(void) {
+    if (begun)
+        replace_end(begun, false);
 }

@@ -13,7 +13,7 @@ foreach(source IN LISTS fuzz_sources)
     target_include_directories(${target} PRIVATE . src tests tests/models tests/speech)
     if(source MATCHES "tests/cli/") # with the parts of the program that read
         target_sources(${target} PRIVATE cli/glue.c cli/squad.c cli/text_data.c
-            cli/text_metrics.c cli/common.c cli/files.c)
+            cli/text_metrics.c cli/command.c cli/files.c cli/ranks.c)
         target_include_directories(${target} PRIVATE cli)
         target_link_libraries(${target} PRIVATE jansson utf8proc)
     endif()

@@ -19,11 +19,7 @@
    those the way back to the attention is computed exactly; the attention's own gradients
    come from its plan, alone; and as the projections are permutations, the features'
    gradient follows for all rows, and those of the projections row by row. */
-#include <stdlib.h>
-
 #include "bench.h"
-#include "common.h"
-#include "lab.h"
 
 enum {
     ROWS = 64, /* compared with the exact layer */
@@ -37,14 +33,6 @@ static const double tolerance = 1e-5, gradient_tolerance = 5e-5;
 static const double step_share = 1e-3;
 
 /* ---- Making one -------------------------------------------------------------------- */
-
-static void find_parts(bench_layer *layer) {
-    shoal_parameter found;
-    for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
-        for (int p = 0; p < 2 * EXACT_PARTS; p++)
-            if (strstr(found.name, exact_part_names[p / 2][p % 2]))
-                layer->parts[p / 2][p % 2] = found;
-}
 
 /* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get
    noise. Biases of the projections stay 0. */
@@ -69,69 +57,51 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
     }
 }
 
-shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                shoal_transport *over, bench_layer *layer) {
+void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
+                        shoal_transport *over, bench_layer *layer) {
     const shoal_model_config config = {.max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
                                        .head_dim = data->dim,
                                        .feed_forward = job->feed_forward,
-                                       .attention = job->attention[kind],
+                                       .attention = job->kinds.attention[kind],
                                        .norm = SHOAL_NORM_POST,
                                        .activation = SHOAL_GELU,
                                        .positions = SHOAL_NO_POSITIONS};
     const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
     const int64_t rows = data->batch * data->length;
+    shoal_parameter found;
     *layer = (bench_layer){0};
-    const shoal_status status =
-        over ? shoal_model_create_over(over, job->context, &config, job->seed,
-                                       data->batch, rows, flags, &layer->model)
-             : shoal_model_create(job->context, &config, job->seed, data->batch, rows,
-                                  flags, &layer->model);
-    if (status != SHOAL_OK)
-        return status;
-    find_parts(layer);
+    demand(over ? shoal_model_create_over(over, job->context, &config, job->seed,
+                                          data->batch, rows, flags, &layer->model)
+                : shoal_model_create(job->context, &config, job->seed, data->batch, rows,
+                                     flags, &layer->model),
+           EXIT_USAGE);
+    for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
+        for (int p = 0; p < 2 * EXACT_PARTS; p++)
+            if (strstr(found.name, exact_part_names[p / 2][p % 2]))
+                layer->parts[p / 2][p % 2] = found;
     set_weights(layer, data, job->seed);
-    return SHOAL_OK;
-}
-
-void bench_layer_destroy(bench_layer *layer) {
-    shoal_model_destroy(layer->model);
-    *layer = (bench_layer){0};
-}
-
-size_t bench_layer_workspace(const bench_layer *layer) {
-    return shoal_model_workspace(layer->model);
 }
 
 /* ---- Running it -------------------------------------------------------------------- */
 
-static shoal_model_inputs inputs_of(const bench_data *data) {
-    return (shoal_model_inputs){.batch = data->batch,
-                                .offsets = data->offsets,
-                                .features = data->features};
+static void forward(bench_layer *layer, const bench_data *data, bool backward) {
+    const shoal_model_inputs inputs = {.batch = data->batch,
+                                       .offsets = data->offsets,
+                                       .features = data->features};
+    demand(shoal_model_forward(layer->model, &inputs, &layer->out), EXIT_USAGE);
+    if (backward)
+        demand(shoal_model_backward(layer->model, &inputs, data->slope, data->dfeatures),
+               EXIT_USAGE);
 }
 
-static shoal_status forward(bench_layer *layer, const bench_data *data) {
-    const shoal_model_inputs inputs = inputs_of(data);
-    return shoal_model_forward(layer->model, &inputs, &layer->out);
-}
-
-static shoal_status backward(bench_layer *layer, const bench_data *data) {
-    const shoal_model_inputs inputs = inputs_of(data);
-    return shoal_model_backward(layer->model, &inputs, data->slope, data->dfeatures);
-}
-
-shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
-                              double *seconds) {
+double bench_layer_call(bench_layer *layer, const bench_data *data) {
     if (data->train)
         memcpy(data->slope, data->noise, (size_t)data->query_count * sizeof(float));
     const double begun = seconds_now();
-    shoal_status status = forward(layer, data);
-    if (status == SHOAL_OK && data->train)
-        status = backward(layer, data);
-    *seconds = seconds_now() - begun;
-    return status;
+    forward(layer, data, data->train);
+    return seconds_now() - begun;
 }
 
 static int64_t part_count(const bench_layer *layer, int part, int which) {
@@ -167,35 +137,32 @@ static void layer_copy_destroy(layer_copy *copy) {
     free(copy->memory);
 }
 
-static bool layer_copy_create(layer_copy *copy, const bench_job *job,
-                              const bench_layer *from) {
+static layer_copy layer_copy_create(const bench_job *job, const bench_layer *from) {
     const int64_t model = job->heads * job->dim;
     int64_t count = 4 * model;
+    layer_copy copy = {.layer = exact_layer_create(model, job->feed_forward)};
     for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
         for (int which = 0; which < 2; which++)
             count += 2 * part_count(from, part, which);
-    copy->layer = exact_layer_create(model, job->feed_forward);
-    double *next = copy->memory = calloc((size_t)count, sizeof *next);
-    if (!copy->layer || !next) {
-        layer_copy_destroy(copy);
-        return false;
-    }
-    copy->layer->post_norm = true;
+    double *next = copy.memory = reserve_zeros((size_t)count, sizeof *next);
+    if (!copy.layer)
+        die_of_memory();
+    copy.layer->post_norm = true;
     for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
         for (int which = 0; which < 2; which++) {
             const int64_t size = part_count(from, part, which);
-            exact_part *to = &copy->layer->parts[part];
+            exact_part *to = &copy.layer->parts[part];
             for (int64_t i = 0; i < size; i++)
                 next[i] = (double)from->parts[part][which].values[i];
             *(which ? &to->bias : &to->weight) = next;
             *(which ? &to->dbias : &to->dweight) = next + size;
             next += 2 * size;
         }
-    copy->x = next;
-    copy->attended = next + model;
-    copy->dout = next + 2 * model;
-    copy->dattended = next + 3 * model;
-    return true;
+    copy.x = next;
+    copy.attended = next + model;
+    copy.dout = next + 2 * model;
+    copy.dattended = next + 3 * model;
+    return copy;
 }
 
 /* x and attended of a row of the data, whose `out` is the attention's. */
@@ -207,13 +174,11 @@ static void load_row(layer_copy *copy, const bench_data *data, int64_t row) {
     }
 }
 
-static shoal_status check_rows(const bench_job *job, const bench_layer *layer,
-                               const bench_data *data, bench_row *row) {
+static void check_rows(const bench_job *job, const bench_layer *layer,
+                       const bench_data *data, bench_row *row) {
     const int64_t rows = data->batch * data->length, model = job->heads * job->dim;
     squares sums = {0};
-    layer_copy copy;
-    if (!layer_copy_create(&copy, job, layer))
-        return SHOAL_NO_MEMORY;
+    layer_copy copy = layer_copy_create(job, layer);
     for (uint64_t s = 0; s < ROWS; s++) {
         const uint64_t draw = bench_random(job->seed, (uint64_t)10 << 56 | s);
         const int64_t at = (int64_t)(draw % (uint64_t)rows);
@@ -225,7 +190,6 @@ static shoal_status check_rows(const bench_job *job, const bench_layer *layer,
     layer_copy_destroy(&copy);
     bench_note(row, "the layer around its attention, 64 sampled rows",
                squares_relative(sums), tolerance);
-    return SHOAL_OK;
 }
 
 /* ---- The layer's gradients that were timed ----------------------------------------- */
@@ -240,18 +204,15 @@ typedef struct {
     int64_t model, rows;
 } gradient_check;
 
-static double part_product(const bench_layer *layer, int part, int which) {
-    const shoal_parameter *found = &layer->parts[part][which];
-    return dot_floats(found->gradients, found->values, part_count(layer, part, which));
-}
-
 static void check_lengths(const gradient_check *check) {
     const bench_data *data = check->data;
     double left = dot_floats(data->dfeatures, data->features, data->query_count);
     double size = fabs(left);
     for (int part = EXACT_QUERY; part <= EXACT_OUTPUT; part++)
         for (int which = 0; which <= (part == EXACT_OUTPUT); which++) {
-            const double one = part_product(check->layer, part, which);
+            const shoal_parameter *found = &check->layer->parts[part][which];
+            const double one = dot_floats(found->gradients, found->values,
+                                          part_count(check->layer, part, which));
             left -= part == EXACT_OUTPUT ? -one : one;
             size += fabs(one);
         }
@@ -282,9 +243,9 @@ static float *save_parts(const bench_layer *layer, double *length, double *slope
     int64_t all = 0;
     for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
         all += part_count(layer, part, 0) + part_count(layer, part, 1);
-    float *saved = malloc((size_t)all * sizeof *saved), *next = saved;
+    float *saved = reserve((size_t)all, sizeof *saved), *next = saved;
     *length = *slope = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS && saved; part++)
+    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
         for (int which = 0; which < 2; which++) {
             const shoal_parameter *found = &layer->parts[part][which];
             const int64_t count = part_count(layer, part, which);
@@ -298,19 +259,15 @@ static float *save_parts(const bench_layer *layer, double *length, double *slope
     return saved;
 }
 
-static shoal_status check_slope(const gradient_check *check) {
+static void check_slope(const gradient_check *check) {
     double length, slope, loss[2] = {0}, predicted[2] = {0};
     float *saved = save_parts(check->layer, &length, &slope);
-    shoal_status status = SHOAL_OK;
-    if (!saved)
-        return SHOAL_NO_MEMORY;
     const double step = slope > 0 ? step_share * length / slope : 0;
-    for (int side = 0; side < 2 && status == SHOAL_OK; side++) {
+    for (int side = 0; side < 2; side++) {
         predicted[side] = move_parts(check->layer, saved, side ? step : -step);
-        status = forward(check->layer, check->data);
-        if (status == SHOAL_OK)
-            loss[side] = dot_floats(check->data->noise, check->layer->out,
-                                    check->data->query_count);
+        forward(check->layer, check->data, false);
+        loss[side] =
+            dot_floats(check->data->noise, check->layer->out, check->data->query_count);
     }
     move_parts(check->layer, saved, 0);
     free(saved);
@@ -319,7 +276,6 @@ static shoal_status check_slope(const gradient_check *check) {
     const double rounding = 5e-5 * fabs(loss[0]);
     bench_note(check->row, "directional difference of the weights",
                difference == 0 ? 0 : difference / (fabs(expected) + rounding), 2e-3);
-    return status;
 }
 
 /* ---- A gradient of few rows -------------------------------------------------------- */
@@ -448,68 +404,47 @@ static void check_weights(const gradient_check *check, const layer_copy *copy,
                projections_error(check, expected), gradient_tolerance);
 }
 
-static shoal_status check_few(const gradient_check *check) {
+static void check_few(const gradient_check *check) {
     const int64_t few = check->rows < FEW ? check->rows : FEW;
     bench_data *data = check->data;
     const shoal_inputs inputs = bench_inputs(data, check->attention);
     const shoal_gradients gradients = bench_gradients(data);
-    layer_copy copy;
-    double *dx = malloc((size_t)((few + 1) * check->model) * sizeof *dx);
-    if (!dx || !layer_copy_create(&copy, check->job, check->layer)) {
-        free(dx);
-        return SHOAL_NO_MEMORY;
-    }
+    layer_copy copy = layer_copy_create(check->job, check->layer);
+    double *dx = reserve((size_t)((few + 1) * check->model), sizeof *dx);
     double *expected = dx + few * check->model;
     way_back(check, &copy, few, dx);
-    shoal_status status = forward(check->layer, data);
-    if (status == SHOAL_OK)
-        status = backward(check->layer, data);
-    if (status == SHOAL_OK)
-        status = shoal_backward(check->plan, &inputs, &gradients);
-    if (status == SHOAL_OK) {
-        check_features(check, few, dx, expected);
-        check_weights(check, &copy, expected);
-    }
+    forward(check->layer, data, true);
+    demand(shoal_backward(check->plan, &inputs, &gradients), EXIT_USAGE);
+    check_features(check, few, dx, expected);
+    check_weights(check, &copy, expected);
     layer_copy_destroy(&copy);
     free(dx);
-    return status;
-}
-
-static shoal_status check_layer_gradients(const gradient_check *check) {
-    check_lengths(check);
-    shoal_status status = check_slope(check);
-    return status == SHOAL_OK ? check_few(check) : status;
 }
 
 /* ---- All of the layer -------------------------------------------------------------- */
 
-shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
-                                int kind, bench_row *row) {
-    const shoal_attention *attention = &job->attention[kind];
-    const shoal_problem problem = bench_problem(data);
+void bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data, int kind,
+                        bench_row *row) {
+    const shoal_attention *attention = &job->kinds.attention[kind];
     const shoal_inputs inputs = bench_inputs(data, attention);
-    shoal_plan *plan = NULL;
-    double seconds;
-    shoal_status status = shoal_plan_create(job->context, &problem, attention,
-                                            job->train ? SHOAL_WITH_BACKWARD : 0, &plan);
-    if (status == SHOAL_OK)
-        status = shoal_forward(plan, &inputs, data->out);
-    if (status == SHOAL_OK)
-        status = check_rows(job, layer, data, row);
-    if (status == SHOAL_OK && job->train)
-        status =
-            check_layer_gradients(&(gradient_check){.job = job,
-                                                    .layer = layer,
-                                                    .plan = plan,
-                                                    .data = data,
-                                                    .attention = attention,
-                                                    .row = row,
-                                                    .model = job->heads * job->dim,
-                                                    .rows = data->batch * data->length});
-    if (status == SHOAL_OK)
-        status = bench_call(plan, data, attention, &seconds);
-    if (status == SHOAL_OK)
-        status = bench_verify(job, plan, data, kind, row);
+    shoal_plan *plan =
+        bench_plan(job, data, attention, job->train ? SHOAL_WITH_BACKWARD : 0);
+    const gradient_check check = {.job = job,
+                                  .layer = layer,
+                                  .plan = plan,
+                                  .data = data,
+                                  .attention = attention,
+                                  .row = row,
+                                  .model = job->heads * job->dim,
+                                  .rows = data->batch * data->length};
+    demand(shoal_forward(plan, &inputs, data->out), EXIT_USAGE);
+    check_rows(job, layer, data, row);
+    if (job->train) {
+        check_lengths(&check);
+        check_slope(&check);
+        check_few(&check);
+    }
+    bench_call(plan, data, attention);
+    bench_verify(job, plan, data, kind, row);
     shoal_plan_destroy(plan);
-    return status;
 }

@@ -1,10 +1,4 @@
 /* What was measured: the table, the whole run as one JSON object, and the picture. */
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common.h"
 #include "plot.h"
 #include "quality.h"
 
@@ -36,7 +30,7 @@ static double times_full(const quality_job *job, const quality_folder *folder, i
 static bool is_on_front(const quality_job *job, const quality_folder *folder, int kind) {
     const double error = mean_of(folder, kind, METRIC_ERROR);
     const double seconds = mean_of(folder, kind, METRIC_SECONDS);
-    for (int other = 0; other < job->kinds; other++) {
+    for (int other = 0; other < job->kinds.count; other++) {
         const double its_error = mean_of(folder, other, METRIC_ERROR);
         const double its_seconds = mean_of(folder, other, METRIC_SECONDS);
         if (its_error <= error && its_seconds <= seconds &&
@@ -56,31 +50,20 @@ static void print_value(int width, int decimals, double value) {
         printf(" %*.*f", width, decimals, value);
 }
 
-static int name_width(const quality_job *job, const quality_folder *folder) {
-    size_t width = 4;
-    for (int kind = 0; kind < job->kinds; kind++) {
-        const size_t length = strlen(folder->spelling[kind]);
-        width = length > width ? length : width;
-    }
-    return (int)width;
-}
-
 static void print_heading(const quality_job *job, const quality_folder *folder) {
     const shoal_problem *p = &folder->problem;
-    const int threads = shoal_context_threads(job->context);
     printf("%s: %d layer%s, batch %" PRId64 ", heads %" PRId64, folder->path,
-           folder->done, folder->done == 1 ? "" : "s", p->batch, p->heads);
+           folder->done, plural(folder->done), p->batch, p->heads);
     if (p->kv_heads != p->heads)
         printf(" (keys and values: %" PRId64 ")", p->kv_heads);
     printf(", queries %" PRId64 ", keys %" PRId64 ", dim %" PRId64, p->queries, p->keys,
            p->dim);
     if (p->value_dim != p->dim)
         printf(", value dim %" PRId64, p->value_dim);
-    printf("\nshoal %s, %s, %d thread%s; %" PRId64
-           " quer%s sampled per layer, seed %" PRIu64 "; best of %" PRId64 "\n\n",
-           shoal_version(), shoal_context_isa(job->context), threads,
-           threads == 1 ? "" : "s", folder->samples, folder->samples == 1 ? "y" : "ies",
-           job->seed, job->repeats);
+    printf("\n%s; %" PRId64 " quer%s sampled per layer, seed %" PRIu64
+           "; best of %" PRId64 "\n\n",
+           setting_text(job->context), folder->samples,
+           folder->samples == 1 ? "y" : "ies", job->seed, job->repeats);
 }
 
 static void print_summary(const quality_job *job, const quality_folder *folder,
@@ -89,9 +72,9 @@ static void print_summary(const quality_job *job, const quality_folder *folder,
            "strongest", "ms per", "speed");
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "kind", "mean", "worst", "L1",
            "key same", "call", "vs full");
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         printf("%c %-*s", is_on_front(job, folder, kind) ? '*' : ' ', width,
-               folder->spelling[kind]);
+               folder->kinds.names[kind]);
         print_value(8, 4, mean_of(folder, kind, METRIC_ERROR));
         print_value(8, 4, worst_error(folder, kind));
         print_value(8, 4, mean_of(folder, kind, METRIC_ROW_L1));
@@ -111,8 +94,8 @@ static void print_layers(const quality_job *job, const quality_folder *folder, i
     for (int at = first; at < end; at++)
         printf(" %8d", folder->layer[at]);
     putchar('\n');
-    for (int kind = 0; kind < job->kinds; kind++) {
-        printf("  %-*s", width, folder->spelling[kind]);
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        printf("  %-*s", width, folder->kinds.names[kind]);
         for (int at = first; at < end; at++)
             print_value(8, 4, folder->cells[at][kind].value[METRIC_ERROR]);
         putchar('\n');
@@ -120,12 +103,13 @@ static void print_layers(const quality_job *job, const quality_folder *folder, i
 }
 
 void quality_print(const quality_job *job, const quality_folder *folder) {
-    int width = name_width(job, folder);
-    width = width < 14 ? 14 : width;
+    int width = 14;
     if (folder->done == 0) {
         printf("%s: interrupted before the first layer was done\n", folder->path);
         return;
     }
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        width = (int)fmax(width, (double)strlen(folder->kinds.names[kind]));
     print_heading(job, folder);
     print_summary(job, folder, width);
     for (int first = 0; first < folder->done; first += LAYERS_ACROSS)
@@ -159,7 +143,7 @@ static json_t *kind_object(const quality_job *job, const quality_folder *folder,
         {"strongest_key_agrees", "strongest_key_agrees_by_layer", METRIC_AGREEMENT},
         {"seconds_per_call", "seconds_per_call_by_layer", METRIC_SECONDS},
     };
-    json_t *object = json_pack("{s:s}", "kind", folder->spelling[kind]);
+    json_t *object = json_pack("{s:s}", "kind", folder->kinds.names[kind]);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         json_object_set_new(object, fields[i].name,
                             json_number(mean_of(folder, kind, fields[i].metric)));
@@ -180,7 +164,7 @@ static json_t *folder_object(const quality_job *job, const quality_folder *folde
     json_t *kinds = json_array(), *layers = json_array();
     for (int at = 0; at < folder->done; at++)
         json_array_append_new(layers, json_integer(folder->layer[at]));
-    for (int kind = 0; kind < job->kinds && folder->done > 0; kind++)
+    for (int kind = 0; kind < job->kinds.count && folder->done > 0; kind++)
         json_array_append_new(kinds, kind_object(job, folder, kind));
     return json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
                      "folder", json_text(folder->path), "layers", layers, "complete",
@@ -208,17 +192,17 @@ int quality_print_json(const quality_job *job) {
 
 /* What one chart points to while it is drawn. */
 typedef struct {
-    double x[QUALITY_KINDS], y[QUALITY_KINDS];
-    double front_x[QUALITY_KINDS], front_y[QUALITY_KINDS];
-    plot_series series[QUALITY_KINDS + 1]; /* the front first, below the points */
-    char title[QUALITY_NAME + 48];
+    double x[KINDS_MOST], y[KINDS_MOST];
+    double front_x[KINDS_MOST], front_y[KINDS_MOST];
+    plot_series series[KINDS_MOST + 1]; /* the front first, below the points */
+    char title[KIND_NAME + 48];
 } folder_picture;
 
 /* The front from the fastest on, as a line. */
 static int trace_front(const quality_job *job, const quality_folder *folder,
                        folder_picture *picture) {
     int count = 0;
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         if (!is_on_front(job, folder, kind))
             continue;
         int at = count++;
@@ -242,7 +226,7 @@ static double round_down(double value) {
 /* From the fastest to the slowest, outwards to where there are ticks. */
 static plot_axis time_axis(const quality_job *job, const folder_picture *picture) {
     double low = INFINITY, high = 0;
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         low = fmin(low, picture->x[kind]);
         high = fmax(high, picture->x[kind]);
     }
@@ -255,7 +239,7 @@ static plot_axis time_axis(const quality_job *job, const folder_picture *picture
 /* From just below 0, where full is, so that its marker shows whole. */
 static plot_axis error_axis(const quality_job *job, const folder_picture *picture) {
     double high = 1e-6;
-    for (int kind = 0; kind < job->kinds; kind++)
+    for (int kind = 0; kind < job->kinds.count; kind++)
         high = fmax(high, picture->y[kind]);
     return (plot_axis){.label = "relative L2 error",
                        .scale = PLOT_LINEAR,
@@ -274,11 +258,12 @@ static bool same_clusters(const quality_job *job) {
 static plot_chart draw_folder(const quality_job *job, const quality_folder *folder,
                               folder_picture *picture) {
     const bool alike = same_clusters(job);
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
         picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
         picture->series[1 + kind] =
-            (plot_series){.name = alike ? folder->spelling[kind] : job->kind_texts[kind],
+            (plot_series){.name = alike ? folder->kinds.names[kind]
+                                        : job->kinds.names[kind],
                           .x = &picture->x[kind],
                           .y = &picture->y[kind],
                           .count = 1,
@@ -298,30 +283,23 @@ static plot_chart draw_folder(const quality_job *job, const quality_folder *fold
                         .x = time_axis(job, picture),
                         .y = error_axis(job, picture),
                         .series = picture->series,
-                        .series_count = job->kinds + 1};
+                        .series_count = job->kinds.count + 1};
 }
 
-int quality_write_plot(const quality_job *job) {
-    const size_t most = (size_t)job->folder_count;
-    folder_picture *pictures = calloc(most, sizeof *pictures);
-    plot_chart *charts = calloc(most, sizeof *charts);
-    char caption[160], reason[4300];
-    const int threads = shoal_context_threads(job->context);
-    int count = 0, code = EXIT_OK;
-    snprintf(caption, sizeof caption, "shoal %s, %s, %d thread%s; mean over layers%s",
-             shoal_version(), shoal_context_isa(job->context), threads,
-             threads == 1 ? "" : "s", job->interrupted ? "; interrupted" : "");
-    for (int i = 0; i < job->folder_count && pictures && charts; i++)
+void quality_write_plot(const quality_job *job) {
+    folder_picture *pictures = reserve_zeros((size_t)job->folder_count, sizeof *pictures);
+    plot_chart *charts = reserve_zeros((size_t)job->folder_count, sizeof *charts);
+    char caption[160];
+    int count = 0;
+    snprintf(caption, sizeof caption, "%s; mean over layers%s",
+             setting_text(job->context), job->interrupted ? "; interrupted" : "");
+    for (int i = 0; i < job->folder_count; i++)
         if (job->folders[i].done > 0) {
             charts[count] = draw_folder(job, &job->folders[i], &pictures[count]);
             count++;
         }
-    const plot_figure figure = {.charts = charts, .count = count, .caption = caption};
-    if (!pictures || !charts)
-        code = complain(EXIT_RESOURCES, "quality", "out of memory");
-    else if (count > 0 && !plot_write(job->plot_path, &figure, reason, sizeof reason))
-        code = complain(EXIT_RESOURCES, "quality", "%s", reason);
+    if (count > 0)
+        plot_write(job->plot_path, &(plot_figure){charts, count, caption});
     free(pictures);
     free(charts);
-    return code;
 }
