@@ -679,13 +679,5 @@ int attend_command(int count, char **arguments) {
     if (writes)
         write_outputs(&job);
     progress_end();
-    const int code = writes ? report(&job) : EXIT_OK;
-    for (int i = 0; i < INPUTS; i++)
-        shoal_array_release(&job.inputs[i]);
-    for (int i = 0; i < OUTPUTS; i++)
-        free(job.outputs[i].data);
-    free(job.query_lengths);
-    free(job.key_lengths);
-    shoal_context_destroy(job.context);
-    return code;
+    return writes ? report(&job) : EXIT_OK;
 }

@@ -53,7 +53,8 @@ void before_leaving(void (*function)(void *what), void *what);
 /* Dies of anything but SHOAL_OK, with the message of the context opened last. */
 void demand(shoal_status status, int otherwise);
 
-/* Memory, or death. */
+/* Memory, or death. What hangs on a command's static job is never given back: the end is
+   near. */
 void *reserve(size_t count, size_t size);
 void *reserve_zeros(size_t count, size_t size);
 

@@ -131,8 +131,8 @@ static void run(embed_job *job) {
 }
 
 int embed_command(int count, char **arguments) {
-    embed_job job = {.model = {.folder = getenv("SHOAL_MODEL")},
-                     .source = {.command = "embed"}};
+    static embed_job job;
+    job.model.folder = getenv("SHOAL_MODEL");
     const int ended = take_options(&embed_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
@@ -148,8 +148,5 @@ int embed_command(int count, char **arguments) {
         no_stream("standard output");
     plan_output(job.output);
     run(&job);
-    texts_close(&job.source);
-    free(job.vectors);
-    close_text_model(&job.model);
     return EXIT_OK;
 }

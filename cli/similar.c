@@ -143,9 +143,8 @@ static int print_found(const similar_job *job, const char *question) {
 }
 
 int similar_command(int count, char **arguments) {
-    similar_job job = {.model = {.folder = getenv("SHOAL_MODEL")},
-                       .source = {.command = "similar", .paths = &job.path, .files = 1},
-                       .most = 10};
+    static similar_job job = {.source = {.paths = &job.path, .files = 1}, .most = 10};
+    job.model.folder = getenv("SHOAL_MODEL");
     const int ended = take_options(&similar_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
@@ -162,13 +161,5 @@ int similar_command(int count, char **arguments) {
     progress_say("the first texts");
     look_everywhere(&job);
     progress_end();
-    const int code = print_found(&job, arguments[optind]);
-    texts_close(&job.source);
-    close_text_model(&job.model);
-    for (int64_t i = 0; i < job.count; i++)
-        free(job.found[i].text);
-    free(job.question);
-    free(job.vectors);
-    free(job.found);
-    return code;
+    return print_found(&job, arguments[optind]);
 }

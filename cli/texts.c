@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 enum {
     LARGEST_TEXT = 1 << 24, /* bytes, as shoal_text allows */
@@ -96,34 +97,18 @@ static bool read_text(text_source *s) {
     return got;
 }
 
-/* Bytes of the character at `text`; 0: it is not UTF-8. */
-static size_t letter_bytes(const unsigned char *text, size_t size) {
-    const unsigned char first = text[0];
-    const size_t bytes = first < 0x80                    ? 1
-                         : first >= 0xc2 && first < 0xe0 ? 2
-                         : first >= 0xe0 && first < 0xf0 ? 3
-                         : first >= 0xf0 && first < 0xf5 ? 4
-                                                         : 0;
-    if (bytes < 2 || bytes > size)
-        return bytes > size ? 0 : bytes;
-    /* Nothing overlong, no surrogates, nothing behind U+10FFFF. */
-    const unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    const unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    bool good = text[1] >= least && text[1] <= most;
-    for (size_t i = 2; i < bytes; i++)
-        good = good && (text[i] & 0xc0) == 0x80;
-    return good ? bytes : 0;
-}
-
 static void check_letters(const text_source *s, size_t begin) {
     char what[64];
-    for (size_t at = begin, bytes; at < s->used; at += bytes) {
-        bytes = letter_bytes((const unsigned char *)s->bytes + at, s->used - at);
-        if (bytes > 0)
-            continue;
+    utf8proc_int32_t letter;
+    for (size_t at = begin; at < s->used;) {
+        const ptrdiff_t bytes = utf8proc_iterate((const unsigned char *)s->bytes + at,
+                                                 (utf8proc_ssize_t)(s->used - at),
+                                                 &letter);
         snprintf(what, sizeof what, "is not UTF-8: byte %zu cannot be read",
                  at - begin + 1);
-        refuse_line(s, what);
+        if (bytes <= 0)
+            refuse_line(s, what);
+        at += (size_t)bytes;
     }
 }
 
@@ -259,11 +244,6 @@ void open_text_model(text_model *model) {
     progress_end();
     demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
     model->size = shoal_text_encoder_info(model->encoder)->size;
-}
-
-void close_text_model(text_model *model) {
-    shoal_text_encoder_close(model->encoder);
-    shoal_context_destroy(model->context);
 }
 
 void embed_block(text_model *model, const text_source *source, float *vectors) {

@@ -62,9 +62,8 @@ enum { ROWS_MOST = 1 << 22 };
             SETS_TEXT(job, model.isa), .choices = isa_names                              \
     }
 
-/* They die where they fail. */
+/* Both die where they fail. */
 void open_text_model(text_model *model);
-void close_text_model(text_model *model);
 
 /* Vectors [source->count][size] of the block. */
 void embed_block(text_model *model, const text_source *source, float *vectors);

@@ -330,7 +330,5 @@ int bench_command(int count, char **arguments) {
     job.context = begin_context(job.threads, job.isa);
     parse_kind_list(&job.kinds, job.ranks, job.context, job.seed);
     describe_machine(&job.machine);
-    const int code = job.ranks ? bench_over_ranks(&job) : bench_run(&job);
-    shoal_context_destroy(job.context);
-    return code;
+    return job.ranks ? bench_over_ranks(&job) : bench_run(&job);
 }

@@ -66,17 +66,6 @@ static crossing_case find_crossing(const bench_job *job, int kind, double *lengt
 
 /* ---- The table --------------------------------------------------------------------- */
 
-/* Three digits, right-aligned. */
-static void print_number(int width, double value, const char *mark) {
-    char text[32];
-    const int decimals = value >= 99.95    ? 0
-                         : value >= 9.995  ? 1
-                         : value >= 0.0995 ? 2
-                                           : 3;
-    snprintf(text, sizeof text, "%s%.*f", mark, decimals, value);
-    printf(" %*s", width, text);
-}
-
 void bench_print_subject(const bench_job *job) {
     const bench_machine *machine = &job->machine;
     const int threads = shoal_context_threads(job->context);
@@ -114,23 +103,23 @@ static void print_measured(const bench_job *job, int at, int kind) {
     const double best = bench_best(row), elements = elements_of(job, at);
     const double rate = bench_operations(job, kind, job->length[at]) / best;
     const double noise = median(row) / best - 1;
-    print_number(8, best * 1e3, "");
-    print_number(8, median(row) * 1e3, "");
+    print_digits(8, best * 1e3, "", 3);
+    print_digits(8, median(row) * 1e3, "", 3);
     if (row->repeats > 1)
-        print_number(6, noise * 100, "");
+        print_digits(6, noise * 100, "", 3);
     else
         printf(" %6s", "-");
-    print_number(8, best / elements * 1e6, "");
-    print_number(7, rate * 1e-9, "");
-    print_number(8, (double)row->workspace / elements, "");
-    print_number(8, row->growth / elements, "");
+    print_digits(8, best / elements * 1e6, "", 3);
+    print_digits(7, rate * 1e-9, "", 3);
+    print_digits(8, (double)row->workspace / elements, "", 3);
+    print_digits(8, row->growth / elements, "", 3);
     if (job->machine.before.sgemm > 0)
-        print_number(6, 100 * rate / job->machine.before.sgemm, "");
+        print_digits(6, 100 * rate / job->machine.before.sgemm, "", 3);
     else
         printf(" %6s", "-");
     if (full && (is_measured(full) || full->estimate > 0))
-        print_number(7, (is_measured(full) ? bench_best(full) : full->estimate) / best,
-                     is_measured(full) ? "" : "~");
+        print_digits(7, (is_measured(full) ? bench_best(full) : full->estimate) / best,
+                     is_measured(full) ? "" : "~", 3);
 }
 
 static void print_row(const bench_job *job, int at, int kind) {
@@ -148,9 +137,9 @@ static void print_row(const bench_job *job, int at, int kind) {
     } else if (is_measured(row)) {
         print_measured(job, at, kind);
     } else {
-        print_number(8, row->estimate * 1e3, "~");
+        print_digits(8, row->estimate * 1e3, "~", 3);
         printf(" %8s %6s", "-", "-");
-        print_number(8, row->estimate / elements_of(job, at) * 1e6, "~");
+        print_digits(8, row->estimate / elements_of(job, at) * 1e6, "~", 3);
     }
     putchar('\n');
 }

@@ -188,28 +188,20 @@ static void print_heading(const demonstration *demo) {
     fflush(stdout);
 }
 
-/* Three digits in a column, with a mark in front where the number is an estimate. */
-static void print_number(int width, double value, bool estimate) {
-    char text[32];
-    int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    snprintf(text, sizeof text, "%s%.*f", estimate ? "~" : "", decimals, value);
-    printf(" %*s", width, text);
-}
-
 static void print_row(const demonstration *demo, int row) {
     const measurement *full = &demo->rows[row][0];
     printf("%6" PRId64, demo->length[row]);
     for (int kind = 0; kind < KINDS; kind++) {
         const measurement *cell = &demo->rows[row][kind];
-        print_number(7, cell->seconds * 1e3, !cell->measured);
+        print_digits(7, cell->seconds * 1e3, cell->measured ? "" : "~", 2);
         if (kind == 0)
             continue;
         if (cell->measured)
             printf(" %5.3f", cell->error);
         else
             printf(" %5s", "-");
-        print_number(5, full->seconds / cell->seconds,
-                     !full->measured || !cell->measured);
+        print_digits(5, full->seconds / cell->seconds,
+                     full->measured && cell->measured ? "" : "~", 2);
     }
     putchar('\n');
     fflush(stdout);
@@ -222,7 +214,7 @@ static void print_memory(const demonstration *demo) {
         int row = demo->lengths - 1;
         while (row > 0 && !demo->rows[row][kind].measured)
             row--;
-        print_number(7, (double)demo->rows[row][kind].workspace / (1 << 20), false);
+        print_digits(7, (double)demo->rows[row][kind].workspace / (1 << 20), "", 2);
         printf("%*s", kind == 0 || kind == KINDS - 1 ? 0 : 12, "");
     }
     putchar('\n');
@@ -319,7 +311,8 @@ static int run(demonstration *demo) {
 }
 
 int demo_command(int count, char **arguments) {
-    demonstration demo = {.longest = LONGEST, .begun = seconds_now()};
+    static demonstration demo = {.longest = LONGEST};
+    demo.begun = seconds_now();
     const int ended = take_options(&demo_help, count, arguments, &demo);
     if (ended >= 0)
         return ended;
@@ -331,8 +324,5 @@ int demo_command(int count, char **arguments) {
     demo.k = demo.q + floats;
     demo.v = demo.k + floats;
     demo.out = demo.v + floats;
-    const int code = run(&demo);
-    free(demo.q);
-    shoal_context_destroy(demo.context);
-    return code;
+    return run(&demo);
 }

@@ -79,6 +79,18 @@ static inline double median_of(const double *seconds, int count) {
     return count > 0 ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : NAN;
 }
 
+/* Three digits in a column of that width behind a blank, with a mark in front such as
+   "~"; numbers below 0.0995 have `small` decimals. */
+static inline void print_digits(int width, double value, const char *mark, int small) {
+    char text[32];
+    const int decimals = value >= 99.95    ? 0
+                         : value >= 9.995  ? 1
+                         : value >= 0.0995 ? 2
+                                           : small;
+    snprintf(text, sizeof text, "%s%.*f", mark, decimals, value);
+    printf(" %*s", width, text);
+}
+
 /* The larger error; a NaN, once there, stays. */
 static inline double worse(double worst, double error) {
     return error <= worst ? worst : error;

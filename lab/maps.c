@@ -333,14 +333,6 @@ int maps_command(int count, char **arguments) {
     open_model(&job, arguments[optind]);
     take_tokens(&job, source.count ? source.texts[0] : "");
     weigh(&job);
-    const int code = report(&job);
     texts_close(&source);
-    for (int i = 0; i < job.maps.kinds.count; i++)
-        free(job.maps.measured[i].weights);
-    free(job.maps.words);
-    free(job.ids);
-    shoal_model_destroy(job.model);
-    shoal_tokenizer_close(job.tokenizer);
-    shoal_context_destroy(job.context);
-    return code;
+    return report(&job);
 }

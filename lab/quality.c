@@ -620,8 +620,5 @@ int quality_command(int count, char **arguments) {
     for (int i = 0; i < job.folder_count; i++)
         job.folders[i].path = arguments[optind + i];
     spell_kinds(&job, job.clusters ? job.clusters : CLUSTERS, &checked);
-    const int code = measure_folders(&job);
-    free(job.folders);
-    shoal_context_destroy(job.context);
-    return code;
+    return measure_folders(&job);
 }

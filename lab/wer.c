@@ -417,26 +417,6 @@ static void open_model(wer_job *job) {
     demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
 }
 
-static void release(wer_job *job) {
-    for (int i = 0; i < job->window_count; i++)
-        for (int kind = 0; kind < job->kind_count; kind++)
-            free(job->windows[i].texts[kind]);
-    for (int i = 0; i < job->utterance_count; i++) {
-        free(job->utterances[i].path);
-        free(job->utterances[i].name);
-        free(job->utterances[i].text);
-    }
-    for (int kind = 0; kind < job->kind_count; kind++)
-        free(job->kinds[kind].output_errors);
-    free(job->arrangements);
-    free(job->windows);
-    free(job->members);
-    free(job->errors);
-    free(job->utterances);
-    shoal_speech_close(job->speech);
-    shoal_context_destroy(job->context);
-}
-
 static int printed; /* an exit code */
 
 static void print_result(void *job) {
@@ -484,7 +464,5 @@ int wer_command(int count, char **arguments) {
         wer_write_plot(&job);
     before_leaving(NULL, NULL);
     print_result(&job);
-    const int code = printed;
-    release(&job);
-    return code == EXIT_OK && job.interrupted ? 128 + stop_signal() : code;
+    return printed == EXIT_OK && job.interrupted ? 128 + stop_signal() : printed;
 }
