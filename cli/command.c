@@ -602,17 +602,13 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
 
 /* ---- Kinds ------------------------------------------------------------------------ */
 
-static bool continues_kind(const char *piece) {
-    const size_t name = strspn(piece, "abcdefghijklmnopqrstuvwxyz");
-    return name > 0 && piece[name] == '=';
-}
-
 int read_kinds(const char *asking, const char *option, const char *text, char *names,
                size_t size, int most) {
     int kinds = 0;
     for (;; text++) {
         const int length = (int)strcspn(text, ",");
-        const bool more = kinds > 0 && continues_kind(text);
+        const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+        const bool more = kinds > 0 && word > 0 && text[word] == '=';
         if (!more && kinds == most) {
             complain(EXIT_USAGE, asking, "--%s has more than %d kinds", option, most);
             return 0;
@@ -701,17 +697,6 @@ static struct {
     pthread_cond_t changed;
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static void wait_a_little(void) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 250000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&progress.changed, &progress.lock, &until);
-}
-
 /* One line of the terminal at most: a longer one would stay when the next is written. */
 static void print_progress(double elapsed) {
     struct winsize window = {0};
@@ -735,7 +720,12 @@ static void *show_progress(void *unused) {
             print_progress(elapsed);
             progress.shown = true;
         }
-        wait_a_little();
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 250000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&progress.changed, &progress.lock, &until);
     }
     if (progress.shown)
         fputs("\r\033[K", stderr);

@@ -158,12 +158,6 @@ static void compare_layer(ranks_run *run, ranks_row *row) {
     free(sum);
 }
 
-static bool is_right(const ranks_row *row) {
-    return squares_relative(row->out) <= out_tolerance &&
-           squares_relative(row->gradients) <= gradient_tolerance &&
-           squares_relative(row->groups) == 0;
-}
-
 /* ---- One kind at one length -------------------------------------------------------- */
 
 static void measure(ranks_run *run, int kind, ranks_row *row) {
@@ -189,21 +183,16 @@ static void measure(ranks_run *run, int kind, ranks_row *row) {
     row->workspace = largest(run, (double)bench_subject_workspace(job, &part->called));
     const bool same = largest(run, digest != bench_subject_digest(job, &part->called,
                                                                   &part->data)) == 0;
-    row->measured = same && !first_says(run, !is_right(row));
+    const bool right = squares_relative(row->out) <= out_tolerance &&
+                       squares_relative(row->gradients) <= gradient_tolerance &&
+                       squares_relative(row->groups) == 0;
+    row->measured = same && !first_says(run, !right);
     job->any_wrong |= !row->measured;
     bench_subject_destroy(&run->whole.called);
     bench_subject_destroy(&run->part.called);
 }
 
 /* ---- The table --------------------------------------------------------------------- */
-
-static void print_heading(const ranks_run *run) {
-    bench_print_subject(run->job);
-    printf("%d ranks; alone: the first of them with all positions\n\n",
-           (int)run->over->ranks);
-    printf("%8s  %-24s %10s %10s %7s %10s %10s %9s\n", "N", "kind", "alone ms",
-           "ranks ms", "times", "sent", "memory", "apart");
-}
 
 static void print_row(const ranks_run *run, int kind) {
     const bench_job *job = run->job;
@@ -282,8 +271,13 @@ int bench_over_ranks(bench_job *job) {
     run.job = job;
     run.over = job->ranks;
     job->begun = seconds_now();
-    if (is_first(&run) && !job->json)
-        print_heading(&run);
+    if (is_first(&run) && !job->json) {
+        bench_print_subject(job);
+        printf("%d ranks; alone: the first of them with all positions\n\n",
+               (int)run.over->ranks);
+        printf("%8s  %-24s %10s %10s %7s %10s %10s %9s\n", "N", "kind", "alone ms",
+               "ranks ms", "times", "sent", "memory", "apart");
+    }
     for (; run.at < job->lengths; run.at++) {
         const int64_t N = job->length[run.at], first = first_of(&run, run.over->rank);
         bench_data_create(&run.part.data, job, N, first,

@@ -328,6 +328,7 @@ typedef struct {
     int notes_used;
 } bench_picture;
 
+/* A kind, and where it becomes faster than full. */
 static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
     for (int at = 0; at < job->lengths; at++) {
         const bench_row *row = &job->rows[at][kind];
@@ -339,19 +340,11 @@ static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
             known ? (measured ? bench_best(row) : row->estimate) / elements * 1e6 : NAN;
         picture->memory[kind][at] = measured ? (double)row->workspace / elements : NAN;
     }
-    picture->times[kind] = (plot_series){.name = job->kinds.names[kind],
-                                         .x = picture->x,
-                                         .y = picture->time[kind],
-                                         .count = job->lengths,
-                                         .colour = kind % PLOT_COLOURS,
-                                         .marker = (plot_marker)(kind % PLOT_NO_MARKER),
-                                         .hollow = picture->estimated[kind]};
+    picture->times[kind] = plot_kind(job->kinds.names[kind], kind, picture->x,
+                                     picture->time[kind], job->lengths);
     picture->memories[kind] = picture->times[kind];
     picture->memories[kind].y = picture->memory[kind];
-    picture->memories[kind].hollow = NULL;
-}
-
-static void add_crossing(bench_picture *picture, const bench_job *job, int kind) {
+    picture->times[kind].hollow = picture->estimated[kind];
     double length, seconds;
     if (find_crossing(job, kind, &length, &seconds) != CROSSING_AT)
         return;
@@ -374,13 +367,9 @@ static bool add_reference(bench_picture *picture, const bench_job *job) {
     for (int at = 0; at < job->lengths; at++)
         picture->time[REFERENCE][at] = bench_operations(job, full, job->length[at]) /
                                        rate / elements_of(job, at) * 1e6;
-    picture->times[job->kinds.count] = (plot_series){.name = "full at the rate of sgemm",
-                                                     .x = picture->x,
-                                                     .y = picture->time[REFERENCE],
-                                                     .count = job->lengths,
-                                                     .colour = PLOT_GREY,
-                                                     .marker = PLOT_NO_MARKER,
-                                                     .dashed = true};
+    picture->times[job->kinds.count] =
+        plot_reference("full at the rate of sgemm", picture->x, picture->time[REFERENCE],
+                       job->lengths);
     return true;
 }
 
@@ -405,10 +394,8 @@ static void write_plot(const bench_job *job) {
     char caption[400];
     for (int at = 0; at < job->lengths; at++)
         picture.x[at] = (double)job->length[at];
-    for (int kind = 0; kind < job->kinds.count; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++)
         add_kind(&picture, job, kind);
-        add_crossing(&picture, job, kind);
-    }
     const bool reference = add_reference(&picture, job);
     write_caption(job, caption, sizeof caption);
     const plot_axis length = {.label = "sequence length N",

@@ -42,15 +42,6 @@ void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *te
 
 enum { WIDTH = 62, HEIGHT = 30, LEFT = 150, TOP = 130, BELOW = 40 };
 
-/* Names of columns go up at a slant. */
-static void draw_column_name(cairo_t *cr, double x, const char *name) {
-    cairo_save(cr);
-    cairo_translate(cr, x, TOP - 6);
-    cairo_rotate(cr, -0.7);
-    plot_text(cr, 0, 0, 0, name);
-    cairo_restore(cr);
-}
-
 static void draw_names(cairo_t *cr, const heatmap_table *table) {
     cairo_set_source_rgb(cr, 0, 0, 0);
     plot_bold(cr, true);
@@ -60,8 +51,13 @@ static void draw_names(cairo_t *cr, const heatmap_table *table) {
     plot_text(cr, LEFT - 6, TOP - 6, 1, table->down);
     for (int i = 0; i < table->rows; i++)
         plot_text(cr, LEFT - 6, TOP + HEIGHT * (i + 0.5) + 3.5, 1, table->row_names[i]);
-    for (int j = 0; j < table->columns; j++)
-        draw_column_name(cr, LEFT + WIDTH * (j + 0.5), table->column_names[j]);
+    for (int j = 0; j < table->columns; j++) { /* they go up at a slant */
+        cairo_save(cr);
+        cairo_translate(cr, LEFT + WIDTH * (j + 0.5), TOP - 6);
+        cairo_rotate(cr, -0.7);
+        plot_text(cr, 0, 0, 0, table->column_names[j]);
+        cairo_restore(cr);
+    }
 }
 
 static void paint_table(cairo_t *cr, const void *what) {

@@ -54,13 +54,6 @@ static bool shows(const plot_axis *axis, double value) {
     return fabs(value) <= most && (axis->scale == PLOT_LINEAR || value >= 1 / most);
 }
 
-static void widen(ruler *r, double value) {
-    if (!shows(&r->axis, value))
-        return;
-    r->low = fmin(r->low, value);
-    r->high = fmax(r->high, value);
-}
-
 /* 1, 2 or 5 times a power of ten: the smallest that is no less. */
 static double round_step(double step) {
     const double power = pow(10, floor(log10(step)));
@@ -100,8 +93,11 @@ static void fit(ruler *r, const plot_chart *chart, bool vertical) {
     r->low = INFINITY;
     r->high = -INFINITY;
     for (int s = 0; s < chart->series_count; s++)
-        for (int i = 0; i < chart->series[s].count; i++)
-            widen(r, vertical ? chart->series[s].y[i] : chart->series[s].x[i]);
+        for (int i = 0; i < chart->series[s].count; i++) {
+            const double value = vertical ? chart->series[s].y[i] : chart->series[s].x[i];
+            r->low = shows(&r->axis, value) ? fmin(r->low, value) : r->low;
+            r->high = shows(&r->axis, value) ? fmax(r->high, value) : r->high;
+        }
     const bool log = r->axis.scale == PLOT_LOG;
     if (!(r->low <= r->high)) {
         r->low = 1;
@@ -127,11 +123,10 @@ static double place(const ruler *r, double value) {
 
 static void write_value(char *text, size_t size, double value, bool doubling) {
     const double magnitude = fabs(value);
+    const bool millions = value >= 1048576 && fmod(value, 1048576) == 0;
     if (doubling && value >= 1024 && fmod(value, 1024) == 0)
-        snprintf(text, size,
-                 value >= 1048576 && fmod(value, 1048576) == 0 ? "%.0fM" : "%.0fk",
-                 value /
-                     (value >= 1048576 && fmod(value, 1048576) == 0 ? 1048576 : 1024));
+        snprintf(text, size, millions ? "%.0fM" : "%.0fk",
+                 value / (millions ? 1048576 : 1024));
     else if (magnitude >= 1e6 || (magnitude > 0 && magnitude < 1e-3))
         snprintf(text, size, "%.0e", value);
     else
@@ -150,45 +145,31 @@ static void add_tick(const ruler *r, tick *ticks, int *count, double value,
     ++*count;
 }
 
-static int doubling_ticks(const ruler *r, tick *ticks) {
-    const int first = (int)ceil(log2(r->low) - 1e-9);
-    const int last = (int)floor(log2(r->high) + 1e-9);
-    const int every = 1 + (last - first) / 9;
-    int count = 0;
-    for (int power = first; power <= last; power++)
-        add_tick(r, ticks, &count, pow(2, power), (power - first) % every == 0);
-    return count;
-}
-
-/* Every digit gets a tick; how many of them get text depends on how many decades. */
-static int decade_ticks(const ruler *r, tick *ticks) {
-    const double decades = log10(r->high / r->low);
-    const int first = (int)floor(log10(r->low) - 1e-9);
-    int count = 0;
-    for (int power = first; pow(10, power) <= r->high * (1 + 1e-9); power++)
-        for (int digit = 1; digit < 10; digit++) {
-            const bool few = digit == 1 || digit == 2 || digit == 5;
-            if (decades > 5 && digit != 1)
-                continue;
-            add_tick(r, ticks, &count, digit * pow(10, power),
-                     digit == 1 || (decades < 2.7 && few) || decades < 0.5);
-        }
-    return count;
-}
-
-static int linear_ticks(const ruler *r, tick *ticks) {
-    const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
-    int count = 0;
-    for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
-        add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
-    return count;
-}
-
-/* At most TICKS; returns how many. */
+/* At most TICKS; returns how many. On a logarithmic axis every digit gets a tick; how many
+   of them get text depends on how many decades there are. */
 static int find_ticks(const ruler *r, tick *ticks) {
-    if (r->axis.scale == PLOT_LINEAR)
-        return linear_ticks(r, ticks);
-    return r->axis.doubling ? doubling_ticks(r, ticks) : decade_ticks(r, ticks);
+    int count = 0;
+    if (r->axis.scale == PLOT_LINEAR) {
+        const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
+        for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
+            add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
+    } else if (r->axis.doubling) {
+        const int first = (int)ceil(log2(r->low) - 1e-9);
+        const int last = (int)floor(log2(r->high) + 1e-9);
+        const int every = 1 + (last - first) / 9;
+        for (int power = first; power <= last; power++)
+            add_tick(r, ticks, &count, pow(2, power), (power - first) % every == 0);
+    } else {
+        const double decades = log10(r->high / r->low);
+        const int first = (int)floor(log10(r->low) - 1e-9);
+        for (int power = first; pow(10, power) <= r->high * (1 + 1e-9); power++)
+            for (int digit = 1; digit < (decades > 5 ? 2 : 10); digit++) {
+                const bool few = digit == 1 || digit == 2 || digit == 5;
+                add_tick(r, ticks, &count, digit * pow(10, power),
+                         digit == 1 || (decades < 2.7 && few) || decades < 0.5);
+            }
+    }
+    return count;
 }
 
 /* ---- Sizes and colours ------------------------------------------------------------- */

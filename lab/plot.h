@@ -38,6 +38,29 @@ typedef struct {
     const bool *hollow; /* [count] or NULL: points that are estimates, say */
 } plot_series;
 
+/* Points of the kind of that number, with a colour and a marker of its own. */
+static inline plot_series plot_kind(const char *name, int kind, const double *x,
+                                    const double *y, int count) {
+    return (plot_series){.name = name,
+                         .x = x,
+                         .y = y,
+                         .count = count,
+                         .colour = kind % PLOT_COLOURS,
+                         .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+}
+
+/* A grey dashed line. */
+static inline plot_series plot_reference(const char *name, const double *x,
+                                         const double *y, int count) {
+    return (plot_series){.name = name,
+                         .x = x,
+                         .y = y,
+                         .count = count,
+                         .colour = PLOT_GREY,
+                         .marker = PLOT_NO_MARKER,
+                         .dashed = true};
+}
+
 /* A ring around a point, a thin line down to the x axis, and the text beside it. */
 typedef struct {
     double x, y;

@@ -14,13 +14,6 @@ static double mean_of(const quality_folder *folder, int kind, quality_metric met
     return sum / folder->done;
 }
 
-static double worst_error(const quality_folder *folder, int kind) {
-    double worst = 0;
-    for (int at = 0; at < folder->done; at++)
-        worst = fmax(worst, folder->cells[at][kind].value[METRIC_ERROR]);
-    return worst;
-}
-
 static double times_full(const quality_job *job, const quality_folder *folder, int kind) {
     return mean_of(folder, job->reference, METRIC_SECONDS) /
            mean_of(folder, kind, METRIC_SECONDS);
@@ -50,7 +43,8 @@ static void print_value(int width, int decimals, double value) {
         printf(" %*.*f", width, decimals, value);
 }
 
-static void print_heading(const quality_job *job, const quality_folder *folder) {
+static void print_summary(const quality_job *job, const quality_folder *folder,
+                          int width) {
     const shoal_problem *p = &folder->problem;
     printf("%s: %d layer%s, batch %" PRId64 ", heads %" PRId64, folder->path,
            folder->done, plural(folder->done), p->batch, p->heads);
@@ -64,19 +58,18 @@ static void print_heading(const quality_job *job, const quality_folder *folder) 
            "; best of %" PRId64 "\n\n",
            setting_text(job->context), folder->samples,
            folder->samples == 1 ? "y" : "ies", job->seed, job->repeats);
-}
-
-static void print_summary(const quality_job *job, const quality_folder *folder,
-                          int width) {
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "", "error", "error", "rows",
            "strongest", "ms per", "speed");
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "kind", "mean", "worst", "L1",
            "key same", "call", "vs full");
     for (int kind = 0; kind < job->kinds.count; kind++) {
+        double worst = 0;
+        for (int at = 0; at < folder->done; at++)
+            worst = fmax(worst, folder->cells[at][kind].value[METRIC_ERROR]);
         printf("%c %-*s", is_on_front(job, folder, kind) ? '*' : ' ', width,
                folder->kinds.names[kind]);
         print_value(8, 4, mean_of(folder, kind, METRIC_ERROR));
-        print_value(8, 4, worst_error(folder, kind));
+        print_value(8, 4, worst);
         print_value(8, 4, mean_of(folder, kind, METRIC_ROW_L1));
         print_value(9, 3, mean_of(folder, kind, METRIC_AGREEMENT));
         print_value(9, 3, 1e3 * mean_of(folder, kind, METRIC_SECONDS));
@@ -110,7 +103,6 @@ void quality_print(const quality_job *job, const quality_folder *folder) {
     }
     for (int kind = 0; kind < job->kinds.count; kind++)
         width = (int)fmax(width, (double)strlen(folder->kinds.names[kind]));
-    print_heading(job, folder);
     print_summary(job, folder, width);
     for (int first = 0; first < folder->done; first += LAYERS_ACROSS)
         print_layers(job, folder, width, first);
@@ -223,65 +215,39 @@ static double round_down(double value) {
     return power * (digit >= 5 ? 5 : digit >= 2 ? 2 : 1);
 }
 
-/* From the fastest to the slowest, outwards to where there are ticks. */
-static plot_axis time_axis(const quality_job *job, const folder_picture *picture) {
-    double low = INFINITY, high = 0;
-    for (int kind = 0; kind < job->kinds.count; kind++) {
-        low = fmin(low, picture->x[kind]);
-        high = fmax(high, picture->x[kind]);
-    }
-    return (plot_axis){.label = "ms per call",
-                       .scale = PLOT_LOG,
-                       .low = round_down(low * 0.99),
-                       .high = 1 / round_down(0.99 / high)};
-}
-
-/* From just below 0, where full is, so that its marker shows whole. */
-static plot_axis error_axis(const quality_job *job, const folder_picture *picture) {
-    double high = 1e-6;
-    for (int kind = 0; kind < job->kinds.count; kind++)
-        high = fmax(high, picture->y[kind]);
-    return (plot_axis){.label = "relative L2 error",
-                       .scale = PLOT_LINEAR,
-                       .low = -0.03 * high,
-                       .high = 1.05 * high};
-}
-
 /* The legend is shared, so where folders differ in C it says C. */
-static bool same_clusters(const quality_job *job) {
-    for (int i = 1; i < job->folder_count; i++)
-        if (job->folders[i].clusters != job->folders[0].clusters)
-            return false;
-    return true;
-}
-
 static plot_chart draw_folder(const quality_job *job, const quality_folder *folder,
                               folder_picture *picture) {
-    const bool alike = same_clusters(job);
+    double fastest = INFINITY, slowest = 0, worst = 1e-6;
+    bool alike = true;
+    for (int i = 1; i < job->folder_count; i++)
+        alike = alike && job->folders[i].clusters == job->folders[0].clusters;
     for (int kind = 0; kind < job->kinds.count; kind++) {
-        picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
-        picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
+        const double x = picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
+        const double y = picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
+        fastest = fmin(fastest, x);
+        slowest = fmax(slowest, x);
+        worst = fmax(worst, y);
         picture->series[1 + kind] =
-            (plot_series){.name = alike ? folder->kinds.names[kind]
-                                        : job->kinds.names[kind],
-                          .x = &picture->x[kind],
-                          .y = &picture->y[kind],
-                          .count = 1,
-                          .colour = kind % PLOT_COLOURS,
-                          .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+            plot_kind(alike ? folder->kinds.names[kind] : job->kinds.names[kind], kind,
+                      &picture->x[kind], &picture->y[kind], 1);
     }
-    picture->series[0] = (plot_series){.name = "Pareto front",
-                                       .x = picture->front_x,
-                                       .y = picture->front_y,
-                                       .count = trace_front(job, folder, picture),
-                                       .colour = PLOT_GREY,
-                                       .marker = PLOT_NO_MARKER,
-                                       .dashed = true};
+    picture->series[0] = plot_reference("Pareto front", picture->front_x,
+                                        picture->front_y,
+                                        trace_front(job, folder, picture));
     snprintf(picture->title, sizeof picture->title, alike ? "%s" : "%s, C = %" PRId64,
              folder->title, folder->clusters);
+    /* Times from the fastest to the slowest, outwards to where there are ticks; errors
+       from just below 0, where full is, so that its marker shows whole. */
     return (plot_chart){.title = picture->title,
-                        .x = time_axis(job, picture),
-                        .y = error_axis(job, picture),
+                        .x = {.label = "ms per call",
+                              .scale = PLOT_LOG,
+                              .low = round_down(fastest * 0.99),
+                              .high = 1 / round_down(0.99 / slowest)},
+                        .y = {.label = "relative L2 error",
+                              .scale = PLOT_LINEAR,
+                              .low = -0.03 * worst,
+                              .high = 1.05 * worst},
                         .series = picture->series,
                         .series_count = job->kinds.count + 1};
 }

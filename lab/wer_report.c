@@ -272,12 +272,7 @@ void wer_write_plot(const wer_job *job) {
         const shoal_word_errors errors = wer_count(job, kind, -1);
         y[kind] = wer_percent(&errors);
         high = fmax(high, y[kind]);
-        series[kind] = (plot_series){.name = job->kinds[kind].spelling,
-                                     .x = &x[kind],
-                                     .y = &y[kind],
-                                     .count = 1,
-                                     .colour = kind % PLOT_COLOURS,
-                                     .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+        series[kind] = plot_kind(job->kinds[kind].spelling, kind, &x[kind], &y[kind], 1);
     }
     const plot_chart chart = {.title = "Word error rate against encoder time",
                               .x = {.label = "encoder, ms per 30 s window (median)",
