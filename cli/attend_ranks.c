@@ -167,14 +167,6 @@ static void collect(const attend_job *job, const rank_rows *rows) {
     free(sizes);
 }
 
-static void keep_groups(const rank_work *work, const int32_t *used) {
-    const attend_job *job = work->job;
-    int32_t *groups = job->outputs[OUTPUT_GROUPS].data;
-    const int64_t own = work->part.queries, all = job->problem.queries;
-    for (int64_t u = 0; u < job->problem.batch * job->problem.heads && groups; u++)
-        memcpy(groups + u * all, used + u * own, sizeof *used * (size_t)own);
-}
-
 static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
     const attend_job *job = work->job;
     const shoal_problem *whole = &job->problem;
@@ -190,8 +182,10 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
          [OUTPUT_GRAD_Q] = {job->outputs[OUTPUT_GRAD_Q].data, U, D, false},
          [OUTPUT_GRAD_K] = {job->outputs[OUTPUT_GRAD_K].data, V, D, true},
          [OUTPUT_GRAD_V] = {job->outputs[OUTPUT_GRAD_V].data, V, Dv, true}};
-    if (job->ranks->rank == 0 && job->output_paths[OUTPUT_GROUPS])
-        keep_groups(work, groups);
+    for (int64_t u = 0; u < U && job->ranks->rank == 0 && all_groups; u++)
+        memcpy(all_groups + sizeof *groups * (size_t)(u * whole->queries),
+               groups + u * work->part.queries,
+               sizeof *groups * (size_t)work->part.queries);
     if (job->ranks->rank == 0 && job->output_paths[OUTPUT_TOP])
         memcpy(job->outputs[OUTPUT_TOP].data, shoal_plan_top_keys(plan, NULL),
                sizeof(int32_t) * (size_t)(U * job->attention.clusters) *

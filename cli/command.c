@@ -258,6 +258,10 @@ const char *seconds_text(double seconds) {
     return scaled_text(seconds * 1e6, 1000, units, 3);
 }
 
+const char *plural(int64_t count) {
+    return count == 1 ? "" : "s";
+}
+
 const char *setting_text(const shoal_context *context) {
     char *text = next_text();
     const int threads = shoal_context_threads(context);

@@ -219,9 +219,7 @@ const char *bytes_text(double bytes);
 const char *seconds_text(double seconds);
 /* "shoal 1.2.3, avx2, 2 threads": what a command runs with. */
 const char *setting_text(const shoal_context *context);
-static inline const char *plural(int64_t count) {
-    return count == 1 ? "" : "s";
-}
+const char *plural(int64_t count); /* "s", unless it is 1 */
 
 /* Prints the object and drops it. NaN and infinities become null: JSON has none. Files
    that a command writes are written before: nobody may be reading to the end. */

@@ -123,12 +123,6 @@ static void drop_mark(text_source *s, size_t begin) {
     s->used -= size;
 }
 
-static bool is_blank(const text_source *s, size_t begin) {
-    while (begin < s->used && strchr(" \t\r", s->bytes[begin]) && s->bytes[begin])
-        begin++;
-    return begin == s->used;
-}
-
 /* Puts the field's text in the place of the JSON from `begin` on. */
 static void take_field(text_source *s, size_t begin) {
     json_error_t error;
@@ -174,7 +168,9 @@ static void read_one(text_source *s) {
     const bool got = read_text(s);
     if (got) {
         drop_mark(s, begin);
-        blank = s->field && !s->whole && is_blank(s, begin);
+        s->bytes[s->used] = 0;
+        blank = s->field && !s->whole &&
+                begin + strspn(s->bytes + begin, " \t\r") == s->used;
         if (!blank && s->field)
             take_field(s, begin);
         else if (!blank)

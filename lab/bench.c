@@ -160,12 +160,6 @@ static double status_bytes(const char *name) {
     return 0;
 }
 
-/* A new peak starts where the kernel allows it. */
-static bool reset_peak(void) {
-    FILE *file = fopen("/proc/self/clear_refs", "w");
-    return file && fputs("5", file) >= 0 && fclose(file) == 0;
-}
-
 double bench_peak_now(void) {
     const double peak = status_bytes("VmHWM");
     struct rusage usage;
@@ -175,7 +169,9 @@ double bench_peak_now(void) {
 }
 
 double bench_peak_begin(bool *resets) {
-    *resets = reset_peak() && status_bytes("VmHWM") > 0;
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    *resets = file && fputs("5", file) >= 0 && fclose(file) == 0 &&
+              status_bytes("VmHWM") > 0;
     return *resets ? status_bytes("VmRSS") : bench_peak_now();
 }
 

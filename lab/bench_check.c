@@ -48,22 +48,6 @@ static double top_regret(const exact_head *head) {
     return fmax(0, best - worst);
 }
 
-static int by_size(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* `count` indices into [B][H][N], growing, so that a head's come together. */
-static void draw_queries(const bench_data *data, uint64_t seed, int64_t count,
-                         int64_t *queries) {
-    const int64_t rows = data->batch * data->heads * data->length;
-    for (int64_t s = 0; s < count; s++) {
-        const uint64_t draw = bench_random(seed, (uint64_t)9 << 56 | (uint64_t)s);
-        queries[s] = (int64_t)(draw % (uint64_t)rows);
-    }
-    qsort(queries, (size_t)count, sizeof *queries, by_size);
-}
-
 /* Adds one query's output to the sums and returns what its top keys are worse than
    others. Where rounding may have decided between two keys, either is right: it tells
    nothing. */
@@ -111,7 +95,16 @@ static void check_samples(const shoal_plan *plan, const bench_data *data,
     squares sums = {0};
     double regret = 0;
     const int64_t count = all_keys ? EXACT_SAMPLES : SAMPLES;
-    draw_queries(data, seed, count, queries);
+    for (int64_t s = 0; s < count; s++) {
+        const uint64_t draw = bench_random(seed, (uint64_t)9 << 56 | (uint64_t)s);
+        queries[s] =
+            (int64_t)(draw % (uint64_t)(data->batch * data->heads * data->length));
+        for (int64_t at = s; at > 0 && queries[at - 1] > queries[at]; at--) {
+            const int64_t larger = queries[at - 1]; /* a head's come together */
+            queries[at - 1] = queries[at];
+            queries[at] = larger;
+        }
+    }
     compare_queries(plan, data, attention, queries, count, &sums, &regret);
     bench_note(row,
                groups     ? "formula with the plan's groups, 32 sampled queries"

@@ -279,21 +279,19 @@ static void check_numbers(const quality_folder *folder, int at, int array,
 
 /* ---- Kinds for the folder ---------------------------------------------------------- */
 
-/* "shoal-C:topk=32" -> "shoal-100:topk=32". */
-static void spell_clusters(const char *text, int64_t clusters, char *into, size_t size) {
-    const size_t name = strcspn(text, ":");
-    if (name >= 2 && strncmp(text + name - 2, "-C", 2) == 0)
-        snprintf(into, size, "%.*s%" PRId64 "%s", (int)name - 1, text, clusters,
-                 text + name);
-    else
-        snprintf(into, size, "%s", text);
-}
-
-/* Misspelt kinds are mistakes of the command line. */
+/* "shoal-C:topk=32" -> "shoal-100:topk=32". Misspelt kinds are mistakes of the command
+   line. */
 static void spell_kinds(const quality_job *job, int64_t clusters, kind_list *kinds) {
     kinds->count = job->kinds.count;
-    for (int i = 0; i < kinds->count; i++)
-        spell_clusters(job->kinds.names[i], clusters, kinds->names[i], KIND_NAME);
+    for (int i = 0; i < kinds->count; i++) {
+        const char *text = job->kinds.names[i];
+        const size_t name = strcspn(text, ":");
+        if (name >= 2 && strncmp(text + name - 2, "-C", 2) == 0)
+            snprintf(kinds->names[i], KIND_NAME, "%.*s%" PRId64 "%s", (int)name - 1, text,
+                     clusters, text + name);
+        else
+            snprintf(kinds->names[i], KIND_NAME, "%s", text);
+    }
     parse_kind_list(kinds, NULL, job->context, job->seed);
 }
 
@@ -482,19 +480,16 @@ static void measure_rows(const folder_run *run, int kind, const float *out) {
 
 /* ---- Which queries ----------------------------------------------------------------- */
 
-static double random_share(uint64_t seed, uint64_t counter) {
-    const uint64_t bits =
-        mix_bits((counter + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u);
-    return (double)(bits >> 11) * 0x1p-53;
-}
-
 /* Selection sampling: each is taken with the probability still wanted / still left. */
 static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
     int64_t taken = 0;
-    for (int64_t i = 0; i < total && taken < count; i++)
-        if ((double)(total - i) * random_share(seed, (uint64_t)i) <
+    for (int64_t i = 0; i < total && taken < count; i++) {
+        const uint64_t bits = mix_bits(((uint64_t)i + 1) * 0x9e3779b97f4a7c15u +
+                                       seed * 0xd1342543de82ef95u);
+        if ((double)(total - i) * ((double)(bits >> 11) * 0x1p-53) <
             (double)(count - taken))
             chosen[taken++] = i;
+    }
 }
 
 /* ---- Quality and time -------------------------------------------------------------- */

@@ -168,19 +168,6 @@ static wer_arrangement choose_arrangement(const wer_job *job, int at) {
     return (wer_arrangement){several, gaps[(at - 2) % 5], true, seed, 0};
 }
 
-/* order: [utterance_count]. */
-static void fill_order(const wer_job *job, const wer_arrangement *arrangement,
-                       int *order) {
-    for (int i = 0; i < job->utterance_count; i++)
-        order[i] = i;
-    for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
-        const uint64_t drawn = mix_bits(mix_bits(arrangement->seed) + (uint64_t)i);
-        const int other = (int)(drawn % ((uint64_t)i + 1)), before = order[i];
-        order[i] = order[other];
-        order[other] = before;
-    }
-}
-
 /* The next of the order that fit into one window, or recording. */
 static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
                         const int *order, int left, wer_window *window) {
@@ -196,10 +183,18 @@ static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
     }
 }
 
+/* order: [utterance_count], to be filled. */
 static void fill_windows(wer_job *job, int at, int *order) {
     wer_arrangement *arrangement = &job->arrangements[at];
     *arrangement = choose_arrangement(job, at);
-    fill_order(job, arrangement, order);
+    for (int i = 0; i < job->utterance_count; i++)
+        order[i] = i;
+    for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
+        const uint64_t drawn = mix_bits(mix_bits(arrangement->seed) + (uint64_t)i);
+        const int other = (int)(drawn % ((uint64_t)i + 1)), before = order[i];
+        order[i] = order[other];
+        order[other] = before;
+    }
     for (int first = 0; first < job->utterance_count;) {
         const size_t place = (size_t)at * (size_t)job->utterance_count + (size_t)first;
         wer_window *window = &job->windows[job->window_count++];

@@ -10,16 +10,6 @@
 
 enum { DEEPEST = 6 };
 
-static bool find_audio(const char *folder, const char *name, char *path, size_t size) {
-    static const char *const endings[] = {"flac", "wav", "ogg", "mp3", "opus"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        snprintf(path, size, "%s/%s.%s", folder, name, endings[i]);
-        if (access(path, F_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
     if (!copy)
@@ -99,10 +89,17 @@ static void read_lines(wer_job *job, const char *folder, const char *file,
 
 /* Of transcripts.txt and *.trans.txt. */
 static void take_transcript(wer_job *job, const text_line *line) {
+    static const char *const endings[] = {"flac", "wav", "ogg", "mp3", "opus", NULL};
     char path[4200];
+    int found = 0;
     if (enough(job))
         return;
-    if (!find_audio(line->folder, line->name, path, sizeof path))
+    for (; endings[found]; found++) {
+        snprintf(path, sizeof path, "%s/%s.%s", line->folder, line->name, endings[found]);
+        if (access(path, F_OK) == 0)
+            break;
+    }
+    if (!endings[found])
         die(EXIT_BAD_INPUT,
             "%s, line %ld: there is no recording %s/%s.flac (or .wav, .ogg, .mp3, .opus)",
             line->file, line->number, line->folder, line->name);

@@ -62,18 +62,6 @@ static double windows_per_second(const wer_job *job) {
 
 /* ---- The table --------------------------------------------------------------------- */
 
-static void print_heading(const wer_job *job) {
-    const int utterances = utterances_done(job);
-    const shoal_word_errors errors = wer_count(job, job->reference, -1);
-    printf("%s: %d utterance%s in %d window%s, %.0f s, %" PRId64 " words; %" PRId64
-           " arrangement%s\n",
-           job->folder, utterances, plural(utterances), job->done, plural(job->done),
-           audio_seconds(job), errors.words, job->arrangement_count,
-           plural(job->arrangement_count));
-    printf("%s; %s; %s\n\n", job->model, setting_text(job->context),
-           job->beams > 1 ? "beam search" : "greedy");
-}
-
 /* The number, or nothing where there is none. */
 static const char *number_text(char *text, size_t size, int decimals, double number) {
     snprintf(text, size, "%.*f", decimals, number);
@@ -134,18 +122,6 @@ static void print_arrangements(const wer_job *job) {
     }
 }
 
-static void print_notes(const wer_job *job) {
-    printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64
-           "); differences are\npaired. Words are compared after normalisation: lower "
-           "case, no punctuation, numbers as\ndigits, contractions and titles spelled "
-           "out, American spelling. Encoder: median of the first\n%d windows; error: "
-           "|out - full| / |full|, mean over the windows. %.2f windows and kinds per\n"
-           "second.\n",
-           BOOTSTRAP_DRAWS, job->seed, timed(job), windows_per_second(job));
-    if (job->done < job->window_count)
-        printf("Interrupted: %d of %d windows.\n", job->done, job->window_count);
-}
-
 void wer_print(const wer_job *job) {
     int width = 4;
     if (job->done == 0) {
@@ -155,7 +131,14 @@ void wer_print(const wer_job *job) {
     for (int kind = 0; kind < job->kind_count; kind++)
         if ((int)strlen(job->kinds[kind].spelling) > width)
             width = (int)strlen(job->kinds[kind].spelling);
-    print_heading(job);
+    const int utterances = utterances_done(job);
+    const shoal_word_errors errors = wer_count(job, job->reference, -1);
+    printf("%s: %d utterance%s in %d window%s, %.0f s, %" PRId64 " words; %" PRId64
+           " arrangement%s\n%s; %s; %s\n\n",
+           job->folder, utterances, plural(utterances), job->done, plural(job->done),
+           audio_seconds(job), errors.words, job->arrangement_count,
+           plural(job->arrangement_count), job->model, setting_text(job->context),
+           job->beams > 1 ? "beam search" : "greedy");
     printf("%-*s %6s  %14s %22s %6s %5s %5s %8s %7s %8s\n", width, "", "WER", "", "minus",
            "sub-", "in-", "de-", "encoder", "speed", "encoder");
     printf("%-*s %6s  %14s %22s %6s %5s %5s %8s %7s %8s\n", width, "kind", "%",
@@ -165,7 +148,15 @@ void wer_print(const wer_job *job) {
         print_row(job, kind, width);
     if (job->arrangement_count > 1)
         print_arrangements(job);
-    print_notes(job);
+    printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64
+           "); differences are\npaired. Words are compared after normalisation: lower "
+           "case, no punctuation, numbers as\ndigits, contractions and titles spelled "
+           "out, American spelling. Encoder: median of the first\n%d windows; error: "
+           "|out - full| / |full|, mean over the windows. %.2f windows and kinds per\n"
+           "second.\n",
+           BOOTSTRAP_DRAWS, job->seed, timed(job), windows_per_second(job));
+    if (job->done < job->window_count)
+        printf("Interrupted: %d of %d windows.\n", job->done, job->window_count);
     fflush(stdout);
 }
 
