@@ -113,9 +113,10 @@ float bench_noise(uint64_t seed, uint64_t stream, int64_t at);
 /* ---- What is called (bench_run.c): the attention, or the layer around it ----------- */
 
 typedef struct {
-    shoal_model *model;                    /* one layer, post-norm as in the paper */
-    shoal_parameter parts[EXACT_PARTS][2]; /* weight and bias; the key's have no values
-                                              where the keys are the queries */
+    shoal_model *model;                     /* one layer, post-norm as in the paper */
+    shoal_parameter parts[2 * EXACT_PARTS]; /* weight and bias of each; the key's have no
+                                               values where the keys are the queries */
+    int64_t counts[2 * EXACT_PARTS];        /* of their elements */
     float *out; /* [B N][M], of the last call; the model's own */
 } bench_layer;
 
@@ -152,6 +153,9 @@ double bench_operations(const bench_job *job, int kind, int64_t length);
    must be. Sets verified or wrong and the checks of the row; overwrites the results. */
 void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
                   bench_row *row);
+/* The worst error of three gradients. One that is next to nothing, as those of queries and
+   keys are where there is one position, is measured by that share of the largest. */
+double bench_worst(squares sums[3], double share);
 /* Adds a check to the row; one that fails makes it wrong. */
 void bench_note(bench_row *row, const char *what, double error, double tolerance);
 

@@ -143,8 +143,17 @@ static void draw_gradients(const bench_data *data, exact_head *head, int64_t at,
     }
 }
 
-/* The worst of the three, over all heads. One whose gradient is next to nothing, as those
-   of queries and keys are where there is one position, is measured by the others'. */
+double bench_worst(squares sums[3], double share) {
+    const double largest = fmax(fmax(sums[0].size, sums[1].size), sums[2].size);
+    double worst = 0;
+    for (int a = 0; a < 3; a++) {
+        sums[a].size = fmax(sums[a].size, share * largest);
+        worst = worse(worst, squares_relative(sums[a]));
+    }
+    return worst;
+}
+
+/* Of the three, over all heads. */
 static double gradients_error(const bench_data *data, int64_t at, bool own_keys,
                               const exact_gradients *exact) {
     const float *const made[] = {data->dv, data->dq, data->dk};
@@ -152,18 +161,11 @@ static double gradients_error(const bench_data *data, int64_t at, bool own_keys,
     const int64_t sizes[] = {data->length * data->value_dim, data->length * data->dim,
                              data->length * data->dim};
     squares sums[3] = {0};
-    double largest = 0, worst = 0;
-    for (int a = 0; a < (own_keys ? 3 : 2); a++) {
+    for (int a = 0; a < (own_keys ? 3 : 2); a++)
         for (int64_t i = 0; i < data->batch * data->heads * sizes[a]; i++)
             squares_add(&sums[a], (double)made[a][i],
                         i / sizes[a] == at ? expected[a][i % sizes[a]] : 0);
-        largest = fmax(largest, sums[a].size);
-    }
-    for (int a = 0; a < 3; a++) {
-        sums[a].size = fmax(sums[a].size, 1e-2 * largest);
-        worst = worse(worst, squares_relative(sums[a]));
-    }
-    return worst;
+    return bench_worst(sums, 1e-2);
 }
 
 /* A gradient of few queries, in one head, against the exact one. */

@@ -24,7 +24,9 @@
 enum {
     ROWS = 64, /* compared with the exact layer */
     FEW = 16,  /* rows with a gradient */
-    SAMPLED_OUTPUTS = 4
+    SAMPLED_OUTPUTS = 4,
+    BEHIND = 2 * EXACT_OUTPUT, /* the first part behind the attention, and the end of */
+    PARTS = 2 * EXACT_PARTS    /* all of them */
 };
 
 static const double tolerance = 1e-5, gradient_tolerance = 5e-5;
@@ -38,15 +40,12 @@ static const double step_share = 1e-3;
    noise. Biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const uint64_t stream = (uint64_t)(32 + 2 * (part - EXACT_OUTPUT) + which);
-            for (int64_t i = 0; found->rank == 1 && i < found->shape[0]; i++)
-                found->values[i] += 0.1f * bench_noise(seed, stream, i);
-        }
+    for (int p = BEHIND; p < PARTS; p++)
+        for (int64_t i = 0; layer->parts[p].rank == 1 && i < layer->counts[p]; i++)
+            layer->parts[p].values[i] +=
+                0.1f * bench_noise(seed, (uint64_t)(32 + p - BEHIND), i);
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        float *weight = layer->parts[p][0].values;
+        float *weight = layer->parts[2 * p].values;
         if (!weight)
             continue;
         memset(weight, 0, (size_t)(model * model) * sizeof *weight);
@@ -78,9 +77,11 @@ void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
                                      flags, &layer->model),
            EXIT_USAGE);
     for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
-        for (int p = 0; p < 2 * EXACT_PARTS; p++)
-            if (strstr(found.name, exact_part_names[p / 2][p % 2]))
-                layer->parts[p / 2][p % 2] = found;
+        for (int p = 0; p < PARTS; p++)
+            if (strstr(found.name, exact_part_names[p / 2][p % 2])) {
+                layer->parts[p] = found;
+                layer->counts[p] = found.shape[0] * (found.rank > 1 ? found.shape[1] : 1);
+            }
     set_weights(layer, data, job->seed);
 }
 
@@ -104,22 +105,13 @@ double bench_layer_call(bench_layer *layer, const bench_data *data) {
     return seconds_now() - begun;
 }
 
-static int64_t part_count(const bench_layer *layer, int part, int which) {
-    const shoal_parameter *found = &layer->parts[part][which];
-    int64_t count = found->values ? 1 : 0;
-    for (int i = 0; i < found->rank; i++)
-        count *= found->shape[i];
-    return count;
-}
-
 uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data) {
     uint64_t digest = fold_floats(1, layer->out, data->query_count);
     if (!data->train)
         return digest;
     digest = fold_floats(digest, data->dfeatures, data->query_count);
-    for (int p = 0; p < 2 * EXACT_PARTS; p++)
-        digest = fold_floats(digest, layer->parts[p / 2][p % 2].gradients,
-                             part_count(layer, p / 2, p % 2));
+    for (int p = 0; p < PARTS; p++)
+        digest = fold_floats(digest, layer->parts[p].gradients, layer->counts[p]);
     return digest;
 }
 
@@ -141,23 +133,21 @@ static layer_copy layer_copy_create(const bench_job *job, const bench_layer *fro
     const int64_t model = job->heads * job->dim;
     int64_t count = 4 * model;
     layer_copy copy = {.layer = exact_layer_create(model, job->feed_forward)};
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++)
-            count += 2 * part_count(from, part, which);
+    for (int p = BEHIND; p < PARTS; p++)
+        count += 2 * from->counts[p];
     double *next = copy.memory = reserve_zeros((size_t)count, sizeof *next);
     if (!copy.layer)
         die_of_memory();
     copy.layer->post_norm = true;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const int64_t size = part_count(from, part, which);
-            exact_part *to = &copy.layer->parts[part];
-            for (int64_t i = 0; i < size; i++)
-                next[i] = (double)from->parts[part][which].values[i];
-            *(which ? &to->bias : &to->weight) = next;
-            *(which ? &to->dbias : &to->dweight) = next + size;
-            next += 2 * size;
-        }
+    for (int p = BEHIND; p < PARTS; p++) {
+        const int64_t size = from->counts[p];
+        exact_part *to = &copy.layer->parts[p / 2];
+        for (int64_t i = 0; i < size; i++)
+            next[i] = (double)from->parts[p].values[i];
+        *(p % 2 ? &to->bias : &to->weight) = next;
+        *(p % 2 ? &to->dbias : &to->dweight) = next + size;
+        next += 2 * size;
+    }
     copy.x = next;
     copy.attended = next + model;
     copy.dout = next + 2 * model;
@@ -208,14 +198,15 @@ static void check_lengths(const gradient_check *check) {
     const bench_data *data = check->data;
     double left = dot_floats(data->dfeatures, data->features, data->query_count);
     double size = fabs(left);
-    for (int part = EXACT_QUERY; part <= EXACT_OUTPUT; part++)
-        for (int which = 0; which <= (part == EXACT_OUTPUT); which++) {
-            const shoal_parameter *found = &check->layer->parts[part][which];
-            const double one = dot_floats(found->gradients, found->values,
-                                          part_count(check->layer, part, which));
-            left -= part == EXACT_OUTPUT ? -one : one;
-            size += fabs(one);
-        }
+    for (int p = 0; p < BEHIND + 2; p++) {
+        const shoal_parameter *found = &check->layer->parts[p];
+        const double one =
+            dot_floats(found->gradients, found->values, check->layer->counts[p]);
+        if (p < BEHIND && p % 2)
+            continue;
+        left -= p >= BEHIND ? -one : one;
+        size += fabs(one);
+    }
     bench_note(check->row, "<dx, x> = what the weights' gradients say",
                left == 0 ? 0 : fabs(left) / size, 1e-4);
 }
@@ -224,44 +215,33 @@ static void check_lengths(const gradient_check *check) {
    gradient says about the way there, after rounding. */
 static double move_parts(const bench_layer *layer, const float *saved, double step) {
     double predicted = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const int64_t count = part_count(layer, part, which);
-            for (int64_t i = 0; i < count; i++) {
-                const double slope = (double)found->gradients[i];
-                found->values[i] = (float)((double)saved[i] + step * slope);
-                predicted += slope * ((double)found->values[i] - (double)saved[i]);
-            }
-            saved += count;
+    for (int p = BEHIND; p < PARTS; saved += layer->counts[p++]) {
+        const shoal_parameter *found = &layer->parts[p];
+        for (int64_t i = 0; i < layer->counts[p]; i++) {
+            const double slope = (double)found->gradients[i];
+            found->values[i] = (float)((double)saved[i] + step * slope);
+            predicted += slope * ((double)found->values[i] - (double)saved[i]);
         }
+    }
     return predicted;
 }
 
-/* A copy of those parameters; their length as one vector, and that of their gradient. */
-static float *save_parts(const bench_layer *layer, double *length, double *slope) {
-    int64_t all = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        all += part_count(layer, part, 0) + part_count(layer, part, 1);
-    float *saved = reserve((size_t)all, sizeof *saved), *next = saved;
-    *length = *slope = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const int64_t count = part_count(layer, part, which);
-            memcpy(next, found->values, (size_t)count * sizeof *next);
-            *length += dot_floats(found->values, found->values, count);
-            *slope += dot_floats(found->gradients, found->gradients, count);
-            next += count;
-        }
-    *length = sqrt(*length);
-    *slope = sqrt(*slope);
-    return saved;
-}
-
+/* `length`: of those parameters as one vector; `slope`: of their gradient. */
 static void check_slope(const gradient_check *check) {
-    double length, slope, loss[2] = {0}, predicted[2] = {0};
-    float *saved = save_parts(check->layer, &length, &slope);
+    const bench_layer *layer = check->layer;
+    double length = 0, slope = 0, loss[2] = {0}, predicted[2] = {0};
+    int64_t all = 0;
+    for (int p = BEHIND; p < PARTS; p++)
+        all += layer->counts[p];
+    float *saved = reserve((size_t)all, sizeof *saved), *next = saved;
+    for (int p = BEHIND; p < PARTS; next += layer->counts[p++]) {
+        const shoal_parameter *found = &layer->parts[p];
+        memcpy(next, found->values, (size_t)layer->counts[p] * sizeof *next);
+        length += dot_floats(found->values, found->values, layer->counts[p]);
+        slope += dot_floats(found->gradients, found->gradients, layer->counts[p]);
+    }
+    length = sqrt(length);
+    slope = sqrt(slope);
     const double step = slope > 0 ? step_share * length / slope : 0;
     for (int side = 0; side < 2; side++) {
         predicted[side] = move_parts(check->layer, saved, side ? step : -step);
@@ -319,7 +299,7 @@ static double projected(const gradient_check *check, int projection, int64_t row
 }
 
 static bool has_projection(const gradient_check *check, int projection) {
-    return check->layer->parts[projection][0].values != NULL;
+    return check->layer->parts[2 * projection].values != NULL;
 }
 
 static void check_features(const gradient_check *check, int64_t few, const double *dx,
@@ -347,8 +327,7 @@ static void check_features(const gradient_check *check, int64_t few, const doubl
 /* Some rows of a projection's weight, each with its bias. */
 static squares projection_error(const gradient_check *check, int p, double *expected) {
     const int64_t model = check->model;
-    const shoal_parameter *weight = &check->layer->parts[p][0];
-    const shoal_parameter *bias = &check->layer->parts[p][1];
+    const shoal_parameter *weight = &check->layer->parts[2 * p], *bias = weight + 1;
     squares sums = {0};
     for (uint64_t s = 0; s < SAMPLED_OUTPUTS; s++) {
         const uint64_t draw = bench_random(check->job->seed, (uint64_t)12 << 56 | s);
@@ -368,40 +347,25 @@ static squares projection_error(const gradient_check *check, int p, double *expe
     return sums;
 }
 
-/* The worst of the projections. One whose gradient is next to nothing, as those of
-   queries and keys are where there is one position, is measured by the others'. */
-static double projections_error(const gradient_check *check, double *expected) {
-    squares sums[BENCH_PROJECTIONS] = {0};
-    double largest = 0, worst = 0;
-    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        if (has_projection(check, p))
-            sums[p] = projection_error(check, p, expected);
-        largest = fmax(largest, sums[p].size);
-    }
-    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        sums[p].size = fmax(sums[p].size, 1e-4 * largest);
-        worst = worse(worst, squares_relative(sums[p]));
-    }
-    return worst;
-}
-
 static void check_weights(const gradient_check *check, const layer_copy *copy,
                           double *expected) {
     double worst = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const exact_part *exact = &copy->layer->parts[part];
-            const double *slopes = which ? exact->dbias : exact->dweight;
-            squares sums = {0};
-            for (int64_t i = 0; i < part_count(check->layer, part, which); i++)
-                squares_add(&sums, (double)check->layer->parts[part][which].gradients[i],
-                            slopes[i]);
-            worst = worse(worst, squares_relative(sums));
-        }
+    for (int p = BEHIND; p < PARTS; p++) {
+        const exact_part *exact = &copy->layer->parts[p / 2];
+        const double *slopes = p % 2 ? exact->dbias : exact->dweight;
+        squares sums = {0};
+        for (int64_t i = 0; i < check->layer->counts[p]; i++)
+            squares_add(&sums, (double)check->layer->parts[p].gradients[i], slopes[i]);
+        worst = worse(worst, squares_relative(sums));
+    }
     bench_note(check->row, "gradients of the weights behind the attention", worst,
                gradient_tolerance);
+    squares sums[BENCH_PROJECTIONS] = {0};
+    for (int p = 0; p < BENCH_PROJECTIONS; p++)
+        if (has_projection(check, p))
+            sums[p] = projection_error(check, p, expected);
     bench_note(check->row, "gradients of the projections, sampled",
-               projections_error(check, expected), gradient_tolerance);
+               bench_worst(sums, 1e-4), gradient_tolerance);
 }
 
 static void check_few(const gradient_check *check) {
