@@ -16,11 +16,6 @@ static utterance_errors draw_utterances(const utterance_errors *utterances,
     return sum;
 }
 
-int by_double(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The middle 95 % of what is sorted here. */
 static void middle(double *values, int count, double *low, double *high) {
     qsort(values, (size_t)count, sizeof *values, by_double);

@@ -258,6 +258,11 @@ const char *seconds_text(double seconds) {
     return scaled_text(seconds * 1e6, 1000, units, 3);
 }
 
+int by_double(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 const char *plural(int64_t count) {
     return count == 1 ? "" : "s";
 }

@@ -219,7 +219,8 @@ const char *bytes_text(double bytes);
 const char *seconds_text(double seconds);
 /* "shoal 1.2.3, avx2, 2 threads": what a command runs with. */
 const char *setting_text(const shoal_context *context);
-const char *plural(int64_t count); /* "s", unless it is 1 */
+const char *plural(int64_t count);           /* "s", unless it is 1 */
+int by_double(const void *a, const void *b); /* for qsort */
 
 /* Prints the object and drops it. NaN and infinities become null: JSON has none. Files
    that a command writes are written before: nobody may be reading to the end. */
@@ -344,7 +345,7 @@ typedef struct {
 int texts_next(text_source *source);
 void texts_close(text_source *source);
 
-/* ---- Random numbers and intervals (bootstrap.c) ------------------------------------ */
+/* ---- Random numbers ---------------------------------------------------------------- */
 
 /* splitmix64's finaliser: random numbers are this of a number for each. */
 static inline uint64_t mix_bits(uint64_t x) {
@@ -352,6 +353,8 @@ static inline uint64_t mix_bits(uint64_t x) {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
+
+/* ---- Intervals (bootstrap.c) ------------------------------------------------------- */
 
 /* How far an error rate can be trusted: the rate of utterances drawn with replacement,
    again and again (the bootstrap), and its difference from another on the same draws. */
@@ -372,9 +375,6 @@ enum { BOOTSTRAP_DRAWS = 10000 };
 /* A draw depends on the seed and on `count` alone: it is the same for every rate. */
 bootstrap_interval bootstrap_rates(const utterance_errors *utterances, int64_t count,
                                    uint64_t seed);
-
-/* For qsort. */
-int by_double(const void *a, const void *b);
 
 /* ---- Several processes ------------------------------------------------------------- */
 
