@@ -7,8 +7,7 @@
 
 #include <shoal_train.h>
 
-#include "commands.h"
-#include "common.h"
+#include "command.h"
 #include "texts.h"
 
 typedef struct {

@@ -7,7 +7,6 @@
    go back to the system. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,9 +16,6 @@
 #include <unistd.h>
 
 #include "attend.h"
-#include "commands.h"
-#include "common.h"
-#include "options.h"
 
 enum { DEFAULT_SAMPLES = 256 };
 
@@ -112,105 +108,89 @@ const command_help attend_help = {
 
 /* ---- The command line ------------------------------------------------------------- */
 
-static int take_words(attend_job *job, int count, char **words) {
+static void take_words(attend_job *job, int count, char **words) {
     static const char *const names[] = {"KIND", "Q.npy", "K.npy", "V.npy"};
     if (count < 4)
-        return complain(EXIT_USAGE, "attend", "%s is missing; usage: shoal %s",
-                        names[count], attend_help.usage);
+        die(EXIT_USAGE, "%s is missing; usage: shoal %s", names[count],
+            attend_help.usage);
     if (count > 4)
-        return complain(EXIT_USAGE, "attend", "%s is one word too many; usage: shoal %s",
-                        words[4], attend_help.usage);
+        die(EXIT_USAGE, "%s is one word too many; usage: shoal %s", words[4],
+            attend_help.usage);
     job->kind = words[0];
     for (int i = 0; i < 3; i++)
         job->input_paths[INPUT_Q + i] = words[1 + i];
-    return EXIT_OK;
 }
 
 /* Checks of the options that need no file. */
-static int check_combination(const attend_job *job) {
+static void check_combination(const attend_job *job) {
     bool gradient = false, output = job->check_samples > 0;
     for (int i = 0; i < OUTPUTS; i++)
         output |= job->output_paths[i] != NULL;
     for (int i = OUTPUT_GRAD_Q; i <= OUTPUT_GRAD_V; i++)
         gradient |= job->output_paths[i] != NULL;
     if (!output)
-        return complain(EXIT_USAGE, "attend",
-                        "nothing to do: give -o OUT.npy or --check");
+        die(EXIT_USAGE, "nothing to do: give -o OUT.npy or --check");
     if (gradient && !job->input_paths[INPUT_GRAD_OUT])
-        return complain(EXIT_USAGE, "attend", "gradients need --grad-out, the output's");
+        die(EXIT_USAGE, "gradients need --grad-out, the output's");
     if (!gradient && job->input_paths[INPUT_GRAD_OUT])
-        return complain(
-            EXIT_USAGE, "attend",
+        die(EXIT_USAGE,
             "--grad-out is for --grad-q, --grad-k or --grad-v; none was given");
-    return EXIT_OK;
 }
 
-static int read_environment(attend_job *job) {
+static void read_environment(attend_job *job) {
     static const char variable[] = "SHOAL_SLICE_ABOVE";
     const char *text = getenv(variable);
     char *rest = NULL;
     job->largest_whole = (size_t)512 << 20;
     if (!text || !*text)
-        return EXIT_OK;
+        return;
     errno = 0;
     job->largest_whole = strtoull(text, &rest, 10);
-    if (*text >= '0' && *text <= '9' && !*rest && errno == 0)
-        return EXIT_OK;
-    return complain(EXIT_USAGE, "attend",
-                    "%s is \"%s\"; it must be a number of bytes, or not set", variable,
-                    text);
+    if (*text < '0' || *text > '9' || *rest || errno != 0)
+        die(EXIT_USAGE, "%s is \"%s\"; it must be a number of bytes, or not set",
+            variable, text);
 }
 
-enum { NAMES = 200 };
-
 /* "clustered-C, shoal-C": the kinds that have a fact, an int at `offset` of their row. */
-static const char *kinds_with(size_t offset, char names[NAMES]) {
-    names[0] = 0;
+static const char *kinds_with(size_t offset) {
+    static char names[200];
     for (int i = 0; shoal_kind_describe(i); i++) {
         const shoal_kind_info *kind = shoal_kind_describe(i);
         const size_t used = strlen(names);
         if (*(const int *)(const void *)((const char *)kind + offset))
-            snprintf(names + used, NAMES - used, "%s%s", used ? ", " : "", kind->name);
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                     kind->name);
     }
     return names;
 }
 
-/* Checks of the options that depend on the kind. */
-static int check_kind(attend_job *job) {
+/* The kind, and checks of the options that depend on it. */
+static void parse_kind(attend_job *job) {
+    const shoal_status status =
+        shoal_attention_parse(job->context, job->kind, &job->attention);
+    if (status != SHOAL_OK) {
+        const int code = complain_status(status, EXIT_USAGE, "attend", job->context);
+        fputs("shoal attend: shoal kinds shows how every kind is spelled\n", stderr);
+        leave(code);
+    }
     const shoal_kind_info *kind = shoal_kind_describe((int)job->attention.kind);
-    char names[NAMES];
     job->shared = kind->keys_are_queries;
     if (job->has_seed)
         job->attention.seed = job->seed;
     if (!kind->has_groups &&
         (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
-        return complain(EXIT_USAGE, "attend",
-                        "%s has no groups: --groups and --save-groups are for %s",
-                        job->kind,
-                        kinds_with(offsetof(shoal_kind_info, has_groups), names));
+        die(EXIT_USAGE, "%s has no groups: --groups and --save-groups are for %s",
+            job->kind, kinds_with(offsetof(shoal_kind_info, has_groups)));
     if (!kind->has_top_keys && job->output_paths[OUTPUT_TOP])
-        return complain(EXIT_USAGE, "attend", "%s has no top keys: --save-top is for %s",
-                        job->kind,
-                        kinds_with(offsetof(shoal_kind_info, has_top_keys), names));
+        die(EXIT_USAGE, "%s has no top keys: --save-top is for %s", job->kind,
+            kinds_with(offsetof(shoal_kind_info, has_top_keys)));
     if (strcmp(job->input_paths[INPUT_K], "-") != 0)
-        return EXIT_OK;
+        return;
     if (!job->shared)
-        return complain(EXIT_USAGE, "attend",
-                        "- for K.npy is for %s, whose keys are the queries; %s needs a "
-                        "file",
-                        kinds_with(offsetof(shoal_kind_info, keys_are_queries), names),
-                        job->kind);
+        die(EXIT_USAGE,
+            "- for K.npy is for %s, whose keys are the queries; %s needs a file",
+            kinds_with(offsetof(shoal_kind_info, keys_are_queries)), job->kind);
     job->input_paths[INPUT_K] = NULL;
-    return EXIT_OK;
-}
-
-static int parse_kind(attend_job *job) {
-    shoal_status status = shoal_attention_parse(job->context, job->kind, &job->attention);
-    if (status == SHOAL_OK)
-        return check_kind(job);
-    int code = complain_status(status, EXIT_USAGE, "attend", job->context);
-    fputs("shoal attend: shoal kinds shows how every kind is spelled\n", stderr);
-    return code;
 }
 
 /* ---- Reading ---------------------------------------------------------------------- */
@@ -218,19 +198,15 @@ static int parse_kind(attend_job *job) {
 static const char *const type_names[] =
     {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32", [SHOAL_FLOAT16] = "float16"};
 
-size_t attend_element_bytes(shoal_dtype dtype) {
+static size_t element_bytes(shoal_dtype dtype) {
     return dtype == SHOAL_FLOAT16 ? 2 : 4;
 }
 
-static int64_t array_elements(const shoal_array *array) {
-    int64_t elements = 1;
-    for (int i = 0; i < array->rank; i++)
-        elements *= array->shape[i];
-    return elements;
-}
-
 static size_t array_bytes(const shoal_array *array) {
-    return (size_t)array_elements(array) * attend_element_bytes(array->dtype);
+    size_t bytes = element_bytes(array->dtype);
+    for (int i = 0; i < array->rank; i++)
+        bytes *= (size_t)array->shape[i];
+    return bytes;
 }
 
 enum { SHAPE_TEXT = 200 };
@@ -259,113 +235,86 @@ static const struct {
     [INPUT_GRAD_OUT] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
 };
 
-static int read_input(attend_job *job, attend_input which) {
+static void read_input(attend_job *job, int which) {
     char text[SHAPE_TEXT];
     const char *path = job->input_paths[which];
     shoal_array *array = &job->inputs[which];
-    shoal_status status = shoal_array_read(job->context, path, array);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    demand(shoal_array_read(job->context, path, array), EXIT_BAD_INPUT);
     const bool is_half = array->dtype == SHOAL_FLOAT16 &&
                          expected[which].dtype == SHOAL_FLOAT32;
-    if ((array->dtype == expected[which].dtype || is_half) &&
-        array->rank == expected[which].rank)
-        return EXIT_OK;
-    return complain(EXIT_BAD_INPUT, "attend", "%s is %s %s; it must be %s %s", path,
-                    type_names[array->dtype], shape_text(array, text),
-                    type_names[expected[which].dtype], expected[which].layout);
+    if ((array->dtype != expected[which].dtype && !is_half) ||
+        array->rank != expected[which].rank)
+        die(EXIT_BAD_INPUT, "%s is %s %s; it must be %s %s", path,
+            type_names[array->dtype], shape_text(array, text),
+            type_names[expected[which].dtype], expected[which].layout);
 }
 
-static int do_not_fit(const attend_job *job, attend_input one, attend_input other,
-                      const char *rule) {
+/* Dies where they do not fit together. */
+static void fit(const attend_job *job, bool fits, attend_input one, attend_input other,
+                const char *rule) {
     char first[SHAPE_TEXT], second[SHAPE_TEXT];
-    return complain(EXIT_BAD_INPUT, "attend", "%s %s and %s %s do not fit together: %s",
-                    job->input_paths[one], shape_text(&job->inputs[one], first),
-                    job->input_paths[other], shape_text(&job->inputs[other], second),
-                    rule);
+    if (!fits)
+        die(EXIT_BAD_INPUT, "%s %s and %s %s do not fit together: %s",
+            job->input_paths[one], shape_text(&job->inputs[one], first),
+            job->input_paths[other], shape_text(&job->inputs[other], second), rule);
 }
 
 /* Floats and halves are not mixed. */
-static int compare_types(const attend_job *job) {
+static void compare_types(const attend_job *job) {
     static const attend_input others[] = {INPUT_K, INPUT_V, INPUT_GRAD_OUT};
     const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const shoal_array *array = &job->inputs[others[i]];
         if (array->data && array->dtype != dtype)
-            return complain(EXIT_BAD_INPUT, "attend",
-                            "%s is %s and %s is %s: they must be of one type",
-                            job->input_paths[INPUT_Q], type_names[dtype],
-                            job->input_paths[others[i]], type_names[array->dtype]);
+            die(EXIT_BAD_INPUT, "%s is %s and %s is %s: they must be of one type",
+                job->input_paths[INPUT_Q], type_names[dtype], job->input_paths[others[i]],
+                type_names[array->dtype]);
     }
-    return EXIT_OK;
 }
 
-static int compare_queries_keys_values(const attend_job *job) {
+static void compare_shapes(const attend_job *job) {
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
-    bool has_keys = job->inputs[INPUT_K].data != NULL;
-    const int64_t *k = has_keys ? job->inputs[INPUT_K].shape : q;
-    attend_input keys = has_keys ? INPUT_K : INPUT_Q;
-    if (k[0] != q[0])
-        return do_not_fit(job, INPUT_K, INPUT_Q, "the batches differ");
-    if (k[3] != q[3])
-        return do_not_fit(job, INPUT_K, INPUT_Q, "queries and keys must be of one size");
-    if (k[1] != q[1] && (k[1] == 0 || q[1] % k[1] != 0))
-        return do_not_fit(job, INPUT_K, INPUT_Q,
-                          "the key heads must divide the query heads");
-    if (job->shared && (k[1] != q[1] || k[2] != q[2]))
-        return do_not_fit(job, INPUT_K, INPUT_Q,
-                          "this kind needs the keys to be the queries (- for K says so)");
-    if (v[0] != k[0] || v[1] != k[1] || v[2] != k[2])
-        return do_not_fit(
-            job, INPUT_V, keys,
-            "every key needs one value: batch, heads and length must be equal");
-    return EXIT_OK;
+    const attend_input keys = job->inputs[INPUT_K].data ? INPUT_K : INPUT_Q;
+    const int64_t *k = job->inputs[keys].shape;
+    fit(job, k[0] == q[0], INPUT_K, INPUT_Q, "the batches differ");
+    fit(job, k[3] == q[3], INPUT_K, INPUT_Q, "queries and keys must be of one size");
+    fit(job, k[1] == q[1] || (k[1] != 0 && q[1] % k[1] == 0), INPUT_K, INPUT_Q,
+        "the key heads must divide the query heads");
+    fit(job, !job->shared || (k[1] == q[1] && k[2] == q[2]), INPUT_K, INPUT_Q,
+        "this kind needs the keys to be the queries (- for K says so)");
+    fit(job, v[0] == k[0] && v[1] == k[1] && v[2] == k[2], INPUT_V, keys,
+        "every key needs one value: batch, heads and length must be equal");
 }
 
 /* Lengths come as int32 and are wanted as int64; they must lie within the array. */
-static int load_lengths(attend_job *job, attend_input which, int64_t longest,
-                        int64_t **lengths) {
-    if (!job->input_paths[which])
-        return EXIT_OK;
+static int64_t *load_lengths(attend_job *job, attend_input which, int64_t longest) {
     const shoal_array *array = &job->inputs[which];
     const int32_t *given = array->data;
-    if (array->shape[0] != job->problem.batch)
-        return do_not_fit(job, which, INPUT_Q, "there must be one length per sequence");
-    *lengths = malloc((size_t)(array->shape[0] + 1) * sizeof **lengths);
-    if (!*lengths)
-        return complain(EXIT_RESOURCES, "attend", "out of memory");
+    if (!job->input_paths[which])
+        return NULL;
+    fit(job, array->shape[0] == job->problem.batch, which, INPUT_Q,
+        "there must be one length per sequence");
+    int64_t *lengths = reserve((size_t)array->shape[0] + 1, sizeof *lengths);
     for (int64_t i = 0; i < array->shape[0]; i++) {
         if (given[i] < 0 || given[i] > longest)
-            return complain(EXIT_BAD_INPUT, "attend",
-                            "%s: length %" PRId32 " of sequence %" PRId64
-                            " is not within 0 to %" PRId64,
-                            job->input_paths[which], given[i], i, longest);
-        (*lengths)[i] = given[i];
+            die(EXIT_BAD_INPUT,
+                "%s: length %" PRId32 " of sequence %" PRId64
+                " is not within 0 to %" PRId64,
+                job->input_paths[which], given[i], i, longest);
+        lengths[i] = given[i];
     }
-    return EXIT_OK;
+    return lengths;
 }
 
-static int compare_the_rest(const attend_job *job) {
-    const shoal_problem *problem = &job->problem;
+static void load_inputs(attend_job *job) {
+    for (int i = 0; i < INPUTS; i++)
+        if (job->input_paths[i])
+            read_input(job, i);
+    compare_types(job);
+    compare_shapes(job);
+    const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
     const int64_t *grad = job->inputs[INPUT_GRAD_OUT].shape;
-    if (job->input_paths[INPUT_GROUPS] &&
-        (groups[0] != problem->batch || groups[1] != problem->heads ||
-         groups[2] != problem->queries))
-        return do_not_fit(job, INPUT_GROUPS, INPUT_Q,
-                          "there must be one group per query");
-    if (job->input_paths[INPUT_GRAD_OUT] &&
-        (grad[0] != problem->batch || grad[1] != problem->heads ||
-         grad[2] != problem->queries || grad[3] != problem->value_dim))
-        return do_not_fit(
-            job, INPUT_GRAD_OUT, INPUT_Q,
-            "it must have the output's shape: the queries', with the values' "
-            "size");
-    return EXIT_OK;
-}
-
-static void describe_problem(attend_job *job) {
-    const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     job->problem = (shoal_problem){.batch = q[0],
                                    .heads = q[1],
                                    .kv_heads = v[1],
@@ -375,52 +324,34 @@ static void describe_problem(attend_job *job) {
                                    .value_dim = v[3],
                                    .scale = job->scale,
                                    .dtype = job->inputs[INPUT_Q].dtype};
+    job->query_lengths = load_lengths(job, INPUT_QUERY_LENGTHS, q[2]);
+    job->key_lengths = load_lengths(job, INPUT_KEY_LENGTHS, v[2]);
+    fit(job, !job->input_paths[INPUT_GROUPS] || memcmp(groups, q, 3 * sizeof *q) == 0,
+        INPUT_GROUPS, INPUT_Q, "there must be one group per query");
+    fit(job,
+        !job->input_paths[INPUT_GRAD_OUT] ||
+            (memcmp(grad, q, 3 * sizeof *q) == 0 && grad[3] == v[3]),
+        INPUT_GRAD_OUT, INPUT_Q,
+        "it must have the output's shape: the queries', with the values' size");
 }
 
-static int load_inputs(attend_job *job) {
-    int code = EXIT_OK;
-    for (int i = 0; i < INPUTS && code == EXIT_OK; i++)
-        if (job->input_paths[i])
-            code = read_input(job, (attend_input)i);
-    if (code == EXIT_OK)
-        code = compare_types(job);
-    if (code == EXIT_OK)
-        code = compare_queries_keys_values(job);
-    if (code != EXIT_OK)
-        return code;
-    describe_problem(job);
-    code =
-        load_lengths(job, INPUT_QUERY_LENGTHS, job->problem.queries, &job->query_lengths);
-    if (code == EXIT_OK)
-        code = load_lengths(job, INPUT_KEY_LENGTHS, job->problem.keys, &job->key_lengths);
-    return code == EXIT_OK ? compare_the_rest(job) : code;
-}
-
-/* ---- Slices -------------------------------------------------------------------- */
-
-static bool must_be_cut(const attend_job *job) {
-    size_t bytes = array_bytes(&job->outputs[OUTPUT_OUT]);
-    for (int i = INPUT_Q; i <= INPUT_V; i++)
-        if (job->inputs[i].data)
-            bytes += array_bytes(&job->inputs[i]);
-    return bytes > job->largest_whole;
-}
+/* ---- Slices ----------------------------------------------------------------------- */
 
 /* Every array is [batch, heads or kv heads, ...], so equal parts of it are the slices. */
-static void *part_of(const shoal_array *array, int64_t slice, int64_t slices,
+static void *part_of(const attend_job *job, const shoal_array *array, int64_t slice,
                      size_t *bytes) {
-    *bytes = array_bytes(array) / (size_t)slices;
+    *bytes = array_bytes(array) / (size_t)job->slices;
     return array->data ? (char *)array->data + (size_t)slice * *bytes : NULL;
 }
 
 static void *input_part(const attend_job *job, attend_input which, int64_t slice) {
     size_t bytes;
-    return part_of(&job->inputs[which], slice, job->slices, &bytes);
+    return part_of(job, &job->inputs[which], slice, &bytes);
 }
 
 static void *output_part(const attend_job *job, attend_output which, int64_t slice) {
     size_t bytes;
-    return part_of(&job->outputs[which], slice, job->slices, &bytes);
+    return part_of(job, &job->outputs[which], slice, &bytes);
 }
 
 /* The pages that lie wholly inside the slice; those at its ends may be a neighbour's. */
@@ -429,87 +360,49 @@ static void give_back_inputs(const attend_job *job, int64_t slice) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         size_t bytes;
-        char *part = part_of(&job->inputs[large[i]], slice, job->slices, &bytes);
+        char *part = part_of(job, &job->inputs[large[i]], slice, &bytes);
         uintptr_t ahead = (page - (uintptr_t)part % page) % page;
         if (part && bytes > ahead + page)
             madvise(part + ahead, (bytes - ahead) / page * page, MADV_DONTNEED);
     }
 }
 
-/* ---- One slice -------------------------------------------------------------------- */
-
 /* Kinds whose keys are the queries never look at keys. A file with other keys is refused,
    because it would be ignored. */
-static int compare_shared_keys(const attend_job *job, const shoal_problem *part,
-                               int64_t slice, const shoal_inputs *inputs) {
+static void compare_shared_keys(const attend_job *job, const shoal_problem *part,
+                                int64_t slice, const shoal_inputs *inputs) {
     const char *keys = input_part(job, INPUT_K, slice), *queries = inputs->q;
-    const size_t element = attend_element_bytes(part->dtype);
-    if (!job->shared || !keys)
-        return EXIT_OK;
-    for (int64_t row = 0; row < part->batch * part->heads; row++) {
+    const size_t element = element_bytes(part->dtype);
+    for (int64_t row = 0; row < part->batch * part->heads && job->shared && keys; row++) {
         int64_t live = inputs->query_lengths ? inputs->query_lengths[row / part->heads]
                                              : part->queries;
         size_t begin = (size_t)(row * part->keys * part->dim) * element;
         if (memcmp(keys + begin, queries + begin, (size_t)(live * part->dim) * element) !=
             0)
-            return complain(EXIT_BAD_INPUT, "attend",
-                            "%s is not equal to %s, and in this kind the keys are the "
-                            "queries; give - for K",
-                            job->input_paths[INPUT_K], job->input_paths[INPUT_Q]);
+            die(EXIT_BAD_INPUT,
+                "%s is not equal to %s, and in this kind the keys are the queries; give "
+                "- for K",
+                job->input_paths[INPUT_K], job->input_paths[INPUT_Q]);
     }
-    return EXIT_OK;
-}
-
-static shoal_inputs slice_inputs(const attend_job *job, int64_t slice) {
-    int64_t sequence = job->slices > 1 ? slice / job->problem.kv_heads : 0;
-    return (shoal_inputs){.q = input_part(job, INPUT_Q, slice),
-                          .k = job->shared ? NULL : input_part(job, INPUT_K, slice),
-                          .v = input_part(job, INPUT_V, slice),
-                          .query_lengths =
-                              job->query_lengths ? job->query_lengths + sequence : NULL,
-                          .key_lengths = job->key_lengths ? job->key_lengths + sequence
-                                                          : NULL,
-                          .groups = input_part(job, INPUT_GROUPS, slice)};
 }
 
 static void keep(const attend_job *job, attend_output which, int64_t slice,
                  const int32_t *used) {
     size_t bytes;
-    void *part = part_of(&job->outputs[which], slice, job->slices, &bytes);
+    void *part = part_of(job, &job->outputs[which], slice, &bytes);
     if (part && used)
         memcpy(part, used, bytes);
 }
 
-static shoal_status forward_and_backward(attend_job *job, shoal_plan *plan, int64_t slice,
-                                         const shoal_inputs *inputs) {
-    float *out = output_part(job, OUTPUT_OUT, slice);
-    double begun = seconds_now();
-    shoal_status status = shoal_forward(plan, inputs, out);
-    if (status == SHOAL_OK && job->input_paths[INPUT_GRAD_OUT]) {
-        shoal_gradients gradients = {.out = out,
-                                     .dout = input_part(job, INPUT_GRAD_OUT, slice),
-                                     .dq = output_part(job, OUTPUT_GRAD_Q, slice),
-                                     .dk = output_part(job, OUTPUT_GRAD_K, slice),
-                                     .dv = output_part(job, OUTPUT_GRAD_V, slice)};
-        status = shoal_backward(plan, inputs, &gradients);
-    }
-    job->seconds += seconds_now() - begun;
-    return status;
-}
-
 /* Samples are spread evenly; over several slices the relative error is the root mean
    square of theirs. */
-static shoal_status check_slice(attend_job *job, shoal_plan *plan, int64_t slice,
-                                const shoal_inputs *inputs) {
+static void check_slice(attend_job *job, shoal_plan *plan, int64_t slice,
+                        const shoal_inputs *inputs) {
     shoal_error error, *total = &job->error;
-    if (job->check_samples == 0)
-        return SHOAL_OK;
     int64_t samples = (job->check_samples + job->slices - 1) / job->slices;
-    shoal_status status =
-        shoal_error_estimate(plan, inputs, output_part(job, OUTPUT_OUT, slice), samples,
-                             job->attention.seed + (uint64_t)slice, &error);
-    if (status != SHOAL_OK)
-        return status;
+    demand(shoal_error_estimate(plan, inputs, output_part(job, OUTPUT_OUT, slice),
+                                samples, job->attention.seed + (uint64_t)slice, &error),
+           EXIT_BAD_INPUT);
     double before = (double)total->samples, now = (double)error.samples;
     if (error.samples > 0)
         total->relative_error =
@@ -520,160 +413,132 @@ static shoal_status check_slice(attend_job *job, shoal_plan *plan, int64_t slice
     if (isnan(error.largest_error) || error.largest_error > total->largest_error)
         total->largest_error = error.largest_error;
     total->samples += error.samples;
-    return SHOAL_OK;
 }
 
-static int run_slice(attend_job *job, const shoal_problem *part, shoal_plan *plan,
-                     int64_t slice) {
-    const shoal_inputs inputs = slice_inputs(job, slice);
-    int code = compare_shared_keys(job, part, slice, &inputs);
-    if (code != EXIT_OK)
-        return code;
-    shoal_status status = forward_and_backward(job, plan, slice, &inputs);
-    if (status == SHOAL_OK) {
-        keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
-        keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
-        shoal_plan_picked(plan, NULL, &job->picked);
-        status = check_slice(job, plan, slice, &inputs);
-    }
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *plan,
+                      int64_t slice) {
+    const int64_t sequence = job->slices > 1 ? slice / job->problem.kv_heads : 0;
+    const shoal_inputs inputs =
+        {.q = input_part(job, INPUT_Q, slice),
+         .k = job->shared ? NULL : input_part(job, INPUT_K, slice),
+         .v = input_part(job, INPUT_V, slice),
+         .query_lengths = job->query_lengths ? job->query_lengths + sequence : NULL,
+         .key_lengths = job->key_lengths ? job->key_lengths + sequence : NULL,
+         .groups = input_part(job, INPUT_GROUPS, slice)};
+    const shoal_gradients gradients = {.out = output_part(job, OUTPUT_OUT, slice),
+                                       .dout = input_part(job, INPUT_GRAD_OUT, slice),
+                                       .dq = output_part(job, OUTPUT_GRAD_Q, slice),
+                                       .dk = output_part(job, OUTPUT_GRAD_K, slice),
+                                       .dv = output_part(job, OUTPUT_GRAD_V, slice)};
+    compare_shared_keys(job, part, slice, &inputs);
+    const double begun = seconds_now();
+    demand(shoal_forward(plan, &inputs, output_part(job, OUTPUT_OUT, slice)),
+           EXIT_BAD_INPUT);
+    if (job->input_paths[INPUT_GRAD_OUT])
+        demand(shoal_backward(plan, &inputs, &gradients), EXIT_BAD_INPUT);
+    job->seconds += seconds_now() - begun;
+    keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
+    keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
+    shoal_plan_picked(plan, NULL, &job->picked);
+    if (job->check_samples > 0)
+        check_slice(job, plan, slice, &inputs);
     if (job->slices > 1)
         give_back_inputs(job, slice);
-    return EXIT_OK;
 }
 
-/* ---- All of them ------------------------------------------------------------------ */
-
-static int run_slices(attend_job *job, const shoal_problem *part, shoal_plan *plan) {
-    int code = EXIT_OK;
-    for (int64_t slice = 0; slice < job->slices && code == EXIT_OK; slice++) {
-        if (job->slices > 1)
-            progress_say("%s: slice %" PRId64 " of %" PRId64, job->kind, slice + 1,
-                         job->slices);
-        else
-            progress_say("%s", job->kind);
-        code = run_slice(job, part, plan, slice);
-    }
-    return code;
-}
-
-static int run_attention(attend_job *job) {
+static void run_attention(attend_job *job) {
     shoal_problem part = job->problem;
     shoal_plan *plan;
+    size_t bytes = array_bytes(&job->outputs[OUTPUT_OUT]);
+    for (int i = INPUT_Q; i <= INPUT_V; i++)
+        bytes += job->inputs[i].data ? array_bytes(&job->inputs[i]) : 0;
     job->slices = 1;
-    if (must_be_cut(job)) {
+    if (bytes > job->largest_whole) {
         job->slices = part.batch * part.kv_heads;
         part.heads /= part.kv_heads;
         part.batch = part.kv_heads = 1;
     }
     unsigned flags = job->input_paths[INPUT_GRAD_OUT] ? SHOAL_WITH_BACKWARD : 0;
-    shoal_status status =
-        shoal_plan_create(job->context, &part, &job->attention, flags, &plan);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    demand(shoal_plan_create(job->context, &part, &job->attention, flags, &plan),
+           EXIT_BAD_INPUT);
     job->workspace = shoal_plan_workspace(plan);
-    int code = run_slices(job, &part, plan);
+    for (int64_t slice = 0; slice < job->slices; slice++) {
+        if (job->slices > 1)
+            progress_say("%s: slice %" PRId64 " of %" PRId64, job->kind, slice + 1,
+                         job->slices);
+        else
+            progress_say("%s", job->kind);
+        run_slice(job, &part, plan, slice);
+    }
     shoal_plan_destroy(plan);
-    return code;
 }
 
 /* ---- Writing ---------------------------------------------------------------------- */
 
-static int check_files(attend_job *job) {
-    int code = EXIT_OK;
-    for (int i = 0; i < INPUTS && code == EXIT_OK; i++)
+static void check_files(attend_job *job) {
+    for (int i = 0; i < INPUTS; i++)
         if (job->input_paths[i])
-            code = will_read("attend", job->input_paths[i]);
-    for (int i = 0; i < OUTPUTS && code == EXIT_OK; i++)
-        code = will_write("attend", job->output_paths[i]);
-    return code;
-}
-
-static int reserve_output(attend_job *job, attend_output which, shoal_array shaped) {
-    int64_t bytes = (int64_t)attend_element_bytes(shaped.dtype);
-    bool overflow = false;
-    for (int i = 0; i < shaped.rank; i++)
-        overflow |= __builtin_mul_overflow(bytes, shaped.shape[i], &bytes);
-    shaped.data = overflow ? NULL : malloc(bytes ? (size_t)bytes : 1);
-    if (!shaped.data)
-        return complain(EXIT_RESOURCES, "attend",
-                        "out of memory: no room for the outputs");
-    job->outputs[which] = shaped;
-    return EXIT_OK;
+            plan_input(job->input_paths[i]);
+    for (int i = 0; i < OUTPUTS; i++)
+        plan_output(job->output_paths[i]);
 }
 
 /* The output itself is needed for everything else; the rest only where asked for. */
-static int reserve_outputs(attend_job *job) {
+static void reserve_outputs(attend_job *job) {
     const shoal_problem *p = &job->problem;
-    const int64_t batch = p->batch, heads = p->heads, kv_heads = p->kv_heads;
-    const shoal_array shapes[OUTPUTS] = {
-        [OUTPUT_OUT] = {.rank = 4, .shape = {batch, heads, p->queries, p->value_dim}},
-        [OUTPUT_GROUPS] = {SHOAL_INT32, 3, {batch, heads, p->queries}, NULL, NULL, 0},
-        [OUTPUT_TOP] = {SHOAL_INT32,
-                        4,
-                        {batch, heads, job->attention.clusters, job->attention.topk},
-                        NULL,
-                        NULL,
-                        0},
-        [OUTPUT_GRAD_Q] = {.rank = 4, .shape = {batch, heads, p->queries, p->dim}},
-        [OUTPUT_GRAD_K] = {.rank = 4, .shape = {batch, kv_heads, p->keys, p->dim}},
-        [OUTPUT_GRAD_V] = {.rank = 4, .shape = {batch, kv_heads, p->keys, p->value_dim}},
+    const int64_t B = p->batch, H = p->heads, G = p->kv_heads;
+    const int64_t shapes[OUTPUTS][4] = {
+        [OUTPUT_OUT] = {B, H, p->queries, p->value_dim},
+        [OUTPUT_GROUPS] = {B, H, p->queries, 1},
+        [OUTPUT_TOP] = {B, H, job->attention.clusters, job->attention.topk},
+        [OUTPUT_GRAD_Q] = {B, H, p->queries, p->dim},
+        [OUTPUT_GRAD_K] = {B, G, p->keys, p->dim},
+        [OUTPUT_GRAD_V] = {B, G, p->keys, p->value_dim},
     };
     for (int i = 0; i < OUTPUTS; i++) {
-        int code = EXIT_OK;
-        shoal_array shaped = shapes[i];
-        if (shaped.dtype == SHOAL_FLOAT32)
-            shaped.dtype = p->dtype;
-        if (i == OUTPUT_OUT || job->output_paths[i])
-            code = reserve_output(job, (attend_output)i, shaped);
-        if (code != EXIT_OK)
-            return code;
+        shoal_array *array = &job->outputs[i];
+        if (i != OUTPUT_OUT && !job->output_paths[i])
+            continue;
+        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_INT32 : p->dtype;
+        array->rank = i == OUTPUT_GROUPS ? 3 : 4;
+        memcpy(array->shape, shapes[i], sizeof shapes[i]);
+        int64_t bytes = (int64_t)element_bytes(array->dtype);
+        bool overflow = false;
+        for (int k = 0; k < 4; k++)
+            overflow |= __builtin_mul_overflow(bytes, shapes[i][k], &bytes);
+        array->data = overflow ? NULL : malloc(bytes ? (size_t)bytes : 1);
+        if (!array->data)
+            die(EXIT_RESOURCES, "out of memory: no room for the outputs");
     }
-    return EXIT_OK;
 }
 
-/* Pipes and devices are written directly: there is nothing to protect from an interrupt,
-   and a reader that never comes must not make one impossible. */
-static shoal_status write_output(const attend_job *job, attend_output which) {
-    struct stat information;
-    const char *path = written_path(job->output_paths[which]);
-    bool is_file = stat(path, &information) != 0 || S_ISREG(information.st_mode);
-    if (is_file)
-        writing_begin();
-    shoal_status status = shoal_array_write(job->context, path, &job->outputs[which]);
-    if (is_file)
-        writing_end();
-    return status;
-}
-
-static int write_outputs(attend_job *job) {
+static void write_outputs(attend_job *job) {
     const char *written = NULL;
     for (int i = 0; i < OUTPUTS; i++) {
+        struct stat information;
         const char *path = job->output_paths[i];
         if (!path)
             continue;
         progress_say("writing %s", path);
-        shoal_status status = write_output(job, (attend_output)i);
+        /* Pipes and devices are written directly: there is nothing to protect from an
+           interrupt, and a reader that never comes must not make one impossible. */
+        const char *place = written_path(path);
+        const bool is_file = stat(place, &information) != 0 ||
+                             S_ISREG(information.st_mode);
+        if (is_file)
+            writing_begin();
+        const shoal_status status =
+            shoal_array_write(job->context, place, &job->outputs[i]);
+        if (is_file)
+            writing_end();
         if (status != SHOAL_OK && written)
             complain(EXIT_RESOURCES, "attend",
                      "the outputs up to %s were written, but %s and "
                      "any after it were not",
                      written, path);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_RESOURCES, "attend", job->context);
+        demand(status, EXIT_RESOURCES);
         written = path;
     }
-    return EXIT_OK;
-}
-
-static void release_arrays(attend_job *job) {
-    for (int i = 0; i < INPUTS; i++)
-        shoal_array_release(&job->inputs[i]);
-    for (int i = 0; i < OUTPUTS; i++)
-        free(job->outputs[i].data);
-    free(job->query_lengths);
-    free(job->key_lengths);
 }
 
 /* ---- The report ------------------------------------------------------------------- */
@@ -706,62 +571,50 @@ static double scale_used(const attend_job *job) {
                                : 1 / sqrt((double)(problem->dim > 0 ? problem->dim : 1));
 }
 
-static int report_json(const attend_job *job, const char *spelling) {
+static int report_json(const attend_job *job, const char *spelling, const char *picked) {
     const shoal_problem *p = &job->problem;
+    const bool ranks = job->ranks != NULL, checked = job->check_samples > 0;
     json_t *outputs = json_array();
     for (int i = 0; i < OUTPUTS; i++)
         if (job->output_paths[i])
             json_array_append_new(outputs, json_text(job->output_paths[i]));
-    json_t *object =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "kind", spelling,
-                  "batch", (json_int_t)p->batch, "heads", (json_int_t)p->heads,
-                  "kv_heads", (json_int_t)p->kv_heads, "queries", (json_int_t)p->queries,
-                  "keys", (json_int_t)p->keys, "dim", (json_int_t)p->dim, "value_dim",
-                  (json_int_t)p->value_dim, "scale", json_number(scale_used(job)));
-    json_t *run = json_pack("{s:s, s:i, s:I, s:f, s:I, s:o}", "isa",
-                            shoal_context_isa(job->context), "threads",
-                            shoal_context_threads(job->context), "slices",
-                            (json_int_t)job->slices, "seconds", job->seconds,
-                            "workspace_bytes", (json_int_t)job->workspace, "outputs",
-                            outputs);
-    json_object_update(object, run);
-    json_decref(run);
-    if (job->ranks) {
-        json_object_set_new(object, "ranks", json_integer(job->ranks->ranks));
-        json_object_set_new(object, "sent_bytes", json_integer(job->sent));
-    }
-    if (job->attention.kind == SHOAL_AUTO) {
-        char picked[128];
-        spell_in_full(&job->picked, picked, sizeof picked);
-        json_object_set_new(object, "picked", json_string(picked));
-    }
-    if (job->check_samples > 0) {
-        json_object_set_new(object, "samples", json_integer(job->error.samples));
-        json_object_set_new(object, "relative_error",
-                            json_number(job->error.relative_error));
-        json_object_set_new(object, "largest_error",
-                            json_number(job->error.largest_error));
-    }
-    return print_json(object);
+    return print_json(json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:i, s:I, s:f, s:I, s:o, "
+        "s:o*, s:o*, s:s*, s:o*, s:o*, s:o*}",
+        "kind", spelling, "batch", (json_int_t)p->batch, "heads", (json_int_t)p->heads,
+        "kv_heads", (json_int_t)p->kv_heads, "queries", (json_int_t)p->queries, "keys",
+        (json_int_t)p->keys, "dim", (json_int_t)p->dim, "value_dim",
+        (json_int_t)p->value_dim, "scale", json_number(scale_used(job)), "isa",
+        shoal_context_isa(job->context), "threads", shoal_context_threads(job->context),
+        "slices", (json_int_t)job->slices, "seconds", job->seconds, "workspace_bytes",
+        (json_int_t)job->workspace, "outputs", outputs, "ranks",
+        ranks ? json_integer(job->ranks->ranks) : NULL, "sent_bytes",
+        ranks ? json_integer(job->sent) : NULL, "picked", picked, "samples",
+        checked ? json_integer(job->error.samples) : NULL, "relative_error",
+        checked ? json_number(job->error.relative_error) : NULL, "largest_error",
+        checked ? json_number(job->error.largest_error) : NULL));
 }
 
-static int report_text(const attend_job *job, const char *spelling) {
+static int report(const attend_job *job) {
     const shoal_problem *p = &job->problem;
+    const int threads = shoal_context_threads(job->context);
+    const bool picks = job->attention.kind == SHOAL_AUTO;
+    char spelling[128], picked[128];
+    spell_in_full(&job->attention, spelling, sizeof spelling);
+    spell_in_full(&job->picked, picked, sizeof picked);
+    if (job->json)
+        return report_json(job, spelling, picks ? picked : NULL);
     printf("%s\n", spelling);
-    if (job->attention.kind == SHOAL_AUTO) {
-        char picked[128];
-        spell_in_full(&job->picked, picked, sizeof picked);
+    if (picks)
         printf("  picked %s%s\n", picked, job->slices > 1 ? " for the last slice" : "");
-    }
     printf("  batch %" PRId64 ", heads %" PRId64 " (keys and values: %" PRId64
            "), queries %" PRId64 ", keys %" PRId64 ", dim %" PRId64 ", value dim %" PRId64
            ", scale %.6g\n",
            p->batch, p->heads, p->kv_heads, p->queries, p->keys, p->dim, p->value_dim,
            scale_used(job));
     printf("  %s, %d thread%s, %s, workspace %s", shoal_context_isa(job->context),
-           shoal_context_threads(job->context),
-           shoal_context_threads(job->context) == 1 ? "" : "s",
-           seconds_text(job->seconds), bytes_text((double)job->workspace));
+           threads, plural(threads), seconds_text(job->seconds),
+           bytes_text((double)job->workspace));
     if (job->slices > 1)
         printf(", %" PRId64 " slices", job->slices);
     if (job->ranks)
@@ -778,74 +631,51 @@ static int report_text(const attend_job *job, const char *spelling) {
     return EXIT_OK;
 }
 
-static int report(const attend_job *job) {
-    char spelling[128];
-    spell_in_full(&job->attention, spelling, sizeof spelling);
-    return job->json ? report_json(job, spelling) : report_text(job, spelling);
-}
-
 /* ---- The command ------------------------------------------------------------------ */
 
-typedef int attend_step(attend_job *job);
-
-static int run_steps(attend_job *job, attend_step *const *steps) {
-    int code = EXIT_OK;
-    for (; *steps && code == EXIT_OK; steps++)
-        code = (*steps)(job);
-    return code;
-}
-
-static int attend(attend_job *job) {
-    static attend_step *const steps[] = {parse_kind,    check_files,
-                                         load_inputs,   reserve_outputs,
-                                         run_attention, write_outputs,
-                                         NULL};
-    const int code = run_steps(job, steps);
-    progress_end();
-    return code == EXIT_OK ? report(job) : code;
-}
-
-/* Under a launcher: what is wrong with the files or the command, the first rank says. */
-static int attend_as_rank(attend_job *job) {
-    static attend_step *const first[] = {parse_kind, check_files, load_inputs,
-                                         reserve_outputs, NULL};
-    static attend_step *const others[] = {parse_kind, load_inputs, NULL};
-    const bool writes = job->ranks->rank == 0;
-    int code = ranks_follow(job->ranks, writes ? run_steps(job, first) : EXIT_OK);
-    if (code == EXIT_OK && !writes)
-        code = run_steps(job, others);
-    if (code == EXIT_OK)
-        code = attend_over_ranks(job);
-    if (writes && code == EXIT_OK)
-        code = write_outputs(job);
-    progress_end();
-    return code == EXIT_OK && writes ? report(job) : code;
+/* Under a launcher: what is wrong with the files or the command, the first process says. */
+static void prepare_first(attend_job *job) {
+    first_alone_begin(job->ranks);
+    if (job->ranks->rank == 0) {
+        parse_kind(job);
+        check_files(job);
+        load_inputs(job);
+        reserve_outputs(job);
+    }
+    first_alone_end(job->ranks);
+    if (job->ranks->rank > 0) {
+        parse_kind(job);
+        load_inputs(job);
+    }
 }
 
 int attend_command(int count, char **arguments) {
-    attend_job job = {0};
+    static attend_job job;
     const int ended = take_options(&attend_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    int code = take_words(&job, count - optind, arguments + optind);
-    if (code == EXIT_OK)
-        code = check_combination(&job);
-    if (code == EXIT_OK)
-        code = read_environment(&job);
-    if (code == EXIT_OK)
-        code =
-            ranks_open("attend", "Nothing was written: start the job again", &job.ranks);
-    if (code == EXIT_OK && job.threads == 0)
+    take_words(&job, count - optind, arguments + optind);
+    check_combination(&job);
+    read_environment(&job);
+    job.ranks = begin_ranks("Nothing was written: start the job again");
+    if (job.ranks && job.threads == 0)
         job.threads = ranks_threads(job.ranks);
-    if (code == EXIT_OK)
-        code = open_context("attend", (int)job.threads, job.isa, &job.context);
-    if (code != EXIT_OK)
-        return code;
-    if (ranks_first(job.ranks))
+    job.context = begin_context(job.threads, job.isa);
+    const bool writes = !job.ranks || job.ranks->rank == 0;
+    if (writes)
         progress_begin(2);
-    code = job.ranks ? attend_as_rank(&job) : attend(&job);
-    release_arrays(&job);
-    shoal_context_destroy(job.context);
-    ranks_close(job.ranks, code);
-    return code;
+    if (job.ranks) {
+        prepare_first(&job);
+        attend_over_ranks(&job);
+    } else {
+        parse_kind(&job);
+        check_files(&job);
+        load_inputs(&job);
+        reserve_outputs(&job);
+        run_attention(&job);
+    }
+    if (writes)
+        write_outputs(&job);
+    progress_end();
+    return writes ? report(&job) : EXIT_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef SHOAL_CLI_ATTEND_H
 #define SHOAL_CLI_ATTEND_H
 
-#include "ranks.h"
+#include "command.h"
 #include "shoal_models.h"
 
 /* Shapes: B batch, H heads, G key/value heads, N queries, S keys. */
@@ -56,10 +56,7 @@ typedef struct {
     int64_t sent;           /* bytes that the first rank sent for the attention */
 } attend_job;
 
-size_t attend_element_bytes(shoal_dtype dtype);
-
-/* Every rank does its rows, and the first gets all outputs (attend_ranks.c). An exit
-   code. */
-int attend_over_ranks(attend_job *job);
+/* Every process does its rows, and the first gets all outputs (attend_ranks.c). */
+void attend_over_ranks(attend_job *job);
 
 #endif

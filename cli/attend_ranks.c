@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "attend.h"
-#include "common.h"
 
 /* One rank's rows of the arrays. */
 typedef struct {
@@ -19,8 +18,7 @@ typedef struct {
     shoal_problem problem;
     shoal_inputs inputs;
     shoal_gradients gradients;
-    int64_t *query_lengths, *key_lengths; /* [B] */
-    void *copies[8];                      /* to be given back */
+    void *copies[8]; /* to be given back */
     int copy_count;
 } rank_work;
 
@@ -33,19 +31,16 @@ static rank_part part_of_rank(const attend_job *job, int rank) {
                        .keys = (rank + 1) * S / ranks - rank * S / ranks};
 }
 
-static void *reserve(rank_work *work, int64_t rows, size_t row) {
-    void *copy = malloc((size_t)rows * row + 1);
-    if (!copy)
-        complain(EXIT_RESOURCES, "attend", "out of memory: no room for this rank's rows");
-    work->copies[work->copy_count++] = copy;
-    return copy;
+/* Memory that is given back at the end. */
+static void *reserve_rows(rank_work *work, int64_t rows, size_t row) {
+    return work->copies[work->copy_count++] = reserve((size_t)rows, row);
 }
 
-/* Rows first .. of [units][all][row], one below the other; NULL where there is no array
-   or, after a complaint, no memory. */
+/* Rows first .. of [units][all][row], one below the other; NULL where there is no
+   array. */
 static void *copy_rows(rank_work *work, const void *array, int64_t units, int64_t all,
                        int64_t first, int64_t count, size_t row) {
-    char *copy = array ? reserve(work, units * count, row) : NULL;
+    char *copy = array ? reserve_rows(work, units * count, row) : NULL;
     for (int64_t u = 0; u < units && copy; u++)
         memcpy(copy + (size_t)(u * count) * row,
                (const char *)array + (size_t)(u * all + first) * row,
@@ -57,21 +52,20 @@ static int64_t within(int64_t length, int64_t first, int64_t count) {
     return length < first ? 0 : length - first < count ? length - first : count;
 }
 
-static bool load_lengths(rank_work *work) {
+static void load_lengths(rank_work *work) {
     const attend_job *job = work->job;
     const rank_part *part = &work->part;
-    const int64_t B = job->problem.batch;
-    work->query_lengths = reserve(work, B, sizeof(int64_t));
-    work->key_lengths = reserve(work, B, sizeof(int64_t));
-    for (int64_t b = 0; b < B && work->query_lengths && work->key_lengths; b++) {
-        work->query_lengths[b] =
-            within(job->query_lengths ? job->query_lengths[b] : job->problem.queries,
-                   part->first_query, part->queries);
-        work->key_lengths[b] =
-            within(job->key_lengths ? job->key_lengths[b] : job->problem.keys,
-                   part->first_key, part->keys);
+    const shoal_problem *whole = &job->problem;
+    int64_t *queries = reserve_rows(work, whole->batch, sizeof *queries);
+    int64_t *keys = reserve_rows(work, whole->batch, sizeof *keys);
+    for (int64_t b = 0; b < whole->batch; b++) {
+        queries[b] = within(job->query_lengths ? job->query_lengths[b] : whole->queries,
+                            part->first_query, part->queries);
+        keys[b] = within(job->key_lengths ? job->key_lengths[b] : whole->keys,
+                         part->first_key, part->keys);
     }
-    return work->query_lengths && work->key_lengths;
+    work->inputs.query_lengths = queries;
+    work->inputs.key_lengths = keys;
 }
 
 static shoal_strides whole_strides(int64_t heads, int64_t positions, int64_t features) {
@@ -81,7 +75,7 @@ static shoal_strides whole_strides(int64_t heads, int64_t positions, int64_t fea
 /* The first rank reads and writes the whole arrays, whose first rows are its own; the
    others read the files too. Only where gradients are wanted, which have the strides of
    what they belong to, do they copy their rows. */
-static bool load_inputs(rank_work *work) {
+static void load_inputs(rank_work *work) {
     const attend_job *job = work->job;
     const shoal_problem *whole = &job->problem;
     const rank_part *part = &work->part;
@@ -96,8 +90,6 @@ static bool load_inputs(rank_work *work) {
     work->problem = *whole;
     work->problem.queries = part->queries;
     work->problem.keys = part->keys;
-    inputs->query_lengths = work->query_lengths;
-    inputs->key_lengths = work->key_lengths;
     inputs->groups = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
                                part->first_query, part->queries, sizeof(int32_t));
     if (copies) {
@@ -106,7 +98,7 @@ static bool load_inputs(rank_work *work) {
         inputs->v = copy_rows(work, v, V, S, part->first_key, part->keys, Dv);
         work->gradients.dout = copy_rows(work, job->inputs[INPUT_GRAD_OUT].data, U, N,
                                          part->first_query, part->queries, Dv);
-        return inputs->q && inputs->k && inputs->v && work->gradients.dout;
+        return;
     }
     inputs->q = q + part->first_query * whole->dim;
     inputs->k = k + part->first_key * whole->dim;
@@ -117,37 +109,26 @@ static bool load_inputs(rank_work *work) {
     work->gradients.dout = job->inputs[INPUT_GRAD_OUT].data;
     if (job->ranks->rank == 0)
         work->problem.out = whole_strides(whole->heads, N, whole->value_dim);
-    return !job->inputs[INPUT_GROUPS].data || inputs->groups;
 }
 
 /* The other ranks' outputs are their rows alone. */
-static bool reserve_rows(rank_work *work) {
+static void reserve_outputs(rank_work *work) {
     attend_job *job = work->job;
     const shoal_problem *part = &work->problem;
-    const int64_t rows[OUTPUTS] = {[OUTPUT_OUT] = part->heads * part->queries,
-                                   [OUTPUT_GRAD_Q] = part->heads * part->queries,
-                                   [OUTPUT_GRAD_K] = part->kv_heads * part->keys,
-                                   [OUTPUT_GRAD_V] = part->kv_heads * part->keys};
-    const int64_t wide[OUTPUTS] = {[OUTPUT_OUT] = part->value_dim,
-                                   [OUTPUT_GRAD_Q] = part->dim,
-                                   [OUTPUT_GRAD_K] = part->dim,
-                                   [OUTPUT_GRAD_V] = part->value_dim};
-    for (int i = 0; i < OUTPUTS; i++) {
-        if (job->ranks->rank == 0 || !wide[i] ||
-            (i != OUTPUT_OUT && !job->output_paths[i]))
-            continue;
-        job->outputs[i].data =
-            malloc(sizeof(float) * (size_t)(part->batch * rows[i] * wide[i]) + 1);
-        if (!job->outputs[i].data) {
-            complain(EXIT_RESOURCES, "attend", "out of memory: no room for the outputs");
-            return false;
-        }
-    }
+    const int64_t queries = part->batch * part->heads * part->queries;
+    const int64_t keys = part->batch * part->kv_heads * part->keys;
+    const int64_t sizes[OUTPUTS] = {[OUTPUT_OUT] = queries * part->value_dim,
+                                    [OUTPUT_GRAD_Q] = queries * part->dim,
+                                    [OUTPUT_GRAD_K] = keys * part->dim,
+                                    [OUTPUT_GRAD_V] = keys * part->value_dim};
+    for (int i = 0; i < OUTPUTS; i++)
+        if (job->ranks->rank > 0 && i != OUTPUT_GROUPS && i != OUTPUT_TOP &&
+            (i == OUTPUT_OUT || job->output_paths[i]))
+            job->outputs[i].data = reserve((size_t)sizes[i], sizeof(float));
     work->gradients.out = job->outputs[OUTPUT_OUT].data;
     work->gradients.dq = job->outputs[OUTPUT_GRAD_Q].data;
     work->gradients.dk = job->outputs[OUTPUT_GRAD_K].data;
     work->gradients.dv = job->outputs[OUTPUT_GRAD_V].data;
-    return true;
 }
 
 /* ---- Outputs ----------------------------------------------------------------------- */
@@ -168,34 +149,25 @@ static int64_t rows_of_rank(const attend_job *job, const rank_rows *rows, int ra
 
 /* The others' rows come into the first rank's array, behind its own: unit by unit, since
    a unit's rows lie together there. */
-static shoal_status collect(const attend_job *job, const rank_rows *rows) {
+static void collect(const attend_job *job, const rank_rows *rows) {
     shoal_transport *ranks = job->ranks;
     const int64_t own = rows_of_rank(job, rows, ranks->rank);
     const int64_t all = rows->of_keys ? job->problem.keys : job->problem.queries;
-    int64_t *sizes = calloc(2 * (size_t)ranks->ranks, sizeof *sizes);
-    shoal_status status = sizes ? SHOAL_OK : SHOAL_NO_MEMORY;
-    for (int p = 1; p < ranks->ranks && sizes && ranks->rank == 0; p++)
+    int64_t *sizes = reserve_zeros(2 * (size_t)ranks->ranks, sizeof *sizes);
+    for (int p = 1; p < ranks->ranks && ranks->rank == 0; p++)
         sizes[ranks->ranks + p] = rows_of_rank(job, rows, p) * (int64_t)rows->row;
-    if (sizes && ranks->rank > 0)
+    if (ranks->rank > 0)
         sizes[0] = own * (int64_t)rows->row;
-    for (int64_t u = 0; u < rows->units && status == SHOAL_OK; u++) {
+    for (int64_t u = 0; u < rows->units; u++) {
         char *unit = rows->data + (size_t)(u * (ranks->rank ? own : all)) * rows->row;
-        status = ranks->exchange(ranks, sizes, unit, sizes + ranks->ranks,
-                                 unit + (size_t)own * rows->row);
+        if (ranks->exchange(ranks, sizes, unit, sizes + ranks->ranks,
+                            unit + (size_t)own * rows->row) != SHOAL_OK)
+            die(EXIT_RESOURCES, "%s", ranks->message);
     }
     free(sizes);
-    return status;
 }
 
-static void keep_groups(const rank_work *work, const int32_t *used) {
-    const attend_job *job = work->job;
-    int32_t *groups = job->outputs[OUTPUT_GROUPS].data;
-    const int64_t own = work->part.queries, all = job->problem.queries;
-    for (int64_t u = 0; u < job->problem.batch * job->problem.heads && groups; u++)
-        memcpy(groups + u * all, used + u * own, sizeof *used * (size_t)own);
-}
-
-static shoal_status collect_outputs(const rank_work *work, const shoal_plan *plan) {
+static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
     const attend_job *job = work->job;
     const shoal_problem *whole = &job->problem;
     const int64_t U = whole->batch * whole->heads, V = whole->batch * whole->kv_heads;
@@ -210,65 +182,49 @@ static shoal_status collect_outputs(const rank_work *work, const shoal_plan *pla
          [OUTPUT_GRAD_Q] = {job->outputs[OUTPUT_GRAD_Q].data, U, D, false},
          [OUTPUT_GRAD_K] = {job->outputs[OUTPUT_GRAD_K].data, V, D, true},
          [OUTPUT_GRAD_V] = {job->outputs[OUTPUT_GRAD_V].data, V, Dv, true}};
-    shoal_status status = SHOAL_OK;
-    if (job->ranks->rank == 0 && job->output_paths[OUTPUT_GROUPS])
-        keep_groups(work, groups);
+    for (int64_t u = 0; u < U && job->ranks->rank == 0 && all_groups; u++)
+        memcpy(all_groups + sizeof *groups * (size_t)(u * whole->queries),
+               groups + u * work->part.queries,
+               sizeof *groups * (size_t)work->part.queries);
     if (job->ranks->rank == 0 && job->output_paths[OUTPUT_TOP])
         memcpy(job->outputs[OUTPUT_TOP].data, shoal_plan_top_keys(plan, NULL),
                sizeof(int32_t) * (size_t)(U * job->attention.clusters) *
                    (size_t)job->attention.topk);
-    for (int i = 0; i < OUTPUTS && status == SHOAL_OK; i++)
+    for (int i = 0; i < OUTPUTS; i++)
         if (outputs[i].row && (i == OUTPUT_OUT || job->output_paths[i]))
-            status = collect(job, &outputs[i]);
-    if (status != SHOAL_OK)
-        complain(EXIT_RESOURCES, "attend", "%s", job->ranks->message);
-    return status;
+            collect(job, &outputs[i]);
 }
 
-/* ---- The road ---------------------------------------------------------------------- */
-
-static int run(rank_work *work) {
-    attend_job *job = work->job;
+void attend_over_ranks(attend_job *job) {
+    rank_work work = {.job = job, .part = part_of_rank(job, job->ranks->rank)};
     const bool backward = job->input_paths[INPUT_GRAD_OUT] != NULL;
     shoal_plan *plan;
-    shoal_status status =
-        shoal_plan_create_over(job->ranks, job->context, &work->problem, &job->attention,
-                               backward ? SHOAL_WITH_BACKWARD : 0, &plan);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
+    job->slices = 1;
+    if (job->problem.dtype != SHOAL_FLOAT32)
+        die(EXIT_BAD_INPUT, "%s is float16: over several processes arrays are float32",
+            job->input_paths[INPUT_Q]);
+    if (job->check_samples > 0 || job->shared)
+        die(EXIT_USAGE, "over several processes there is no --check, and no kind whose "
+                        "keys are the queries");
+    load_lengths(&work);
+    load_inputs(&work);
+    reserve_outputs(&work);
+    demand(shoal_plan_create_over(job->ranks, job->context, &work.problem,
+                                  &job->attention, backward ? SHOAL_WITH_BACKWARD : 0,
+                                  &plan),
+           EXIT_BAD_INPUT);
     const int64_t before = job->ranks->sent;
     const double begun = seconds_now();
     job->workspace = shoal_plan_workspace(plan);
     job->picked = job->attention;
-    status = shoal_forward(plan, &work->inputs, job->outputs[OUTPUT_OUT].data);
-    if (status == SHOAL_OK && backward)
-        status = shoal_backward(plan, &work->inputs, &work->gradients);
+    demand(shoal_forward(plan, &work.inputs, job->outputs[OUTPUT_OUT].data),
+           EXIT_BAD_INPUT);
+    if (backward)
+        demand(shoal_backward(plan, &work.inputs, &work.gradients), EXIT_BAD_INPUT);
     job->seconds = seconds_now() - begun;
     job->sent = job->ranks->sent - before;
-    int code = EXIT_OK;
-    if (status != SHOAL_OK)
-        code = complain_status(status, EXIT_BAD_INPUT, "attend", job->context);
-    else if (collect_outputs(work, plan) != SHOAL_OK)
-        code = EXIT_RESOURCES;
+    collect_outputs(&work, plan);
     shoal_plan_destroy(plan);
-    return code;
-}
-
-int attend_over_ranks(attend_job *job) {
-    rank_work work = {.job = job, .part = part_of_rank(job, job->ranks->rank)};
-    int code = EXIT_RESOURCES;
-    job->slices = 1;
-    if (job->problem.dtype != SHOAL_FLOAT32)
-        code = complain(EXIT_BAD_INPUT, "attend",
-                        "%s is float16: over several processes arrays are float32",
-                        job->input_paths[INPUT_Q]);
-    else if (job->check_samples > 0 || job->shared)
-        code = complain(EXIT_USAGE, "attend",
-                        "over several processes there is no --check, and no kind whose "
-                        "keys are the queries");
-    else if (load_lengths(&work) && load_inputs(&work) && reserve_rows(&work))
-        code = run(&work);
     for (int i = 0; i < work.copy_count; i++)
         free(work.copies[i]);
-    return code;
 }

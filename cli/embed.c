@@ -1,13 +1,10 @@
 /* shoal embed: a vector for every text. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
 #include "texts.h"
 
 typedef struct {
@@ -19,7 +16,6 @@ typedef struct {
     FILE *file;     /* NULL: JSON lines on stdout */
     float *vectors; /* [TEXT_BLOCK][size] */
     int64_t done;
-    double begun;
 } embed_job;
 
 static const option_row rows[] =
@@ -61,108 +57,82 @@ static bool write_header(FILE *file, int64_t texts, int64_t size) {
     return fwrite(text, 1, HEADER, file) == HEADER;
 }
 
-static int cannot_write(const embed_job *job) {
-    return complain(EXIT_RESOURCES, "embed", "%s cannot be written: %s", job->output,
-                    strerror(errno));
+static _Noreturn void cannot_write(const embed_job *job) {
+    die(EXIT_RESOURCES, "%s cannot be written: %s", job->output, strerror(errno));
 }
 
-static int no_stream(const char *name) {
-    return complain(EXIT_USAGE, "embed",
-                    "%s is no ordinary file, and the number of texts is known at the end "
-                    "only; without -o vectors go to standard output as they come",
-                    name);
+static _Noreturn void no_stream(const char *name) {
+    die(EXIT_USAGE,
+        "%s is no ordinary file, and the number of texts is known at the end "
+        "only; without -o vectors go to standard output as they come",
+        name);
 }
 
-static int begin_output(embed_job *job) {
+static void begin_output(embed_job *job) {
     if (!job->output)
-        return EXIT_OK;
+        return;
     job->file = replace_begin(&job->to, job->output);
     if (!job->file)
-        return cannot_write(job);
-    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits) {
-        replace_end(&job->to, false);
-        job->file = NULL;
-        return no_stream(job->output);
-    }
-    return write_header(job->file, 0, job->model.size) ? EXIT_OK : cannot_write(job);
-}
-
-static int end_output(embed_job *job, int code) {
-    if (!job->file)
-        return code;
-    bool good = code == EXIT_OK;
-    if (good)
-        good = fseek(job->file, 0, SEEK_SET) == 0 &&
-               write_header(job->file, job->done, job->model.size);
-    const bool kept = replace_end(&job->to, good);
-    return code == EXIT_OK && !kept ? cannot_write(job) : code;
+        cannot_write(job);
+    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits)
+        no_stream(job->output);
+    if (!write_header(job->file, 0, job->model.size))
+        cannot_write(job);
 }
 
 /* ---- Blocks ------------------------------------------------------------------------ */
 
-static int print_vectors(const embed_job *job) {
+static void put_block(const embed_job *job) {
     const int64_t size = job->model.size;
+    const size_t count = (size_t)(job->source.count * size);
+    if (job->file && fwrite(job->vectors, sizeof(float), count, job->file) != count)
+        cannot_write(job);
+    if (job->file)
+        return;
     for (int64_t i = 0; i < job->source.count; i++) {
         printf("{\"text\": %" PRId64 ", \"vector\": [", job->source.first + i + 1);
         for (int64_t j = 0; j < size; j++)
             printf("%s%.9g", j ? ", " : "", (double)job->vectors[i * size + j]);
         puts("]}");
     }
-    return fflush(stdout) == 0
-               ? EXIT_OK
-               : complain(EXIT_RESOURCES, "embed", "standard output cannot be written");
+    if (fflush(stdout) != 0)
+        die(EXIT_RESOURCES, "standard output cannot be written");
 }
 
-static int put_block(const embed_job *job) {
-    const size_t count = (size_t)(job->source.count * job->model.size);
-    if (!job->file)
-        return print_vectors(job);
-    return fwrite(job->vectors, sizeof(float), count, job->file) == count
-               ? EXIT_OK
-               : cannot_write(job);
-}
-
-static int embed_all(embed_job *job) {
-    int code = texts_next(&job->source);
-    while (code == EXIT_OK && job->source.count > 0 && !stop_signal()) {
-        code = embed_block("embed", &job->model, &job->source, job->vectors);
-        if (code == EXIT_OK)
-            code = put_block(job);
-        if (code != EXIT_OK)
-            break;
-        job->done += job->source.count;
-        progress_say("%" PRId64 " texts, %.1f per second", job->done,
-                     (double)job->done / (seconds_now() - job->begun));
-        code = texts_next(&job->source);
-    }
-    return code == EXIT_OK && stop_signal() ? 128 + stop_signal() : code;
-}
-
-static int run(embed_job *job) {
-    int code = open_text_model("embed", &job->model);
+static void run(embed_job *job) {
+    open_text_model(&job->model);
     watch_stop(); /* an interrupt leaves what was at the output's place */
-    if (code == EXIT_OK) {
-        job->vectors = malloc((size_t)(TEXT_BLOCK * job->model.size) * sizeof(float));
-        code = job->vectors ? begin_output(job)
-                            : complain(EXIT_RESOURCES, "embed", "out of memory");
-    }
-    if (code != EXIT_OK)
-        return end_output(job, code);
-    job->begun = seconds_now();
+    job->vectors = reserve((size_t)(TEXT_BLOCK * job->model.size), sizeof(float));
+    begin_output(job);
+    const double begun = seconds_now();
     progress_begin(1);
     progress_say("the first texts");
-    code = end_output(job, embed_all(job));
+    for (texts_next(&job->source); job->source.count > 0 && !stop_signal();
+         texts_next(&job->source)) {
+        embed_block(&job->model, &job->source, job->vectors);
+        put_block(job);
+        job->done += job->source.count;
+        progress_say("%" PRId64 " texts, %.1f per second", job->done,
+                     (double)job->done / (seconds_now() - begun));
+    }
+    if (stop_signal())
+        leave(128 + stop_signal());
+    if (job->file) {
+        const bool good = fseek(job->file, 0, SEEK_SET) == 0 &&
+                          write_header(job->file, job->done, job->model.size);
+        if (!replace_end(&job->to, good))
+            cannot_write(job);
+    }
     progress_end();
-    const double seconds = seconds_now() - job->begun;
-    if (code == EXIT_OK && !job->quiet)
+    const double seconds = seconds_now() - begun;
+    if (!job->quiet)
         tell("%" PRId64 " texts in %.2f s, %.1f per second; vectors of %" PRId64,
              job->done, seconds, (double)job->done / seconds, job->model.size);
-    return code;
 }
 
 int embed_command(int count, char **arguments) {
-    embed_job job = {.model = {.folder = getenv("SHOAL_MODEL")},
-                     .source = {.command = "embed"}};
+    static embed_job job;
+    job.model.folder = getenv("SHOAL_MODEL");
     const int ended = take_options(&embed_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
@@ -171,18 +141,12 @@ int embed_command(int count, char **arguments) {
     if (job.source.files == 0)
         return complain(EXIT_USAGE, "embed", "no file was given; usage: shoal %s",
                         embed_help.usage);
-    int code = EXIT_OK;
-    for (int i = 0; i < job.source.files && code == EXIT_OK; i++)
+    for (int i = 0; i < job.source.files; i++)
         if (strcmp(job.source.paths[i], "-") != 0)
-            code = will_read("embed", job.source.paths[i]);
-    if (code == EXIT_OK && job.output && strcmp(job.output, "-") == 0)
-        code = no_stream("standard output");
-    if (code == EXIT_OK && job.output)
-        code = will_write("embed", job.output);
-    if (code == EXIT_OK)
-        code = run(&job);
-    texts_close(&job.source);
-    free(job.vectors);
-    close_text_model(&job.model);
-    return code;
+            plan_input(job.source.paths[i]);
+    if (job.output && strcmp(job.output, "-") == 0)
+        no_stream("standard output");
+    plan_output(job.output);
+    run(&job);
+    return EXIT_OK;
 }

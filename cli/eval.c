@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
+#include "command.h"
 #include "eval.h"
-#include "options.h"
 #include "speech_words.h"
 
 typedef struct {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 
 void open_standard_files(void) {
     int opened;
@@ -102,8 +102,15 @@ static const known_file *find_same(const known_file *one) {
     return NULL;
 }
 
-static int refuse_same(const char *command, const known_file *one,
-                       const known_file *other) {
+/* Remembers the file in *one and refuses what is the same as another; an exit code. */
+static int remember_once(const char *command, const char *path, bool writes,
+                         known_file **made) {
+    known_file *one = *made = remember(path, writes);
+    const known_file *other = one ? find_same(one) : NULL;
+    if (!one)
+        return complain(EXIT_RESOURCES, command, "out of memory");
+    if (!other)
+        return EXIT_OK;
     const char *read = one->written ? other->path : one->path;
     const char *written = one->written ? one->path : other->path;
     if (one->written && other->written && strcmp(one->path, other->path) == 0)
@@ -125,16 +132,12 @@ static bool stdout_is(const identity *file) {
 }
 
 int will_read(const char *command, const char *path) {
-    const known_file *one = remember(path, false);
-    if (!one)
-        return complain(EXIT_RESOURCES, command, "out of memory");
-    const known_file *same = find_same(one);
-    if (same)
-        return refuse_same(command, one, same);
-    if (S_ISREG(one->file.mode) && stdout_is(&one->file))
+    known_file *one;
+    const int code = remember_once(command, path, false, &one);
+    if (code == EXIT_OK && S_ISREG(one->file.mode) && stdout_is(&one->file))
         return complain(EXIT_USAGE, command,
                         "standard output would overwrite the input %s", path);
-    return EXIT_OK;
+    return code;
 }
 
 /* What else would be printed goes to stderr from here on; nowhere where that is the same
@@ -153,11 +156,6 @@ static void give_stdout_away(void) {
         close(instead);
 }
 
-static int cannot_write(const char *command, const char *path) {
-    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
-                    strerror(errno));
-}
-
 static int check_destination(const char *command, const char *path) {
     struct stat found;
     char target[PATH_MAX], folder[PATH_MAX];
@@ -168,25 +166,23 @@ static int check_destination(const char *command, const char *path) {
     const identity file = there ? identity_of(&found, "") : (identity){0};
     if (there && (!S_ISREG(found.st_mode) || stdout_is(&file)))
         return EXIT_OK;
-    if ((!there && errno != ENOENT) || (there && access(path, W_OK) != 0) ||
-        !shoal_file_target(path, target, sizeof target))
-        return cannot_write(command, path);
-    folder_of(target, folder);
-    return access(folder, W_OK | X_OK) == 0 ? EXIT_OK : cannot_write(command, path);
+    if ((there ? access(path, W_OK) == 0 : errno == ENOENT) &&
+        shoal_file_target(path, target, sizeof target)) {
+        folder_of(target, folder);
+        if (access(folder, W_OK | X_OK) == 0)
+            return EXIT_OK;
+    }
+    return complain(EXIT_RESOURCES, command, "%s cannot be written: %s", path,
+                    strerror(errno));
 }
 
 int will_write(const char *command, const char *path) {
-    if (!path)
-        return EXIT_OK;
-    const int code = check_destination(command, path);
-    if (code != EXIT_OK)
+    known_file *one;
+    int code = path ? check_destination(command, path) : EXIT_OK;
+    if (path && code == EXIT_OK)
+        code = remember_once(command, path, true, &one);
+    if (!path || code != EXIT_OK)
         return code;
-    known_file *one = remember(path, true);
-    if (!one)
-        return complain(EXIT_RESOURCES, command, "out of memory");
-    const known_file *same = find_same(one);
-    if (same)
-        return refuse_same(command, one, same);
     if (!pipes_ignored && signal(SIGPIPE, SIG_IGN) != SIG_IGN)
         pipes_ignored = true;
     one->to_stdout = stdout_is(&one->file);
@@ -222,24 +218,30 @@ void end_as_by_pipe(void) {
 
 /* ---- Writing ----------------------------------------------------------------------- */
 
+static replacement *begun; /* and not ended */
+
 FILE *replace_begin(replacement *to, const char *path) {
     struct stat information;
     *to = (replacement){0};
-    if (goes_to_stdout(path))
-        return to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
-    to->waits = stat(path, &information) != 0 || S_ISREG(information.st_mode);
-    if (to->waits)
-        writing_begin();
-    if (shoal_replacement_create(NULL, path, &to->whole) == SHOAL_OK)
-        return to->file = shoal_replacement_file(to->whole);
-    const int error = errno;
-    if (to->waits)
-        writing_end();
-    errno = error;
-    return NULL;
+    if (goes_to_stdout(path)) {
+        to->file = fdopen(fcntl(first_stdout, F_DUPFD_CLOEXEC, 0), "w");
+    } else {
+        to->waits = stat(path, &information) != 0 || S_ISREG(information.st_mode);
+        if (to->waits)
+            writing_begin();
+        if (shoal_replacement_create(NULL, path, &to->whole) == SHOAL_OK)
+            to->file = shoal_replacement_file(to->whole);
+        const int error = errno;
+        if (to->waits && !to->file)
+            writing_end();
+        errno = error;
+    }
+    begun = to->file ? to : NULL;
+    return to->file;
 }
 
 bool replace_end(replacement *to, bool good) {
+    begun = NULL;
     if (!to->whole) { /* standard output */
         good = good && fflush(to->file) == 0 && !ferror(to->file);
         const int error = errno;
@@ -254,4 +256,9 @@ bool replace_end(replacement *to, bool good) {
         writing_end();
     errno = error;
     return good;
+}
+
+void replace_nothing(void) {
+    if (begun)
+        replace_end(begun, false);
 }

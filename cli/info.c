@@ -1,24 +1,10 @@
 /* shoal kinds and shoal info: what there is. */
-#include <getopt.h>
-
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 
 static const option_row rows[] = {{"json", 0, NULL, "print a JSON object",
                                    .type = OPTION_FLAG},
                                   HELP_ROW,
                                   {0}};
-
-/* The exit code when that is the end, or -1. */
-static int read_line(const command_help *help, int count, char **arguments, bool *json) {
-    *json = false;
-    const int ended = take_options(help, count, arguments, json);
-    if (ended < 0 && optind < count)
-        return complain(EXIT_USAGE, help->command, "%s is one word too many",
-                        arguments[optind]);
-    return ended;
-}
 
 /* ---- kinds, from the library's own table ------------------------------------------ */
 
@@ -31,37 +17,24 @@ const command_help kinds_help =
      "Options follow the name after a colon: shoal-64:near=0,seed=7\n",
      NULL};
 
-static int print_kinds_json(void) {
-    json_t *kinds = json_array();
-    for (int i = 0; shoal_kind_describe(i); i++) {
-        const shoal_kind_info *kind = shoal_kind_describe(i);
-        char defaults[240];
-        shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
-        json_array_append_new(kinds, json_pack("{s:s, s:s, s:s, s:s}", "name", kind->name,
-                                               "defaults", defaults, "cost", kind->cost,
-                                               "summary", kind->summary));
-    }
-    return print_json(json_pack("{s:o}", "kinds", kinds));
-}
-
-static int print_kinds(void) {
-    for (int i = 0; shoal_kind_describe(i); i++) {
-        const shoal_kind_info *kind = shoal_kind_describe(i);
-        char defaults[240];
-        shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
-        printf("%s%-14s %s\n", i ? "\n" : "", kind->name, kind->summary);
-        printf("%-14s as in  %s\n", "", defaults);
-        printf("%-14s cost   %s\n", "", kind->cost);
-    }
-    return EXIT_OK;
-}
-
 int kinds_command(int count, char **arguments) {
-    bool json;
-    const int ended = read_line(&kinds_help, count, arguments, &json);
-    if (ended >= 0)
-        return ended;
-    return json ? print_kinds_json() : print_kinds();
+    bool json = false;
+    const int ended = take_options(&kinds_help, count, arguments, &json);
+    json_t *kinds = ended < 0 && json ? json_array() : NULL;
+    for (int i = 0; ended < 0 && shoal_kind_describe(i); i++) {
+        const shoal_kind_info *kind = shoal_kind_describe(i);
+        char defaults[240];
+        shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
+        if (json)
+            json_array_append_new(kinds,
+                                  json_pack("{s:s, s:s, s:s, s:s}", "name", kind->name,
+                                            "defaults", defaults, "cost", kind->cost,
+                                            "summary", kind->summary));
+        else
+            printf("%s%-14s %s\n%-14s as in  %s\n%-14s cost   %s\n", i ? "\n" : "",
+                   kind->name, kind->summary, "", defaults, "", kind->cost);
+    }
+    return kinds ? print_json(json_pack("{s:o}", "kinds", kinds)) : ended < 0 ? 0 : ended;
 }
 
 /* ---- info: what this build is and what it would use here -------------------------- */
@@ -85,61 +58,42 @@ static const char compiler[] = __VERSION__;
 static const char compiler[] = "GCC " __VERSION__;
 #endif
 
-static bool isa_runs(const char *name) {
-    shoal_context *context;
-    shoal_options options = {.threads = 1, .isa = name};
-    bool runs = shoal_context_create(&options, &context) == SHOAL_OK;
-    shoal_context_destroy(context);
-    return runs;
-}
-
 static json_t *runnable(void) {
     json_t *list = json_array();
-    for (int i = 0; isa_names[i]; i++)
-        if (isa_runs(isa_names[i]))
+    for (int i = 0; isa_names[i]; i++) {
+        shoal_context *context;
+        const shoal_options options = {.threads = 1, .isa = isa_names[i]};
+        if (shoal_context_create(&options, &context) == SHOAL_OK)
             json_array_append_new(list, json_string(isa_names[i]));
+        shoal_context_destroy(context);
+    }
     return list;
 }
 
-static int print_info(const shoal_context *context) {
-    json_t *list = runnable(), *name;
-    size_t index;
-    printf("version          %s\n", shoal_version());
-    printf("instruction set  %s (of", shoal_context_isa(context));
-    json_array_foreach(list, index, name)
-        printf("%s %s", index ? "," : "", json_string_value(name));
-    printf(" that run here)\n");
-    printf("threads          %d\n", shoal_context_threads(context));
-    printf("crossover        %d positions, measured now (SHOAL_CROSSOVER=%d keeps it)\n",
-           shoal_context_crossover(context), shoal_context_crossover(context));
-    printf("BLAS             %s\n", blas);
-    printf("compiler         %s\n", compiler);
-    json_decref(list);
-    return EXIT_OK;
-}
-
-static int print_info_json(const shoal_context *context) {
-    return print_json(
-        json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version", shoal_version(),
-                  "isa", shoal_context_isa(context), "isa_runnable", runnable(),
-                  "threads", shoal_context_threads(context), "crossover",
-                  shoal_context_crossover(context), "blas", blas, "compiler", compiler));
-}
-
 int info_command(int count, char **arguments) {
-    bool json;
-    shoal_context *context;
-    const int ended = read_line(&info_help, count, arguments, &json);
+    bool json = false;
+    const int ended = take_options(&info_help, count, arguments, &json);
     if (ended >= 0)
         return ended;
-    int code = open_context("info", 0, NULL, &context);
-    if (code != EXIT_OK)
-        return code;
-    const shoal_status status = shoal_measure_crossover(context);
-    if (status != SHOAL_OK)
-        code = complain_status(status, EXIT_RESOURCES, "info", context);
-    else
-        code = json ? print_info_json(context) : print_info(context);
-    shoal_context_destroy(context);
-    return code;
+    shoal_context *context = begin_context(0, NULL);
+    demand(shoal_measure_crossover(context), EXIT_RESOURCES);
+    const char *isa = shoal_context_isa(context);
+    const int threads = shoal_context_threads(context);
+    const int crossover = shoal_context_crossover(context);
+    json_t *list = runnable(), *name;
+    size_t index;
+    if (json)
+        return print_json(json_pack("{s:s, s:s, s:o, s:i, s:i, s:s, s:s}", "version",
+                                    shoal_version(), "isa", isa, "isa_runnable", list,
+                                    "threads", threads, "crossover", crossover, "blas",
+                                    blas, "compiler", compiler));
+    printf("version          %s\ninstruction set  %s (of", shoal_version(), isa);
+    json_array_foreach(list, index, name)
+        printf("%s %s", index ? "," : "", json_string_value(name));
+    printf(" that run here)\nthreads          %d\n", threads);
+    printf("crossover        %d positions, measured now (SHOAL_CROSSOVER=%d keeps it)\n",
+           crossover, crossover);
+    printf("BLAS             %s\ncompiler         %s\n", blas, compiler);
+    json_decref(list);
+    return EXIT_OK;
 }

@@ -2,9 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 
 const command_row commands[] =
     {{"attend", attend_command, &attend_help, "attention on arrays in .npy files", false},
@@ -117,11 +115,5 @@ static int run(int count, char **arguments) {
 
 int main(int count, char **arguments) {
     open_standard_files();
-    const int code = run(count, arguments);
-    const bool broken = fflush(stdout) != 0 || ferror(stdout);
-    if (broken && stdout_reader_left())
-        end_as_by_pipe();
-    if (broken && code == EXIT_OK)
-        return complain(EXIT_RESOURCES, "", "the output could not be written");
-    return code;
+    return finish_program(run(count, arguments));
 }

@@ -6,8 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
+#include "command.h"
 
 /* ---- Manual pages: man(7) ---------------------------------------------------------- */
 
@@ -32,26 +31,15 @@ static void put_word(FILE *to, const char *text) {
     put_text(to, text, strlen(text));
 }
 
-static void put_section(FILE *to, const char *title, size_t length) {
-    fputs(".SH ", to);
-    for (size_t i = 0; i < length; i++)
-        fputc(toupper((unsigned char)title[i]), to);
-    fputc('\n', to);
-}
-
 /* "  TERM    what it is", or an example where nothing follows the term. */
 static void put_item(FILE *to, const char *line, size_t length) {
     const char *gap = memmem(line, length, "  ", 2);
     const size_t term = gap ? (size_t)(gap - line) : length;
     fputs(gap ? ".TP\n.B " : ".PP\n.RS 4\n", to);
     put_text(to, line, term);
-    fputc('\n', to);
-    if (!gap) {
-        fputs(".RE\n", to);
-        return;
-    }
-    const size_t skipped = strspn(gap, " ");
-    put_text(to, gap + skipped, length - term - skipped);
+    fputs(gap ? "\n" : "\n.RE", to);
+    const size_t skipped = gap ? strspn(gap, " ") : 0;
+    put_text(to, line + term + skipped, length - term - skipped);
     fputc('\n', to);
 }
 
@@ -67,7 +55,10 @@ static void put_prose(FILE *to, const char *text) {
         } else if (indent == 2) {
             put_item(to, text + 2, length - 2);
         } else if (title + 1 == length && text[title] == ':') {
-            put_section(to, text, title);
+            fputs(".SH ", to);
+            for (size_t i = 0; i < title; i++)
+                fputc(toupper((unsigned char)text[i]), to);
+            fputc('\n', to);
             paragraph = false;
         } else {
             fputs(paragraph && indent == 0 ? ".PP\n" : "", to);
@@ -186,36 +177,6 @@ static void put_brief(FILE *to, const char *help, const char *apostrophe) {
 
 /* ---- bash -------------------------------------------------------------------------- */
 
-static void put_bash_value(FILE *to, const option_row *row) {
-    for (int form = row->letter ? 0 : 1; form < 2; form++) {
-        if (form == 0)
-            fprintf(to, " [-%c]='", row->letter);
-        else
-            fprintf(to, " [--%s]='", row->name);
-        if (row->choices)
-            put_choices(to, row->choices);
-        else
-            fputs(*value_class(row->value) ? value_class(row->value) : "NONE", to);
-        fputc('\'', to);
-    }
-}
-
-static void put_bash_command(FILE *to, const command_row *command) {
-    const command_help *help = command->help;
-    fprintf(to, "    %s)\n        words='%s'\n        options='", command->name,
-            help->words ? help->words : "NONE");
-    for (const option_row *row = help->options; row->name && row->help; row++) {
-        if (row->letter)
-            fprintf(to, "-%c ", row->letter);
-        fprintf(to, "--%s ", row->name);
-    }
-    fputs("'\n        values=(", to);
-    for (const option_row *row = help->options; row->name && row->help; row++)
-        if (row->value && row->value[0] != '[')
-            put_bash_value(to, row);
-    fputs(" ) ;;\n", to);
-}
-
 static void put_bash(FILE *to) {
     fputs("# Completion of shoal(1) for bash, made by the build.\n"
           "# What the command line of command $1 may have, as `values` by option.\n"
@@ -225,43 +186,86 @@ static void put_bash(FILE *to) {
     fputs("'\n    commands='", to);
     put_commands(to);
     fputs("'\n    case $1 in\n", to);
-    for (const command_row *row = commands; row->name; row++)
-        put_bash_command(to, row);
+    for (const command_row *command = commands; command->name; command++) {
+        const char *words = command->help->words;
+        fprintf(to, "    %s)\n        words='%s'\n        options='", command->name,
+                words ? words : "NONE");
+        for (const option_row *row = command->help->options; row->name && row->help;
+             row++) {
+            if (row->letter)
+                fprintf(to, "-%c ", row->letter);
+            fprintf(to, "--%s ", row->name);
+        }
+        fputs("'\n        values=(", to);
+        for (const option_row *row = command->help->options; row->name && row->help;
+             row++) {
+            const char *class = row->value ? value_class(row->value) : "";
+            for (int form = row->letter ? 0 : 1;
+                 form < 2 && row->value && row->value[0] != '['; form++) {
+                if (form == 0)
+                    fprintf(to, " [-%c]='", row->letter);
+                else
+                    fprintf(to, " [--%s]='", row->name);
+                if (row->choices)
+                    put_choices(to, row->choices);
+                else
+                    fputs(*class ? class : "NONE", to);
+                fputc('\'', to);
+            }
+        }
+        fputs(" ) ;;\n", to);
+    }
     fputs("    esac\n}\n\n", to);
 }
 
 /* ---- zsh --------------------------------------------------------------------------- */
 
-static const char zsh_apostrophe[] = "'\\''";
+/* How a shell completes a value: what stands around choices, and what it does for those
+   of value_class and for all others. */
+typedef struct {
+    const char *before, *after, *file, *dir, *kind, *kinds, *other;
+} actions;
 
-/* A word that is one of several, "copy|speech", becomes the list of them; NULL where it
-   stands for files or kinds. */
-static const char *const *split_choices(char *word, const char *choices[8]) {
-    int count = 0;
-    if (*value_class(word))
-        return NULL;
-    for (char *rest = NULL, *at = strtok_r(word, "|", &rest); at && count < 7;
-         at = strtok_r(NULL, "|", &rest))
-        choices[count++] = at;
-    choices[count] = NULL;
-    return choices;
-}
-
-/* What comes after the second colon of a specification of _arguments. */
-static void put_zsh_action(FILE *to, const char *value, const char *const *choices) {
+static void put_action(FILE *to, const actions *shell, const char *value,
+                       const char *const *choices) {
     const char *class = value_class(value);
     if (choices) {
-        fputc('(', to);
+        fputs(shell->before, to);
         put_choices(to, choices);
-        fputc(')', to);
+        fputs(shell->after, to);
     } else
-        fputs(strcmp(class, "FILE") == 0    ? "_files"
-              : strcmp(class, "DIR") == 0   ? "_files -/"
-              : strcmp(class, "KIND") == 0  ? "compadd -a kinds"
-              : strcmp(class, "KINDS") == 0 ? "_sequence compadd -a kinds"
-                                            : " ",
+        fputs(strcmp(class, "FILE") == 0    ? shell->file
+              : strcmp(class, "DIR") == 0   ? shell->dir
+              : strcmp(class, "KIND") == 0  ? shell->kind
+              : strcmp(class, "KINDS") == 0 ? shell->kinds
+                                            : shell->other,
               to);
 }
+
+/* The next of the words of a line, or NULL. One that is one of several, "copy|speech",
+   becomes the list of them: *choices is NULL where it stands for files or kinds. */
+static const char *next_word(const char **words, const char *const **choices) {
+    static char word[16], pieces[16];
+    static const char *list[8];
+    const int length = (int)strcspn(*words, " ");
+    int count = 0;
+    if (!**words)
+        return NULL;
+    snprintf(word, sizeof word, "%.*s", length, *words);
+    *words += length + ((*words)[length] == ' ');
+    strcpy(pieces, word);
+    for (char *rest = NULL, *at = strtok_r(pieces, "|", &rest); at && count < 7;
+         at = strtok_r(NULL, "|", &rest))
+        list[count++] = at;
+    list[count] = NULL;
+    *choices = *value_class(word) ? NULL : list;
+    return word;
+}
+
+static const char zsh_apostrophe[] = "'\\''";
+static const actions zsh =
+    {"(", ")", "_files", "_files -/", "compadd -a kinds", "_sequence compadd -a kinds",
+     " "};
 
 static void put_zsh_option(FILE *to, const option_row *row) {
     const bool optional = row->value && row->value[0] == '[';
@@ -277,25 +281,9 @@ static void put_zsh_option(FILE *to, const option_row *row) {
         fprintf(to, "::%.*s: ", (int)strcspn(row->value + 2, "]"), row->value + 2);
     } else if (row->value) {
         fprintf(to, ":%s:", row->value);
-        put_zsh_action(to, row->value, row->choices);
+        put_action(to, &zsh, row->value, row->choices);
     }
     fputc('\'', to);
-}
-
-static void put_zsh_words(FILE *to, const char *words) {
-    for (int position = 1; *words; position++) {
-        char word[16];
-        const char *choices[8];
-        const int length = (int)strcspn(words, " ");
-        snprintf(word, sizeof word, "%.*s", length, words);
-        words += length + (words[length] == ' ');
-        if (*words)
-            fprintf(to, " \\\n        '%d:%s:", position, word);
-        else
-            fprintf(to, " \\\n        '*:%s:", word);
-        put_zsh_action(to, word, split_choices(word, choices));
-        fputc('\'', to);
-    }
 }
 
 static void put_zsh(FILE *to) {
@@ -319,7 +307,17 @@ static void put_zsh(FILE *to) {
         for (const option_row *option = row->help->options; option->name && option->help;
              option++)
             put_zsh_option(to, option);
-        put_zsh_words(to, row->help->words ? row->help->words : "");
+        const char *words = row->help->words ? row->help->words : "", *word;
+        const char *const *choices;
+        for (int position = 1; (word = next_word(&words, &choices)); position++) {
+            fputs(" \\\n        '", to);
+            if (*words)
+                fprintf(to, "%d:%s:", position, word);
+            else
+                fprintf(to, "*:%s:", word);
+            put_action(to, &zsh, word, choices);
+            fputc('\'', to);
+        }
         fputs(" ;;\n", to);
     }
     fputs("esac\n", to);
@@ -329,50 +327,39 @@ static void put_zsh(FILE *to) {
 
 static const char fish_apostrophe[] = "\\'";
 
-static void put_fish_value(FILE *to, const char *value, const char *const *choices) {
-    const char *class = value_class(value);
-    if (choices) {
-        fputs(" -a '", to);
-        put_choices(to, choices);
-        fputc('\'', to);
-    } else
-        fputs(strcmp(class, "FILE") == 0    ? " -F"
-              : strcmp(class, "DIR") == 0   ? " -a '(__fish_complete_directories)'"
-              : strcmp(class, "KIND") == 0  ? " -a '$__shoal_kinds'"
-              : strcmp(class, "KINDS") == 0 ? " -a '(__fish_append , $__shoal_kinds)'"
-                                            : "",
-              to);
-}
+static const actions fish = {" -a '",
+                             "'",
+                             " -F",
+                             " -a '(__fish_complete_directories)'",
+                             " -a '$__shoal_kinds'",
+                             " -a '(__fish_append , $__shoal_kinds)'",
+                             ""};
 
 static void put_fish_command(FILE *to, const command_row *command) {
-    char condition[80], word[16];
-    const char *choices[8];
-    const command_help *help = command->help;
-    const char *words = help->words ? help->words : "";
+    char condition[80];
+    const char *const *choices;
+    const char *words = command->help->words ? command->help->words : "", *word;
     snprintf(condition, sizeof condition,
              "complete -c shoal -n '__fish_seen_subcommand_from %s", command->name);
-    for (const option_row *row = help->options; row->name && row->help; row++) {
+    for (const option_row *row = command->help->options; row->name && row->help; row++) {
         fprintf(to, "%s' -l %s", condition, row->name);
         if (row->letter)
             fprintf(to, " -s %c", row->letter);
         if (row->value && row->value[0] != '[') {
             fputs(strcmp(value_class(row->value), "FILE") == 0 ? " -r" : " -x", to);
-            put_fish_value(to, row->value, row->choices);
+            put_action(to, &fish, row->value, row->choices);
         }
         fputs(" -d '", to);
         put_brief(to, row->help, fish_apostrophe);
         fputs("'\n", to);
     }
-    for (int at = 2; *words; at++) {
-        const int length = (int)strcspn(words, " ");
-        snprintf(word, sizeof word, "%.*s", length, words);
-        words += length + (words[length] == ' ');
+    for (int at = 2; (word = next_word(&words, &choices)); at++) {
         fputs(condition, to);
         if (at > 2 || *words)
             fprintf(to, "; and test (count (commandline -opc)) %s %d",
                     *words ? "-eq" : "-ge", at);
         fputc('\'', to);
-        put_fish_value(to, word, split_choices(word, choices));
+        put_action(to, &fish, word, choices);
         fputc('\n', to);
     }
 }
@@ -399,64 +386,46 @@ static void put_fish(FILE *to) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Opens DIR/NAME, or complains. */
+/* Opens DIR/NAME. */
 static FILE *begin_file(const char *folder, const char *name) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
     if (!file)
-        complain(EXIT_RESOURCES, "_manual", "%s cannot be written: %s", path,
-                 strerror(errno));
+        leave(complain(EXIT_RESOURCES, "_manual", "%s cannot be written: %s", path,
+                       strerror(errno)));
     return file;
 }
 
-static bool end_file(FILE *file) {
+static void end_file(FILE *file) {
     const bool good = !ferror(file);
-    return fclose(file) == 0 && good;
+    if (fclose(file) != 0 || !good)
+        leave(EXIT_RESOURCES);
 }
 
-static bool write_pages(const char *folder, const char *date) {
-    FILE *file = begin_file(folder, "shoal.1");
-    bool good = file != NULL;
-    if (good) {
-        put_main_page(file, date);
-        good = end_file(file);
-    }
-    for (const command_row *row = commands; row->name && good; row++) {
-        char name[64];
-        snprintf(name, sizeof name, "shoal-%s.1", row->name);
-        good = (file = begin_file(folder, name)) != NULL;
-        if (good) {
-            put_command_page(file, row, date);
-            good = end_file(file);
-        }
-    }
-    return good;
-}
-
-static bool write_completions(const char *folder) {
+int manual_command(int count, char **arguments) {
     static const struct {
         const char *name;
         void (*put)(FILE *to);
     } shells[] = {{"tables.bash", put_bash},
                   {"_shoal", put_zsh},
                   {"shoal.fish", put_fish}};
-    bool good = true;
-    for (int i = 0; i < 3 && good; i++) {
-        FILE *file = begin_file(folder, shells[i].name);
-        good = file != NULL;
-        if (good) {
-            shells[i].put(file);
-            good = end_file(file);
-        }
-    }
-    return good;
-}
-
-int manual_command(int count, char **arguments) {
     if (count != 3)
         return complain(EXIT_USAGE, "_manual", "usage: shoal _manual DIR DATE");
-    return write_pages(arguments[1], arguments[2]) && write_completions(arguments[1])
-               ? EXIT_OK
-               : EXIT_RESOURCES;
+    FILE *file = begin_file(arguments[1], "shoal.1");
+    put_main_page(file, arguments[2]);
+    end_file(file);
+    for (const command_row *row = commands; row->name; row++) {
+        char name[64];
+        snprintf(name, sizeof name, "shoal-%s.1", row->name);
+        file = begin_file(arguments[1], name);
+        put_command_page(file, row, arguments[2]);
+        end_file(file);
+    }
+    for (int i = 0; i < 3; i++) {
+        file = begin_file(arguments[1], shells[i].name);
+        shells[i].put(file);
+        end_file(file);
+    }
+    return EXIT_OK;
 }

@@ -1,6 +1,5 @@
 /* In place of the commands that need libshoal-speech, where it is not built. */
-#include "commands.h"
-#include "common.h"
+#include "command.h"
 #include "speech_words.h"
 
 #define WITHOUT                                                                          \

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 
 #define TEXT_OF(x) #x
 #define AS_TEXT(x) TEXT_OF(x)
@@ -21,26 +21,6 @@ static struct {
     bool agreed;          /* all ranks know that they end */
     void (*close)(shoal_transport *);
 } job;
-
-/* ---- The launcher ------------------------------------------------------------------ */
-
-/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
-   say how many processes there are. */
-static const char *find_launcher(long *size) {
-    static const char *const names[][2] = {{"OMPI_COMM_WORLD_SIZE",
-                                            "OMPI_COMM_WORLD_SIZE"},
-                                           {"PMI_SIZE", "PMI_SIZE"},
-                                           {"PMI_RANK", NULL},
-                                           {"PMIX_RANK", NULL}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i][0]);
-        if (!text || !*text)
-            continue;
-        *size = names[i][1] ? strtol(text, NULL, 10) : 0;
-        return names[i][0];
-    }
-    return NULL;
-}
 
 /* In a thread of the library. Files are written under another name, so that this can
    happen at any time. */

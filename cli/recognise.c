@@ -3,9 +3,7 @@
 #include <getopt.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 #include "speech_words.h"
 
 typedef struct {

@@ -1,13 +1,10 @@
 /* shoal similar: the texts of a file that are nearest to one. */
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "common.h"
 #include "texts.h"
 
 enum { MOST_FOUND = 10000 };
@@ -68,61 +65,48 @@ static double cosine(int64_t size, const float *a, const float *b) {
 }
 
 /* Among equals the earlier text is the nearer. */
-static int keep(similar_job *job, double score, int64_t line, const char *text) {
+static void keep(similar_job *job, double score, int64_t line, const char *text) {
     int64_t at = job->count;
     while (at > 0 && score > job->found[at - 1].score)
         at--;
     if (at == job->most)
-        return EXIT_OK;
+        return;
     char *copy = strdup(text);
     if (!copy)
-        return complain(EXIT_RESOURCES, "similar", "out of memory");
+        die_of_memory();
     if (job->count == job->most)
         free(job->found[--job->count].text);
     memmove(&job->found[at + 1], &job->found[at],
             (size_t)(job->count - at) * sizeof *job->found);
     job->found[at] = (found_text){score, line, copy};
     job->count++;
-    return EXIT_OK;
 }
 
-static int look_in_block(similar_job *job) {
+static void look_everywhere(similar_job *job) {
     const text_source *source = &job->source;
     const size_t prefix = source->prefix ? strlen(source->prefix) : 0;
-    int code = embed_block("similar", &job->model, source, job->vectors);
-    for (int64_t i = 0; i < source->count && code == EXIT_OK; i++)
-        code = keep(job,
-                    cosine(job->model.size, job->question,
-                           job->vectors + i * job->model.size),
-                    source->places[i].line, source->texts[i] + prefix);
-    return code;
-}
-
-static int look_everywhere(similar_job *job) {
-    int code = texts_next(&job->source);
-    while (code == EXIT_OK && job->source.count > 0) {
-        code = look_in_block(job);
-        progress_say("%" PRId64 " texts", job->source.first + job->source.count);
-        if (code == EXIT_OK)
-            code = texts_next(&job->source);
+    for (texts_next(&job->source); source->count > 0; texts_next(&job->source)) {
+        embed_block(&job->model, source, job->vectors);
+        for (int64_t i = 0; i < source->count; i++)
+            keep(job,
+                 cosine(job->model.size, job->question,
+                        job->vectors + i * job->model.size),
+                 source->places[i].line, source->texts[i] + prefix);
+        progress_say("%" PRId64 " texts", source->first + source->count);
     }
-    return code;
 }
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int embed_question(similar_job *job, const char *text) {
+static void embed_question(similar_job *job, const char *text) {
     const char *prefix = job->question_prefix ? job->question_prefix : job->source.prefix;
     char *whole = NULL;
     if (asprintf(&whole, "%s%s", prefix ? prefix : "", text) < 0)
-        return complain(EXIT_RESOURCES, "similar", "out of memory");
+        die_of_memory();
     const char *const texts[] = {whole};
-    const shoal_status status =
-        shoal_text_encoder_embed(job->model.encoder, 1, texts, NULL, job->question);
+    demand(shoal_text_encoder_embed(job->model.encoder, 1, texts, NULL, job->question),
+           EXIT_BAD_INPUT);
     free(whole);
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status, EXIT_BAD_INPUT, "similar", job->model.context);
 }
 
 /* Controls are spelled: they would break the line, or talk to the terminal. */
@@ -158,45 +142,24 @@ static int print_found(const similar_job *job, const char *question) {
                      : EXIT_OK;
 }
 
-static int run(similar_job *job, const char *question) {
-    int code = open_text_model("similar", &job->model);
-    if (code != EXIT_OK)
-        return code;
-    const size_t vector = (size_t)job->model.size * sizeof(float);
-    job->question = malloc(vector);
-    job->vectors = malloc(TEXT_BLOCK * vector);
-    job->found = malloc((size_t)(job->most + 1) * sizeof *job->found);
-    if (!job->question || !job->vectors || !job->found)
-        return complain(EXIT_RESOURCES, "similar", "out of memory");
-    code = embed_question(job, question);
+int similar_command(int count, char **arguments) {
+    static similar_job job = {.source = {.paths = &job.path, .files = 1}, .most = 10};
+    job.model.folder = getenv("SHOAL_MODEL");
+    const int ended = take_options(&similar_help, count, arguments, &job);
+    if (ended >= 0)
+        return ended;
+    if (count - optind != 1)
+        die(EXIT_USAGE, "one text should be given; usage: shoal %s", similar_help.usage);
+    if (!job.path)
+        die(EXIT_USAGE, "no texts to look in; give --in FILE");
+    open_text_model(&job.model);
+    job.question = reserve((size_t)job.model.size, sizeof(float));
+    job.vectors = reserve(TEXT_BLOCK * (size_t)job.model.size, sizeof(float));
+    job.found = reserve((size_t)(job.most + 1), sizeof *job.found);
+    embed_question(&job, arguments[optind]);
     progress_begin(1);
     progress_say("the first texts");
-    if (code == EXIT_OK)
-        code = look_everywhere(job);
+    look_everywhere(&job);
     progress_end();
-    return code == EXIT_OK ? print_found(job, question) : code;
-}
-
-int similar_command(int count, char **arguments) {
-    similar_job job = {.model = {.folder = getenv("SHOAL_MODEL")},
-                       .source = {.command = "similar"},
-                       .most = 10};
-    int code = take_options(&similar_help, count, arguments, &job);
-    if (code < 0 && count - optind != 1)
-        code = complain(EXIT_USAGE, "similar",
-                        "one text should be given; usage: shoal %s", similar_help.usage);
-    else if (code < 0 && !job.path)
-        code = complain(EXIT_USAGE, "similar", "no texts to look in; give --in FILE");
-    job.source.paths = &job.path;
-    job.source.files = 1;
-    if (code < 0)
-        code = run(&job, arguments[optind]);
-    texts_close(&job.source);
-    close_text_model(&job.model);
-    for (int64_t i = 0; i < job.count; i++)
-        free(job.found[i].text);
-    free(job.question);
-    free(job.vectors);
-    free(job.found);
-    return code;
+    return print_found(&job, arguments[optind]);
 }

@@ -1,6 +1,6 @@
 #include "speech_words.h"
 
-#include "common.h"
+#include "command.h"
 
 /* ---- Options ----------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 
 #include <shoal_speech.h>
 
-#include "options.h"
+#include "command.h"
 
 /* What the command line says; numbers as it spells them, NULL: by default. */
 typedef struct {

@@ -1,53 +1,9 @@
-/* What embed and similar share: texts out of files, block by block, and the model that
-   turns them into vectors. */
+/* The model of embed and similar, which turns texts out of files into vectors. */
 #ifndef SHOAL_CLI_TEXTS_H
 #define SHOAL_CLI_TEXTS_H
 
-#include <stdbool.h>
-#include <stdio.h>
-
-#include "options.h"
+#include "command.h"
 #include <shoal_models.h>
-
-/* ---- Texts ------------------------------------------------------------------------ */
-
-/* Where a text is: which file, and the line in it. */
-typedef struct {
-    int file;
-    int64_t line;
-} text_place;
-
-typedef struct {
-    const char *command;
-    char **paths; /* [files]; "-" is standard input */
-    int files;
-    const char *field;  /* of JSON lines; NULL: plain lines */
-    const char *prefix; /* put before every text; NULL: nothing */
-    bool whole;         /* a file is one text */
-
-    int next; /* file */
-    int file; /* descriptor of the one that is open */
-    bool open;
-    unsigned char *input; /* [INPUT_BYTES], what was read of it */
-    size_t input_at, input_count;
-    int64_t line; /* in it, the last that was read */
-    char *bytes;  /* the block's texts, one after another, each ending in 0 */
-    size_t used, room;
-    size_t *begins;     /* [TEXT_BLOCK] */
-    int64_t first;      /* texts before the block */
-    int64_t count;      /* texts of the block; 0: there are no more */
-    const char **texts; /* [count] */
-    int64_t *sizes;     /* [count] */
-    text_place *places; /* [count] */
-} text_source;
-
-enum { TEXT_BLOCK = 2048 };
-
-/* The next block. Exit code, after a complaint that names file and line. */
-int texts_next(text_source *source);
-void texts_close(text_source *source);
-
-/* ---- The model -------------------------------------------------------------------- */
 
 typedef struct {
     const char *folder, *attention, *isa;
@@ -106,12 +62,10 @@ enum { ROWS_MOST = 1 << 22 };
             SETS_TEXT(job, model.isa), .choices = isa_names                              \
     }
 
-/* Exit code, after a complaint. */
-int open_text_model(const char *command, text_model *model);
-void close_text_model(text_model *model);
+/* Both die where they fail. */
+void open_text_model(text_model *model);
 
 /* Vectors [source->count][size] of the block. */
-int embed_block(const char *command, text_model *model, const text_source *source,
-                float *vectors);
+void embed_block(text_model *model, const text_source *source, float *vectors);
 
 #endif

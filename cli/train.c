@@ -11,9 +11,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 
 enum { DEFAULT_SAVE = 60 };
 

@@ -12,9 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 #include "transcribe_forms.h"
 #include <shoal_speech.h>
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common.h"
+#include "command.h"
 
 const char *const transcript_forms[] = {"txt", "srt", "vtt", "json", "csv", "lrc", NULL};
 

@@ -3,20 +3,11 @@
 #include "bench.h"
 
 #include <cblas.h>
-#include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
 #include "plot.h"
-#include "ranks.h"
 
 #if defined(__clang__)
 const char bench_compiler[] = __VERSION__;
@@ -32,59 +23,24 @@ enum { DEFAULT_REPEATS = 7, QUICK_REPEATS = 3, DEFAULT_BUDGET = 240, QUICK_BUDGE
 
 /* ---- What an option says ----------------------------------------------------------- */
 
-static bool take_kinds(void *shared, const char *name, const char *text) {
-    bench_job *job = shared;
-    job->kinds = read_kinds("bench", name, text, job->kind_texts[0],
-                            sizeof *job->kind_texts, BENCH_KINDS);
-    return job->kinds > 0;
-}
-
-static bool add_lengths(bench_job *job, int64_t from, int64_t to) {
-    for (int64_t length = from; length <= to; length *= 2) {
-        if (job->lengths == BENCH_LENGTHS) {
-            complain(EXIT_USAGE, "bench", "--lengths has more than %d lengths",
-                     BENCH_LENGTHS);
-            return false;
-        }
-        if (job->lengths > 0 && job->length[job->lengths - 1] >= length) {
-            complain(EXIT_USAGE, "bench",
-                     "--lengths must grow: %" PRId64 " comes after %" PRId64, length,
-                     job->length[job->lengths - 1]);
-            return false;
-        }
-        job->length[job->lengths++] = length;
-    }
-    return true;
-}
-
 static bool take_lengths(void *shared, const char *name, const char *text) {
     bench_job *job = shared;
-    char copy[512];
-    char *rest = copy, *piece;
+    char copy[512], *rest = copy;
+    int64_t from, to;
     job->lengths = 0;
-    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
-        complain(EXIT_USAGE, "bench", "--%s is too long", name);
-        return false;
-    }
-    while ((piece = strsep(&rest, ","))) {
-        int64_t from, to;
-        char *dots = strstr(piece, "..");
-        if (dots)
-            *dots = 0;
-        if (!parse_integer("bench", name, piece, 1, 1 << 26, &from))
-            return false;
-        to = from;
-        if (dots && !parse_integer("bench", name, dots + 2, from, 1 << 26, &to))
-            return false;
-        if (!add_lengths(job, from, to))
-            return false;
-    }
+    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy)
+        die(EXIT_USAGE, "--%s is too long", name);
+    while (next_range(name, &rest, 1, 1 << 26, &from, &to))
+        for (int64_t length = from; length <= to; length *= 2) {
+            const int64_t before = job->lengths ? job->length[job->lengths - 1] : 0;
+            if (job->lengths == BENCH_LENGTHS)
+                die(EXIT_USAGE, "--lengths has more than %d lengths", BENCH_LENGTHS);
+            if (before >= length)
+                die(EXIT_USAGE, "--lengths must grow: %" PRId64 " comes after %" PRId64,
+                    length, before);
+            job->length[job->lengths++] = length;
+        }
     return true;
-}
-
-static bool take_picture(void *job, const char *name, const char *value) {
-    (void)name;
-    return take_plot("bench", value, &((bench_job *)job)->plot_path);
 }
 
 /* ---- The options ------------------------------------------------------------------- */
@@ -96,7 +52,7 @@ static const option_row rows[] = {
     {"kinds", 0, "KINDS",
      "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS
      ";\nunder mpirun " RANKS_KINDS ")",
-     TAKEN_BY(take_kinds)},
+     SETS_KINDS(bench_job, kinds, BENCH_KINDS)},
     {"lengths", 0, "LIST",
      "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
      "; with --quick " QUICK_LENGTHS ")",
@@ -137,7 +93,7 @@ static const option_row rows[] = {
      SETS_TEXT(bench_job, csv_path)},
     {"plot", 0, "FILE",
      "draw time and memory per element against the length (.svg or .png)",
-     TAKEN_BY(take_picture)},
+     SETS_TEXT(bench_job, plot_path), .take = plot_option},
     HELP_ROW,
     {0}};
 
@@ -162,21 +118,9 @@ const command_help bench_help =
      "their times. No --csv and no --plot there.\n",
      NULL};
 
-/* Refuses options of the other scope. */
-static int check_sizes(const bench_job *job) {
-    if (job->layer && job->value_dim > 0 && job->value_dim != job->dim)
-        return complain(EXIT_USAGE, "bench",
-                        "--value-dim is %" PRId64 "; in a layer it is --dim, %" PRId64,
-                        job->value_dim, job->dim);
-    if (!job->layer && job->feed_forward > 0)
-        return complain(EXIT_USAGE, "bench", "--feed-forward needs --scope layer");
-    return EXIT_OK;
-}
-
 /* Sets what was not given. */
 static void fill_defaults(bench_job *job) {
-    if (job->kinds == 0)
-        take_kinds(job, "kinds", job->ranks ? RANKS_KINDS : DEFAULT_KINDS);
+    default_kinds(&job->kinds, job->ranks ? RANKS_KINDS : DEFAULT_KINDS);
     if (job->lengths == 0)
         take_lengths(job, "lengths", job->quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
     if (job->repeats == 0)
@@ -216,12 +160,6 @@ static double status_bytes(const char *name) {
     return 0;
 }
 
-/* A new peak starts where the kernel allows it. */
-static bool reset_peak(void) {
-    FILE *file = fopen("/proc/self/clear_refs", "w");
-    return file && fputs("5", file) >= 0 && fclose(file) == 0;
-}
-
 double bench_peak_now(void) {
     const double peak = status_bytes("VmHWM");
     struct rusage usage;
@@ -231,7 +169,9 @@ double bench_peak_now(void) {
 }
 
 double bench_peak_begin(bool *resets) {
-    *resets = reset_peak() && status_bytes("VmHWM") > 0;
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    *resets = file && fputs("5", file) >= 0 && fclose(file) == 0 &&
+              status_bytes("VmHWM") > 0;
     return *resets ? status_bytes("VmRSS") : bench_peak_now();
 }
 
@@ -338,21 +278,21 @@ static double triad_rate(int threads) {
     const int64_t count = ((int64_t)1 << 24) / threads;
     double best = INFINITY, begun = seconds_now();
     float *a = malloc(3 * (size_t)(count * threads) * sizeof *a);
-    triad_slice *slices = calloc((size_t)threads, sizeof *slices);
-    for (int t = 0; a && slices && t < threads; t++)
+    if (!a)
+        return 0;
+    triad_slice *slices = reserve_zeros((size_t)threads, sizeof *slices);
+    for (int t = 0; t < threads; t++)
         slices[t] = (triad_slice){.a = a + 3 * t * count,
                                   .b = a + (3 * t + 1) * count,
                                   .c = a + (3 * t + 2) * count,
                                   .count = count};
-    if (a && slices)
-        run_slices(slices, threads, true);
-    while (a && slices &&
-           (best == INFINITY || seconds_now() - begun < measuring_seconds)) {
+    run_slices(slices, threads, true);
+    while (best == INFINITY || seconds_now() - begun < measuring_seconds) {
         const double start = seconds_now();
         run_slices(slices, threads, false);
         best = fmin(best, seconds_now() - start);
     }
-    const bool right = a && slices && a[0] == 1 && a[1] == 4 && a[count - 1] >= 1;
+    const bool right = a[0] == 1 && a[1] == 4 && a[count - 1] >= 1;
     free(slices);
     free(a);
     return right ? 3.0 * (double)(count * threads) * sizeof *a / best : 0;
@@ -365,74 +305,26 @@ void bench_machine_measure(bench_rates *rates, int threads) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int parse_kinds(bench_job *job) {
-    for (int i = 0; i < job->kinds; i++) {
-        shoal_status status =
-            shoal_attention_parse(job->context, job->kind_texts[i], &job->attention[i]);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "bench", job->context);
-        if (!strstr(job->kind_texts[i], "seed=") && job->attention[i].seed != 0)
-            job->attention[i].seed = job->seed;
-        shoal_attention_print(&job->attention[i], job->spelling[i],
-                              sizeof job->spelling[i]);
-    }
-    return EXIT_OK;
-}
-
-static int run(bench_job *job) {
-    int code = will_write("bench", job->csv_path);
-    if (code == EXIT_OK)
-        code = will_write("bench", job->plot_path);
-    if (code == EXIT_OK)
-        code = open_context("bench", (int)job->threads, job->isa, &job->context);
-    if (code != EXIT_OK)
-        return code;
-    code = parse_kinds(job);
-    if (code == EXIT_OK) {
-        describe_machine(&job->machine);
-        code = job->ranks ? bench_over_ranks(job) : bench_run(job);
-    }
-    shoal_context_destroy(job->context);
-    return code;
-}
-
-/* Under a launcher the ranks measure together. */
-static int run_as_rank(bench_job *job) {
-    int code = ranks_open("bench", "Start the job again", &job->ranks);
-    if (code == EXIT_OK && job->ranks && (job->csv_path || job->plot_path))
-        code = complain(EXIT_USAGE, "bench",
-                        "over several processes there is no --csv and no --plot");
-    if (code == EXIT_OK && job->threads == 0)
-        job->threads = ranks_threads(job->ranks);
-    if (code == EXIT_OK) {
-        fill_defaults(job);
-        code = run(job);
-    }
-    ranks_close(job->ranks, code);
-    return code;
-}
-
 int bench_command(int count, char **arguments) {
-    bench_job *job = calloc(1, sizeof *job);
-    if (!job)
-        return complain(EXIT_RESOURCES, "bench", "out of memory");
-    job->heads = 6;
-    job->dim = 64;
-    job->batch = 1;
-    job->seed = 1;
-    int code = take_options(&bench_help, count, arguments, job);
-    if (code >= 0) {
-        free(job);
-        return code;
-    }
-    code = EXIT_OK;
-    if (optind < count)
-        code =
-            complain(EXIT_USAGE, "bench", "%s is one word too many", arguments[optind]);
-    if (code == EXIT_OK)
-        code = check_sizes(job);
-    if (code == EXIT_OK)
-        code = run_as_rank(job);
-    free(job);
-    return code;
+    static bench_job job = {.heads = 6, .dim = 64, .batch = 1, .seed = 1};
+    const int ended = take_options(&bench_help, count, arguments, &job);
+    if (ended >= 0)
+        return ended;
+    if (job.layer && job.value_dim > 0 && job.value_dim != job.dim)
+        die(EXIT_USAGE, "--value-dim is %" PRId64 "; in a layer it is --dim, %" PRId64,
+            job.value_dim, job.dim);
+    if (!job.layer && job.feed_forward > 0)
+        die(EXIT_USAGE, "--feed-forward needs --scope layer");
+    job.ranks = begin_ranks("Start the job again");
+    if (job.ranks && (job.csv_path || job.plot_path))
+        die(EXIT_USAGE, "over several processes there is no --csv and no --plot");
+    if (job.ranks && job.threads == 0)
+        job.threads = ranks_threads(job.ranks);
+    fill_defaults(&job);
+    plan_output(job.csv_path);
+    plan_output(job.plot_path);
+    job.context = begin_context(job.threads, job.isa);
+    parse_kind_list(&job.kinds, job.context, job.seed);
+    describe_machine(&job.machine);
+    return job.ranks ? bench_over_ranks(&job) : bench_run(&job);
 }

@@ -9,9 +9,8 @@
 #ifndef SHOAL_LAB_BENCH_H
 #define SHOAL_LAB_BENCH_H
 
-#include <stdbool.h>
-
 #include "exact/exact.h"
+#include "lab.h"
 
 enum { BENCH_KINDS = 16, BENCH_LENGTHS = 24, BENCH_REPEATS = 100, BENCH_CHECKS = 12 };
 
@@ -48,8 +47,8 @@ typedef struct {
 
 typedef struct {
     /* What was asked for. */
-    char kind_texts[BENCH_KINDS][96];
-    int kinds, lengths;
+    kind_list kinds;
+    int lengths;
     int64_t length[BENCH_LENGTHS];
     int64_t heads, dim, value_dim, feed_forward, batch, threads, repeats, budget;
     uint64_t seed;
@@ -60,8 +59,6 @@ typedef struct {
     /* What is worked on. */
     shoal_transport *ranks; /* NULL: a process alone */
     shoal_context *context;
-    shoal_attention attention[BENCH_KINDS];
-    char spelling[BENCH_KINDS][96];
     bench_machine machine;
     double begun; /* seconds_now() */
     bench_row rows[BENCH_LENGTHS][BENCH_KINDS];
@@ -95,11 +92,10 @@ typedef struct {
                                       its copy for a call; gradient of the features */
 } bench_data;
 
-/* False when memory ran out. The data are normally distributed noise. */
-bool bench_data_create(bench_data *data, const bench_job *job, int64_t length);
-/* The same numbers, of a run of the positions. */
-bool bench_data_create_part(bench_data *data, const bench_job *job, int64_t whole_length,
-                            int64_t first, int64_t length);
+/* Normally distributed noise, of a run of the positions. All of this dies where memory runs
+   out, after which the report is of what was measured. */
+void bench_data_create(bench_data *data, const bench_job *job, int64_t whole_length,
+                       int64_t first, int64_t length);
 void bench_data_destroy(bench_data *data);
 shoal_problem bench_problem(const bench_data *data);
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention);
@@ -114,47 +110,63 @@ uint64_t bench_random(uint64_t seed, uint64_t counter);
 /* Of variance 1, likewise; streams are 0 to 255. */
 float bench_noise(uint64_t seed, uint64_t stream, int64_t at);
 
-/* ---- The run (bench_run.c) --------------------------------------------------------- */
+/* ---- What is called (bench_run.c): the attention, or the layer around it ----------- */
 
+typedef struct {
+    shoal_model *model;                     /* one layer, post-norm as in the paper */
+    shoal_parameter parts[2 * EXACT_PARTS]; /* weight and bias of each; the key's have no
+                                               values where the keys are the queries */
+    int64_t counts[2 * EXACT_PARTS];        /* of their elements */
+    float *out; /* [B N][M], of the last call; the model's own */
+} bench_layer;
+
+typedef struct {
+    shoal_plan *plan;  /* --scope attention */
+    bench_layer layer; /* --scope layer */
+} bench_subject;
+
+shoal_plan *bench_plan(const bench_job *job, const bench_data *data,
+                       const shoal_attention *attention, unsigned flags);
 /* One call and how long it took: forward, and in train mode backward with dout = out,
    which is copied in between while the clock stands. */
-shoal_status bench_call(shoal_plan *plan, const bench_data *data,
-                        const shoal_attention *attention, double *seconds);
+double bench_call(shoal_plan *plan, const bench_data *data,
+                  const shoal_attention *attention);
+
+/* over: ranks that have the other positions; NULL: none. */
+void bench_subject_create(const bench_job *job, const bench_data *data, int kind,
+                          shoal_transport *over, bench_subject *subject);
+void bench_subject_destroy(bench_subject *subject);
+double bench_subject_call(const bench_job *job, bench_subject *subject,
+                          const bench_data *data, int kind);
+uint64_t bench_subject_digest(const bench_job *job, const bench_subject *subject,
+                              const bench_data *data);
+size_t bench_subject_workspace(const bench_job *job, const bench_subject *subject);
+
 /* Everything from the first length to the report. */
 int bench_run(bench_job *job);
 /* Operations (multiplications and additions) that the formulas need for one call. */
 double bench_operations(const bench_job *job, int kind, int64_t length);
 
-/* ---- Checks (bench_check.c) -------------------------------------------------------- */
+/* ---- Checks (bench_check.c, bench_layer.c) ----------------------------------------- */
 
 /* Everything that is known about what bench_call has just computed, compared with what it
    must be. Sets verified or wrong and the checks of the row; overwrites the results. */
-shoal_status bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
-                          bench_row *row);
+void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
+                  bench_row *row);
+/* The worst error of three gradients. One that is next to nothing, as those of queries and
+   keys are where there is one position, is measured by that share of the largest. */
+double bench_worst(squares sums[3], double share);
 /* Adds a check to the row; one that fails makes it wrong. */
 void bench_note(bench_row *row, const char *what, double error, double tolerance);
 
-/* ---- The whole layer (bench_layer.c) ----------------------------------------------- */
-
-typedef struct {
-    shoal_model *model;                    /* one layer, post-norm as in the paper */
-    shoal_parameter parts[EXACT_PARTS][2]; /* weight and bias; the key's have no values
-                                              where the keys are the queries */
-    float *out; /* [B N][M], of the last call; the model's own */
-} bench_layer;
-
-/* over: ranks that have the other positions; NULL: none. */
-shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                shoal_transport *over, bench_layer *layer);
-void bench_layer_destroy(bench_layer *layer);
-size_t bench_layer_workspace(const bench_layer *layer);
+void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
+                        shoal_transport *over, bench_layer *layer);
 /* As bench_call; the gradient of the output is noise. */
-shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
-                              double *seconds);
+double bench_layer_call(bench_layer *layer, const bench_data *data);
 uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data);
 /* As bench_verify: the attention inside, then the rest of the layer around it. */
-shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
-                                int kind, bench_row *row);
+void bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data, int kind,
+                        bench_row *row);
 
 /* ---- The machine (bench.c) --------------------------------------------------------- */
 

@@ -19,16 +19,14 @@
    those the way back to the attention is computed exactly; the attention's own gradients
    come from its plan, alone; and as the projections are permutations, the features'
    gradient follows for all rows, and those of the projections row by row. */
-#include <stdlib.h>
-
 #include "bench.h"
-#include "common.h"
-#include "lab.h"
 
 enum {
     ROWS = 64, /* compared with the exact layer */
     FEW = 16,  /* rows with a gradient */
-    SAMPLED_OUTPUTS = 4
+    SAMPLED_OUTPUTS = 4,
+    BEHIND = 2 * EXACT_OUTPUT, /* the first part behind the attention, and the end of */
+    PARTS = 2 * EXACT_PARTS    /* all of them */
 };
 
 static const double tolerance = 1e-5, gradient_tolerance = 5e-5;
@@ -38,27 +36,16 @@ static const double step_share = 1e-3;
 
 /* ---- Making one -------------------------------------------------------------------- */
 
-static void find_parts(bench_layer *layer) {
-    shoal_parameter found;
-    for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
-        for (int p = 0; p < 2 * EXACT_PARTS; p++)
-            if (strstr(found.name, exact_part_names[p / 2][p % 2]))
-                layer->parts[p / 2][p % 2] = found;
-}
-
 /* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get
    noise. Biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const uint64_t stream = (uint64_t)(32 + 2 * (part - EXACT_OUTPUT) + which);
-            for (int64_t i = 0; found->rank == 1 && i < found->shape[0]; i++)
-                found->values[i] += 0.1f * bench_noise(seed, stream, i);
-        }
+    for (int p = BEHIND; p < PARTS; p++)
+        for (int64_t i = 0; layer->parts[p].rank == 1 && i < layer->counts[p]; i++)
+            layer->parts[p].values[i] +=
+                0.1f * bench_noise(seed, (uint64_t)(32 + p - BEHIND), i);
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        float *weight = layer->parts[p][0].values;
+        float *weight = layer->parts[2 * p].values;
         if (!weight)
             continue;
         memset(weight, 0, (size_t)(model * model) * sizeof *weight);
@@ -69,77 +56,53 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
     }
 }
 
-shoal_status bench_layer_create(const bench_job *job, const bench_data *data, int kind,
-                                shoal_transport *over, bench_layer *layer) {
+void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
+                        shoal_transport *over, bench_layer *layer) {
     const shoal_model_config config = {.max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
                                        .head_dim = data->dim,
                                        .feed_forward = job->feed_forward,
-                                       .attention = job->attention[kind],
+                                       .attention = job->kinds.attention[kind],
                                        .norm = SHOAL_NORM_POST,
                                        .activation = SHOAL_GELU,
                                        .positions = SHOAL_NO_POSITIONS};
     const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
     const int64_t rows = data->batch * data->length;
+    shoal_parameter found;
     *layer = (bench_layer){0};
-    const shoal_status status =
-        over ? shoal_model_create_over(over, job->context, &config, job->seed,
-                                       data->batch, rows, flags, &layer->model)
-             : shoal_model_create(job->context, &config, job->seed, data->batch, rows,
-                                  flags, &layer->model);
-    if (status != SHOAL_OK)
-        return status;
-    find_parts(layer);
+    demand(over ? shoal_model_create_over(over, job->context, &config, job->seed,
+                                          data->batch, rows, flags, &layer->model)
+                : shoal_model_create(job->context, &config, job->seed, data->batch, rows,
+                                     flags, &layer->model),
+           EXIT_USAGE);
+    for (int i = 0; shoal_model_parameter(layer->model, i, &found); i++)
+        for (int p = 0; p < PARTS; p++)
+            if (strstr(found.name, exact_part_names[p / 2][p % 2])) {
+                layer->parts[p] = found;
+                layer->counts[p] = found.shape[0] * (found.rank > 1 ? found.shape[1] : 1);
+            }
     set_weights(layer, data, job->seed);
-    return SHOAL_OK;
-}
-
-void bench_layer_destroy(bench_layer *layer) {
-    shoal_model_destroy(layer->model);
-    *layer = (bench_layer){0};
-}
-
-size_t bench_layer_workspace(const bench_layer *layer) {
-    return shoal_model_workspace(layer->model);
 }
 
 /* ---- Running it -------------------------------------------------------------------- */
 
-static shoal_model_inputs inputs_of(const bench_data *data) {
-    return (shoal_model_inputs){.batch = data->batch,
-                                .offsets = data->offsets,
-                                .features = data->features};
+static void forward(bench_layer *layer, const bench_data *data, bool backward) {
+    const shoal_model_inputs inputs = {.batch = data->batch,
+                                       .offsets = data->offsets,
+                                       .features = data->features};
+    demand(shoal_model_forward(layer->model, &inputs, &layer->out), EXIT_USAGE);
+    if (backward)
+        demand(shoal_model_backward(layer->model, &inputs, data->slope, data->dfeatures),
+               EXIT_USAGE);
 }
 
-static shoal_status forward(bench_layer *layer, const bench_data *data) {
-    const shoal_model_inputs inputs = inputs_of(data);
-    return shoal_model_forward(layer->model, &inputs, &layer->out);
-}
-
-static shoal_status backward(bench_layer *layer, const bench_data *data) {
-    const shoal_model_inputs inputs = inputs_of(data);
-    return shoal_model_backward(layer->model, &inputs, data->slope, data->dfeatures);
-}
-
-shoal_status bench_layer_call(bench_layer *layer, const bench_data *data,
-                              double *seconds) {
+double bench_layer_call(bench_layer *layer, const bench_data *data) {
     if (data->train)
         memcpy(data->slope, data->noise, (size_t)data->query_count * sizeof(float));
     const double begun = seconds_now();
-    shoal_status status = forward(layer, data);
-    if (status == SHOAL_OK && data->train)
-        status = backward(layer, data);
-    *seconds = seconds_now() - begun;
-    return status;
-}
-
-static int64_t part_count(const bench_layer *layer, int part, int which) {
-    const shoal_parameter *found = &layer->parts[part][which];
-    int64_t count = found->values ? 1 : 0;
-    for (int i = 0; i < found->rank; i++)
-        count *= found->shape[i];
-    return count;
+    forward(layer, data, data->train);
+    return seconds_now() - begun;
 }
 
 uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data) {
@@ -147,9 +110,8 @@ uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data) {
     if (!data->train)
         return digest;
     digest = fold_floats(digest, data->dfeatures, data->query_count);
-    for (int p = 0; p < 2 * EXACT_PARTS; p++)
-        digest = fold_floats(digest, layer->parts[p / 2][p % 2].gradients,
-                             part_count(layer, p / 2, p % 2));
+    for (int p = 0; p < PARTS; p++)
+        digest = fold_floats(digest, layer->parts[p].gradients, layer->counts[p]);
     return digest;
 }
 
@@ -167,35 +129,30 @@ static void layer_copy_destroy(layer_copy *copy) {
     free(copy->memory);
 }
 
-static bool layer_copy_create(layer_copy *copy, const bench_job *job,
-                              const bench_layer *from) {
+static layer_copy layer_copy_create(const bench_job *job, const bench_layer *from) {
     const int64_t model = job->heads * job->dim;
     int64_t count = 4 * model;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++)
-            count += 2 * part_count(from, part, which);
-    copy->layer = exact_layer_create(model, job->feed_forward);
-    double *next = copy->memory = calloc((size_t)count, sizeof *next);
-    if (!copy->layer || !next) {
-        layer_copy_destroy(copy);
-        return false;
+    layer_copy copy = {.layer = exact_layer_create(model, job->feed_forward)};
+    for (int p = BEHIND; p < PARTS; p++)
+        count += 2 * from->counts[p];
+    double *next = copy.memory = reserve_zeros((size_t)count, sizeof *next);
+    if (!copy.layer)
+        die_of_memory();
+    copy.layer->post_norm = true;
+    for (int p = BEHIND; p < PARTS; p++) {
+        const int64_t size = from->counts[p];
+        exact_part *to = &copy.layer->parts[p / 2];
+        for (int64_t i = 0; i < size; i++)
+            next[i] = (double)from->parts[p].values[i];
+        *(p % 2 ? &to->bias : &to->weight) = next;
+        *(p % 2 ? &to->dbias : &to->dweight) = next + size;
+        next += 2 * size;
     }
-    copy->layer->post_norm = true;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const int64_t size = part_count(from, part, which);
-            exact_part *to = &copy->layer->parts[part];
-            for (int64_t i = 0; i < size; i++)
-                next[i] = (double)from->parts[part][which].values[i];
-            *(which ? &to->bias : &to->weight) = next;
-            *(which ? &to->dbias : &to->dweight) = next + size;
-            next += 2 * size;
-        }
-    copy->x = next;
-    copy->attended = next + model;
-    copy->dout = next + 2 * model;
-    copy->dattended = next + 3 * model;
-    return true;
+    copy.x = next;
+    copy.attended = next + model;
+    copy.dout = next + 2 * model;
+    copy.dattended = next + 3 * model;
+    return copy;
 }
 
 /* x and attended of a row of the data, whose `out` is the attention's. */
@@ -207,13 +164,11 @@ static void load_row(layer_copy *copy, const bench_data *data, int64_t row) {
     }
 }
 
-static shoal_status check_rows(const bench_job *job, const bench_layer *layer,
-                               const bench_data *data, bench_row *row) {
+static void check_rows(const bench_job *job, const bench_layer *layer,
+                       const bench_data *data, bench_row *row) {
     const int64_t rows = data->batch * data->length, model = job->heads * job->dim;
     squares sums = {0};
-    layer_copy copy;
-    if (!layer_copy_create(&copy, job, layer))
-        return SHOAL_NO_MEMORY;
+    layer_copy copy = layer_copy_create(job, layer);
     for (uint64_t s = 0; s < ROWS; s++) {
         const uint64_t draw = bench_random(job->seed, (uint64_t)10 << 56 | s);
         const int64_t at = (int64_t)(draw % (uint64_t)rows);
@@ -225,7 +180,6 @@ static shoal_status check_rows(const bench_job *job, const bench_layer *layer,
     layer_copy_destroy(&copy);
     bench_note(row, "the layer around its attention, 64 sampled rows",
                squares_relative(sums), tolerance);
-    return SHOAL_OK;
 }
 
 /* ---- The layer's gradients that were timed ----------------------------------------- */
@@ -240,21 +194,19 @@ typedef struct {
     int64_t model, rows;
 } gradient_check;
 
-static double part_product(const bench_layer *layer, int part, int which) {
-    const shoal_parameter *found = &layer->parts[part][which];
-    return dot_floats(found->gradients, found->values, part_count(layer, part, which));
-}
-
 static void check_lengths(const gradient_check *check) {
     const bench_data *data = check->data;
     double left = dot_floats(data->dfeatures, data->features, data->query_count);
     double size = fabs(left);
-    for (int part = EXACT_QUERY; part <= EXACT_OUTPUT; part++)
-        for (int which = 0; which <= (part == EXACT_OUTPUT); which++) {
-            const double one = part_product(check->layer, part, which);
-            left -= part == EXACT_OUTPUT ? -one : one;
-            size += fabs(one);
-        }
+    for (int p = 0; p < BEHIND + 2; p++) {
+        const shoal_parameter *found = &check->layer->parts[p];
+        const double one =
+            dot_floats(found->gradients, found->values, check->layer->counts[p]);
+        if (p < BEHIND && p % 2)
+            continue;
+        left -= p >= BEHIND ? -one : one;
+        size += fabs(one);
+    }
     bench_note(check->row, "<dx, x> = what the weights' gradients say",
                left == 0 ? 0 : fabs(left) / size, 1e-4);
 }
@@ -263,54 +215,39 @@ static void check_lengths(const gradient_check *check) {
    gradient says about the way there, after rounding. */
 static double move_parts(const bench_layer *layer, const float *saved, double step) {
     double predicted = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const int64_t count = part_count(layer, part, which);
-            for (int64_t i = 0; i < count; i++) {
-                const double slope = (double)found->gradients[i];
-                found->values[i] = (float)((double)saved[i] + step * slope);
-                predicted += slope * ((double)found->values[i] - (double)saved[i]);
-            }
-            saved += count;
+    for (int p = BEHIND; p < PARTS; saved += layer->counts[p++]) {
+        const shoal_parameter *found = &layer->parts[p];
+        for (int64_t i = 0; i < layer->counts[p]; i++) {
+            const double slope = (double)found->gradients[i];
+            found->values[i] = (float)((double)saved[i] + step * slope);
+            predicted += slope * ((double)found->values[i] - (double)saved[i]);
         }
+    }
     return predicted;
 }
 
-/* A copy of those parameters; their length as one vector, and that of their gradient. */
-static float *save_parts(const bench_layer *layer, double *length, double *slope) {
+/* `length`: of those parameters as one vector; `slope`: of their gradient. */
+static void check_slope(const gradient_check *check) {
+    const bench_layer *layer = check->layer;
+    double length = 0, slope = 0, loss[2] = {0}, predicted[2] = {0};
     int64_t all = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        all += part_count(layer, part, 0) + part_count(layer, part, 1);
-    float *saved = malloc((size_t)all * sizeof *saved), *next = saved;
-    *length = *slope = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS && saved; part++)
-        for (int which = 0; which < 2; which++) {
-            const shoal_parameter *found = &layer->parts[part][which];
-            const int64_t count = part_count(layer, part, which);
-            memcpy(next, found->values, (size_t)count * sizeof *next);
-            *length += dot_floats(found->values, found->values, count);
-            *slope += dot_floats(found->gradients, found->gradients, count);
-            next += count;
-        }
-    *length = sqrt(*length);
-    *slope = sqrt(*slope);
-    return saved;
-}
-
-static shoal_status check_slope(const gradient_check *check) {
-    double length, slope, loss[2] = {0}, predicted[2] = {0};
-    float *saved = save_parts(check->layer, &length, &slope);
-    shoal_status status = SHOAL_OK;
-    if (!saved)
-        return SHOAL_NO_MEMORY;
+    for (int p = BEHIND; p < PARTS; p++)
+        all += layer->counts[p];
+    float *saved = reserve((size_t)all, sizeof *saved), *next = saved;
+    for (int p = BEHIND; p < PARTS; next += layer->counts[p++]) {
+        const shoal_parameter *found = &layer->parts[p];
+        memcpy(next, found->values, (size_t)layer->counts[p] * sizeof *next);
+        length += dot_floats(found->values, found->values, layer->counts[p]);
+        slope += dot_floats(found->gradients, found->gradients, layer->counts[p]);
+    }
+    length = sqrt(length);
+    slope = sqrt(slope);
     const double step = slope > 0 ? step_share * length / slope : 0;
-    for (int side = 0; side < 2 && status == SHOAL_OK; side++) {
+    for (int side = 0; side < 2; side++) {
         predicted[side] = move_parts(check->layer, saved, side ? step : -step);
-        status = forward(check->layer, check->data);
-        if (status == SHOAL_OK)
-            loss[side] = dot_floats(check->data->noise, check->layer->out,
-                                    check->data->query_count);
+        forward(check->layer, check->data, false);
+        loss[side] =
+            dot_floats(check->data->noise, check->layer->out, check->data->query_count);
     }
     move_parts(check->layer, saved, 0);
     free(saved);
@@ -319,7 +256,6 @@ static shoal_status check_slope(const gradient_check *check) {
     const double rounding = 5e-5 * fabs(loss[0]);
     bench_note(check->row, "directional difference of the weights",
                difference == 0 ? 0 : difference / (fabs(expected) + rounding), 2e-3);
-    return status;
 }
 
 /* ---- A gradient of few rows -------------------------------------------------------- */
@@ -363,7 +299,7 @@ static double projected(const gradient_check *check, int projection, int64_t row
 }
 
 static bool has_projection(const gradient_check *check, int projection) {
-    return check->layer->parts[projection][0].values != NULL;
+    return check->layer->parts[2 * projection].values != NULL;
 }
 
 static void check_features(const gradient_check *check, int64_t few, const double *dx,
@@ -391,8 +327,7 @@ static void check_features(const gradient_check *check, int64_t few, const doubl
 /* Some rows of a projection's weight, each with its bias. */
 static squares projection_error(const gradient_check *check, int p, double *expected) {
     const int64_t model = check->model;
-    const shoal_parameter *weight = &check->layer->parts[p][0];
-    const shoal_parameter *bias = &check->layer->parts[p][1];
+    const shoal_parameter *weight = &check->layer->parts[2 * p], *bias = weight + 1;
     squares sums = {0};
     for (uint64_t s = 0; s < SAMPLED_OUTPUTS; s++) {
         const uint64_t draw = bench_random(check->job->seed, (uint64_t)12 << 56 | s);
@@ -412,104 +347,68 @@ static squares projection_error(const gradient_check *check, int p, double *expe
     return sums;
 }
 
-/* The worst of the projections. One whose gradient is next to nothing, as those of
-   queries and keys are where there is one position, is measured by the others'. */
-static double projections_error(const gradient_check *check, double *expected) {
-    squares sums[BENCH_PROJECTIONS] = {0};
-    double largest = 0, worst = 0;
-    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        if (has_projection(check, p))
-            sums[p] = projection_error(check, p, expected);
-        largest = fmax(largest, sums[p].size);
-    }
-    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        sums[p].size = fmax(sums[p].size, 1e-4 * largest);
-        worst = worse(worst, squares_relative(sums[p]));
-    }
-    return worst;
-}
-
 static void check_weights(const gradient_check *check, const layer_copy *copy,
                           double *expected) {
     double worst = 0;
-    for (int part = EXACT_OUTPUT; part < EXACT_PARTS; part++)
-        for (int which = 0; which < 2; which++) {
-            const exact_part *exact = &copy->layer->parts[part];
-            const double *slopes = which ? exact->dbias : exact->dweight;
-            squares sums = {0};
-            for (int64_t i = 0; i < part_count(check->layer, part, which); i++)
-                squares_add(&sums, (double)check->layer->parts[part][which].gradients[i],
-                            slopes[i]);
-            worst = worse(worst, squares_relative(sums));
-        }
+    for (int p = BEHIND; p < PARTS; p++) {
+        const exact_part *exact = &copy->layer->parts[p / 2];
+        const double *slopes = p % 2 ? exact->dbias : exact->dweight;
+        squares sums = {0};
+        for (int64_t i = 0; i < check->layer->counts[p]; i++)
+            squares_add(&sums, (double)check->layer->parts[p].gradients[i], slopes[i]);
+        worst = worse(worst, squares_relative(sums));
+    }
     bench_note(check->row, "gradients of the weights behind the attention", worst,
                gradient_tolerance);
+    squares sums[BENCH_PROJECTIONS] = {0};
+    for (int p = 0; p < BENCH_PROJECTIONS; p++)
+        if (has_projection(check, p))
+            sums[p] = projection_error(check, p, expected);
     bench_note(check->row, "gradients of the projections, sampled",
-               projections_error(check, expected), gradient_tolerance);
+               bench_worst(sums, 1e-4), gradient_tolerance);
 }
 
-static shoal_status check_few(const gradient_check *check) {
+static void check_few(const gradient_check *check) {
     const int64_t few = check->rows < FEW ? check->rows : FEW;
     bench_data *data = check->data;
     const shoal_inputs inputs = bench_inputs(data, check->attention);
     const shoal_gradients gradients = bench_gradients(data);
-    layer_copy copy;
-    double *dx = malloc((size_t)((few + 1) * check->model) * sizeof *dx);
-    if (!dx || !layer_copy_create(&copy, check->job, check->layer)) {
-        free(dx);
-        return SHOAL_NO_MEMORY;
-    }
+    layer_copy copy = layer_copy_create(check->job, check->layer);
+    double *dx = reserve((size_t)((few + 1) * check->model), sizeof *dx);
     double *expected = dx + few * check->model;
     way_back(check, &copy, few, dx);
-    shoal_status status = forward(check->layer, data);
-    if (status == SHOAL_OK)
-        status = backward(check->layer, data);
-    if (status == SHOAL_OK)
-        status = shoal_backward(check->plan, &inputs, &gradients);
-    if (status == SHOAL_OK) {
-        check_features(check, few, dx, expected);
-        check_weights(check, &copy, expected);
-    }
+    forward(check->layer, data, true);
+    demand(shoal_backward(check->plan, &inputs, &gradients), EXIT_USAGE);
+    check_features(check, few, dx, expected);
+    check_weights(check, &copy, expected);
     layer_copy_destroy(&copy);
     free(dx);
-    return status;
-}
-
-static shoal_status check_layer_gradients(const gradient_check *check) {
-    check_lengths(check);
-    shoal_status status = check_slope(check);
-    return status == SHOAL_OK ? check_few(check) : status;
 }
 
 /* ---- All of the layer -------------------------------------------------------------- */
 
-shoal_status bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data,
-                                int kind, bench_row *row) {
-    const shoal_attention *attention = &job->attention[kind];
-    const shoal_problem problem = bench_problem(data);
+void bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data, int kind,
+                        bench_row *row) {
+    const shoal_attention *attention = &job->kinds.attention[kind];
     const shoal_inputs inputs = bench_inputs(data, attention);
-    shoal_plan *plan = NULL;
-    double seconds;
-    shoal_status status = shoal_plan_create(job->context, &problem, attention,
-                                            job->train ? SHOAL_WITH_BACKWARD : 0, &plan);
-    if (status == SHOAL_OK)
-        status = shoal_forward(plan, &inputs, data->out);
-    if (status == SHOAL_OK)
-        status = check_rows(job, layer, data, row);
-    if (status == SHOAL_OK && job->train)
-        status =
-            check_layer_gradients(&(gradient_check){.job = job,
-                                                    .layer = layer,
-                                                    .plan = plan,
-                                                    .data = data,
-                                                    .attention = attention,
-                                                    .row = row,
-                                                    .model = job->heads * job->dim,
-                                                    .rows = data->batch * data->length});
-    if (status == SHOAL_OK)
-        status = bench_call(plan, data, attention, &seconds);
-    if (status == SHOAL_OK)
-        status = bench_verify(job, plan, data, kind, row);
+    shoal_plan *plan =
+        bench_plan(job, data, attention, job->train ? SHOAL_WITH_BACKWARD : 0);
+    const gradient_check check = {.job = job,
+                                  .layer = layer,
+                                  .plan = plan,
+                                  .data = data,
+                                  .attention = attention,
+                                  .row = row,
+                                  .model = job->heads * job->dim,
+                                  .rows = data->batch * data->length};
+    demand(shoal_forward(plan, &inputs, data->out), EXIT_USAGE);
+    check_rows(job, layer, data, row);
+    if (job->train) {
+        check_lengths(&check);
+        check_slope(&check);
+        check_few(&check);
+    }
+    bench_call(plan, data, attention);
+    bench_verify(job, plan, data, kind, row);
     shoal_plan_destroy(plan);
-    return status;
 }

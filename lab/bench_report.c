@@ -1,13 +1,7 @@
 /* What was measured: summaries, the table, the .csv file, JSON and the picture. */
-#define _GNU_SOURCE
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "bench.h"
-#include "common.h"
 #include "plot.h"
 
 /* ---- Summaries --------------------------------------------------------------------- */
@@ -16,23 +10,11 @@
 typedef enum { CROSSING_NONE, CROSSING_AT, CROSSING_BEFORE } crossing_case;
 
 double bench_best(const bench_row *row) {
-    double best = INFINITY;
-    for (int i = 0; i < row->repeats; i++)
-        best = fmin(best, row->seconds[i]);
-    return best;
+    return best_of(row->seconds, row->repeats);
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(const bench_row *row) {
-    double sorted[BENCH_REPEATS];
-    const int count = row->repeats;
-    memcpy(sorted, row->seconds, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
-    return count > 0 ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : NAN;
+static double median(const bench_row *row) {
+    return median_of(row->seconds, row->repeats);
 }
 
 static bool is_measured(const bench_row *row) {
@@ -40,8 +22,8 @@ static bool is_measured(const bench_row *row) {
 }
 
 static const bench_row *full_row(const bench_job *job, int at) {
-    for (int kind = 0; kind < job->kinds; kind++)
-        if (job->attention[kind].kind == SHOAL_FULL)
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        if (job->kinds.attention[kind].kind == SHOAL_FULL)
             return &job->rows[at][kind];
     return NULL;
 }
@@ -84,23 +66,12 @@ static crossing_case find_crossing(const bench_job *job, int kind, double *lengt
 
 /* ---- The table --------------------------------------------------------------------- */
 
-/* Three digits, right-aligned. */
-static void print_number(int width, double value, const char *mark) {
-    char text[32];
-    const int decimals = value >= 99.95    ? 0
-                         : value >= 9.995  ? 1
-                         : value >= 0.0995 ? 2
-                                           : 3;
-    snprintf(text, sizeof text, "%s%.*f", mark, decimals, value);
-    printf(" %*s", width, text);
-}
-
 void bench_print_subject(const bench_job *job) {
     const bench_machine *machine = &job->machine;
+    const int threads = shoal_context_threads(job->context);
     printf("shoal %s, %s, %s; %s, %d cores; %d thread%s\n", shoal_version(),
            shoal_context_isa(job->context), bench_compiler, machine->cpu, machine->cores,
-           shoal_context_threads(job->context),
-           shoal_context_threads(job->context) == 1 ? "" : "s");
+           threads, plural(threads));
     printf("%s%s, batch %" PRId64 ", %" PRId64 " heads of %" PRId64,
            job->layer ? "whole layer, " : "",
            job->train ? "forward and backward" : "forward", job->batch, job->heads,
@@ -131,31 +102,31 @@ static void print_measured(const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
     const double best = bench_best(row), elements = elements_of(job, at);
     const double rate = bench_operations(job, kind, job->length[at]) / best;
-    const double noise = median_of(row) / best - 1;
-    print_number(8, best * 1e3, "");
-    print_number(8, median_of(row) * 1e3, "");
+    const double noise = median(row) / best - 1;
+    print_digits(8, best * 1e3, "", 3);
+    print_digits(8, median(row) * 1e3, "", 3);
     if (row->repeats > 1)
-        print_number(6, noise * 100, "");
+        print_digits(6, noise * 100, "", 3);
     else
         printf(" %6s", "-");
-    print_number(8, best / elements * 1e6, "");
-    print_number(7, rate * 1e-9, "");
-    print_number(8, (double)row->workspace / elements, "");
-    print_number(8, row->growth / elements, "");
+    print_digits(8, best / elements * 1e6, "", 3);
+    print_digits(7, rate * 1e-9, "", 3);
+    print_digits(8, (double)row->workspace / elements, "", 3);
+    print_digits(8, row->growth / elements, "", 3);
     if (job->machine.before.sgemm > 0)
-        print_number(6, 100 * rate / job->machine.before.sgemm, "");
+        print_digits(6, 100 * rate / job->machine.before.sgemm, "", 3);
     else
         printf(" %6s", "-");
     if (full && (is_measured(full) || full->estimate > 0))
-        print_number(7, (is_measured(full) ? bench_best(full) : full->estimate) / best,
-                     is_measured(full) ? "" : "~");
+        print_digits(7, (is_measured(full) ? bench_best(full) : full->estimate) / best,
+                     is_measured(full) ? "" : "~", 3);
 }
 
 static void print_row(const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind];
     if (!is_measured(row) && !row->wrong && row->estimate == 0)
         return; /* interrupted before it */
-    printf("%7" PRId64 "  %-20s", job->length[at], job->spelling[kind]);
+    printf("%7" PRId64 "  %-20s", job->length[at], job->kinds.names[kind]);
     if (row->wrong) {
         const bench_check *check = &row->checks[row->check_count - 1];
         for (int i = 0; i < row->check_count; i++)
@@ -166,9 +137,9 @@ static void print_row(const bench_job *job, int at, int kind) {
     } else if (is_measured(row)) {
         print_measured(job, at, kind);
     } else {
-        print_number(8, row->estimate * 1e3, "~");
+        print_digits(8, row->estimate * 1e3, "~", 3);
         printf(" %8s %6s", "-", "-");
-        print_number(8, row->estimate / elements_of(job, at) * 1e6, "~");
+        print_digits(8, row->estimate / elements_of(job, at) * 1e6, "~", 3);
     }
     putchar('\n');
 }
@@ -177,7 +148,7 @@ void bench_print_rows(bench_job *job, int lengths) {
     if (!job->heading_printed)
         print_heading(job);
     for (; job->printed < lengths; job->printed++) {
-        for (int kind = 0; kind < job->kinds; kind++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
             print_row(job, job->printed, kind);
         putchar('\n');
     }
@@ -185,18 +156,18 @@ void bench_print_rows(bench_job *job, int lengths) {
 }
 
 static void print_crossings(const bench_job *job) {
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         double length, seconds;
         const crossing_case found = find_crossing(job, kind, &length, &seconds);
         if (found == CROSSING_AT)
-            printf("%s is faster than full from about N = %.0f\n", job->spelling[kind],
+            printf("%s is faster than full from about N = %.0f\n", job->kinds.names[kind],
                    length);
         else if (found == CROSSING_BEFORE)
             printf("%s is faster than full from N = %.0f, the shortest measured\n",
-                   job->spelling[kind], length);
-        else if (job->attention[kind].kind != SHOAL_FULL && full_row(job, 0))
+                   job->kinds.names[kind], length);
+        else if (job->kinds.attention[kind].kind != SHOAL_FULL && full_row(job, 0))
             printf("%s is not faster than full at the lengths measured\n",
-                   job->spelling[kind]);
+                   job->kinds.names[kind]);
     }
 }
 
@@ -227,12 +198,11 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     if (row->wrong || (!measured && row->estimate == 0))
         return;
     fprintf(file, "%" PRId64 ",\"%s\",%s,%s,%d,%d,%.9g,", job->length[at],
-            job->spelling[kind], job->layer ? "layer" : "attention",
+            job->kinds.names[kind], job->layer ? "layer" : "attention",
             job->train ? "train" : "forward", shoal_context_threads(job->context),
             measured, best);
     if (measured)
-        fprintf(file, "%.9g,%.4g,%d,", median_of(row), median_of(row) / best - 1,
-                row->repeats);
+        fprintf(file, "%.9g,%.4g,%d,", median(row), median(row) / best - 1, row->repeats);
     else
         fputs(",,0,", file);
     fprintf(file, "%.9g,", best / elements * 1e6);
@@ -249,139 +219,99 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     fputc('\n', file);
 }
 
-static void write_csv_rows(FILE *file, const bench_job *job) {
-    fputs("length,kind,scope,mode,threads,measured,best_seconds,median_seconds,noise,"
-          "repeats,"
-          "us_per_element,plan_bytes_per_element,process_bytes_per_element,gops,"
-          "share_of_sgemm\n",
-          file);
-    for (int at = 0; at < job->lengths; at++)
-        for (int kind = 0; kind < job->kinds; kind++)
-            write_csv_row(file, job, at, kind);
-}
-
-static int write_csv(const bench_job *job) {
+static void write_csv(const bench_job *job) {
     replacement to;
     FILE *file = replace_begin(&to, job->csv_path);
     if (file)
-        write_csv_rows(file, job);
-    if (file && replace_end(&to, true))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "bench", "%s cannot be written: %s", job->csv_path,
-                    strerror(errno));
+        fputs("length,kind,scope,mode,threads,measured,best_seconds,median_seconds,noise,"
+              "repeats,us_per_element,plan_bytes_per_element,process_bytes_per_element,"
+              "gops,share_of_sgemm\n",
+              file);
+    for (int at = 0; at < job->lengths && file; at++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
+            write_csv_row(file, job, at, kind);
+    if (!file || !replace_end(&to, true))
+        die(EXIT_RESOURCES, "%s cannot be written: %s", job->csv_path, strerror(errno));
 }
 
 /* ---- JSON -------------------------------------------------------------------------- */
-
-static json_t *machine_object(const bench_job *job) {
-    const bench_machine *machine = &job->machine;
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:i, s:b, s:s}", "cpu", machine->cpu,
-                     "cores", machine->cores, "memory_bytes", machine->memory, "compiler",
-                     bench_compiler, "version", shoal_version(), "isa",
-                     shoal_context_isa(job->context), "threads",
-                     shoal_context_threads(job->context), "huge_pages_advised", 0,
-                     "huge_pages_system", machine->huge_pages);
-}
 
 static json_t *positive(double value) {
     return value > 0 ? json_number(value) : json_null();
 }
 
-static json_t *reference_object(const bench_job *job) {
-    const bench_machine *machine = &job->machine;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "blas", "OpenBLAS",
-                     "sgemm_1024_ops_per_second", positive(machine->before.sgemm),
-                     "sgemm_1024_ops_per_second_at_end", positive(machine->after.sgemm),
-                     "triad_bytes_per_second", positive(machine->before.bandwidth),
-                     "triad_bytes_per_second_at_end", positive(machine->after.bandwidth));
-}
-
-static json_t *settings_object(const bench_job *job) {
-    json_t *object =
-        json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "mode",
-                  job->train ? "train" : "forward", "scope",
-                  job->layer ? "layer" : "attention", "batch", (json_int_t)job->batch,
-                  "heads", (json_int_t)job->heads, "dim", (json_int_t)job->dim,
-                  "value_dim", (json_int_t)job->value_dim, "repeats",
-                  (json_int_t)job->repeats, "budget_seconds", (json_int_t)job->budget,
-                  "seed", json_seed(job->seed), "data", "normally distributed noise");
-    if (job->layer)
-        json_object_set_new(object, "feed_forward",
-                            json_integer((json_int_t)job->feed_forward));
-    return object;
-}
-
-static json_t *checks_array(const bench_row *row) {
+static json_t *row_object(const bench_job *job, int at, int kind) {
+    const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
+    const double best = bench_best(row), elements = elements_of(job, at);
+    const double rate = bench_operations(job, kind, job->length[at]) / best;
+    const double sgemm = job->machine.before.sgemm;
     json_t *checks = json_array();
     for (int i = 0; i < row->check_count; i++)
         json_array_append_new(checks,
                               json_pack("{s:s, s:o, s:f}", "what", row->checks[i].what,
                                         "error", json_number(row->checks[i].error),
                                         "tolerance", row->checks[i].tolerance));
-    return checks;
-}
-
-static void add_measurement(json_t *object, const bench_job *job, int at, int kind) {
-    const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
-    const double best = bench_best(row), elements = elements_of(job, at);
-    const double rate = bench_operations(job, kind, job->length[at]) / best;
-    const double sgemm = job->machine.before.sgemm;
-    json_t *samples = json_array(), *more;
-    for (int i = 0; i < row->repeats; i++)
-        json_array_append_new(samples, json_number(row->seconds[i]));
-    more = json_pack("{s:f, s:f, s:f, s:o, s:f, s:I, s:f, s:f, s:f, s:f, s:o}",
-                     "best_seconds", best, "median_seconds", median_of(row), "noise",
-                     median_of(row) / best - 1, "seconds", samples, "us_per_element",
-                     best / elements * 1e6, "plan_bytes", (json_int_t)row->workspace,
-                     "plan_bytes_per_element", (double)row->workspace / elements,
-                     "process_growth_bytes", row->growth,
-                     "process_growth_bytes_per_element", row->growth / elements,
-                     "ops_per_second", rate, "share_of_sgemm",
-                     sgemm > 0 ? json_number(rate / sgemm) : json_null());
-    json_object_update(object, more);
-    json_decref(more);
-    if (full && is_measured(full))
-        json_object_set_new(object, "times_full", json_number(bench_best(full) / best));
-}
-
-static json_t *row_object(const bench_job *job, int at, int kind) {
-    const bench_row *row = &job->rows[at][kind];
     json_t *object = json_pack("{s:I, s:s, s:b, s:b, s:o}", "length",
-                               (json_int_t)job->length[at], "kind", job->spelling[kind],
-                               "measured", is_measured(row), "verified", row->verified,
-                               "checks", checks_array(row));
+                               (json_int_t)job->length[at], "kind",
+                               job->kinds.names[kind], "measured", is_measured(row),
+                               "verified", row->verified, "checks", checks);
     if (is_measured(row))
-        add_measurement(object, job, at, kind);
+        json_object_update_new(
+            object,
+            json_pack("{s:f, s:f, s:f, s:o, s:f, s:I, s:f, s:f, s:f, s:f, s:o, s:o*}",
+                      "best_seconds", best, "median_seconds", median(row), "noise",
+                      median(row) / best - 1, "seconds",
+                      json_numbers(row->seconds, row->repeats), "us_per_element",
+                      best / elements * 1e6, "plan_bytes", (json_int_t)row->workspace,
+                      "plan_bytes_per_element", (double)row->workspace / elements,
+                      "process_growth_bytes", row->growth,
+                      "process_growth_bytes_per_element", row->growth / elements,
+                      "ops_per_second", rate, "share_of_sgemm",
+                      sgemm > 0 ? json_number(rate / sgemm) : json_null(), "times_full",
+                      full && is_measured(full) ? json_number(bench_best(full) / best)
+                                                : NULL));
     else if (!row->wrong && row->estimate > 0)
         json_object_set_new(object, "estimated_seconds", json_number(row->estimate));
     return object;
 }
 
-static json_t *crossings_object(const bench_job *job) {
-    json_t *object = json_object();
-    for (int kind = 0; kind < job->kinds; kind++) {
+static json_t *whole_object(const bench_job *job) {
+    const bench_machine *machine = &job->machine;
+    json_t *rows = json_array(), *crossings = json_object();
+    for (int at = 0; at < job->lengths; at++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
+            json_array_append_new(rows, row_object(job, at, kind));
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         double length, seconds;
-        if (job->attention[kind].kind == SHOAL_FULL)
+        if (job->kinds.attention[kind].kind == SHOAL_FULL)
             continue;
         const crossing_case found = find_crossing(job, kind, &length, &seconds);
-        json_object_set_new(object, job->spelling[kind],
+        json_object_set_new(crossings, job->kinds.names[kind],
                             found == CROSSING_NONE ? json_null() : json_number(length));
     }
-    return object;
-}
-
-static json_t *whole_object(const bench_job *job) {
-    json_t *rows = json_array();
-    for (int at = 0; at < job->lengths; at++)
-        for (int kind = 0; kind < job->kinds; kind++)
-            json_array_append_new(rows, row_object(job, at, kind));
-    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:b}", "machine",
-                     machine_object(job), "reference", reference_object(job), "settings",
-                     settings_object(job), "process_growth_from",
-                     job->machine.peak_resets ? "VmHWM, reset before each row"
-                                              : "the peak of the process, never reset",
-                     "rows", rows, "faster_than_full_from", crossings_object(job),
-                     "interrupted", job->interrupted);
+    return json_pack(
+        "{s:{s:s, s:i, s:f, s:s, s:s, s:s, s:i, s:b, s:s}, s:{s:s, s:o, s:o, s:o, s:o}, "
+        "s:{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s, s:o*}, s:s, s:o, s:o, s:b}",
+        "machine", "cpu", machine->cpu, "cores", machine->cores, "memory_bytes",
+        machine->memory, "compiler", bench_compiler, "version", shoal_version(), "isa",
+        shoal_context_isa(job->context), "threads", shoal_context_threads(job->context),
+        "huge_pages_advised", 0, "huge_pages_system", machine->huge_pages, "reference",
+        "blas", "OpenBLAS", "sgemm_1024_ops_per_second", positive(machine->before.sgemm),
+        "sgemm_1024_ops_per_second_at_end", positive(machine->after.sgemm),
+        "triad_bytes_per_second", positive(machine->before.bandwidth),
+        "triad_bytes_per_second_at_end", positive(machine->after.bandwidth), "settings",
+        "mode", job->train ? "train" : "forward", "scope",
+        job->layer ? "layer" : "attention", "batch", (json_int_t)job->batch, "heads",
+        (json_int_t)job->heads, "dim", (json_int_t)job->dim, "value_dim",
+        (json_int_t)job->value_dim, "repeats", (json_int_t)job->repeats, "budget_seconds",
+        (json_int_t)job->budget, "seed", json_seed(job->seed), "data",
+        "normally distributed noise", "feed_forward",
+        job->layer ? json_integer((json_int_t)job->feed_forward) : NULL,
+        "process_growth_from",
+        machine->peak_resets ? "VmHWM, reset before each row"
+                             : "the peak of the process, never reset",
+        "rows", rows, "faster_than_full_from", crossings, "interrupted",
+        job->interrupted);
 }
 
 /* ---- The picture: time and memory per element against the length ------------------- */
@@ -398,6 +328,7 @@ typedef struct {
     int notes_used;
 } bench_picture;
 
+/* A kind, and where it becomes faster than full. */
 static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
     for (int at = 0; at < job->lengths; at++) {
         const bench_row *row = &job->rows[at][kind];
@@ -409,19 +340,11 @@ static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
             known ? (measured ? bench_best(row) : row->estimate) / elements * 1e6 : NAN;
         picture->memory[kind][at] = measured ? (double)row->workspace / elements : NAN;
     }
-    picture->times[kind] = (plot_series){.name = job->spelling[kind],
-                                         .x = picture->x,
-                                         .y = picture->time[kind],
-                                         .count = job->lengths,
-                                         .colour = kind % PLOT_COLOURS,
-                                         .marker = (plot_marker)(kind % PLOT_NO_MARKER),
-                                         .hollow = picture->estimated[kind]};
+    picture->times[kind] = plot_kind(job->kinds.names[kind], kind, picture->x,
+                                     picture->time[kind], job->lengths);
     picture->memories[kind] = picture->times[kind];
     picture->memories[kind].y = picture->memory[kind];
-    picture->memories[kind].hollow = NULL;
-}
-
-static void add_crossing(bench_picture *picture, const bench_job *job, int kind) {
+    picture->times[kind].hollow = picture->estimated[kind];
     double length, seconds;
     if (find_crossing(job, kind, &length, &seconds) != CROSSING_AT)
         return;
@@ -437,20 +360,16 @@ static void add_crossing(bench_picture *picture, const bench_job *job, int kind)
 static bool add_reference(bench_picture *picture, const bench_job *job) {
     const double rate = job->machine.before.sgemm;
     int full = 0;
-    while (full < job->kinds && job->attention[full].kind != SHOAL_FULL)
+    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_FULL)
         full++;
-    if (full == job->kinds || rate <= 0)
+    if (full == job->kinds.count || rate <= 0)
         return false;
     for (int at = 0; at < job->lengths; at++)
         picture->time[REFERENCE][at] = bench_operations(job, full, job->length[at]) /
                                        rate / elements_of(job, at) * 1e6;
-    picture->times[job->kinds] = (plot_series){.name = "full at the rate of sgemm",
-                                               .x = picture->x,
-                                               .y = picture->time[REFERENCE],
-                                               .count = job->lengths,
-                                               .colour = PLOT_GREY,
-                                               .marker = PLOT_NO_MARKER,
-                                               .dashed = true};
+    picture->times[job->kinds.count] =
+        plot_reference("full at the rate of sgemm", picture->x, picture->time[REFERENCE],
+                       job->lengths);
     return true;
 }
 
@@ -458,27 +377,25 @@ static void write_caption(const bench_job *job, char *text, size_t size) {
     const int threads = shoal_context_threads(job->context);
     bool estimates = false;
     for (int at = 0; at < job->lengths; at++)
-        for (int kind = 0; kind < job->kinds; kind++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
             estimates |= !is_measured(&job->rows[at][kind]) &&
                          !job->rows[at][kind].wrong && job->rows[at][kind].estimate > 0;
     snprintf(text, size,
              "shoal %s, %s, %s, %d thread%s; batch %" PRId64 ", %" PRId64
              " heads of %" PRId64 ", float32%s%s%s",
              shoal_version(), job->machine.cpu, shoal_context_isa(job->context), threads,
-             threads == 1 ? "" : "s", job->batch, job->heads, job->dim,
+             plural(threads), job->batch, job->heads, job->dim,
              job->layer ? ", whole layer" : "", estimates ? "; hollow: estimated" : "",
              job->interrupted ? "; interrupted" : "");
 }
 
-static int write_plot(const bench_job *job) {
+static void write_plot(const bench_job *job) {
     static bench_picture picture;
-    char caption[400], reason[4300];
+    char caption[400];
     for (int at = 0; at < job->lengths; at++)
         picture.x[at] = (double)job->length[at];
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++)
         add_kind(&picture, job, kind);
-        add_crossing(&picture, job, kind);
-    }
     const bool reference = add_reference(&picture, job);
     write_caption(job, caption, sizeof caption);
     const plot_axis length = {.label = "sequence length N",
@@ -489,7 +406,7 @@ static int write_plot(const bench_job *job) {
           .x = length,
           .y = {.label = "\xc2\xb5s per element", .scale = PLOT_LOG},
           .series = picture.times,
-          .series_count = job->kinds + reference,
+          .series_count = job->kinds.count + reference,
           .notes = picture.notes,
           .note_count = picture.notes_used},
          {.title = job->layer ? "Memory of the layer and its weights"
@@ -497,29 +414,35 @@ static int write_plot(const bench_job *job) {
           .x = length,
           .y = {.label = "bytes per element", .scale = PLOT_LOG},
           .series = picture.memories,
-          .series_count = job->kinds}};
-    const plot_figure figure = {.charts = charts, .count = 2, .caption = caption};
-    if (plot_write(job->plot_path, &figure, reason, sizeof reason))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "bench", "%s", reason);
+          .series_count = job->kinds.count}};
+    plot_write(job->plot_path, &(plot_figure){charts, 2, caption});
 }
 
 /* ---- The end ----------------------------------------------------------------------- */
 
-int bench_report(bench_job *job) {
-    int plotted = EXIT_OK, printed = EXIT_OK;
-    int code = job->csv_path ? write_csv(job) : EXIT_OK;
-    if (job->plot_path)
-        plotted = write_plot(job);
+static int printed; /* an exit code */
+
+static void print_result(void *shared) {
+    bench_job *job = shared;
     if (job->json) {
         printed = print_json(whole_object(job));
-    } else {
-        bench_print_rows(job, job->lengths);
-        print_end(job);
+        return;
     }
-    code = code != EXIT_OK ? code : plotted != EXIT_OK ? plotted : printed;
-    if (code == EXIT_OK && job->any_wrong)
-        code = complain(EXIT_FAILURE, "bench",
+    bench_print_rows(job, job->lengths);
+    print_end(job);
+}
+
+/* The table is printed also where a file cannot be written. */
+int bench_report(bench_job *job) {
+    before_leaving(print_result, job);
+    if (job->csv_path)
+        write_csv(job);
+    if (job->plot_path)
+        write_plot(job);
+    before_leaving(NULL, NULL);
+    print_result(job);
+    if (printed == EXIT_OK && job->any_wrong)
+        return complain(EXIT_FAILURE, "bench",
                         "a result is wrong on this machine; please report it");
-    return code;
+    return printed;
 }

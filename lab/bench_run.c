@@ -6,18 +6,13 @@
    An interrupt may come in the middle of a long call: a thread of its own then reports
    what there is, while the results are locked. */
 #define _GNU_SOURCE
-#include <inttypes.h>
+#include "bench.h"
+
 #include <malloc.h>
-#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
-
-#include "bench.h"
-#include "common.h"
-#include "lab.h"
 
 /* A call this long needs no warming up: the verified one counts as a repetition. */
 static const double long_call = 1.0;
@@ -84,13 +79,11 @@ static void fill_noise(float *array, const bench_data *data, int64_t units,
 }
 
 /* Written to once, so that no timed call is the first to touch a page. */
-static void *touched(int64_t count, size_t size, bool *fine) {
+static void *touched(int64_t count, size_t size) {
     const size_t bytes = ((size_t)count * size + PAGE - 1) / PAGE * PAGE;
     void *block = NULL;
-    if (posix_memalign(&block, PAGE, bytes ? bytes : PAGE) != 0) {
-        *fine = false;
-        return NULL;
-    }
+    if (posix_memalign(&block, PAGE, bytes ? bytes : PAGE) != 0)
+        demand(SHOAL_NO_MEMORY, EXIT_RESOURCES);
     memset(block, 0, bytes);
     return block;
 }
@@ -135,68 +128,53 @@ static void project(const bench_data *data, int p, float *array) {
     }
 }
 
-static bool create_features(bench_data *data, const bench_job *job) {
-    bool fine = true;
+static void create_features(bench_data *data, const bench_job *job) {
     const int64_t count = data->query_count, model = model_size(data);
-    data->offsets = touched(data->batch + 1, sizeof(int64_t), &fine);
-    data->sources = touched(BENCH_PROJECTIONS * model, sizeof(int32_t), &fine);
-    data->features = touched(count, sizeof(float), &fine);
+    data->offsets = touched(data->batch + 1, sizeof(int64_t));
+    data->sources = touched(BENCH_PROJECTIONS * model, sizeof(int32_t));
+    data->features = touched(count, sizeof(float));
     float **const for_training[] = {&data->noise, &data->slope, &data->dfeatures};
     for (int i = 0; i < (job->train ? 3 : 0); i++)
-        *for_training[i] = touched(count, sizeof(float), &fine);
-    if (!fine)
-        return false;
+        *for_training[i] = touched(count, sizeof(float));
     for (int64_t b = 0; b <= data->batch; b++)
         data->offsets[b] = b * data->length;
     fill_noise(data->features, data, data->batch, model, job->seed, 1);
     if (job->train)
         fill_noise(data->noise, data, data->batch, model, job->seed, 4);
     shuffle_features(data, job->seed);
-    return true;
 }
 
 /* ---- All arrays -------------------------------------------------------------------- */
 
-bool bench_data_create(bench_data *data, const bench_job *job, int64_t length) {
-    return bench_data_create_part(data, job, length, 0, length);
-}
-
-bool bench_data_create_part(bench_data *data, const bench_job *job, int64_t whole_length,
-                            int64_t first, int64_t length) {
+void bench_data_create(bench_data *data, const bench_job *job, int64_t whole_length,
+                       int64_t first, int64_t length) {
     const int64_t units = job->batch * job->heads;
-    bool fine = true;
-    *data =
-        (bench_data){.batch = job->batch,
-                     .heads = job->heads,
-                     .length = length,
-                     .whole_length = whole_length,
-                     .first = first,
-                     .dim = job->dim,
-                     .value_dim = job->value_dim,
-                     .train = job->train,
-                     .query_count = job->batch * job->heads * length * job->dim,
-                     .value_count = job->batch * job->heads * length * job->value_dim};
+    *data = (bench_data){.batch = job->batch,
+                         .heads = job->heads,
+                         .length = length,
+                         .whole_length = whole_length,
+                         .first = first,
+                         .dim = job->dim,
+                         .value_dim = job->value_dim,
+                         .train = job->train,
+                         .query_count = units * length * job->dim,
+                         .value_count = units * length * job->value_dim};
     float **const as_query[] = {&data->q, &data->k, &data->dq, &data->dk, &data->moved_q};
     float **const as_value[] = {&data->v, &data->out, &data->spare, &data->dout,
                                 &data->dv};
+    float **const inputs[] = {&data->q, &data->k, &data->v};
     for (int i = 0; i < (job->train ? 5 : 2); i++)
-        *as_query[i] = touched(data->query_count, sizeof(float), &fine);
+        *as_query[i] = touched(data->query_count, sizeof(float));
     for (int i = 0; i < (job->train ? 5 : 3); i++)
-        *as_value[i] = touched(data->value_count, sizeof(float), &fine);
-    if (!fine || (job->layer && !create_features(data, job))) {
-        bench_data_destroy(data);
-        return false;
-    }
-    if (job->layer) {
-        project(data, 0, data->q);
-        project(data, 1, data->k);
-        project(data, 2, data->v);
-        return true;
-    }
-    fill_noise(data->q, data, units, job->dim, job->seed, 1);
-    fill_noise(data->k, data, units, job->dim, job->seed, 2);
-    fill_noise(data->v, data, units, job->value_dim, job->seed, 3);
-    return true;
+        *as_value[i] = touched(data->value_count, sizeof(float));
+    if (job->layer)
+        create_features(data, job);
+    for (int i = 0; i < 3; i++)
+        if (job->layer)
+            project(data, i, *inputs[i]);
+        else
+            fill_noise(*inputs[i], data, units, i < 2 ? job->dim : job->value_dim,
+                       job->seed, (uint64_t)i + 1);
 }
 
 void bench_data_destroy(bench_data *data) {
@@ -212,12 +190,8 @@ void bench_data_destroy(bench_data *data) {
 }
 
 shoal_problem bench_problem(const bench_data *data) {
-    return (shoal_problem){.batch = data->batch,
-                           .heads = data->heads,
-                           .queries = data->length,
-                           .keys = data->length,
-                           .dim = data->dim,
-                           .value_dim = data->value_dim};
+    return square_problem(data->batch, data->heads, data->length, data->dim,
+                          data->value_dim);
 }
 
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention) {
@@ -234,28 +208,98 @@ shoal_gradients bench_gradients(const bench_data *data) {
                              .dv = data->dv};
 }
 
-/* ---- Operations and estimates ------------------------------------------------------ */
+/* ---- What is called ---------------------------------------------------------------- */
 
-/* Products of all rows of a layer with its weights. Backward does each twice: for the
-   gradient of what goes in, and for that of the weights. */
-static double layer_operations(const bench_job *job, int kind, double rows) {
-    const double model = (double)(job->heads * job->dim);
-    const double matrices = kind_facts(&job->attention[kind])->keys_are_queries ? 3 : 4;
-    const double forward = 2 * rows * model *
-                           (matrices * model + 2 * (double)job->feed_forward);
-    return (job->train ? 3 : 1) * forward;
+shoal_plan *bench_plan(const bench_job *job, const bench_data *data,
+                       const shoal_attention *attention, unsigned flags) {
+    const shoal_problem problem = bench_problem(data);
+    shoal_plan *plan;
+    demand(shoal_plan_create(job->context, &problem, attention, flags, &plan),
+           EXIT_USAGE);
+    return plan;
 }
 
+double bench_call(shoal_plan *plan, const bench_data *data,
+                  const shoal_attention *attention) {
+    const shoal_inputs inputs = bench_inputs(data, attention);
+    const shoal_gradients gradients = bench_gradients(data);
+    double begun = seconds_now();
+    demand(shoal_forward(plan, &inputs, data->out), EXIT_USAGE);
+    const double seconds = seconds_now() - begun;
+    if (!data->train)
+        return seconds;
+    memcpy(data->dout, data->out, (size_t)data->value_count * sizeof(float));
+    begun = seconds_now();
+    demand(shoal_backward(plan, &inputs, &gradients), EXIT_USAGE);
+    return seconds + seconds_now() - begun;
+}
+
+uint64_t bench_digest(const bench_data *data) {
+    const float *arrays[] = {data->out, data->dv, data->dq, data->dk};
+    const int64_t counts[] = {data->value_count, data->value_count, data->query_count,
+                              data->query_count};
+    uint64_t digest = 1;
+    for (int a = 0; a < (data->train ? 4 : 1); a++)
+        digest = fold_floats(digest, arrays[a], counts[a]);
+    return digest;
+}
+
+void bench_subject_create(const bench_job *job, const bench_data *data, int kind,
+                          shoal_transport *over, bench_subject *subject) {
+    const shoal_problem problem = bench_problem(data);
+    const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
+    const shoal_attention *attention = &job->kinds.attention[kind];
+    if (job->layer)
+        bench_layer_create(job, data, kind, over, &subject->layer);
+    else if (over)
+        demand(shoal_plan_create_over(over, job->context, &problem, attention, flags,
+                                      &subject->plan),
+               EXIT_USAGE);
+    else
+        subject->plan = bench_plan(job, data, attention, flags);
+}
+
+void bench_subject_destroy(bench_subject *subject) {
+    shoal_plan_destroy(subject->plan);
+    shoal_model_destroy(subject->layer.model);
+    *subject = (bench_subject){0};
+}
+
+double bench_subject_call(const bench_job *job, bench_subject *subject,
+                          const bench_data *data, int kind) {
+    return job->layer ? bench_layer_call(&subject->layer, data)
+                      : bench_call(subject->plan, data, &job->kinds.attention[kind]);
+}
+
+uint64_t bench_subject_digest(const bench_job *job, const bench_subject *subject,
+                              const bench_data *data) {
+    return job->layer ? bench_layer_digest(&subject->layer, data) : bench_digest(data);
+}
+
+size_t bench_subject_workspace(const bench_job *job, const bench_subject *subject) {
+    return job->layer ? shoal_model_workspace(subject->layer.model)
+                      : shoal_plan_workspace(subject->plan);
+}
+
+/* ---- Operations and estimates ------------------------------------------------------ */
+
 double bench_operations(const bench_job *job, int kind, int64_t length) {
-    const shoal_problem problem = {.batch = job->batch,
-                                   .heads = job->heads,
-                                   .queries = length,
-                                   .keys = length,
-                                   .dim = job->dim,
-                                   .value_dim = job->value_dim};
-    return shoal_attention_operations(&job->attention[kind], &problem,
-                                      job->train ? SHOAL_WITH_BACKWARD : 0) +
-           (job->layer ? layer_operations(job, kind, (double)(job->batch * length)) : 0);
+    const shoal_attention *attention = &job->kinds.attention[kind];
+    const shoal_problem problem =
+        square_problem(job->batch, job->heads, length, job->dim, job->value_dim);
+    double sum = shoal_attention_operations(attention, &problem,
+                                            job->train ? SHOAL_WITH_BACKWARD : 0);
+    if (job->layer) {
+        /* Products of all rows of the layer with its weights. Backward does each twice:
+           for the gradient of what goes in, and for that of the weights. */
+        const double rows = (double)(job->batch * length);
+        const double model = (double)(job->heads * job->dim);
+        const double matrices = kind_facts(attention)->keys_are_queries ? 3 : 4;
+        const double forward = 2 * rows * model *
+                               (matrices * model + 2 * (double)job->feed_forward);
+        sum += (job->train ? 3 : 1) * forward;
+    }
+    return sum;
 }
 
 static double estimate(const bench_job *job, int kind, int at) {
@@ -273,7 +317,8 @@ static double estimate(const bench_job *job, int kind, int at) {
 /* Making, calling and checking a kind once. */
 static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
-    const bool lsh = job->attention[kind].rounds > 0; /* is verified once more, small */
+    const bool lsh = job->kinds.attention[kind].rounds >
+                     0; /* is verified once more, small */
     const double again = job->layer ? (job->train ? 4 : 1) : (job->train ? 1 : 0);
     return estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }
@@ -286,7 +331,7 @@ static double seconds_left(const bench_job *job) {
 static double remaining_work(const bench_job *job, int at) {
     double sum = 0;
     for (; at < job->lengths; at++)
-        for (int kind = 0; kind < job->kinds; kind++) {
+        for (int kind = 0; kind < job->kinds.count; kind++) {
             const double check = verifying_seconds(job, kind, at);
             if (sum + check < seconds_left(job))
                 sum += check + fmin((double)job->repeats * estimate(job, kind, at),
@@ -303,8 +348,7 @@ typedef struct {
     bool chosen[BENCH_KINDS];
     double deadline;
     bench_data data;
-    shoal_plan *plans[BENCH_KINDS];  /* --scope attention */
-    bench_layer layers[BENCH_KINDS]; /* --scope layer */
+    bench_subject subjects[BENCH_KINDS];
 } length_run;
 
 /* Cheapest first, as long as the time allows; the rest is estimated. Returns how many. */
@@ -315,9 +359,9 @@ static int choose_kinds(length_run *run) {
     double used = 0;
     int count = 0;
     run->deadline = seconds_now() + allowed;
-    for (int turn = 0; turn < job->kinds; turn++) {
+    for (int turn = 0; turn < job->kinds.count; turn++) {
         int cheapest = -1;
-        for (int kind = 0; kind < job->kinds; kind++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
             if (!run->chosen[kind] && job->rows[run->at][kind].estimate == 0 &&
                 (cheapest < 0 ||
                  estimate(job, kind, run->at) < estimate(job, cheapest, run->at)))
@@ -332,110 +376,50 @@ static int choose_kinds(length_run *run) {
     return count;
 }
 
-shoal_status bench_call(shoal_plan *plan, const bench_data *data,
-                        const shoal_attention *attention, double *seconds) {
-    const shoal_inputs inputs = bench_inputs(data, attention);
-    const shoal_gradients gradients = bench_gradients(data);
-    double begun = seconds_now();
-    shoal_status status = shoal_forward(plan, &inputs, data->out);
-    *seconds = seconds_now() - begun;
-    if (status != SHOAL_OK || !data->train)
-        return status;
-    memcpy(data->dout, data->out, (size_t)data->value_count * sizeof(float));
-    begun = seconds_now();
-    status = shoal_backward(plan, &inputs, &gradients);
-    *seconds += seconds_now() - begun;
-    return status;
-}
-
-/* ---- Either scope ------------------------------------------------------------------ */
-
-static shoal_status make_subject(length_run *run, int kind) {
-    const bench_job *job = run->job;
-    const shoal_problem problem = bench_problem(&run->data);
-    if (job->layer)
-        return bench_layer_create(job, &run->data, kind, NULL, &run->layers[kind]);
-    return shoal_plan_create(job->context, &problem, &job->attention[kind],
-                             job->train ? SHOAL_WITH_BACKWARD : 0, &run->plans[kind]);
-}
-
-static shoal_status call_subject(length_run *run, int kind, double *seconds) {
-    const shoal_attention *attention = &run->job->attention[kind];
-    return run->job->layer ? bench_layer_call(&run->layers[kind], &run->data, seconds)
-                           : bench_call(run->plans[kind], &run->data, attention, seconds);
-}
-
-uint64_t bench_digest(const bench_data *data) {
-    const float *arrays[] = {data->out, data->dv, data->dq, data->dk};
-    const int64_t counts[] = {data->value_count, data->value_count, data->query_count,
-                              data->query_count};
-    uint64_t digest = 1;
-    for (int a = 0; a < (data->train ? 4 : 1); a++)
-        digest = fold_floats(digest, arrays[a], counts[a]);
-    return digest;
-}
-
-static uint64_t digest_of(const length_run *run, int kind) {
-    return run->job->layer ? bench_layer_digest(&run->layers[kind], &run->data)
-                           : bench_digest(&run->data);
-}
-
-static shoal_status verify_kind(length_run *run, int kind) {
+static void verify_kind(length_run *run, int kind) {
     bench_job *job = run->job;
-    bench_layer *layer = &run->layers[kind];
-    shoal_plan **plan = &run->plans[kind];
+    bench_subject *subject = &run->subjects[kind];
     bench_row row = {0};
-    double seconds;
     const double before = bench_peak_begin(&job->machine.peak_resets);
-    shoal_status status = make_subject(run, kind);
-    if (status == SHOAL_OK)
-        status = call_subject(run, kind, &seconds);
-    if (status != SHOAL_OK)
-        return status;
+    bench_subject_create(job, &run->data, kind, NULL, subject);
+    row.estimate = bench_subject_call(job, subject, &run->data, kind);
     row.growth = fmax(0, bench_peak_now() - before);
-    row.workspace = job->layer ? bench_layer_workspace(layer)
-                               : shoal_plan_workspace(*plan);
-    row.digest = digest_of(run, kind);
-    row.estimate = seconds;
-    status = job->layer ? bench_verify_layer(job, layer, &run->data, kind, &row)
-                        : bench_verify(job, *plan, &run->data, kind, &row);
-    if (row.verified && seconds >= long_call)
-        row.seconds[row.repeats++] = seconds;
+    row.workspace = bench_subject_workspace(job, subject);
+    row.digest = bench_subject_digest(job, subject, &run->data);
+    if (job->layer)
+        bench_verify_layer(job, &subject->layer, &run->data, kind, &row);
+    else
+        bench_verify(job, subject->plan, &run->data, kind, &row);
+    if (row.verified && row.estimate >= long_call)
+        row.seconds[row.repeats++] = row.estimate;
     pthread_mutex_lock(&results);
     job->rows[run->at][kind] = row;
     job->any_wrong |= row.wrong;
     pthread_mutex_unlock(&results);
-    return status;
 }
 
 /* One repetition of one kind. */
-static shoal_status take_turn(length_run *run, int kind) {
+static void take_turn(length_run *run, int kind) {
     bench_job *job = run->job;
     bench_row *row = &job->rows[run->at][kind];
     const int calls = (int)fmin(1000, ceil(shortest_turn / row->estimate));
     double total = 0;
-    for (int call = 0; call < calls; call++) {
-        double seconds;
-        shoal_status status = call_subject(run, kind, &seconds);
-        if (status != SHOAL_OK)
-            return status;
-        total += seconds;
-    }
+    for (int call = 0; call < calls; call++)
+        total += bench_subject_call(job, &run->subjects[kind], &run->data, kind);
     pthread_mutex_lock(&results);
     row->seconds[row->repeats++] = total / calls;
-    if (digest_of(run, kind) != row->digest) {
+    if (bench_subject_digest(job, &run->subjects[kind], &run->data) != row->digest) {
         bench_note(row, "a timed result has the bits of the verified one", 1, 0.5);
         job->any_wrong = true;
         row->verified = false;
     }
     pthread_mutex_unlock(&results);
-    return SHOAL_OK;
 }
 
-static shoal_status repeat_all(length_run *run) {
+static void repeat_all(length_run *run) {
     bench_job *job = run->job;
     for (int repeat = 0; repeat < job->repeats; repeat++)
-        for (int kind = 0; kind < job->kinds; kind++) {
+        for (int kind = 0; kind < job->kinds.count; kind++) {
             const bench_row *row = &job->rows[run->at][kind];
             const bool late = seconds_now() + row->estimate > run->deadline;
             if (!row->verified || row->repeats >= job->repeats ||
@@ -444,76 +428,64 @@ static shoal_status repeat_all(length_run *run) {
             progress_say("N = %" PRId64 ", repetition %d of %" PRId64
                          ": %s; about %.0f s left",
                          job->length[run->at], repeat + 1, job->repeats,
-                         job->spelling[kind],
+                         job->kinds.names[kind],
                          remaining_work(job, run->at + 1) +
                              fmin(run->deadline - seconds_now(),
                                   (double)(job->repeats - repeat) * row->estimate * 2));
-            shoal_status status = take_turn(run, kind);
-            if (status != SHOAL_OK)
-                return status;
+            take_turn(run, kind);
         }
-    return SHOAL_OK;
 }
 
-static shoal_status measure_length(length_run *run) {
-    bench_job *job = run->job;
-    shoal_status status = SHOAL_OK;
-    if (choose_kinds(run) == 0)
-        return SHOAL_OK;
-    if (!bench_data_create(&run->data, job, job->length[run->at]))
-        return SHOAL_NO_MEMORY;
-    for (int kind = 0; kind < job->kinds && status == SHOAL_OK; kind++) {
-        if (!run->chosen[kind])
-            continue;
-        progress_say("N = %" PRId64 ", checking %s; about %.0f s left",
-                     job->length[run->at], job->spelling[kind],
-                     remaining_work(job, run->at));
-        status = verify_kind(run, kind);
-    }
-    if (status == SHOAL_OK)
-        status = repeat_all(run);
-    return status;
-}
-
-static shoal_status run_length(bench_job *job, int at) {
+static void run_length(bench_job *job, int at) {
     length_run run = {.job = job, .at = at};
     progress_begin(0);
-    shoal_status status = measure_length(&run);
-    progress_end();
-    for (int kind = 0; kind < job->kinds; kind++) {
-        shoal_plan_destroy(run.plans[kind]);
-        bench_layer_destroy(&run.layers[kind]);
+    if (choose_kinds(&run) > 0) {
+        bench_data_create(&run.data, job, job->length[at], 0, job->length[at]);
+        for (int kind = 0; kind < job->kinds.count; kind++) {
+            if (!run.chosen[kind])
+                continue;
+            progress_say("N = %" PRId64 ", checking %s; about %.0f s left",
+                         job->length[at], job->kinds.names[kind],
+                         remaining_work(job, at));
+            verify_kind(&run, kind);
+        }
+        repeat_all(&run);
     }
+    progress_end();
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        bench_subject_destroy(&run.subjects[kind]);
     bench_data_destroy(&run.data);
 #if defined(__GLIBC__)
     malloc_trim(0); /* so that the next length's growth is seen whole */
 #endif
     pthread_mutex_lock(&results);
     if (!job->json)
-        bench_print_rows(job, at + (status == SHOAL_OK));
+        bench_print_rows(job, at + 1);
     pthread_mutex_unlock(&results);
-    return status;
 }
 
 /* ---- The run ----------------------------------------------------------------------- */
 
+/* Also where the program dies on the way: of what was measured until then. */
+static void report_last(void *job) {
+    pthread_mutex_lock(&results); /* for good: all is measured */
+    handle_signals();
+    bench_report(job);
+}
+
 int bench_run(bench_job *job) {
     const int threads = shoal_context_threads(job->context);
-    shoal_status status = SHOAL_OK;
     job->begun = seconds_now();
     watch_signals(job);
+    before_leaving(report_last, job);
     progress_begin(0);
     progress_say("measuring sgemm and memory bandwidth");
     bench_machine_measure(&job->machine.before, threads);
     progress_end();
-    for (int at = 0; at < job->lengths && status == SHOAL_OK; at++)
-        status = run_length(job, at);
+    for (int at = 0; at < job->lengths; at++)
+        run_length(job, at);
     bench_machine_measure(&job->machine.after, threads);
-    pthread_mutex_lock(&results); /* for good: all is measured */
+    pthread_mutex_lock(&results);
     handle_signals();
-    int code = status == SHOAL_OK
-                   ? EXIT_OK
-                   : complain_status(status, EXIT_USAGE, "bench", job->context);
-    const int reported = bench_report(job);
-    return code != EXIT_OK ? code : reported;
+    return bench_report(job);
 }

@@ -1,15 +1,6 @@
 /* shoal demo: full attention against kinds that approximate it, at growing lengths, on
    this machine. */
-#define _GNU_SOURCE
-#include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-
-#include "commands.h"
-#include "common.h"
 #include "lab.h"
-#include "options.h"
 
 enum { HEADS = 6, DIM = 64, SHORTEST = 256, LONGEST = 16384, LENGTHS = 16, SAMPLES = 64 };
 
@@ -103,115 +94,78 @@ enum {
     STREAM_NOISE
 };
 
-/* About TOPICS^u for a uniform u: topic t comes up about as often as 1/(t+1). */
-static uint64_t topic_of(uint64_t head, uint64_t position) {
-    double topic = pow(TOPICS, uniform(STREAM_TOPIC, head, position)) - 1;
-    return (uint64_t)topic;
-}
-
-static void fill(float *row, uint64_t topic_stream, uint64_t topic, uint64_t noise_stream,
-                 uint64_t head, uint64_t position, int dim) {
-    for (int d = 0; d < dim; d++) {
-        uint64_t feature = (uint64_t)d;
-        row[d] = normal(topic_stream, head * TOPICS + topic, feature) +
-                 noise * normal(noise_stream, head * 4096 + feature, position);
-    }
-}
-
-/* Fills [heads][length][dim] arrays; a position's values do not depend on length. */
-static void fill_data(float *q, float *k, float *v, int heads, int64_t length, int dim) {
-    for (int64_t i = 0; i < heads * length; i++) {
-        uint64_t head = (uint64_t)(i / length), position = (uint64_t)(i % length);
-        uint64_t topic = topic_of(head, position);
-        float loudness = expf(loudness_spread * normal(STREAM_LOUDNESS, head, position));
-        /* Queries and keys of a topic share their vector: it attends to itself. */
-        fill(q + i * dim, STREAM_KEY_VECTOR, topic, STREAM_NOISE, head, position, dim);
-        fill(k + i * dim, STREAM_KEY_VECTOR, topic, STREAM_NOISE + 1, head, position,
-             dim);
-        fill(v + i * dim, STREAM_VALUE_VECTOR, topic, STREAM_NOISE + 2, head, position,
-             dim);
-        for (int d = 0; d < dim; d++)
-            k[i * dim + d] *= loudness;
+/* Fills [HEADS][longest][DIM] arrays; a position's values do not depend on the length. */
+static void fill_data(demonstration *demo) {
+    float *const arrays[] = {demo->q, demo->k, demo->v};
+    for (int64_t i = 0; i < HEADS * demo->longest; i++) {
+        const uint64_t head = (uint64_t)(i / demo->longest);
+        const uint64_t position = (uint64_t)(i % demo->longest);
+        /* About TOPICS^u for a uniform u: topic t comes up about as often as 1/(t+1). */
+        const uint64_t topic =
+            (uint64_t)(pow(TOPICS, uniform(STREAM_TOPIC, head, position)) - 1);
+        const float loudness =
+            expf(loudness_spread * normal(STREAM_LOUDNESS, head, position));
+        for (uint64_t a = 0; a < 3; a++)
+            for (uint64_t d = 0; d < DIM; d++) {
+                /* Queries and keys of a topic share their vector: it attends to itself. */
+                const uint64_t vector = a < 2 ? STREAM_KEY_VECTOR : STREAM_VALUE_VECTOR;
+                const float value =
+                    normal(vector, head * TOPICS + topic, d) +
+                    noise * normal(STREAM_NOISE + a, head * 4096 + d, position);
+                arrays[a][(uint64_t)i * DIM + d] = a == 1 ? value * loudness : value;
+            }
     }
 }
 
 /* ---- Measuring --------------------------------------------------------------------- */
 
-/* Every length is a prefix of the same arrays, which is only a matter of strides. */
-static shoal_problem problem_of(const demonstration *demo, int64_t length) {
-    const shoal_strides strides = {HEADS * demo->longest * DIM, demo->longest * DIM, DIM};
-    return (shoal_problem){.batch = 1,
-                           .heads = HEADS,
-                           .queries = length,
-                           .keys = length,
-                           .dim = DIM,
-                           .value_dim = DIM,
-                           .q = strides,
-                           .k = strides,
-                           .v = strides,
-                           .out = strides};
-}
-
-/* One call warms up; short ones are then repeated and the best counts. */
-static shoal_status time_calls(const demonstration *demo, shoal_plan *plan,
-                               const shoal_inputs *inputs, double *best) {
+/* One call warms up; short ones are then repeated and the best counts. Every length is a
+   prefix of the same arrays, which is only a matter of strides. */
+static void measure(const demonstration *demo, const char *kind, int64_t length,
+                    measurement *result) {
     const double enough = 0.5;
-    double total = 0;
-    for (int call = 0; call < 2 || (call < 10 && total < enough); call++) {
-        double begun = seconds_now();
-        shoal_status status = shoal_forward(plan, inputs, demo->out);
-        double seconds = seconds_now() - begun;
-        if (status != SHOAL_OK)
-            return status;
-        *best = call == 0 || seconds < *best ? seconds : *best;
-        total += seconds;
-        if (seconds > enough)
-            break;
-    }
-    return SHOAL_OK;
-}
-
-static shoal_status measure(const demonstration *demo, const char *kind, int64_t length,
-                            measurement *result) {
-    const shoal_problem problem = problem_of(demo, length);
+    const shoal_strides strides = {HEADS * demo->longest * DIM, demo->longest * DIM, DIM};
     const shoal_inputs inputs = {.q = demo->q, .k = demo->k, .v = demo->v};
+    shoal_problem problem = square_problem(1, HEADS, length, DIM, DIM);
     shoal_attention attention;
     shoal_error error = {0};
     shoal_plan *plan = NULL;
-    shoal_status status = shoal_attention_parse(demo->context, kind, &attention);
-    if (status == SHOAL_OK)
-        status = shoal_plan_create(demo->context, &problem, &attention, 0, &plan);
-    if (status != SHOAL_OK)
-        return status;
-    status = time_calls(demo, plan, &inputs, &result->seconds);
-    if (status == SHOAL_OK)
-        status = shoal_error_estimate(plan, &inputs, demo->out, SAMPLES, 1, &error);
+    problem.q = problem.k = problem.v = problem.out = strides;
+    demand(shoal_attention_parse(demo->context, kind, &attention), EXIT_BAD_INPUT);
+    demand(shoal_plan_create(demo->context, &problem, &attention, 0, &plan),
+           EXIT_BAD_INPUT);
+    double total = 0, seconds = 0;
+    for (int call = 0; (call < 2 || (call < 10 && total < enough)) && seconds <= enough;
+         call++) {
+        const double begun = seconds_now();
+        demand(shoal_forward(plan, &inputs, demo->out), EXIT_BAD_INPUT);
+        seconds = seconds_now() - begun;
+        result->seconds = call == 0 ? seconds : fmin(seconds, result->seconds);
+        total += seconds;
+    }
+    demand(shoal_error_estimate(plan, &inputs, demo->out, SAMPLES, 1, &error),
+           EXIT_BAD_INPUT);
     result->measured = true;
     result->workspace = shoal_plan_workspace(plan);
     result->error = error.relative_error;
     shoal_plan_destroy(plan);
-    return status;
 }
 
 /* A kind that would take too long is extrapolated from the length before. */
-static int measure_or_estimate(demonstration *demo, int row, int kind) {
+static void measure_or_estimate(demonstration *demo, int row, int kind) {
     measurement *result = &demo->rows[row][kind];
-    double left = budget - (seconds_now() - demo->begun);
+    const double left = budget - (seconds_now() - demo->begun);
     if (row > 0) {
         result->seconds = demo->rows[row - 1][kind].seconds * kinds[kind].growth;
         if (!demo->rows[row - 1][kind].measured || result->seconds > left * largest_share)
-            return EXIT_OK;
+            return;
     }
     progress_say("length %" PRId64 ": %s", demo->length[row], kinds[kind].name);
-    shoal_status status = measure(demo, kinds[kind].name, demo->length[row], result);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "demo", demo->context);
+    measure(demo, kinds[kind].name, demo->length[row], result);
     if (kind == 0 && !(result->error < 1e-4))
-        return complain(
-            EXIT_FAILURE, "demo",
+        die(EXIT_FAILURE,
             "full attention is wrong here: relative error %g; please report it",
             result->error);
-    return EXIT_OK;
 }
 
 /* ---- Printing ---------------------------------------------------------------------- */
@@ -234,29 +188,21 @@ static void print_heading(const demonstration *demo) {
     fflush(stdout);
 }
 
-/* Three digits in a column, with a mark in front where the number is an estimate. */
-static void print_number(int width, double value, bool estimate) {
-    char text[32];
-    int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    snprintf(text, sizeof text, "%s%.*f", estimate ? "~" : "", decimals, value);
-    printf(" %*s", width, text);
-}
-
-static void print_cell(const measurement *cell, const measurement *full, bool is_full) {
-    print_number(7, cell->seconds * 1e3, !cell->measured);
-    if (is_full)
-        return;
-    if (cell->measured)
-        printf(" %5.3f", cell->error);
-    else
-        printf(" %5s", "-");
-    print_number(5, full->seconds / cell->seconds, !full->measured || !cell->measured);
-}
-
 static void print_row(const demonstration *demo, int row) {
+    const measurement *full = &demo->rows[row][0];
     printf("%6" PRId64, demo->length[row]);
-    for (int kind = 0; kind < KINDS; kind++)
-        print_cell(&demo->rows[row][kind], &demo->rows[row][0], kind == 0);
+    for (int kind = 0; kind < KINDS; kind++) {
+        const measurement *cell = &demo->rows[row][kind];
+        print_digits(7, cell->seconds * 1e3, cell->measured ? "" : "~", 2);
+        if (kind == 0)
+            continue;
+        if (cell->measured)
+            printf(" %5.3f", cell->error);
+        else
+            printf(" %5s", "-");
+        print_digits(5, full->seconds / cell->seconds,
+                     full->measured && cell->measured ? "" : "~", 2);
+    }
     putchar('\n');
     fflush(stdout);
 }
@@ -268,7 +214,7 @@ static void print_memory(const demonstration *demo) {
         int row = demo->lengths - 1;
         while (row > 0 && !demo->rows[row][kind].measured)
             row--;
-        print_number(7, (double)demo->rows[row][kind].workspace / (1 << 20), false);
+        print_digits(7, (double)demo->rows[row][kind].workspace / (1 << 20), "", 2);
         printf("%*s", kind == 0 || kind == KINDS - 1 ? 0 : 12, "");
     }
     putchar('\n');
@@ -305,28 +251,27 @@ static void print_crossings(const demonstration *demo) {
     }
 }
 
-static json_t *cell_object(const measurement *cell) {
-    json_t *object =
-        json_pack("{s:b, s:f}", "measured", cell->measured, "seconds", cell->seconds);
-    if (cell->measured) {
-        json_object_set_new(object, "workspace_bytes",
-                            json_integer((json_int_t)cell->workspace));
-        json_object_set_new(object, "relative_error", json_number(cell->error));
-    }
-    return object;
-}
-
 static int print_object(const demonstration *demo) {
     json_t *list = json_array(), *crossings = json_object();
     for (int row = 0; row < demo->lengths; row++) {
         json_t *object = json_pack("{s:I}", "length", (json_int_t)demo->length[row]);
-        for (int kind = 0; kind < KINDS; kind++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            const measurement *cell = &demo->rows[row][kind];
             json_object_set_new(object, kinds[kind].name,
-                                cell_object(&demo->rows[row][kind]));
+                                json_pack("{s:b, s:f, s:o*, s:o*}", "measured",
+                                          cell->measured, "seconds", cell->seconds,
+                                          "workspace_bytes",
+                                          cell->measured
+                                              ? json_integer((json_int_t)cell->workspace)
+                                              : NULL,
+                                          "relative_error",
+                                          cell->measured ? json_number(cell->error)
+                                                         : NULL));
+        }
         json_array_append_new(list, object);
     }
     for (int kind = 1; kind < KINDS; kind++) {
-        int row = crossing(demo, kind);
+        const int row = crossing(demo, kind);
         json_object_set_new(crossings, kinds[kind].name,
                             row < 0 ? json_null()
                                     : json_integer((json_int_t)demo->length[row]));
@@ -343,19 +288,16 @@ static int print_object(const demonstration *demo) {
 static int run(demonstration *demo) {
     progress_begin(0);
     progress_say("generating data");
-    fill_data(demo->q, demo->k, demo->v, HEADS, demo->longest, DIM);
+    fill_data(demo);
     progress_end();
     if (!demo->json)
         print_heading(demo);
     for (int64_t length = SHORTEST; length <= demo->longest; length *= 2) {
-        int row = demo->lengths;
+        const int row = demo->lengths;
         demo->length[row] = length;
         progress_begin(0);
-        for (int kind = 0; kind < KINDS; kind++) {
-            int code = measure_or_estimate(demo, row, kind);
-            if (code != EXIT_OK)
-                return code;
-        }
+        for (int kind = 0; kind < KINDS; kind++)
+            measure_or_estimate(demo, row, kind);
         progress_end();
         demo->lengths++;
         if (!demo->json)
@@ -368,33 +310,19 @@ static int run(demonstration *demo) {
     return EXIT_OK;
 }
 
-static int with_memory(demonstration *demo) {
-    size_t bytes = (size_t)(HEADS * demo->longest * DIM) * sizeof(float);
-    float **arrays[] = {&demo->q, &demo->k, &demo->v, &demo->out};
-    int code = EXIT_OK;
-    for (int i = 0; i < 4; i++)
-        if (!(*arrays[i] = malloc(bytes)))
-            code = EXIT_RESOURCES;
-    if (code == EXIT_OK)
-        code = run(demo);
-    else
-        complain(code, "demo", "out of memory; try a smaller --max-length");
-    for (int i = 0; i < 4; i++)
-        free(*arrays[i]);
-    return code;
-}
-
 int demo_command(int count, char **arguments) {
-    demonstration demo = {.longest = LONGEST, .begun = seconds_now()};
-    int code = take_options(&demo_help, count, arguments, &demo);
-    if (code >= 0)
-        return code;
-    if (optind < count)
-        return complain(EXIT_USAGE, "demo", "%s is one word too many", arguments[optind]);
-    code = open_context("demo", (int)demo.threads, NULL, &demo.context);
-    if (code != EXIT_OK)
-        return code;
-    code = with_memory(&demo);
-    shoal_context_destroy(demo.context);
-    return code;
+    static demonstration demo = {.longest = LONGEST};
+    demo.begun = seconds_now();
+    const int ended = take_options(&demo_help, count, arguments, &demo);
+    if (ended >= 0)
+        return ended;
+    demo.context = begin_context(demo.threads, NULL);
+    const size_t floats = (size_t)(HEADS * demo.longest * DIM);
+    demo.q = malloc(4 * floats * sizeof *demo.q); /* and the three others behind it */
+    if (!demo.q)
+        die(EXIT_RESOURCES, "out of memory; try a smaller --max-length");
+    demo.k = demo.q + floats;
+    demo.v = demo.k + floats;
+    demo.out = demo.v + floats;
+    return run(&demo);
 }

@@ -1,16 +1,10 @@
-#include "heatmap.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
+#include "lab.h"
 #include "plot.h"
 #if !defined(SHOAL_HAVE_CAIRO)
 
-bool heatmap_write(const char *path, const heatmap_table *table, char *reason,
-                   size_t size) {
+void heatmap_write(const char *path, const heatmap_table *table) {
     (void)table;
-    return plot_possible(path, reason, size);
+    die(EXIT_USAGE, "%s", plot_obstacle(path));
 }
 
 #else
@@ -32,14 +26,6 @@ static void colour_of(double value, double rgb[3]) {
                  (at - left) * (anchors[left + 1][i] - anchors[left][i]);
 }
 
-void heatmap_draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
-    cairo_text_extents_t extents;
-    cairo_text_extents(cr, text, &extents);
-    cairo_move_to(cr, x - across * extents.x_advance, y);
-    cairo_show_text(cr, text);
-    cairo_new_path(cr);
-}
-
 void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *text) {
     double rgb[3] = {0.93, 0.93, 0.93};
     if (!isnan(share))
@@ -49,54 +35,38 @@ void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *te
     cairo_fill(cr);
     const double ink = isnan(share) || share > 0.5 ? 0 : 1;
     cairo_set_source_rgb(cr, ink, ink, ink);
-    heatmap_draw_text(cr, box.x + box.width / 2, box.y + box.height / 2 + 3.5, 0.5, text);
-}
-
-void heatmap_set_bold(cairo_t *cr, bool bold) {
-    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
+    plot_text(cr, box.x + box.width / 2, box.y + box.height / 2 + 3.5, 0.5, text);
 }
 
 /* ---- Tables -------------------------------------------------------------------- */
 
 enum { WIDTH = 62, HEIGHT = 30, LEFT = 150, TOP = 130, BELOW = 40 };
 
-static void find_range(const heatmap_table *table, double *low, double *high) {
-    *low = INFINITY;
-    *high = -INFINITY;
-    for (int i = 0; i < table->rows * table->columns; i++) {
-        *low = fmin(*low, table->values[i]);
-        *high = fmax(*high, table->values[i]);
-    }
-}
-
-/* Names of columns go up at a slant. */
-static void draw_column_name(cairo_t *cr, double x, const char *name) {
-    cairo_save(cr);
-    cairo_translate(cr, x, TOP - 6);
-    cairo_rotate(cr, -0.7);
-    heatmap_draw_text(cr, 0, 0, 0, name);
-    cairo_restore(cr);
-}
-
 static void draw_names(cairo_t *cr, const heatmap_table *table) {
     cairo_set_source_rgb(cr, 0, 0, 0);
-    heatmap_set_bold(cr, true);
-    heatmap_draw_text(cr, 8, 18, 0, table->title);
-    heatmap_set_bold(cr, false);
-    heatmap_draw_text(cr, LEFT - 6, TOP - 20, 1, table->across);
-    heatmap_draw_text(cr, LEFT - 6, TOP - 6, 1, table->down);
+    plot_bold(cr, true);
+    plot_text(cr, 8, 18, 0, table->title);
+    plot_bold(cr, false);
+    plot_text(cr, LEFT - 6, TOP - 20, 1, table->across);
+    plot_text(cr, LEFT - 6, TOP - 6, 1, table->down);
     for (int i = 0; i < table->rows; i++)
-        heatmap_draw_text(cr, LEFT - 6, TOP + HEIGHT * (i + 0.5) + 3.5, 1,
-                          table->row_names[i]);
-    for (int j = 0; j < table->columns; j++)
-        draw_column_name(cr, LEFT + WIDTH * (j + 0.5), table->column_names[j]);
+        plot_text(cr, LEFT - 6, TOP + HEIGHT * (i + 0.5) + 3.5, 1, table->row_names[i]);
+    for (int j = 0; j < table->columns; j++) { /* they go up at a slant */
+        cairo_save(cr);
+        cairo_translate(cr, LEFT + WIDTH * (j + 0.5), TOP - 6);
+        cairo_rotate(cr, -0.7);
+        plot_text(cr, 0, 0, 0, table->column_names[j]);
+        cairo_restore(cr);
+    }
 }
 
 static void paint_table(cairo_t *cr, const void *what) {
     const heatmap_table *table = what;
-    double low, high;
-    find_range(table, &low, &high);
+    double low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < table->rows * table->columns; i++) {
+        low = fmin(low, table->values[i]);
+        high = fmax(high, table->values[i]);
+    }
     cairo_set_source_rgb(cr, 1, 1, 1);
     cairo_paint(cr);
     cairo_set_font_size(cr, 10);
@@ -113,15 +83,13 @@ static void paint_table(cairo_t *cr, const void *what) {
         }
     cairo_set_font_size(cr, 8.5);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    heatmap_draw_text(cr, 8, TOP + HEIGHT * table->rows + 24, 0, table->caption);
+    plot_text(cr, 8, TOP + HEIGHT * table->rows + 24, 0, table->caption);
 }
 
-bool heatmap_write(const char *path, const heatmap_table *table, char *reason,
-                   size_t size) {
+void heatmap_write(const char *path, const heatmap_table *table) {
     const double width = LEFT + WIDTH * table->columns + 90;
     const double height = TOP + HEIGHT * table->rows + BELOW;
-    return plot_paint(path, width < 480 ? 480 : width, height, paint_table, table, reason,
-                      size);
+    plot_paint(path, width < 480 ? 480 : width, height, paint_table, table);
 }
 
 #endif

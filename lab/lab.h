@@ -2,22 +2,22 @@
 #ifndef SHOAL_LAB_LAB_H
 #define SHOAL_LAB_LAB_H
 
+#include <inttypes.h>
 #include <math.h>
-#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "shoal.h"
+#include "command.h"
 
-static inline const shoal_kind_info *kind_facts(const shoal_attention *attention) {
-    return shoal_kind_describe((int)attention->kind);
-}
-
-/* The laboratory's random numbers are this of a number for each: splitmix64's
-   finaliser. */
-static inline uint64_t mix_bits(uint64_t x) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+/* As many queries as keys, arrays [batch][heads][length][dim]. */
+static inline shoal_problem square_problem(int64_t batch, int64_t heads, int64_t length,
+                                           int64_t dim, int64_t value_dim) {
+    return (shoal_problem){.batch = batch,
+                           .heads = heads,
+                           .queries = length,
+                           .keys = length,
+                           .dim = dim,
+                           .value_dim = value_dim};
 }
 
 /* Folds the bits of an array into a digest; any change of any of them changes it. */
@@ -49,6 +49,46 @@ static inline void squares_add(squares *sums, double made, double expected) {
 
 static inline double squares_relative(squares sums) {
     return sums.error == 0 ? 0 : sqrt(sums.error / sums.size);
+}
+
+static inline void squares_add_floats(squares *sums, const float *made,
+                                      const float *expected, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        squares_add(sums, (double)made[i], (double)expected[i]);
+}
+
+static inline double relative_error(const float *made, const float *expected,
+                                    int64_t count) {
+    squares sums = {0};
+    squares_add_floats(&sums, made, expected, count);
+    return squares_relative(sums);
+}
+
+/* Of up to 128 repetitions; INFINITY and NAN where there are none. */
+static inline double best_of(const double *seconds, int count) {
+    double best = INFINITY;
+    for (int i = 0; i < count; i++)
+        best = fmin(best, seconds[i]);
+    return best;
+}
+
+static inline double median_of(const double *seconds, int count) {
+    double sorted[128];
+    memcpy(sorted, seconds, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_double);
+    return count > 0 ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : NAN;
+}
+
+/* Three digits in a column of that width behind a blank, with a mark in front such as
+   "~"; numbers below 0.0995 have `small` decimals. */
+static inline void print_digits(int width, double value, const char *mark, int small) {
+    char text[32];
+    const int decimals = value >= 99.95    ? 0
+                         : value >= 9.995  ? 1
+                         : value >= 0.0995 ? 2
+                                           : small;
+    snprintf(text, sizeof text, "%s%.*f", mark, decimals, value);
+    printf(" %*s", width, text);
 }
 
 /* The larger error; a NaN, once there, stays. */

@@ -2,12 +2,6 @@
 #include "log_curves.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common.h"
 
 static void add_point(log_curve *line, double x, double y) {
     line->stride += line->stride == 0;

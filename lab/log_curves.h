@@ -2,7 +2,7 @@
 #ifndef SHOAL_LAB_LOG_CURVES_H
 #define SHOAL_LAB_LOG_CURVES_H
 
-#include "train.h"
+#include "lab.h"
 
 enum { CURVE_POINTS = 400, CURVE_NAME = 96 };
 
@@ -24,7 +24,7 @@ typedef enum {
 typedef enum { AGAINST_STEPS, AGAINST_HOURS } curve_against;
 
 typedef struct {
-    char path[TRAIN_PATH], name[CURVE_NAME];
+    char path[4096], name[CURVE_NAME];
     log_curve curves[CURVES];
 } log_curves;
 

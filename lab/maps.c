@@ -3,18 +3,8 @@
 #define _GNU_SOURCE
 #include "maps.h"
 
-#include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "attention_maps.h"
-#include "commands.h"
-#include "common.h"
-#include "lab.h"
 #include "plot.h"
-#include "texts.h"
 
 enum { USUAL_WINDOW = 384, WINDOW_MOST = 4096, LAYERS_MOST = 4096, LIST_TEXT = 200 };
 #define USUAL_KINDS "full,clustered-25,i-clustered-25,shoal-25"
@@ -25,7 +15,6 @@ typedef struct {
     int64_t threads, layer, head, window; /* layer and head from 1; 0: last, mean */
     bool json;
     shoal_context *context;
-    shoal_attention attention[MAPS_KINDS];
     shoal_tokenizer *tokenizer;
     shoal_model *model;
     map_tokens tokens;
@@ -33,20 +22,6 @@ typedef struct {
     int64_t left_out;
     attention_maps maps;
 } maps_job;
-
-static bool take_kinds(void *shared, const char *name, const char *text) {
-    attention_maps *maps = &((maps_job *)shared)->maps;
-    char names[MAPS_KINDS][MAPS_NAME];
-    maps->kind_count =
-        read_kinds("maps", name, text, names[0], sizeof *names, MAPS_KINDS);
-    for (int i = 0; i < maps->kind_count; i++)
-        memcpy(maps->kinds[i].name, names[i], sizeof names[i]);
-    return maps->kind_count > 0;
-}
-
-static bool take_threshold(void *shared, const char *name, const char *value) {
-    return parse_number("maps", name, value, 0, 1, &((maps_job *)shared)->maps.threshold);
-}
 
 static const option_row rows[] =
     {{"question", 'q', "TEXT", "the question, whose tokens are looked at",
@@ -56,14 +31,14 @@ static const option_row rows[] =
      {"attention", 'a', "KIND,...",
       "kinds of attention, up to 8; the others are compared with the\n"
       "first (default: " USUAL_KINDS ")",
-      TAKEN_BY(take_kinds)},
+      SETS_KINDS(maps_job, maps.kinds, MAPS_KINDS)},
      {"layer", 'l', "L", "layer, from 1 (default: 0, the last)",
       SETS_INTEGER(maps_job, layer, 0, LAYERS_MOST)},
      {"head", 0, "H", "head, from 1 (default: 0, the mean over all)",
       SETS_INTEGER(maps_job, head, 0, 65536)},
      {"threshold", 't', "X",
       "weight from which on a token is written out, 0 to 1\n(default: 0.05)",
-      TAKEN_BY(take_threshold)},
+      SETS_NUMBER(maps_job, maps.threshold, 0, 1)},
      {"window", 0, "W",
       "tokens of question and text at most; the text's end is cut off\n"
       "(default: 384, or all that the model has)",
@@ -134,7 +109,7 @@ static void write_words(maps_job *job, const shoal_tokens *tokens, const char *c
     }
 }
 
-static int take_tokens(maps_job *job, const char *context) {
+static void take_tokens(maps_job *job, const char *context) {
     const int64_t positions = shoal_model_settings(job->model)->max_length;
     const int64_t window = job->window ? job->window : USUAL_WINDOW;
     const shoal_text text = {.text = job->question,
@@ -144,14 +119,10 @@ static int take_tokens(maps_job *job, const char *context) {
                              .most = window < positions ? window : positions,
                              .cut = SHOAL_CUT_SECOND};
     shoal_tokens tokens;
-    const shoal_status status = shoal_tokenizer_encode(job->tokenizer, &text, &tokens);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "maps", job->context);
+    demand(shoal_tokenizer_encode(job->tokenizer, &text, &tokens), EXIT_BAD_INPUT);
     const size_t count = (size_t)tokens.count;
-    job->maps.words = calloc(count + 1, sizeof *job->maps.words);
-    job->ids = malloc((2 * count + 1) * sizeof *job->ids);
-    if (!job->maps.words || !job->ids)
-        return complain(EXIT_RESOURCES, "maps", "out of memory");
+    job->maps.words = reserve_zeros(count + 1, sizeof *job->maps.words);
+    job->ids = reserve(2 * count + 1, sizeof *job->ids);
     memcpy(job->ids, tokens.ids, count * sizeof *job->ids);
     memcpy(job->ids + count, tokens.types, count * sizeof *job->ids);
     job->tokens = (map_tokens){tokens.count, job->ids, job->ids + count};
@@ -159,9 +130,8 @@ static int take_tokens(maps_job *job, const char *context) {
     job->left_out = tokens.left_out;
     write_words(job, &tokens, context);
     if (job->maps.rows == 0 || job->maps.context == 0)
-        return complain(EXIT_BAD_INPUT, "maps", "the %s has no tokens",
-                        job->maps.rows ? "context" : "question");
-    return EXIT_OK;
+        die(EXIT_BAD_INPUT, "the %s has no tokens",
+            job->maps.rows ? "context" : "question");
 }
 
 /* ---- Weights ---------------------------------------------------------------------- */
@@ -181,44 +151,32 @@ static void take_heads(const maps_job *job, int64_t heads, const float *all,
         }
 }
 
-static int weigh_kind(maps_job *job, int which, float *projected, float *all) {
+static void weigh(maps_job *job) {
     const shoal_model_config *config = shoal_model_settings(job->model);
     attention_maps *maps = &job->maps;
-    maps_kind *kind = &maps->kinds[which];
+    const int64_t width = config->heads * config->head_dim;
     const int64_t count = maps->rows * maps->tokens;
     const map_shape shape = {config->heads, config->head_dim, maps->tokens, maps->first,
                              maps->rows};
-    kind->weights = malloc((size_t)count * sizeof *kind->weights);
-    if (!kind->weights)
-        return complain(EXIT_RESOURCES, "maps", "out of memory");
-    shoal_status status = map_project(job->context, job->model, &job->attention[which],
-                                      job->layer - 1, &job->tokens, projected);
-    if (status == SHOAL_OK)
-        status = map_weigh(job->context, &job->attention[which], &shape, projected, all,
-                           &kind->error);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "maps", job->context);
-    take_heads(job, config->heads, all, kind->weights);
-    for (int64_t i = 0; i < count; i++)
-        kind->away += fabs((double)kind->weights[i] - (double)maps->kinds[0].weights[i]) /
-                      (2 * (double)maps->rows);
-    return EXIT_OK;
-}
-
-static int weigh(maps_job *job) {
-    const shoal_model_config *config = shoal_model_settings(job->model);
-    const attention_maps *maps = &job->maps;
-    const int64_t width = config->heads * config->head_dim;
-    float *projected = malloc((size_t)(maps->tokens * 3 * width) * sizeof *projected);
-    float *all =
-        malloc((size_t)(maps->rows * config->heads * maps->tokens) * sizeof *all);
-    int code = projected && all ? EXIT_OK
-                                : complain(EXIT_RESOURCES, "maps", "out of memory");
-    for (int i = 0; i < maps->kind_count && code == EXIT_OK; i++)
-        code = weigh_kind(job, i, projected, all);
+    float *projected = reserve((size_t)(maps->tokens * 3 * width), sizeof *projected);
+    float *all = reserve((size_t)(count * config->heads), sizeof *all);
+    for (int k = 0; k < maps->kinds.count; k++) {
+        const shoal_attention *attention = &maps->kinds.attention[k];
+        maps_kind *kind = &maps->measured[k];
+        kind->weights = reserve((size_t)count, sizeof *kind->weights);
+        demand(map_project(job->context, job->model, attention, job->layer - 1,
+                           &job->tokens, projected),
+               EXIT_BAD_INPUT);
+        demand(map_weigh(job->context, attention, &shape, projected, all, &kind->error),
+               EXIT_BAD_INPUT);
+        take_heads(job, config->heads, all, kind->weights);
+        for (int64_t i = 0; i < count; i++)
+            kind->away +=
+                fabs((double)kind->weights[i] - (double)maps->measured[0].weights[i]) /
+                (2 * (double)maps->rows);
+    }
     free(projected);
     free(all);
-    return code;
 }
 
 /* ---- What is said ----------------------------------------------------------------- */
@@ -253,12 +211,12 @@ void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, c
 }
 
 static void print_maps(const attention_maps *maps) {
-    for (int k = 0; k < maps->kind_count; k++) {
-        const maps_kind *kind = &maps->kinds[k];
-        printf("%s%s", k ? "\n" : "", kind->name);
+    for (int k = 0; k < maps->kinds.count; k++) {
+        const maps_kind *kind = &maps->measured[k];
+        printf("%s%s", k ? "\n" : "", maps->kinds.names[k]);
         if (k)
             printf(", %.1f %% of the weight elsewhere than with %s", 100 * kind->away,
-                   maps->kinds[0].name);
+                   maps->kinds.names[0]);
         putchar('\n');
         for (int64_t row = 0; row < maps->rows; row++) {
             char list[LIST_TEXT];
@@ -268,7 +226,8 @@ static void print_maps(const attention_maps *maps) {
     }
 }
 
-static json_t *kind_json(const attention_maps *maps, const maps_kind *kind) {
+static json_t *kind_json(const attention_maps *maps, int k) {
+    const maps_kind *kind = &maps->measured[k];
     json_t *table = json_array();
     for (int64_t row = 0; row < maps->rows; row++) {
         json_t *line = json_array();
@@ -278,7 +237,7 @@ static json_t *kind_json(const attention_maps *maps, const maps_kind *kind) {
                                       (double)kind->weights[row * maps->tokens + i]));
         json_array_append_new(table, line);
     }
-    return json_pack("{s:s, s:o, s:o, s:o}", "kind", kind->name, "elsewhere",
+    return json_pack("{s:s, s:o, s:o, s:o}", "kind", maps->kinds.names[k], "elsewhere",
                      json_number(kind->away), "error", json_number(kind->error),
                      "weights", table);
 }
@@ -288,8 +247,8 @@ static json_t *make_object(const maps_job *job) {
     json_t *words = json_array(), *kinds = json_array();
     for (int64_t i = 0; i < maps->tokens; i++)
         json_array_append_new(words, json_text(maps->words[i]));
-    for (int i = 0; i < maps->kind_count; i++)
-        json_array_append_new(kinds, kind_json(maps, &maps->kinds[i]));
+    for (int i = 0; i < maps->kinds.count; i++)
+        json_array_append_new(kinds, kind_json(maps, i));
     return json_pack("{s:I, s:I, s:o, s:[I, I], s:I, s:I, s:o}", "layer",
                      (json_int_t)job->layer, "head", (json_int_t)job->head, "tokens",
                      words, "question", (json_int_t)maps->first,
@@ -299,7 +258,7 @@ static json_t *make_object(const maps_job *job) {
 }
 
 static int report(maps_job *job) {
-    char caption[160], head[32] = "mean over heads", reason[4300];
+    char caption[160], head[32] = "mean over heads";
     if (job->head)
         snprintf(head, sizeof head, "head %" PRId64, job->head);
     snprintf(caption, sizeof caption,
@@ -307,8 +266,8 @@ static int report(maps_job *job) {
              "at the right the tokens of %g and more",
              job->layer, head, job->maps.threshold);
     job->maps.caption = caption;
-    if (job->picture && !maps_draw(job->picture, &job->maps, reason, sizeof reason))
-        return complain(EXIT_RESOURCES, "maps", "%s", reason);
+    if (job->picture)
+        maps_draw(job->picture, &job->maps);
     if (job->left_out)
         tell("shoal maps: the last %" PRId64 " tokens of the context are left out",
              job->left_out);
@@ -320,108 +279,60 @@ static int report(maps_job *job) {
 
 /* ---- The command ------------------------------------------------------------------ */
 
-static int parse_all(maps_job *job) {
-    for (int i = 0; i < job->maps.kind_count; i++) {
-        const char *name = job->maps.kinds[i].name;
-        shoal_attention *kind = &job->attention[i];
-        const shoal_status status = shoal_attention_parse(job->context, name, kind);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "maps", job->context);
-        if (kind_facts(kind)->keys_are_queries)
-            return complain(EXIT_USAGE, "maps",
-                            "%s takes the queries as keys, and these models have keys "
-                            "of their own",
-                            name);
+static void parse_all(maps_job *job) {
+    kind_list *kinds = &job->maps.kinds;
+    for (int i = 0; i < kinds->count; i++) {
+        demand(shoal_attention_parse(job->context, kinds->names[i], &kinds->attention[i]),
+               EXIT_USAGE);
+        if (kind_facts(&kinds->attention[i])->keys_are_queries)
+            die(EXIT_USAGE,
+                "%s takes the queries as keys, and these models have keys of their own",
+                kinds->names[i]);
     }
-    return EXIT_OK;
 }
 
-static int check_place(maps_job *job) {
-    const shoal_model_config *config = shoal_model_settings(job->model);
-    if (job->layer > config->layers)
-        return complain(EXIT_USAGE, "maps",
-                        "--layer is %" PRId64 ", and the model has %" PRId64 " layers",
-                        job->layer, config->layers);
-    if (job->head > config->heads)
-        return complain(EXIT_USAGE, "maps",
-                        "--head is %" PRId64 ", and the model has %" PRId64 " heads",
-                        job->head, config->heads);
-    if (job->layer == 0)
-        job->layer = config->layers;
-    return EXIT_OK;
-}
-
-static int open_model(maps_job *job, const char *folder) {
+static void open_model(maps_job *job, const char *folder) {
     shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
-    shoal_status status = shoal_text_model_config(job->context, folder, &config);
-    if (status == SHOAL_OK)
-        status = shoal_model_create(job->context, &config, 1, 0, 0, 0, &job->model);
-    if (status == SHOAL_OK)
-        status = shoal_text_model_load(job->context, folder, job->model);
-    if (status == SHOAL_OK)
-        status = shoal_tokenizer_open(job->context, folder, &job->tokenizer);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "maps", job->context);
+    demand(shoal_text_model_config(job->context, folder, &config), EXIT_BAD_INPUT);
+    demand(shoal_model_create(job->context, &config, 1, 0, 0, 0, &job->model),
+           EXIT_BAD_INPUT);
+    demand(shoal_text_model_load(job->context, folder, job->model), EXIT_BAD_INPUT);
+    demand(shoal_tokenizer_open(job->context, folder, &job->tokenizer), EXIT_BAD_INPUT);
     if (shoal_tokenizer_size(job->tokenizer) > config.vocabulary)
-        return complain(EXIT_BAD_INPUT, "maps",
-                        "%s: its tokenizer has more tokens than its model", folder);
-    return check_place(job);
-}
-
-static void close_job(maps_job *job) {
-    for (int i = 0; i < job->maps.kind_count; i++)
-        free(job->maps.kinds[i].weights);
-    free(job->maps.words);
-    free(job->ids);
-    shoal_model_destroy(job->model);
-    shoal_tokenizer_close(job->tokenizer);
-    shoal_context_destroy(job->context);
-}
-
-static int check_words(const maps_job *job, int count) {
-    char reason[4300];
-    if (count != 1 || !job->question || !job->context_path)
-        return complain(EXIT_USAGE, "maps", "%s; usage: shoal %s",
-                        count != 1       ? "give the folder of one model"
-                        : !job->question ? "no --question was given"
-                                         : "no --context was given",
-                        maps_help.usage);
-    if (job->picture && !plot_possible(job->picture, reason, sizeof reason))
-        return complain(EXIT_USAGE, "maps", "%s", reason);
-    return will_write("maps", job->picture);
-}
-
-static int run(maps_job *job, int count, char **words) {
-    int code = check_words(job, count);
-    if (code != EXIT_OK)
-        return code;
-    char *path = (char *)(uintptr_t)job->context_path;
-    text_source source = {.command = "maps", .paths = &path, .files = 1, .whole = true};
-    code = open_context("maps", (int)job->threads, job->isa, &job->context);
-    if (code == EXIT_OK)
-        code = parse_all(job);
-    if (code == EXIT_OK)
-        code = texts_next(&source);
-    if (code == EXIT_OK)
-        code = open_model(job, words[0]);
-    if (code == EXIT_OK)
-        code = take_tokens(job, source.count ? source.texts[0] : "");
-    if (code == EXIT_OK)
-        code = weigh(job);
-    if (code == EXIT_OK)
-        code = report(job);
-    texts_close(&source);
-    close_job(job);
-    return code;
+        die(EXIT_BAD_INPUT, "%s: its tokenizer has more tokens than its model", folder);
+    if (job->layer > config.layers)
+        die(EXIT_USAGE, "--layer is %" PRId64 ", and the model has %" PRId64 " layers",
+            job->layer, config.layers);
+    if (job->head > config.heads)
+        die(EXIT_USAGE, "--head is %" PRId64 ", and the model has %" PRId64 " heads",
+            job->head, config.heads);
+    if (job->layer == 0)
+        job->layer = config.layers;
 }
 
 int maps_command(int count, char **arguments) {
     static maps_job job = {.maps = {.threshold = USUAL_THRESHOLD}};
-    char usual[] = USUAL_KINDS;
     const int ended = take_options(&maps_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    if (job.maps.kind_count == 0)
-        take_kinds(&job, "attention", usual);
-    return run(&job, count - optind, arguments + optind);
+    default_kinds(&job.maps.kinds, USUAL_KINDS);
+    if (count - optind != 1 || !job.question || !job.context_path)
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            count - optind != 1 ? "give the folder of one model"
+            : !job.question     ? "no --question was given"
+                                : "no --context was given",
+            maps_help.usage);
+    if (job.picture && plot_obstacle(job.picture))
+        die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
+    plan_output(job.picture);
+    char *path = (char *)(uintptr_t)job.context_path;
+    text_source source = {.paths = &path, .files = 1, .whole = true};
+    job.context = begin_context(job.threads, job.isa);
+    parse_all(&job);
+    texts_next(&source);
+    open_model(&job, arguments[optind]);
+    take_tokens(&job, source.count ? source.texts[0] : "");
+    weigh(&job);
+    texts_close(&source);
+    return report(&job);
 }

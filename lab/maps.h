@@ -2,14 +2,11 @@
 #ifndef SHOAL_LAB_MAPS_H
 #define SHOAL_LAB_MAPS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "lab.h"
 
-enum { MAPS_KINDS = 8, MAPS_NAME = 64, MAPS_WORD = 40 };
+enum { MAPS_KINDS = 8, MAPS_WORD = 40 };
 
 typedef struct {
-    char name[MAPS_NAME];
     float *weights; /* [rows][tokens], of the head or the mean over heads */
     double error;   /* of the weights, as map_weigh says */
     double away;    /* half the sum of differences from the first kind's, mean over rows:
@@ -21,8 +18,8 @@ typedef struct {
     char (*words)[MAPS_WORD]; /* [tokens] */
     int64_t first, rows;      /* tokens of the question */
     int64_t context;          /* the first of the context's */
-    maps_kind kinds[MAPS_KINDS];
-    int kind_count;
+    kind_list kinds;
+    maps_kind measured[MAPS_KINDS];
     double threshold;
     const char *caption;
 } attention_maps;
@@ -31,7 +28,7 @@ typedef struct {
 void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, char *text,
                size_t size);
 
-/* Writes the picture whole or not at all; on failure the reason is filled in. */
-bool maps_draw(const char *path, const attention_maps *maps, char *reason, size_t size);
+/* Writes the picture. */
+void maps_draw(const char *path, const attention_maps *maps);
 
 #endif

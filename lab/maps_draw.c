@@ -3,18 +3,13 @@
 #define _GNU_SOURCE
 #include "maps.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "heatmap.h"
 #include "plot.h"
 
 #if !defined(SHOAL_HAVE_CAIRO)
 
-bool maps_draw(const char *path, const attention_maps *maps, char *reason, size_t size) {
+void maps_draw(const char *path, const attention_maps *maps) {
     (void)maps;
-    return plot_possible(path, reason, size);
+    die(EXIT_USAGE, "%s", plot_obstacle(path));
 }
 
 #else
@@ -35,19 +30,9 @@ static void draw_words(cairo_t *cr, const attention_maps *maps, double top) {
         cairo_save(cr);
         cairo_translate(cr, LEFT + BOX * ((double)i + 0.8), top + TITLE + WORDS - 4);
         cairo_rotate(cr, -M_PI / 2);
-        heatmap_draw_text(cr, 0, 0, 0, maps->words[i]);
+        plot_text(cr, 0, 0, 0, maps->words[i]);
         cairo_restore(cr);
     }
-}
-
-/* A thin line before the context's first token. */
-static void draw_border(cairo_t *cr, const attention_maps *maps, double top) {
-    const double x = LEFT + BOX * (double)maps->context - 0.5;
-    cairo_set_source_rgb(cr, 0.8, 0.2, 0.2);
-    cairo_set_line_width(cr, 1);
-    cairo_move_to(cr, x, top + TITLE + 10);
-    cairo_line_to(cr, x, top + TITLE + WORDS + LINE * (double)maps->rows);
-    cairo_stroke(cr);
 }
 
 /* The colour of a weight is that of its square root: small ones are seen too. */
@@ -55,9 +40,9 @@ static void draw_row(cairo_t *cr, const attention_maps *maps, const maps_kind *k
                      int64_t row, double y) {
     char list[256];
     cairo_set_source_rgb(cr, 0, 0, 0);
-    heatmap_draw_text(cr, LEFT - 6, y + LINE - 3.5, 1, maps->words[maps->first + row]);
+    plot_text(cr, LEFT - 6, y + LINE - 3.5, 1, maps->words[maps->first + row]);
     maps_list(maps, kind, row, list, sizeof list);
-    heatmap_draw_text(cr, right_edge(maps) + 8, y + LINE - 3.5, 0, list);
+    plot_text(cr, right_edge(maps) + 8, y + LINE - 3.5, 0, list);
     for (int64_t i = 0; i < maps->tokens; i++) {
         const double weight = (double)kind->weights[row * maps->tokens + i];
         const heatmap_box box = {LEFT + BOX * (double)i, y, BOX, LINE};
@@ -66,39 +51,43 @@ static void draw_row(cairo_t *cr, const attention_maps *maps, const maps_kind *k
 }
 
 static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double top) {
-    const maps_kind *kind = &maps->kinds[which];
-    char title[160];
+    const maps_kind *kind = &maps->measured[which];
+    char title[2 * KIND_NAME + 64];
     snprintf(title, sizeof title,
              which ? "%s: %.1f %% of the weight lies elsewhere than with %s" : "%s",
-             kind->name, 100 * kind->away, maps->kinds[0].name);
+             maps->kinds.names[which], 100 * kind->away, maps->kinds.names[0]);
     cairo_set_font_size(cr, 10);
     cairo_set_source_rgb(cr, 0, 0, 0);
-    heatmap_set_bold(cr, true);
-    heatmap_draw_text(cr, 8, top + 14, 0, title);
-    heatmap_set_bold(cr, false);
+    plot_bold(cr, true);
+    plot_text(cr, 8, top + 14, 0, title);
+    plot_bold(cr, false);
     cairo_set_font_size(cr, 8.5);
     draw_words(cr, maps, top);
     for (int64_t row = 0; row < maps->rows; row++)
         draw_row(cr, maps, kind, row, top + TITLE + WORDS + LINE * (double)row);
-    draw_border(cr, maps, top);
+    /* A thin line before the context's first token. */
+    const double x = LEFT + BOX * (double)maps->context - 0.5;
+    cairo_set_source_rgb(cr, 0.8, 0.2, 0.2);
+    cairo_set_line_width(cr, 1);
+    cairo_move_to(cr, x, top + TITLE + 10);
+    cairo_line_to(cr, x, top + TITLE + WORDS + LINE * (double)maps->rows);
+    cairo_stroke(cr);
 }
 
 static void paint_maps(cairo_t *cr, const void *what) {
     const attention_maps *maps = what;
     cairo_set_source_rgb(cr, 1, 1, 1);
     cairo_paint(cr);
-    for (int i = 0; i < maps->kind_count; i++)
+    for (int i = 0; i < maps->kinds.count; i++)
         draw_kind(cr, maps, i, panel_height(maps) * i);
     cairo_set_font_size(cr, 8.5);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    heatmap_draw_text(cr, 8, panel_height(maps) * maps->kind_count + 12, 0,
-                      maps->caption);
+    plot_text(cr, 8, panel_height(maps) * maps->kinds.count + 12, 0, maps->caption);
 }
 
-bool maps_draw(const char *path, const attention_maps *maps, char *reason, size_t size) {
-    return plot_paint(path, right_edge(maps) + LIST,
-                      panel_height(maps) * maps->kind_count + BELOW, paint_maps, maps,
-                      reason, size);
+void maps_draw(const char *path, const attention_maps *maps) {
+    plot_paint(path, right_edge(maps) + LIST,
+               panel_height(maps) * maps->kinds.count + BELOW, paint_maps, maps);
 }
 
 #endif

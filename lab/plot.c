@@ -4,35 +4,28 @@
 #include "plot.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
-#include "common.h"
+#include "lab.h"
 
-bool take_plot(const char *command, const char *value, const char **path) {
-    char reason[160];
-    *path = value;
-    if (plot_possible(value, reason, sizeof reason))
-        return true;
-    complain(EXIT_USAGE, command, "--plot: %s", reason);
-    return false;
+bool plot_option(void *unused, const char *name, const char *path) {
+    const char *why = plot_obstacle(path);
+    (void)unused;
+    if (why)
+        complain(EXIT_USAGE, command_name(), "--%s: %.159s", name, why);
+    return !why;
 }
 
 #if !defined(SHOAL_HAVE_CAIRO)
 
-bool plot_possible(const char *path, char *reason, size_t size) {
+const char *plot_obstacle(const char *path) {
     (void)path;
-    snprintf(reason, size,
-             "this build cannot draw: it was made without cairo "
-             "(libcairo2-dev)");
-    return false;
+    return "this build cannot draw: it was made without cairo (libcairo2-dev)";
 }
 
-bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size) {
+void plot_write(const char *path, const plot_figure *figure) {
     (void)figure;
-    return plot_possible(path, reason, size);
+    die(EXIT_USAGE, "%s", plot_obstacle(path));
 }
 
 #else
@@ -59,13 +52,6 @@ typedef struct {
 static bool shows(const plot_axis *axis, double value) {
     const double most = 1e100; /* so that sums and ratios are finite */
     return fabs(value) <= most && (axis->scale == PLOT_LINEAR || value >= 1 / most);
-}
-
-static void widen(ruler *r, double value) {
-    if (!shows(&r->axis, value))
-        return;
-    r->low = fmin(r->low, value);
-    r->high = fmax(r->high, value);
 }
 
 /* 1, 2 or 5 times a power of ten: the smallest that is no less. */
@@ -107,8 +93,11 @@ static void fit(ruler *r, const plot_chart *chart, bool vertical) {
     r->low = INFINITY;
     r->high = -INFINITY;
     for (int s = 0; s < chart->series_count; s++)
-        for (int i = 0; i < chart->series[s].count; i++)
-            widen(r, vertical ? chart->series[s].y[i] : chart->series[s].x[i]);
+        for (int i = 0; i < chart->series[s].count; i++) {
+            const double value = vertical ? chart->series[s].y[i] : chart->series[s].x[i];
+            r->low = shows(&r->axis, value) ? fmin(r->low, value) : r->low;
+            r->high = shows(&r->axis, value) ? fmax(r->high, value) : r->high;
+        }
     const bool log = r->axis.scale == PLOT_LOG;
     if (!(r->low <= r->high)) {
         r->low = 1;
@@ -134,11 +123,10 @@ static double place(const ruler *r, double value) {
 
 static void write_value(char *text, size_t size, double value, bool doubling) {
     const double magnitude = fabs(value);
+    const bool millions = value >= 1048576 && fmod(value, 1048576) == 0;
     if (doubling && value >= 1024 && fmod(value, 1024) == 0)
-        snprintf(text, size,
-                 value >= 1048576 && fmod(value, 1048576) == 0 ? "%.0fM" : "%.0fk",
-                 value /
-                     (value >= 1048576 && fmod(value, 1048576) == 0 ? 1048576 : 1024));
+        snprintf(text, size, millions ? "%.0fM" : "%.0fk",
+                 value / (millions ? 1048576 : 1024));
     else if (magnitude >= 1e6 || (magnitude > 0 && magnitude < 1e-3))
         snprintf(text, size, "%.0e", value);
     else
@@ -157,45 +145,31 @@ static void add_tick(const ruler *r, tick *ticks, int *count, double value,
     ++*count;
 }
 
-static int doubling_ticks(const ruler *r, tick *ticks) {
-    const int first = (int)ceil(log2(r->low) - 1e-9);
-    const int last = (int)floor(log2(r->high) + 1e-9);
-    const int every = 1 + (last - first) / 9;
-    int count = 0;
-    for (int power = first; power <= last; power++)
-        add_tick(r, ticks, &count, pow(2, power), (power - first) % every == 0);
-    return count;
-}
-
-/* Every digit gets a tick; how many of them get text depends on how many decades. */
-static int decade_ticks(const ruler *r, tick *ticks) {
-    const double decades = log10(r->high / r->low);
-    const int first = (int)floor(log10(r->low) - 1e-9);
-    int count = 0;
-    for (int power = first; pow(10, power) <= r->high * (1 + 1e-9); power++)
-        for (int digit = 1; digit < 10; digit++) {
-            const bool few = digit == 1 || digit == 2 || digit == 5;
-            if (decades > 5 && digit != 1)
-                continue;
-            add_tick(r, ticks, &count, digit * pow(10, power),
-                     digit == 1 || (decades < 2.7 && few) || decades < 0.5);
-        }
-    return count;
-}
-
-static int linear_ticks(const ruler *r, tick *ticks) {
-    const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
-    int count = 0;
-    for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
-        add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
-    return count;
-}
-
-/* At most TICKS; returns how many. */
+/* At most TICKS; returns how many. On a logarithmic axis every digit gets a tick; how many
+   of them get text depends on how many decades there are. */
 static int find_ticks(const ruler *r, tick *ticks) {
-    if (r->axis.scale == PLOT_LINEAR)
-        return linear_ticks(r, ticks);
-    return r->axis.doubling ? doubling_ticks(r, ticks) : decade_ticks(r, ticks);
+    int count = 0;
+    if (r->axis.scale == PLOT_LINEAR) {
+        const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
+        for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
+            add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
+    } else if (r->axis.doubling) {
+        const int first = (int)ceil(log2(r->low) - 1e-9);
+        const int last = (int)floor(log2(r->high) + 1e-9);
+        const int every = 1 + (last - first) / 9;
+        for (int power = first; power <= last; power++)
+            add_tick(r, ticks, &count, pow(2, power), (power - first) % every == 0);
+    } else {
+        const double decades = log10(r->high / r->low);
+        const int first = (int)floor(log10(r->low) - 1e-9);
+        for (int power = first; pow(10, power) <= r->high * (1 + 1e-9); power++)
+            for (int digit = 1; digit < (decades > 5 ? 2 : 10); digit++) {
+                const bool few = digit == 1 || digit == 2 || digit == 5;
+                add_tick(r, ticks, &count, digit * pow(10, power),
+                         digit == 1 || (decades < 2.7 && few) || decades < 0.5);
+            }
+    }
+    return count;
 }
 
 /* ---- Sizes and colours ------------------------------------------------------------- */
@@ -227,11 +201,15 @@ static double text_width(cairo_t *cr, const char *text) {
     return extents.x_advance;
 }
 
-/* across: 0 the text begins at x, 0.5 is centred there, 1 ends there. */
-static void draw_text(cairo_t *cr, double x, double y, double across, const char *text) {
+void plot_text(cairo_t *cr, double x, double y, double across, const char *text) {
     cairo_move_to(cr, x - across * text_width(cr, text), y);
     cairo_show_text(cr, text);
     cairo_new_path(cr);
+}
+
+void plot_bold(cairo_t *cr, bool bold) {
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
 }
 
 /* Upwards, beginning at (x, y), on a halo of paper. */
@@ -247,7 +225,7 @@ static void draw_upright(cairo_t *cr, double x, double y, double across,
     cairo_set_line_width(cr, 3);
     cairo_stroke(cr);
     cairo_restore(cr);
-    draw_text(cr, 0, 0, across, text);
+    plot_text(cr, 0, 0, across, text);
     cairo_restore(cr);
 }
 
@@ -319,48 +297,32 @@ typedef struct {
     ruler x, y;
 } canvas;
 
-static void draw_frame(const canvas *on) {
-    cairo_set_dash(on->cr, NULL, 0, 0);
-    cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
-    cairo_set_line_width(on->cr, 0.8);
-    cairo_rectangle(on->cr, on->x.first, on->y.first + on->y.length, on->x.length,
-                    -on->y.length);
-    cairo_stroke(on->cr);
-}
-
-static void draw_x_ticks(const canvas *on) {
+/* The ticks of one axis, with lines across the chart where they have texts. */
+static void draw_ticks(const canvas *on, bool vertical) {
     tick ticks[TICKS];
-    const int count = find_ticks(&on->x, ticks);
-    const double bottom = on->y.first, top = on->y.first + on->y.length;
+    const ruler *along = vertical ? &on->y : &on->x;
+    const int count = find_ticks(along, ticks);
+    const double left = on->x.first, bottom = on->y.first;
     for (int i = 0; i < count; i++) {
-        const double x = place(&on->x, ticks[i].value);
+        const double at = place(along, ticks[i].value), size = ticks[i].text[0] ? 4 : 2;
         cairo_set_line_width(on->cr, 0.5);
         cairo_set_source_rgb(on->cr, 0.88, 0.88, 0.88);
-        if (ticks[i].text[0])
-            draw_line(on->cr, x, bottom, x, top);
+        if (ticks[i].text[0] && vertical)
+            draw_line(on->cr, left, at, left + on->x.length, at);
+        else if (ticks[i].text[0])
+            draw_line(on->cr, at, bottom, at, bottom + on->y.length);
         cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
-        draw_line(on->cr, x, bottom, x, bottom + (ticks[i].text[0] ? 4 : 2));
-        draw_text(on->cr, x, bottom + 15, 0.5, ticks[i].text);
+        if (vertical)
+            draw_line(on->cr, left - size, at, left, at);
+        else
+            draw_line(on->cr, at, bottom, at, bottom + size);
+        plot_text(on->cr, vertical ? left - 7 : at, vertical ? at + 3.5 : bottom + 15,
+                  vertical ? 1 : 0.5, ticks[i].text);
     }
-    draw_text(on->cr, on->x.first + on->x.length / 2, bottom + 31, 0.5, on->x.axis.label);
-}
-
-static void draw_y_ticks(const canvas *on) {
-    tick ticks[TICKS];
-    const int count = find_ticks(&on->y, ticks);
-    const double left = on->x.first, right = left + on->x.length;
-    for (int i = 0; i < count; i++) {
-        const double y = place(&on->y, ticks[i].value);
-        cairo_set_line_width(on->cr, 0.5);
-        cairo_set_source_rgb(on->cr, 0.88, 0.88, 0.88);
-        if (ticks[i].text[0])
-            draw_line(on->cr, left, y, right, y);
-        cairo_set_source_rgb(on->cr, 0.25, 0.25, 0.25);
-        draw_line(on->cr, left - (ticks[i].text[0] ? 4 : 2), y, left, y);
-        draw_text(on->cr, left - 7, y + 3.5, 1, ticks[i].text);
-    }
-    draw_upright(on->cr, left - 44, on->y.first + on->y.length / 2, 0.5,
-                 on->y.axis.label);
+    if (vertical)
+        draw_upright(on->cr, left - 44, bottom + on->y.length / 2, 0.5, on->y.axis.label);
+    else
+        plot_text(on->cr, left + on->x.length / 2, bottom + 31, 0.5, on->x.axis.label);
 }
 
 static bool point_shows(const canvas *on, const plot_series *series, int i) {
@@ -442,15 +404,17 @@ static void draw_chart(cairo_t *cr, const plot_chart *chart) {
     on.y.length = top_margin - on.y.first;
     fit(&on.x, chart, false);
     fit(&on.y, chart, true);
-    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           CAIRO_FONT_WEIGHT_BOLD);
+    plot_bold(cr, true);
     cairo_set_source_rgb(cr, 0, 0, 0);
-    draw_text(cr, on.x.first + on.x.length / 2, top_margin - 9, 0.5, chart->title);
-    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           CAIRO_FONT_WEIGHT_NORMAL);
-    draw_x_ticks(&on);
-    draw_y_ticks(&on);
-    draw_frame(&on);
+    plot_text(cr, on.x.first + on.x.length / 2, top_margin - 9, 0.5, chart->title);
+    plot_bold(cr, false);
+    draw_ticks(&on, false);
+    draw_ticks(&on, true);
+    cairo_set_dash(cr, NULL, 0, 0);
+    cairo_set_source_rgb(cr, 0.25, 0.25, 0.25);
+    cairo_set_line_width(cr, 0.8);
+    cairo_rectangle(cr, on.x.first, on.y.first + on.y.length, on.x.length, -on.y.length);
+    cairo_stroke(cr);
     cairo_save(cr);
     cairo_rectangle(cr, on.x.first, top_margin, on.x.length, -on.y.length);
     cairo_clip(cr);
@@ -503,29 +467,13 @@ static double place_legend(cairo_t *cr, const plot_figure *figure, double top,
             cairo_set_dash(cr, NULL, 0, 0);
             draw_marker(cr, &series[first], x + 12, y, false);
             cairo_set_source_rgb(cr, 0, 0, 0);
-            draw_text(cr, x + 29, y + 3.5, 0, series[first].name);
+            plot_text(cr, x + 29, y + 3.5, 0, series[first].name);
             x += 44 + text_width(cr, series[first].name);
         }
         first = end;
         rows++;
     }
     return rows * LEGEND_LINE;
-}
-
-static double figure_height(cairo_t *cr, const plot_figure *figure) {
-    return charts_height(figure) + place_legend(cr, figure, 0, false) +
-           (figure->caption ? 18 : 4) + 4;
-}
-
-/* It follows from the legend, which takes a surface to measure text on. */
-static double measure_height(const plot_figure *figure) {
-    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
-    cairo_t *cr = cairo_create(surface);
-    cairo_set_font_size(cr, text_size);
-    const double height = figure_height(cr, figure);
-    cairo_destroy(cr);
-    cairo_surface_destroy(surface);
-    return height;
 }
 
 static void paint_figure(cairo_t *cr, const void *what) {
@@ -547,7 +495,7 @@ static void paint_figure(cairo_t *cr, const void *what) {
         return;
     cairo_set_font_size(cr, small_text);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    draw_text(cr, figure_width(figure) / 2, bottom + legend + 13, 0.5, figure->caption);
+    plot_text(cr, figure_width(figure) / 2, bottom + legend + 13, 0.5, figure->caption);
 }
 
 /* ---- Files ------------------------------------------------------------------------- */
@@ -559,11 +507,12 @@ static bool ends_in(const char *path, const char *ending) {
 
 enum { PIXELS = 3 };
 
-bool plot_possible(const char *path, char *reason, size_t size) {
+const char *plot_obstacle(const char *path) {
+    static char reason[4200];
     if (ends_in(path, ".svg") || ends_in(path, ".png"))
-        return true;
-    snprintf(reason, size, "%s must end in .svg or .png", path);
-    return false;
+        return NULL;
+    snprintf(reason, sizeof reason, "%s must end in .svg or .png", path);
+    return reason;
 }
 
 static cairo_status_t write_bytes(void *file, const unsigned char *bytes,
@@ -593,27 +542,34 @@ static cairo_status_t paint_to(FILE *file, bool svg, double width, double height
     return status;
 }
 
-bool plot_paint(const char *path, double width, double height, plot_painter *paint,
-                const void *what, char *reason, size_t size) {
+void plot_paint(const char *path, double width, double height, plot_painter *paint,
+                const void *what) {
     replacement to;
     cairo_status_t status = CAIRO_STATUS_WRITE_ERROR;
-    if (!plot_possible(path, reason, size))
-        return false;
+    if (plot_obstacle(path))
+        die(EXIT_RESOURCES, "%s", plot_obstacle(path));
     FILE *file = replace_begin(&to, path);
     if (file)
         status = paint_to(file, ends_in(path, ".svg"), width, height, paint, what);
     if (file && replace_end(&to, status == CAIRO_STATUS_SUCCESS))
-        return true;
+        return;
     const bool disk = status == CAIRO_STATUS_SUCCESS ||
                       status == CAIRO_STATUS_WRITE_ERROR;
-    snprintf(reason, size, "%s cannot be written: %s", path,
-             disk ? strerror(errno) : cairo_status_to_string(status));
-    return false;
+    die(EXIT_RESOURCES, "%s cannot be written: %s", path,
+        disk ? strerror(errno) : cairo_status_to_string(status));
 }
 
-bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size) {
-    return plot_paint(path, figure_width(figure), measure_height(figure), paint_figure,
-                      figure, reason, size);
+/* The height follows from the legend, which takes a surface to measure text on. */
+void plot_write(const char *path, const plot_figure *figure) {
+    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
+    cairo_t *cr = cairo_create(surface);
+    cairo_set_font_size(cr, text_size);
+    const double legend = place_legend(cr, figure, 0, false);
+    cairo_destroy(cr);
+    cairo_surface_destroy(surface);
+    plot_paint(path, figure_width(figure),
+               charts_height(figure) + legend + (figure->caption ? 18 : 4) + 4,
+               paint_figure, figure);
 }
 
 #endif

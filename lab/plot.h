@@ -38,6 +38,29 @@ typedef struct {
     const bool *hollow; /* [count] or NULL: points that are estimates, say */
 } plot_series;
 
+/* Points of the kind of that number, with a colour and a marker of its own. */
+static inline plot_series plot_kind(const char *name, int kind, const double *x,
+                                    const double *y, int count) {
+    return (plot_series){.name = name,
+                         .x = x,
+                         .y = y,
+                         .count = count,
+                         .colour = kind % PLOT_COLOURS,
+                         .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+}
+
+/* A grey dashed line. */
+static inline plot_series plot_reference(const char *name, const double *x,
+                                         const double *y, int count) {
+    return (plot_series){.name = name,
+                         .x = x,
+                         .y = y,
+                         .count = count,
+                         .colour = PLOT_GREY,
+                         .marker = PLOT_NO_MARKER,
+                         .dashed = true};
+}
+
 /* A ring around a point, a thin line down to the x axis, and the text beside it. */
 typedef struct {
     double x, y;
@@ -60,19 +83,41 @@ typedef struct {
     const char *caption; /* small, below everything; may be NULL */
 } plot_figure;
 
-/* Whether a figure can be written under this name; if not, why. */
-bool plot_possible(const char *path, char *reason, size_t size);
-/* The value of --plot: kept in *path, or complains. */
-bool take_plot(const char *command, const char *value, const char **path);
+/* Why no figure can be written under this name; NULL: it can. */
+const char *plot_obstacle(const char *path);
+/* For rows of options that set the path of a picture: complains about such names. */
+bool plot_option(void *unused, const char *name, const char *path);
 
-/* Writes the figure whole or not at all; on failure the reason is filled in. */
-bool plot_write(const char *path, const plot_figure *figure, char *reason, size_t size);
+/* All pictures are written whole or not at all; where that fails the program dies. */
+void plot_write(const char *path, const plot_figure *figure);
 
-/* Any picture of that size, in points, as plot_write writes its figures; `paint` gets
-   what it paints. In builds with cairo only. */
+/* Any picture of that size, in points; `paint` gets what it paints. This and what follows
+   exists in builds with cairo only, but for heatmap_write. */
 struct _cairo;
 typedef void plot_painter(struct _cairo *cr, const void *what);
-bool plot_paint(const char *path, double width, double height, plot_painter *paint,
-                const void *what, char *reason, size_t size);
+void plot_paint(const char *path, double width, double height, plot_painter *paint,
+                const void *what);
+/* across: the share of the text that lies left of x. */
+void plot_text(struct _cairo *cr, double x, double y, double across, const char *text);
+void plot_bold(struct _cairo *cr, bool bold);
+
+/* ---- Heatmaps (heatmap.c): numbers in coloured boxes ------------------------------- */
+
+typedef struct {
+    double x, y, width, height;
+} heatmap_box;
+
+/* A box with the colour of a share of 0 to 1, and the text in it; NAN: grey. */
+void heatmap_draw_box(struct _cairo *cr, heatmap_box box, double share, const char *text);
+
+/* A table of numbers with names; low is the brightest colour. */
+typedef struct {
+    const char *title, *caption, *across, *down; /* across, down: what the names are */
+    int rows, columns;
+    const char *const *row_names, *const *column_names;
+    const double *values; /* [rows][columns]; NAN: none */
+} heatmap_table;
+
+void heatmap_write(const char *path, const heatmap_table *table);
 
 #endif

@@ -1,22 +1,12 @@
 /* shoal plot: loss and accuracy of trainings against their steps. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "commands.h"
-#include "common.h"
+#include "lab.h"
 #include "log_curves.h"
-#include "options.h"
 #include "plot.h"
 #include "repro_speech.h"
-#include "train.h"
 
 enum { MOST_LOGS = PLOT_COLOURS };
 
@@ -41,17 +31,19 @@ const command_help plot_help =
      NULL,
      "FILE"};
 
-static int open_log(log_curves *log, const char *path) {
+static void open_log(log_curves *log, const char *path) {
     struct stat information;
     const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
-    const int length =
-        snprintf(log->path, TRAIN_PATH, "%s%s", path, folder ? "/" SHOAL_RUN_LOG : "");
-    if (length < 0 || length >= TRAIN_PATH)
-        return complain(EXIT_USAGE, "plot", "%.80s...: the path is too long", path);
+    const int length = snprintf(log->path, sizeof log->path, "%s%s", path,
+                                folder ? "/" SHOAL_RUN_LOG : "");
+    if (length < 0 || length >= (int)sizeof log->path)
+        die(EXIT_USAGE, "%.80s...: the path is too long", path);
     snprintf(log->name, CURVE_NAME, "%s", path);
     make_utf8(log->name);
-    const int code = will_read("plot", log->path);
-    return code == EXIT_OK ? log_curves_read("plot", log, AGAINST_STEPS) : code;
+    plan_input(log->path);
+    const int code = log_curves_read("plot", log, AGAINST_STEPS);
+    if (code != EXIT_OK)
+        leave(code);
 }
 
 static plot_series series_of(const log_curves *log, curve_name name, int colour,
@@ -66,9 +58,8 @@ static plot_series series_of(const log_curves *log, curve_name name, int colour,
                          .dashed = validation};
 }
 
-static int draw(const log_curves *logs, int count, const char *path) {
+static void draw(const log_curves *logs, int count, const char *path) {
     static plot_series series[2][2 * MOST_LOGS];
-    char reason[4300];
     for (int i = 0; i < count; i++) {
         series[0][2 * i] = series_of(&logs[i], CURVE_LOSS, i, false);
         series[0][2 * i + 1] = series_of(&logs[i], CURVE_VALIDATION_LOSS, i, true);
@@ -90,14 +81,12 @@ static int draw(const log_curves *logs, int count, const char *path) {
     const plot_figure figure = {.charts = charts,
                                 .count = 2,
                                 .caption = "lines: training; markers: validation"};
-    if (plot_write(path, &figure, reason, sizeof reason))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "plot", "%s", reason);
+    plot_write(path, &figure);
 }
 
 /* Whether it is the folder of a shoal repro. */
 static bool is_grid(const char *path) {
-    char file[TRAIN_PATH];
+    char file[4096];
     return (size_t)snprintf(file, sizeof file, "%s/" REPRO_RESULTS, path) < sizeof file &&
            access(file, F_OK) == 0;
 }
@@ -111,31 +100,27 @@ static int draw_grid(const char *folder) {
     return code;
 }
 
-static int run(const char *picture, int count, char **paths) {
-    char reason[4300];
-    if (count == 1 && !picture && is_grid(paths[0]))
-        return draw_grid(paths[0]);
-    if (count == 0 || count > MOST_LOGS)
-        return complain(EXIT_USAGE, "plot", "%s; usage: shoal %s",
-                        count ? "more than 7 logs" : "no log was given", plot_help.usage);
-    if (!picture)
-        return complain(EXIT_USAGE, "plot", "no picture was named; usage: shoal %s",
-                        plot_help.usage);
-    if (!plot_possible(picture, reason, sizeof reason))
-        return complain(EXIT_USAGE, "plot", "%s", reason);
-    log_curves *logs = calloc((size_t)count, sizeof *logs);
-    int code = logs ? will_write("plot", picture)
-                    : complain(EXIT_RESOURCES, "plot", "out of memory");
-    for (int i = 0; i < count && code == EXIT_OK; i++)
-        code = open_log(&logs[i], paths[i]);
-    if (code == EXIT_OK)
-        code = draw(logs, count, picture);
-    free(logs);
-    return code;
-}
-
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
     const int ended = take_options(&plot_help, count, arguments, &job);
-    return ended >= 0 ? ended : run(job.picture, count - optind, arguments + optind);
+    if (ended >= 0)
+        return ended;
+    count -= optind;
+    arguments += optind;
+    if (count == 1 && !job.picture && is_grid(arguments[0]))
+        return draw_grid(arguments[0]);
+    if (count == 0 || count > MOST_LOGS)
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            count ? "more than 7 logs" : "no log was given", plot_help.usage);
+    if (!job.picture)
+        die(EXIT_USAGE, "no picture was named; usage: shoal %s", plot_help.usage);
+    if (plot_obstacle(job.picture))
+        die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
+    plan_output(job.picture);
+    log_curves *logs = reserve_zeros((size_t)count, sizeof *logs);
+    for (int i = 0; i < count; i++)
+        open_log(&logs[i], arguments[i]);
+    draw(logs, count, job.picture);
+    free(logs);
+    return EXIT_OK;
 }

@@ -1,22 +1,24 @@
-/* shoal quality: the command line, and folders of layerL_{q,k,v}.npy: which layers there
-   are, whether their shapes agree, and the kinds spelled for them. */
+/* shoal quality: the command line; folders of layerL_{q,k,v}.npy, which layers there are,
+   whether their shapes agree, and the kinds spelled for them; and what is measured in
+   which order. A layer at a time: full once, then every kind once, compared with it and
+   its rows checked; then the kinds take turns on the clock, so that whatever else the
+   machine does falls on all of them.
+
+   A kind's weights for a sampled query come from exact/, with the groups and top keys
+   that the library used. They are trusted because, applied to the values, they give the
+   library's own output. */
 #define _GNU_SOURCE
 #include "quality.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <getopt.h>
-#include <inttypes.h>
+#include <float.h>
 #include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "exact/exact.h"
 #include "plot.h"
+#include "shoal_models.h"
 
 /* From this many queries on a group count of 100 is usual, below it 25. */
 enum { LONG = 1024, CLUSTERS = 100, FEW_CLUSTERS = 25 };
@@ -28,18 +30,6 @@ enum { DEFAULT_SAMPLES = 256, DEFAULT_REPEATS = 7, DEFAULT_SEED = 1 };
     "i-clustered-C:normaliser=query,q-clustered-C:topk=32,"                              \
     "q-clustered-C,shoal"
 
-static bool take_kinds(void *shared, const char *name, const char *text) {
-    quality_job *job = shared;
-    job->kinds = read_kinds("quality", name, text, job->kind_texts[0],
-                            sizeof *job->kind_texts, QUALITY_KINDS);
-    return job->kinds > 0;
-}
-
-static bool take_picture(void *job, const char *name, const char *value) {
-    (void)name;
-    return take_plot("quality", value, &((quality_job *)job)->plot_path);
-}
-
 static const option_row rows[] =
     {{"kinds", 0, "KINDS",
       "kinds of attention, as shoal kinds spells them; a kind's -C\n"
@@ -47,7 +37,7 @@ static const option_row rows[] =
       "(default: full,clustered-C,i-clustered-C,\n"
       "i-clustered-C:groups=keys,i-clustered-C:normaliser=query,\n"
       "q-clustered-C:topk=32,q-clustered-C,shoal)",
-      TAKEN_BY(take_kinds)},
+      SETS_KINDS(quality_job, kinds, KINDS_MOST)},
      {"clusters", 0, "C",
       "groups of queries (default: 100; 25 when there are fewer\n"
       "than 1024 queries)",
@@ -69,7 +59,7 @@ static const option_row rows[] =
      THREADS_ROW(quality_job),
      ISA_ROW(quality_job),
      {"plot", 0, "FILE", "draw error against time, with the Pareto front (.svg or .png)",
-      TAKEN_BY(take_picture)},
+      SETS_TEXT(quality_job, plot_path), .take = plot_option},
      {"json", 0, NULL, "print one JSON object instead of the tables",
       SETS_FLAG(quality_job, json)},
      HELP_ROW,
@@ -93,25 +83,12 @@ const command_help quality_help = {
     "Ctrl-C shows the layers measured so far; twice ends at once.\n",
     "DIR"};
 
-/* ---- Options ----------------------------------------------------------------------- */
+/* Queries [B][H][N][D], keys [B][G][S][D], values [B][G][S][Dv] of one layer. */
+typedef enum { ARRAY_Q, ARRAY_K, ARRAY_V, ARRAYS } quality_array;
 
-/* Errors and speeds are against full: where it is not asked for it comes first. */
-static bool place_reference(quality_job *job) {
-    for (job->reference = 0; job->reference < job->kinds; job->reference++)
-        if (strcmp(job->kind_texts[job->reference], "full") == 0)
-            return true;
-    if (job->kinds == QUALITY_KINDS) {
-        complain(EXIT_USAGE, "quality", "--kinds has more than %d kinds without full",
-                 QUALITY_KINDS - 1);
-        return false;
-    }
-    memmove(job->kind_texts + 1, job->kind_texts,
-            (size_t)job->kinds * sizeof *job->kind_texts);
-    snprintf(job->kind_texts[0], QUALITY_NAME, "full");
-    job->kinds++;
-    job->reference = 0;
-    return true;
-}
+typedef struct {
+    shoal_array arrays[ARRAYS];
+} quality_layer;
 
 static const char letters[ARRAYS] = {'q', 'k', 'v'};
 
@@ -143,125 +120,91 @@ static bool add_layer(int *layers, int *count, int number) {
     return true;
 }
 
-static int list_layers(quality_folder *folder) {
+static void list_layers(quality_folder *folder) {
     DIR *directory = opendir(folder->path);
     bool fits = true;
     if (!directory)
-        return complain(EXIT_BAD_INPUT, "quality", "the folder %s cannot be opened: %s",
-                        folder->path, strerror(errno));
+        die(EXIT_BAD_INPUT, "the folder %s cannot be opened: %s", folder->path,
+            strerror(errno));
     for (const struct dirent *entry; fits && (entry = readdir(directory));) {
         const int number = layer_of(entry->d_name);
         fits = number < 0 || add_layer(folder->layer, &folder->layers, number);
     }
     closedir(directory);
     if (!fits)
-        return complain(EXIT_BAD_INPUT, "quality", "%s has more than %d layers",
-                        folder->path, QUALITY_LAYERS);
+        die(EXIT_BAD_INPUT, "%s has more than %d layers", folder->path, QUALITY_LAYERS);
     if (folder->layers == 0)
-        return complain(EXIT_BAD_INPUT, "quality",
-                        "%s has no layers: it should hold layer0_q.npy, layer0_k.npy, "
-                        "layer0_v.npy and so on",
-                        folder->path);
-    return EXIT_OK;
+        die(EXIT_BAD_INPUT,
+            "%s has no layers: it should hold layer0_q.npy, layer0_k.npy, "
+            "layer0_v.npy and so on",
+            folder->path);
 }
 
 /* ---- Which of them are wanted ------------------------------------------------------ */
 
-static bool has_layer(const quality_folder *folder, int64_t number) {
-    for (int i = 0; i < folder->layers; i++)
-        if (folder->layer[i] == number)
-            return true;
-    return false;
-}
-
-static int lacks_layer(const quality_folder *folder, int64_t number) {
+static void need_layer(const quality_folder *folder, int64_t number) {
     char list[128] = "";
     size_t used = 0;
+    for (int i = 0; i < folder->layers; i++)
+        if (folder->layer[i] == number)
+            return;
     for (int i = 0; i < folder->layers && used < sizeof list - 16; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", i ? ", " : "",
                                  folder->layer[i]);
-    return complain(EXIT_BAD_INPUT, "quality",
-                    "%s has no layer %" PRId64 ", which --layers asks for; it has %s",
-                    folder->path, number, list);
+    die(EXIT_BAD_INPUT, "%s has no layer %" PRId64 ", which --layers asks for; it has %s",
+        folder->path, number, list);
 }
 
 /* "0,2..4": every number named must be there. */
-static int choose_layers(const quality_job *job, quality_folder *folder) {
+static void choose_layers(const quality_job *job, quality_folder *folder) {
     int chosen[QUALITY_LAYERS] = {0}, count = 0;
-    char copy[512], *rest = copy, *piece;
+    int64_t from, to;
+    char copy[512], *rest = copy;
     if (!job->layers_text)
-        return EXIT_OK;
+        return;
     if ((size_t)snprintf(copy, sizeof copy, "%s", job->layers_text) >= sizeof copy)
-        return complain(EXIT_USAGE, "quality", "--layers is too long");
-    while ((piece = strsep(&rest, ","))) {
-        int64_t from, to;
-        char *dots = strstr(piece, "..");
-        if (dots)
-            *dots = 0;
-        if (!parse_integer("quality", "layers", piece, 0, 999999, &from))
-            return EXIT_USAGE;
-        to = from;
-        if (dots && !parse_integer("quality", "layers", dots + 2, from, 999999, &to))
-            return EXIT_USAGE;
+        die(EXIT_USAGE, "--layers is too long");
+    while (next_range("layers", &rest, 0, 999999, &from, &to))
         for (int64_t number = from; number <= to; number++) {
-            if (!has_layer(folder, number))
-                return lacks_layer(folder, number);
+            need_layer(folder, number);
             add_layer(chosen, &count, (int)number);
         }
-    }
     folder->layers = count;
     memcpy(folder->layer, chosen, sizeof folder->layer);
-    return EXIT_OK;
 }
 
 /* ---- Arrays ------------------------------------------------------------------------ */
 
-static int write_path(const quality_folder *folder, int at, int array, char *path,
-                      size_t size) {
-    const int length = snprintf(path, size, "%s/layer%d_%c.npy", folder->path,
-                                folder->layer[at], letters[array]);
-    if (length >= 0 && (size_t)length < size)
-        return EXIT_OK;
-    return complain(EXIT_BAD_INPUT, "quality", "the name of the folder %s is too long",
-                    folder->path);
-}
-
-static int read_array(quality_job *job, const quality_folder *folder, int at, int array,
-                      shoal_array *into) {
+static void read_array(quality_job *job, const quality_folder *folder, int at, int array,
+                       shoal_array *into) {
     char path[PATH_MAX];
-    int code = write_path(folder, at, array, path, sizeof path);
-    if (code != EXIT_OK)
-        return code;
+    const int length = snprintf(path, sizeof path, "%s/layer%d_%c.npy", folder->path,
+                                folder->layer[at], letters[array]);
+    if (length < 0 || (size_t)length >= sizeof path)
+        die(EXIT_BAD_INPUT, "the name of the folder %s is too long", folder->path);
     if (access(path, F_OK) != 0)
-        return complain(EXIT_BAD_INPUT, "quality",
-                        "%s is missing: a layer needs its q, k and v", path);
-    code = will_read("quality", path);
-    if (code != EXIT_OK)
-        return code;
-    const shoal_status status = shoal_array_read(job->context, path, into);
-    if (status != SHOAL_OK)
-        return complain_status(status, EXIT_BAD_INPUT, "quality", job->context);
+        die(EXIT_BAD_INPUT, "%s is missing: a layer needs its q, k and v", path);
+    plan_input(path);
+    demand(shoal_array_read(job->context, path, into), EXIT_BAD_INPUT);
     if (into->dtype != SHOAL_FLOAT32 || into->rank != 4)
-        return complain(
-            EXIT_BAD_INPUT, "quality",
+        die(EXIT_BAD_INPUT,
             "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
             "dimension%s",
             path,
             into->dtype == SHOAL_FLOAT32   ? "float32"
             : into->dtype == SHOAL_FLOAT16 ? "float16"
                                            : "int32",
-            into->rank, into->rank == 1 ? "" : "s");
-    return EXIT_OK;
+            into->rank, plural(into->rank));
 }
 
-void quality_release(quality_layer *layer) {
+static void release_layer(quality_layer *layer) {
     for (int i = 0; i < ARRAYS; i++)
         shoal_array_release(&layer->arrays[i]);
     *layer = (quality_layer){0};
 }
 
-static int refuse_shapes(const quality_folder *folder, int at, const quality_layer *layer,
-                         const char *why) {
+static _Noreturn void refuse_shapes(const quality_folder *folder, int at,
+                                    const quality_layer *layer, const char *why) {
     char shapes[ARRAYS][96];
     for (int i = 0; i < ARRAYS; i++) {
         const int64_t *s = layer->arrays[i].shape;
@@ -269,9 +212,8 @@ static int refuse_shapes(const quality_folder *folder, int at, const quality_lay
                  "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", s[0], s[1], s[2],
                  s[3]);
     }
-    return complain(EXIT_BAD_INPUT, "quality", "%s, layer %d: %s (q %s, k %s, v %s)",
-                    folder->path, folder->layer[at], why, shapes[0], shapes[1],
-                    shapes[2]);
+    die(EXIT_BAD_INPUT, "%s, layer %d: %s (q %s, k %s, v %s)", folder->path,
+        folder->layer[at], why, shapes[0], shapes[1], shapes[2]);
 }
 
 /* The layer's problem, or why it has none. */
@@ -305,87 +247,52 @@ static bool same_shapes(const shoal_problem *a, const shoal_problem *b) {
            a->value_dim == b->value_dim;
 }
 
-/* Reading maps the files, so that looking at shapes alone costs nothing. */
-static int map_layer(quality_job *job, const quality_folder *folder, int at,
-                     quality_layer *layer, shoal_problem *problem) {
-    *layer = (quality_layer){0};
-    for (int i = 0; i < ARRAYS; i++) {
-        const int code = read_array(job, folder, at, i, &layer->arrays[i]);
-        if (code != EXIT_OK)
-            return code;
-    }
-    const char *why = describe(layer, problem);
-    return why ? refuse_shapes(folder, at, layer, why) : EXIT_OK;
-}
-
-static int check_layer(quality_job *job, quality_folder *folder, int at) {
-    quality_layer layer;
-    shoal_problem problem;
-    int code = map_layer(job, folder, at, &layer, &problem);
-    if (code == EXIT_OK && at == 0)
+/* Reading maps the files, so that looking at shapes alone costs nothing. `differ`: why a
+   layer is refused whose shapes are not the folder's. */
+static void map_layer(quality_job *job, quality_folder *folder, int at,
+                      const char *differ, quality_layer *layer) {
+    shoal_problem problem = {0};
+    for (int i = 0; i < ARRAYS; i++)
+        read_array(job, folder, at, i, &layer->arrays[i]);
+    const char *why = describe(layer, &problem);
+    if (!why && folder->problem.batch == 0)
         folder->problem = problem;
-    if (code == EXIT_OK && !same_shapes(&problem, &folder->problem)) {
-        char why[64];
-        snprintf(why, sizeof why, "its shapes differ from layer %d's", folder->layer[0]);
-        code = refuse_shapes(folder, at, &layer, why);
-    }
-    quality_release(&layer);
-    return code;
+    if (!why && !same_shapes(&problem, &folder->problem))
+        why = differ;
+    if (why)
+        refuse_shapes(folder, at, layer, why);
 }
 
 /* With a NaN or an infinity in the arrays nothing could be compared. */
-static int check_numbers(const quality_folder *folder, int at, int array,
-                         const shoal_array *values) {
+static void check_numbers(const quality_folder *folder, int at, int array,
+                          const shoal_array *values) {
     const float *numbers = values->data;
     int64_t count = 1;
     for (int i = 0; i < values->rank; i++)
         count *= values->shape[i];
     for (int64_t i = 0; i < count; i++)
         if (!isfinite(numbers[i]))
-            return complain(EXIT_BAD_INPUT, "quality",
-                            "%s/layer%d_%c.npy has a NaN or an infinity (element %" PRId64
-                            ")",
-                            folder->path, folder->layer[at], letters[array], i);
-    return EXIT_OK;
-}
-
-int quality_read(quality_job *job, const quality_folder *folder, int at,
-                 quality_layer *layer) {
-    shoal_problem problem;
-    int code = map_layer(job, folder, at, layer, &problem);
-    if (code == EXIT_OK && !same_shapes(&problem, &folder->problem))
-        code = refuse_shapes(folder, at, layer, "the files changed during the run");
-    for (int i = 0; i < ARRAYS && code == EXIT_OK; i++)
-        code = check_numbers(folder, at, i, &layer->arrays[i]);
-    return code;
+            die(EXIT_BAD_INPUT,
+                "%s/layer%d_%c.npy has a NaN or an infinity (element %" PRId64 ")",
+                folder->path, folder->layer[at], letters[array], i);
 }
 
 /* ---- Kinds for the folder ---------------------------------------------------------- */
 
-/* "shoal-C:topk=32" -> "shoal-100:topk=32". */
-static void spell_clusters(const char *text, int64_t clusters, char *into, size_t size) {
-    const size_t name = strcspn(text, ":");
-    if (name >= 2 && strncmp(text + name - 2, "-C", 2) == 0)
-        snprintf(into, size, "%.*s%" PRId64 "%s", (int)name - 1, text, clusters,
-                 text + name);
-    else
-        snprintf(into, size, "%s", text);
-}
-
-static int parse_kinds(const quality_job *job, int64_t clusters,
-                       shoal_attention *attention, char (*spelling)[QUALITY_NAME]) {
-    for (int i = 0; i < job->kinds; i++) {
-        char text[QUALITY_NAME + 24];
-        spell_clusters(job->kind_texts[i], clusters, text, sizeof text);
-        const shoal_status status =
-            shoal_attention_parse(job->context, text, &attention[i]);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "quality", job->context);
-        if (!strstr(text, "seed=") && attention[i].seed != 0)
-            attention[i].seed = job->seed;
-        shoal_attention_print(&attention[i], spelling[i], sizeof spelling[i]);
+/* "shoal-C:topk=32" -> "shoal-100:topk=32". Misspelt kinds are mistakes of the command
+   line. */
+static void spell_kinds(const quality_job *job, int64_t clusters, kind_list *kinds) {
+    kinds->count = job->kinds.count;
+    for (int i = 0; i < kinds->count; i++) {
+        const char *text = job->kinds.names[i];
+        const size_t name = strcspn(text, ":");
+        if (name >= 2 && strncmp(text + name - 2, "-C", 2) == 0)
+            snprintf(kinds->names[i], KIND_NAME, "%.*s%" PRId64 "%s", (int)name - 1, text,
+                     clusters, text + name);
+        else
+            snprintf(kinds->names[i], KIND_NAME, "%s", text);
     }
-    return EXIT_OK;
+    parse_kind_list(kinds, job->context, job->seed);
 }
 
 static void name_folder(quality_folder *folder) {
@@ -400,85 +307,313 @@ static void name_folder(quality_folder *folder) {
     make_utf8(folder->title);
 }
 
-static int open_folder(quality_job *job, quality_folder *folder) {
+static void open_folder(quality_job *job, quality_folder *folder) {
+    quality_layer layer = {0};
+    char differ[64];
     name_folder(folder);
-    int code = list_layers(folder);
-    if (code == EXIT_OK)
-        code = choose_layers(job, folder);
-    for (int at = 0; at < folder->layers && code == EXIT_OK; at++)
-        code = check_layer(job, folder, at);
-    if (code != EXIT_OK)
-        return code;
+    list_layers(folder);
+    choose_layers(job, folder);
+    snprintf(differ, sizeof differ, "its shapes differ from layer %d's",
+             folder->layer[0]);
+    for (int at = 0; at < folder->layers; at++) {
+        map_layer(job, folder, at, differ, &layer);
+        release_layer(&layer);
+    }
     const shoal_problem *problem = &folder->problem;
     const int64_t queries = problem->batch * problem->heads * problem->queries;
     folder->samples = job->samples < queries ? job->samples : queries;
     folder->clusters = job->clusters              ? job->clusters
                        : problem->queries >= LONG ? CLUSTERS
                                                   : FEW_CLUSTERS;
-    return parse_kinds(job, folder->clusters, folder->attention, folder->spelling);
+    spell_kinds(job, folder->clusters, &folder->kinds);
+}
+
+typedef struct {
+    quality_job *job;
+    quality_folder *folder;
+    int at; /* which of the folder's layers */
+    quality_layer layer;
+    int64_t count;      /* elements of an output: B H N Dv */
+    float *exact, *out; /* [B][H][N][Dv] */
+    int64_t *queries;   /* [samples] indices into [B][H][N] */
+    shoal_plan *plans[KINDS_MOST];
+    uint64_t digests[KINDS_MOST]; /* of the output that was compared */
+} folder_run;
+
+/* ---- Calls ------------------------------------------------------------------------- */
+
+static quality_cell *cell_of(const folder_run *run, int kind) {
+    return &run->folder->cells[run->at][kind];
+}
+
+static shoal_inputs inputs_of(const folder_run *run) {
+    return (shoal_inputs){.q = run->layer.arrays[ARRAY_Q].data,
+                          .k = run->layer.arrays[ARRAY_K].data,
+                          .v = run->layer.arrays[ARRAY_V].data};
+}
+
+static const char *where(const folder_run *run, int kind) {
+    static char text[KIND_NAME + PATH_MAX + 32];
+    snprintf(text, sizeof text, "%s on %s, layer %d", run->folder->kinds.names[kind],
+             run->folder->path, run->folder->layer[run->at]);
+    return text;
+}
+
+static void demand_call(const folder_run *run, shoal_status status, int kind) {
+    if (status != SHOAL_OK)
+        complain(EXIT_BAD_INPUT, "quality", "%s:", where(run, kind));
+    demand(status, EXIT_BAD_INPUT);
+}
+
+/* Returns the seconds. */
+static double call(const folder_run *run, int kind, float *out) {
+    shoal_inputs inputs = inputs_of(run);
+    if (kind_facts(&run->folder->kinds.attention[kind])->keys_are_queries)
+        inputs.k = NULL;
+    const double begun = seconds_now();
+    const shoal_status status = shoal_forward(run->plans[kind], &inputs, out);
+    const double seconds = seconds_now() - begun;
+    demand_call(run, status, kind);
+    return seconds;
+}
+
+/* ---- Rows of sampled queries ------------------------------------------------------- */
+
+/* Room for one query. */
+typedef struct {
+    double *full; /* [S], full's weights */
+    double *sums; /* [2][Dv], row V and row |V| */
+    double score; /* the largest of the query's own scores, signs aside */
+} row_work;
+
+/* The largest difference of row V from the output, as a share of the largest row |V|. */
+static double check_row(const exact_head *head, const row_work *work, const float *out) {
+    const int64_t Dv = head->value_dim;
+    double *sums = work->sums, *sizes = work->sums + Dv, worst = 0, size = 0;
+    memset(sums, 0, 2 * (size_t)Dv * sizeof *sums);
+    for (int64_t l = 0; l < head->keys; l++)
+        for (int64_t d = 0; d < Dv; d++) {
+            sums[d] += head->weights[l] * head->v[l * Dv + d];
+            sizes[d] += head->weights[l] * fabs(head->v[l * Dv + d]);
+        }
+    for (int64_t d = 0; d < Dv; d++) {
+        const double difference = fabs(sums[d] - (double)out[d]);
+        worst = isnan(difference) ? INFINITY : fmax(worst, difference);
+        size = fmax(size, sizes[d]);
+    }
+    /* Rounding of scores, which are exponents, grows with them. */
+    const double growth = 1 +
+                          4 * (double)FLT_EPSILON * work->score / QUALITY_ROW_TOLERANCE;
+    return worst == 0 ? 0 : worst / (size * growth);
+}
+
+static int64_t strongest(const double *row, int64_t count) {
+    int64_t best = 0;
+    for (int64_t l = 1; l < count; l++)
+        if (row[l] > row[best])
+            best = l;
+    return best;
+}
+
+/* full's weights for query i of the same head. */
+static void fill_full(exact_head *head, int64_t i, row_work *work) {
+    const shoal_attention kept = head->attention;
+    head->attention.kind = SHOAL_FULL;
+    memcpy(work->full, exact_row(head, i), (size_t)head->keys * sizeof *work->full);
+    head->attention = kept;
+    work->score = 0;
+    for (int64_t l = 0; l < head->keys; l++)
+        work->score = fmax(work->score, fabs(head->scores[l]));
+}
+
+/* Adds what the kind's weights for query i say. out: [Dv], what it computed. */
+static void add_row(exact_head *head, int64_t i, row_work *work, const float *out,
+                    quality_cell *cell) {
+    double *const metrics = cell->value;
+    fill_full(head, i, work);
+    exact_row(head, i);
+    /* Two keys that single precision may see the other way round tell nothing. */
+    if (head->margin > 1e-5 * (1 + work->score))
+        metrics[METRIC_ROW_CHECK] =
+            fmax(metrics[METRIC_ROW_CHECK], check_row(head, work, out));
+    for (int64_t l = 0; l < head->keys; l++)
+        metrics[METRIC_ROW_L1] += fabs(head->weights[l] - work->full[l]);
+    metrics[METRIC_AGREEMENT] += strongest(head->weights, head->keys) ==
+                                 strongest(work->full, head->keys);
+}
+
+/* Fills the three metrics of rows; they are NAN where the plan does not tell what it
+   chose. */
+static void measure_rows(const folder_run *run, int kind, const float *out) {
+    const shoal_problem *problem = &run->folder->problem;
+    const shoal_inputs inputs = inputs_of(run);
+    const int64_t N = problem->queries, count = run->folder->samples;
+    row_work work = {.full = reserve((size_t)problem->keys, sizeof(double)),
+                     .sums = reserve(2 * (size_t)problem->value_dim, sizeof(double))};
+    exact_head *head = NULL;
+    bool known = true;
+    quality_cell *cell = cell_of(run, kind);
+    double *const metrics = cell->value;
+    metrics[METRIC_ROW_L1] = metrics[METRIC_AGREEMENT] = metrics[METRIC_ROW_CHECK] = 0;
+    for (int64_t s = 0; s < count && known; s++) {
+        const int64_t at = run->queries[s] / N;
+        if (s == 0 || at != run->queries[s - 1] / N) {
+            exact_destroy(head);
+            head = exact_load(problem, &inputs, run->plans[kind],
+                              &run->folder->kinds.attention[kind], at / problem->heads,
+                              at % problem->heads);
+        }
+        if (!head)
+            die_of_memory();
+        known = exact_is_known(head);
+        if (known)
+            add_row(head, run->queries[s] % N, &work,
+                    out + run->queries[s] * problem->value_dim, cell);
+    }
+    exact_destroy(head);
+    free(work.full);
+    free(work.sums);
+    metrics[METRIC_ROW_L1] /= known ? (double)count : NAN;
+    metrics[METRIC_AGREEMENT] /= known ? (double)count : NAN;
+    metrics[METRIC_ROW_CHECK] /= known ? 1 : NAN;
+}
+
+/* ---- Which queries ----------------------------------------------------------------- */
+
+/* Selection sampling: each is taken with the probability still wanted / still left. */
+static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
+    int64_t taken = 0;
+    for (int64_t i = 0; i < total && taken < count; i++) {
+        const uint64_t bits = mix_bits(((uint64_t)i + 1) * 0x9e3779b97f4a7c15u +
+                                       seed * 0xd1342543de82ef95u);
+        if ((double)(total - i) * ((double)(bits >> 11) * 0x1p-53) <
+            (double)(count - taken))
+            chosen[taken++] = i;
+    }
+}
+
+/* ---- Quality and time -------------------------------------------------------------- */
+
+/* The rows are right when, applied to V, they give the output; if not, no figure that
+   comes from them or from the output is worth printing. */
+static void compare_kind(folder_run *run, int kind) {
+    float *out = kind == run->job->reference ? run->exact : run->out;
+    double *const metrics = cell_of(run, kind)->value;
+    progress_say("%s, layer %d: comparing %s", run->folder->title,
+                 run->folder->layer[run->at], run->folder->kinds.names[kind]);
+    call(run, kind, out);
+    run->digests[kind] = fold_floats(1, out, run->count);
+    metrics[METRIC_ERROR] = relative_error(out, run->exact, run->count);
+    metrics[METRIC_SECONDS] = INFINITY;
+    measure_rows(run, kind, out);
+    if (metrics[METRIC_ROW_CHECK] > QUALITY_ROW_TOLERANCE)
+        die(EXIT_FAILURE,
+            "WRONG: %s: its attention rows, applied to V, are %.2g "
+            "away from the output (allowed: %.0e); please report it",
+            where(run, kind), metrics[METRIC_ROW_CHECK], QUALITY_ROW_TOLERANCE);
+}
+
+static void take_turn(folder_run *run, int kind) {
+    double *best = &cell_of(run, kind)->value[METRIC_SECONDS];
+    const double seconds = call(run, kind, run->out);
+    if (fold_floats(1, run->out, run->count) != run->digests[kind])
+        die(EXIT_FAILURE,
+            "WRONG: %s: the same call gave another output; please report it",
+            where(run, kind));
+    *best = fmin(*best, seconds);
+}
+
+static void measure_layer(folder_run *run) {
+    quality_folder *folder = run->folder;
+    const shoal_problem *problem = &folder->problem;
+    const quality_job *job = run->job;
+    const int number = folder->layer[run->at];
+    progress_say("%s, layer %d: reading", folder->title, number);
+    map_layer(run->job, folder, run->at, "the files changed during the run", &run->layer);
+    for (int i = 0; i < ARRAYS; i++)
+        check_numbers(folder, run->at, i, &run->layer.arrays[i]);
+    sample(problem->batch * problem->heads * problem->queries, folder->samples,
+           job->seed + (uint64_t)number, run->queries);
+    compare_kind(run, job->reference);
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        if (kind != job->reference && !stop_signal())
+            compare_kind(run, kind);
+    for (int64_t repeat = 0; repeat < job->repeats; repeat++) {
+        progress_say("%s, layer %d: timing, %" PRId64 " of %" PRId64, folder->title,
+                     number, repeat + 1, job->repeats);
+        for (int kind = 0; kind < job->kinds.count; kind++)
+            if (!stop_signal())
+                take_turn(run, kind);
+    }
+    release_layer(&run->layer);
+    folder->done += !stop_signal();
+}
+
+static void measure_folder(quality_job *job, quality_folder *folder) {
+    const shoal_problem *problem = &folder->problem;
+    folder_run run = {.job = job, .folder = folder};
+    progress_begin(1);
+    run.count = problem->batch * problem->heads * problem->queries * problem->value_dim;
+    run.exact = reserve((size_t)run.count, sizeof *run.exact);
+    run.out = reserve((size_t)run.count, sizeof *run.out);
+    run.queries = reserve((size_t)folder->samples, sizeof *run.queries);
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        /* shoal-C tells what it chose only where backward will ask for it. */
+        const shoal_attention *attention = &folder->kinds.attention[kind];
+        const unsigned flags = attention->kind == SHOAL_SHOAL ? SHOAL_WITH_BACKWARD : 0;
+        demand_call(&run,
+                    shoal_plan_create(job->context, problem, attention, flags,
+                                      &run.plans[kind]),
+                    kind);
+    }
+    for (; run.at < folder->layers && !stop_signal(); run.at++)
+        measure_layer(&run);
+    progress_end();
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        shoal_plan_destroy(run.plans[kind]);
+    free(run.exact);
+    free(run.out);
+    free(run.queries);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Misspelt kinds are mistakes of the command line, found before a folder is read. */
-static int check_kinds(const quality_job *job) {
-    shoal_attention attention[QUALITY_KINDS];
-    char spelling[QUALITY_KINDS][QUALITY_NAME];
-    return parse_kinds(job, job->clusters ? job->clusters : CLUSTERS, attention,
-                       spelling);
-}
-
 static int measure_folders(quality_job *job) {
     int code = EXIT_OK;
-    for (int i = 0; i < job->folder_count && code == EXIT_OK; i++)
-        code = open_folder(job, &job->folders[i]);
-    if (code == EXIT_OK)
-        watch_stop();
-    for (int i = 0; i < job->folder_count && code == EXIT_OK && !job->interrupted; i++) {
-        code = quality_measure(job, &job->folders[i]);
+    for (int i = 0; i < job->folder_count; i++)
+        open_folder(job, &job->folders[i]);
+    watch_stop();
+    for (int i = 0; i < job->folder_count && !job->interrupted; i++) {
+        measure_folder(job, &job->folders[i]);
         job->interrupted = stop_signal() != 0;
-        if (code == EXIT_OK && !job->json)
+        if (!job->json)
             quality_print(job, &job->folders[i]);
     }
-    if (code == EXIT_OK && job->plot_path)
-        code = quality_write_plot(job);
-    if (code == EXIT_OK && job->json)
+    if (job->plot_path)
+        quality_write_plot(job);
+    if (job->json)
         code = quality_print_json(job);
     return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
-}
-
-static int run(quality_job *job, int count, char **paths) {
-    if (count == 0)
-        return complain(EXIT_USAGE, "quality", "no folder was given; usage: shoal %s",
-                        quality_help.usage);
-    int code = will_write("quality", job->plot_path);
-    if (code == EXIT_OK)
-        code = open_context("quality", (int)job->threads, job->isa, &job->context);
-    if (code != EXIT_OK)
-        return code;
-    job->folders = calloc((size_t)count, sizeof *job->folders);
-    job->folder_count = count;
-    for (int i = 0; i < count && job->folders; i++)
-        job->folders[i].path = paths[i];
-    code = job->folders ? check_kinds(job)
-                        : complain(EXIT_RESOURCES, "quality", "out of memory");
-    if (code == EXIT_OK)
-        code = measure_folders(job);
-    free(job->folders);
-    shoal_context_destroy(job->context);
-    return code;
 }
 
 int quality_command(int count, char **arguments) {
     static quality_job job = {.samples = DEFAULT_SAMPLES,
                               .repeats = DEFAULT_REPEATS,
                               .seed = DEFAULT_SEED};
+    static kind_list checked;
     const int ended = take_options(&quality_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    if (job.kinds == 0)
-        take_kinds(&job, "kinds", DEFAULT_KINDS);
-    if (!place_reference(&job))
-        return EXIT_USAGE;
-    return run(&job, count - optind, arguments + optind);
+    default_kinds(&job.kinds, DEFAULT_KINDS);
+    job.reference = place_full(&job.kinds, "kinds", KINDS_MOST);
+    if (optind == count)
+        die(EXIT_USAGE, "no folder was given; usage: shoal %s", quality_help.usage);
+    plan_output(job.plot_path);
+    job.context = begin_context(job.threads, job.isa);
+    job.folder_count = count - optind;
+    job.folders = reserve_zeros((size_t)job.folder_count, sizeof *job.folders);
+    for (int i = 0; i < job.folder_count; i++)
+        job.folders[i].path = arguments[optind + i];
+    spell_kinds(&job, job.clusters ? job.clusters : CLUSTERS, &checked);
+    return measure_folders(&job);
 }

@@ -1,10 +1,4 @@
 /* What was measured: the table, the whole run as one JSON object, and the picture. */
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common.h"
 #include "plot.h"
 #include "quality.h"
 
@@ -20,13 +14,6 @@ static double mean_of(const quality_folder *folder, int kind, quality_metric met
     return sum / folder->done;
 }
 
-static double worst_error(const quality_folder *folder, int kind) {
-    double worst = 0;
-    for (int at = 0; at < folder->done; at++)
-        worst = fmax(worst, folder->cells[at][kind].value[METRIC_ERROR]);
-    return worst;
-}
-
 static double times_full(const quality_job *job, const quality_folder *folder, int kind) {
     return mean_of(folder, job->reference, METRIC_SECONDS) /
            mean_of(folder, kind, METRIC_SECONDS);
@@ -36,7 +23,7 @@ static double times_full(const quality_job *job, const quality_folder *folder, i
 static bool is_on_front(const quality_job *job, const quality_folder *folder, int kind) {
     const double error = mean_of(folder, kind, METRIC_ERROR);
     const double seconds = mean_of(folder, kind, METRIC_SECONDS);
-    for (int other = 0; other < job->kinds; other++) {
+    for (int other = 0; other < job->kinds.count; other++) {
         const double its_error = mean_of(folder, other, METRIC_ERROR);
         const double its_seconds = mean_of(folder, other, METRIC_SECONDS);
         if (its_error <= error && its_seconds <= seconds &&
@@ -56,44 +43,33 @@ static void print_value(int width, int decimals, double value) {
         printf(" %*.*f", width, decimals, value);
 }
 
-static int name_width(const quality_job *job, const quality_folder *folder) {
-    size_t width = 4;
-    for (int kind = 0; kind < job->kinds; kind++) {
-        const size_t length = strlen(folder->spelling[kind]);
-        width = length > width ? length : width;
-    }
-    return (int)width;
-}
-
-static void print_heading(const quality_job *job, const quality_folder *folder) {
+static void print_summary(const quality_job *job, const quality_folder *folder,
+                          int width) {
     const shoal_problem *p = &folder->problem;
-    const int threads = shoal_context_threads(job->context);
     printf("%s: %d layer%s, batch %" PRId64 ", heads %" PRId64, folder->path,
-           folder->done, folder->done == 1 ? "" : "s", p->batch, p->heads);
+           folder->done, plural(folder->done), p->batch, p->heads);
     if (p->kv_heads != p->heads)
         printf(" (keys and values: %" PRId64 ")", p->kv_heads);
     printf(", queries %" PRId64 ", keys %" PRId64 ", dim %" PRId64, p->queries, p->keys,
            p->dim);
     if (p->value_dim != p->dim)
         printf(", value dim %" PRId64, p->value_dim);
-    printf("\nshoal %s, %s, %d thread%s; %" PRId64
-           " quer%s sampled per layer, seed %" PRIu64 "; best of %" PRId64 "\n\n",
-           shoal_version(), shoal_context_isa(job->context), threads,
-           threads == 1 ? "" : "s", folder->samples, folder->samples == 1 ? "y" : "ies",
-           job->seed, job->repeats);
-}
-
-static void print_summary(const quality_job *job, const quality_folder *folder,
-                          int width) {
+    printf("\n%s; %" PRId64 " quer%s sampled per layer, seed %" PRIu64
+           "; best of %" PRId64 "\n\n",
+           setting_text(job->context), folder->samples,
+           folder->samples == 1 ? "y" : "ies", job->seed, job->repeats);
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "", "error", "error", "rows",
            "strongest", "ms per", "speed");
     printf("  %-*s %8s %8s %8s %9s %9s %8s\n", width, "kind", "mean", "worst", "L1",
            "key same", "call", "vs full");
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        double worst = 0;
+        for (int at = 0; at < folder->done; at++)
+            worst = fmax(worst, folder->cells[at][kind].value[METRIC_ERROR]);
         printf("%c %-*s", is_on_front(job, folder, kind) ? '*' : ' ', width,
-               folder->spelling[kind]);
+               folder->kinds.names[kind]);
         print_value(8, 4, mean_of(folder, kind, METRIC_ERROR));
-        print_value(8, 4, worst_error(folder, kind));
+        print_value(8, 4, worst);
         print_value(8, 4, mean_of(folder, kind, METRIC_ROW_L1));
         print_value(9, 3, mean_of(folder, kind, METRIC_AGREEMENT));
         print_value(9, 3, 1e3 * mean_of(folder, kind, METRIC_SECONDS));
@@ -111,8 +87,8 @@ static void print_layers(const quality_job *job, const quality_folder *folder, i
     for (int at = first; at < end; at++)
         printf(" %8d", folder->layer[at]);
     putchar('\n');
-    for (int kind = 0; kind < job->kinds; kind++) {
-        printf("  %-*s", width, folder->spelling[kind]);
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        printf("  %-*s", width, folder->kinds.names[kind]);
         for (int at = first; at < end; at++)
             print_value(8, 4, folder->cells[at][kind].value[METRIC_ERROR]);
         putchar('\n');
@@ -120,13 +96,13 @@ static void print_layers(const quality_job *job, const quality_folder *folder, i
 }
 
 void quality_print(const quality_job *job, const quality_folder *folder) {
-    int width = name_width(job, folder);
-    width = width < 14 ? 14 : width;
+    int width = 14;
     if (folder->done == 0) {
         printf("%s: interrupted before the first layer was done\n", folder->path);
         return;
     }
-    print_heading(job, folder);
+    for (int kind = 0; kind < job->kinds.count; kind++)
+        width = (int)fmax(width, (double)strlen(folder->kinds.names[kind]));
     print_summary(job, folder, width);
     for (int first = 0; first < folder->done; first += LAYERS_ACROSS)
         print_layers(job, folder, width, first);
@@ -159,7 +135,7 @@ static json_t *kind_object(const quality_job *job, const quality_folder *folder,
         {"strongest_key_agrees", "strongest_key_agrees_by_layer", METRIC_AGREEMENT},
         {"seconds_per_call", "seconds_per_call_by_layer", METRIC_SECONDS},
     };
-    json_t *object = json_pack("{s:s}", "kind", folder->spelling[kind]);
+    json_t *object = json_pack("{s:s}", "kind", folder->kinds.names[kind]);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         json_object_set_new(object, fields[i].name,
                             json_number(mean_of(folder, kind, fields[i].metric)));
@@ -180,7 +156,7 @@ static json_t *folder_object(const quality_job *job, const quality_folder *folde
     json_t *kinds = json_array(), *layers = json_array();
     for (int at = 0; at < folder->done; at++)
         json_array_append_new(layers, json_integer(folder->layer[at]));
-    for (int kind = 0; kind < job->kinds && folder->done > 0; kind++)
+    for (int kind = 0; kind < job->kinds.count && folder->done > 0; kind++)
         json_array_append_new(kinds, kind_object(job, folder, kind));
     return json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
                      "folder", json_text(folder->path), "layers", layers, "complete",
@@ -208,17 +184,17 @@ int quality_print_json(const quality_job *job) {
 
 /* What one chart points to while it is drawn. */
 typedef struct {
-    double x[QUALITY_KINDS], y[QUALITY_KINDS];
-    double front_x[QUALITY_KINDS], front_y[QUALITY_KINDS];
-    plot_series series[QUALITY_KINDS + 1]; /* the front first, below the points */
-    char title[QUALITY_NAME + 48];
+    double x[KINDS_MOST], y[KINDS_MOST];
+    double front_x[KINDS_MOST], front_y[KINDS_MOST];
+    plot_series series[KINDS_MOST + 1]; /* the front first, below the points */
+    char title[KIND_NAME + 48];
 } folder_picture;
 
 /* The front from the fastest on, as a line. */
 static int trace_front(const quality_job *job, const quality_folder *folder,
                        folder_picture *picture) {
     int count = 0;
-    for (int kind = 0; kind < job->kinds; kind++) {
+    for (int kind = 0; kind < job->kinds.count; kind++) {
         if (!is_on_front(job, folder, kind))
             continue;
         int at = count++;
@@ -239,89 +215,57 @@ static double round_down(double value) {
     return power * (digit >= 5 ? 5 : digit >= 2 ? 2 : 1);
 }
 
-/* From the fastest to the slowest, outwards to where there are ticks. */
-static plot_axis time_axis(const quality_job *job, const folder_picture *picture) {
-    double low = INFINITY, high = 0;
-    for (int kind = 0; kind < job->kinds; kind++) {
-        low = fmin(low, picture->x[kind]);
-        high = fmax(high, picture->x[kind]);
-    }
-    return (plot_axis){.label = "ms per call",
-                       .scale = PLOT_LOG,
-                       .low = round_down(low * 0.99),
-                       .high = 1 / round_down(0.99 / high)};
-}
-
-/* From just below 0, where full is, so that its marker shows whole. */
-static plot_axis error_axis(const quality_job *job, const folder_picture *picture) {
-    double high = 1e-6;
-    for (int kind = 0; kind < job->kinds; kind++)
-        high = fmax(high, picture->y[kind]);
-    return (plot_axis){.label = "relative L2 error",
-                       .scale = PLOT_LINEAR,
-                       .low = -0.03 * high,
-                       .high = 1.05 * high};
-}
-
 /* The legend is shared, so where folders differ in C it says C. */
-static bool same_clusters(const quality_job *job) {
-    for (int i = 1; i < job->folder_count; i++)
-        if (job->folders[i].clusters != job->folders[0].clusters)
-            return false;
-    return true;
-}
-
 static plot_chart draw_folder(const quality_job *job, const quality_folder *folder,
                               folder_picture *picture) {
-    const bool alike = same_clusters(job);
-    for (int kind = 0; kind < job->kinds; kind++) {
-        picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
-        picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
+    double fastest = INFINITY, slowest = 0, worst = 1e-6;
+    bool alike = true;
+    for (int i = 1; i < job->folder_count; i++)
+        alike = alike && job->folders[i].clusters == job->folders[0].clusters;
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        const double x = picture->x[kind] = 1e3 * mean_of(folder, kind, METRIC_SECONDS);
+        const double y = picture->y[kind] = mean_of(folder, kind, METRIC_ERROR);
+        fastest = fmin(fastest, x);
+        slowest = fmax(slowest, x);
+        worst = fmax(worst, y);
         picture->series[1 + kind] =
-            (plot_series){.name = alike ? folder->spelling[kind] : job->kind_texts[kind],
-                          .x = &picture->x[kind],
-                          .y = &picture->y[kind],
-                          .count = 1,
-                          .colour = kind % PLOT_COLOURS,
-                          .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+            plot_kind(alike ? folder->kinds.names[kind] : job->kinds.names[kind], kind,
+                      &picture->x[kind], &picture->y[kind], 1);
     }
-    picture->series[0] = (plot_series){.name = "Pareto front",
-                                       .x = picture->front_x,
-                                       .y = picture->front_y,
-                                       .count = trace_front(job, folder, picture),
-                                       .colour = PLOT_GREY,
-                                       .marker = PLOT_NO_MARKER,
-                                       .dashed = true};
+    picture->series[0] = plot_reference("Pareto front", picture->front_x,
+                                        picture->front_y,
+                                        trace_front(job, folder, picture));
     snprintf(picture->title, sizeof picture->title, alike ? "%s" : "%s, C = %" PRId64,
              folder->title, folder->clusters);
+    /* Times from the fastest to the slowest, outwards to where there are ticks; errors
+       from just below 0, where full is, so that its marker shows whole. */
     return (plot_chart){.title = picture->title,
-                        .x = time_axis(job, picture),
-                        .y = error_axis(job, picture),
+                        .x = {.label = "ms per call",
+                              .scale = PLOT_LOG,
+                              .low = round_down(fastest * 0.99),
+                              .high = 1 / round_down(0.99 / slowest)},
+                        .y = {.label = "relative L2 error",
+                              .scale = PLOT_LINEAR,
+                              .low = -0.03 * worst,
+                              .high = 1.05 * worst},
                         .series = picture->series,
-                        .series_count = job->kinds + 1};
+                        .series_count = job->kinds.count + 1};
 }
 
-int quality_write_plot(const quality_job *job) {
-    const size_t most = (size_t)job->folder_count;
-    folder_picture *pictures = calloc(most, sizeof *pictures);
-    plot_chart *charts = calloc(most, sizeof *charts);
-    char caption[160], reason[4300];
-    const int threads = shoal_context_threads(job->context);
-    int count = 0, code = EXIT_OK;
-    snprintf(caption, sizeof caption, "shoal %s, %s, %d thread%s; mean over layers%s",
-             shoal_version(), shoal_context_isa(job->context), threads,
-             threads == 1 ? "" : "s", job->interrupted ? "; interrupted" : "");
-    for (int i = 0; i < job->folder_count && pictures && charts; i++)
+void quality_write_plot(const quality_job *job) {
+    folder_picture *pictures = reserve_zeros((size_t)job->folder_count, sizeof *pictures);
+    plot_chart *charts = reserve_zeros((size_t)job->folder_count, sizeof *charts);
+    char caption[160];
+    int count = 0;
+    snprintf(caption, sizeof caption, "%s; mean over layers%s",
+             setting_text(job->context), job->interrupted ? "; interrupted" : "");
+    for (int i = 0; i < job->folder_count; i++)
         if (job->folders[i].done > 0) {
             charts[count] = draw_folder(job, &job->folders[i], &pictures[count]);
             count++;
         }
-    const plot_figure figure = {.charts = charts, .count = count, .caption = caption};
-    if (!pictures || !charts)
-        code = complain(EXIT_RESOURCES, "quality", "out of memory");
-    else if (count > 0 && !plot_write(job->plot_path, &figure, reason, sizeof reason))
-        code = complain(EXIT_RESOURCES, "quality", "%s", reason);
+    if (count > 0)
+        plot_write(job->plot_path, &(plot_figure){charts, count, caption});
     free(pictures);
     free(charts);
-    return code;
 }

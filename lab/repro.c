@@ -9,9 +9,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include "commands.h"
-#include "common.h"
-#include "options.h"
+#include "command.h"
 #include "repro.h"
 #include "repro_speech.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 #include "repro.h"
 
 enum { TEST_BATCHES = 20 };

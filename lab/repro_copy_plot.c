@@ -6,18 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common.h"
-#include "heatmap.h"
+#include "command.h"
 #include "plot.h"
 #include "repro.h"
 
 #if !defined(SHOAL_HAVE_CAIRO)
 
 int repro_copy_draw(const repro_job *job) {
-    char reason[160];
     (void)job;
-    plot_possible("copy.svg", reason, sizeof reason);
-    fprintf(stderr, "shoal repro: no pictures: %s\n", reason);
+    fprintf(stderr, "shoal repro: no pictures: %s\n", plot_obstacle("copy.svg"));
     return EXIT_OK;
 }
 
@@ -92,9 +89,9 @@ static void draw_panel(cairo_t *cr, const repro_job *job, const panel *one, doub
     char text[48], family[REPRO_NAME];
     const double middle = left + LEFT + CELL_WIDTH * job->length_count / 2.0;
     cairo_set_source_rgb(cr, 0, 0, 0);
-    heatmap_set_bold(cr, true);
-    heatmap_draw_text(cr, middle, TOP - 14, 0.5, one->family);
-    heatmap_set_bold(cr, false);
+    plot_bold(cr, true);
+    plot_text(cr, middle, TOP - 14, 0.5, one->family);
+    plot_bold(cr, false);
     for (int row = 0; row < one->count; row++) {
         const char *kind = job->kinds[one->kinds[row]];
         const int64_t number = split_kind(kind, family);
@@ -104,7 +101,7 @@ static void draw_panel(cairo_t *cr, const repro_job *job, const panel *one, doub
         if (number >= 0)
             snprintf(text, sizeof text, "%s = %" PRId64, rounds ? "R" : "C", number);
         cairo_set_source_rgb(cr, 0, 0, 0);
-        heatmap_draw_text(cr, left + LEFT - 6, y + CELL_HEIGHT / 2.0 + 3.5, 1, text);
+        plot_text(cr, left + LEFT - 6, y + CELL_HEIGHT / 2.0 + 3.5, 1, text);
         for (int l = 0; l < job->length_count; l++) {
             const copy_cell cell = repro_copy_cell(job, kind, job->lengths[l]);
             draw_cell(cr, &cell, left + LEFT + CELL_WIDTH * l, y);
@@ -113,11 +110,10 @@ static void draw_panel(cairo_t *cr, const repro_job *job, const panel *one, doub
     cairo_set_source_rgb(cr, 0, 0, 0);
     for (int l = 0; l < job->length_count; l++) {
         snprintf(text, sizeof text, "%" PRId64, repro_positions(job->lengths[l]));
-        heatmap_draw_text(cr, left + LEFT + CELL_WIDTH * (l + 0.5),
-                          TOP + CELL_HEIGHT * one->count + 12, 0.5, text);
+        plot_text(cr, left + LEFT + CELL_WIDTH * (l + 0.5),
+                  TOP + CELL_HEIGHT * one->count + 12, 0.5, text);
     }
-    heatmap_draw_text(cr, middle, TOP + CELL_HEIGHT * one->count + 26, 0.5,
-                      "positions N");
+    plot_text(cr, middle, TOP + CELL_HEIGHT * one->count + 26, 0.5, "positions N");
 }
 
 static void draw(cairo_t *cr, const repro_job *job, const panels *all, double width,
@@ -129,10 +125,9 @@ static void draw(cairo_t *cr, const repro_job *job, const panels *all, double wi
         draw_panel(cr, job, &all->panels[i], i * panel_width(job));
     cairo_set_font_size(cr, small_text);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    heatmap_draw_text(
-        cr, width / 2, height - 9, 0.5,
-        "masked copy: % of masked symbols right, on fresh sequences; -: not "
-        "finished");
+    plot_text(cr, width / 2, height - 9, 0.5,
+              "masked copy: % of masked symbols right, on fresh sequences; -: not "
+              "finished");
 }
 
 /* What is drawn, and how large. */
@@ -148,13 +143,11 @@ static void draw_picture(cairo_t *cr, const void *what) {
 }
 
 static int write_picture(const picture *one, const char *name) {
-    char path[TRAIN_PATH], reason[TRAIN_PATH + 200];
+    char path[TRAIN_PATH];
     if (!train_path("repro", path, one->job->folder, name))
         return EXIT_USAGE;
-    if (plot_paint(path, one->width, one->height, draw_picture, one, reason,
-                   sizeof reason))
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, "repro", "%s", reason);
+    plot_paint(path, one->width, one->height, draw_picture, one);
+    return EXIT_OK;
 }
 
 int repro_copy_draw(const repro_job *job) {

@@ -10,9 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 #include "eval.h"
-#include "options.h"
 
 #define RESULT "result.json"
 #define AFTER_EPOCHS "epochs.safetensors" /* the best model of then */

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common.h"
-#include "heatmap.h"
+#include "command.h"
 #include "plot.h"
 #include "repro_speech.h"
 
@@ -38,17 +37,19 @@ static int write_figure(const char *command, const speech_grid *grid, const char
                         const plot_figure *figure, const heatmap_table *table) {
     static const char *const endings[] = {".svg", ".png"};
     for (int i = 0; i < 2; i++) {
-        char path[TRAIN_PATH], file[64], reason[TRAIN_PATH + 200];
+        char path[TRAIN_PATH], file[64];
         snprintf(file, sizeof file, "%s%s", name, endings[i]);
         if (!train_path(command, path, grid->folder, file))
             return EXIT_USAGE;
-        if (!plot_possible(path, reason, sizeof reason)) {
-            fprintf(stderr, "shoal %s: no picture %s: %s\n", command, name, reason);
+        const char *why = plot_obstacle(path);
+        if (why) {
+            fprintf(stderr, "shoal %s: no picture %s: %s\n", command, name, why);
             return EXIT_OK;
         }
-        if (figure ? !plot_write(path, figure, reason, sizeof reason)
-                   : !heatmap_write(path, table, reason, sizeof reason))
-            return complain(EXIT_RESOURCES, command, "%s", reason);
+        if (figure)
+            plot_write(path, figure);
+        else
+            heatmap_write(path, table);
     }
     return EXIT_OK;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common.h"
+#include "command.h"
 #include "repro_speech.h"
 #include "table.h"
 

@@ -13,7 +13,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "common.h"
+#include "command.h"
 #include "eval.h"
 #include "repro.h"
 #include "table.h"

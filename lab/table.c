@@ -4,15 +4,10 @@
 #include <stdarg.h>
 #include <string.h>
 
-static int filled(const text_table *table) {
-    int count = 0;
-    while (count < TABLE_COLUMNS && table->text[table->rows - 1][count][0])
-        count++;
-    return count;
-}
-
 void table_add(text_table *table, const char *format, ...) {
-    const int at = filled(table);
+    int at = 0;
+    while (at < TABLE_COLUMNS && table->text[table->rows - 1][at][0])
+        at++;
     va_list arguments;
     if (at == TABLE_COLUMNS)
         return;

@@ -1,29 +1,15 @@
 /* shoal wer: word error rates of a Whisper model with each kind of attention, and what
    the encoder costs with it. */
-#include <getopt.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "commands.h"
-#include "common.h"
-#include "options.h"
-#include "plot.h"
+#define _GNU_SOURCE
 #include "wer.h"
+
+#include "plot.h"
 
 #define DEFAULT_KINDS "full,shoal"
 #define DEFAULT_GAP 0.5
 enum { DEFAULT_PER_WINDOW = 2, MOST_BEAMS = 64, MOST_BATCH = 64, SAMPLES = 5 };
 
 const char *const wer_modes[] = {"window", "vad", "no-vad", "published", NULL};
-
-static bool take_kinds(void *shared, const char *name, const char *text) {
-    wer_job *job = shared;
-    char names[WER_KINDS][WER_NAME];
-    job->kind_count = read_kinds("wer", name, text, names[0], sizeof *names, WER_KINDS);
-    for (int i = 0; i < job->kind_count; i++)
-        memcpy(job->kinds[i].spelling, names[i], sizeof names[i]);
-    return job->kind_count > 0;
-}
 
 static bool take_number(const char *name, const char *value, const char *unit,
                         double most, double *number) {
@@ -49,11 +35,6 @@ static bool take_language(void *job, const char *name, const char *value) {
     return parse_language("wer", value, &((wer_job *)job)->language);
 }
 
-static bool take_picture(void *job, const char *name, const char *value) {
-    (void)name;
-    return take_plot("wer", value, &((wer_job *)job)->plot_path);
-}
-
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
@@ -63,7 +44,7 @@ static const option_row rows[] =
       "kinds of attention for the encoder, as shoal kinds spells\n"
       "them; full is added where it is missing\n"
       "(default: full,shoal)",
-      TAKEN_BY(take_kinds)},
+      SETS_KINDS(wer_job, list, KINDS_MOST)},
      {"force", 0, NULL,
       "also kinds that take the queries as keys (lsh, shared-full),\n"
       "though no sense can come of them",
@@ -114,7 +95,7 @@ static const option_row rows[] =
      {"no-time", 0, NULL, "run the encoder once on each window: no times of it",
       SETS_FLAG(wer_job, no_time)},
      {"plot", 0, "FILE", "draw word error rate against encoder time (.svg or .png)",
-      TAKEN_BY(take_picture)},
+      SETS_TEXT(wer_job, plot_path), .take = plot_option},
      {"json", 0, NULL, "print one JSON object instead of the table",
       SETS_FLAG(wer_job, json)},
      {"texts", 0, NULL, "with --json: also what every kind heard",
@@ -143,66 +124,281 @@ const command_help wer_help = {
 
 /* ---- Options ----------------------------------------------------------------------- */
 
-/* KIND@MODE; without a mode, that of the options. */
-static bool split_mode(const wer_job *job, wer_kind *kind) {
-    char *at = strchr(kind->spelling, '@');
-    memcpy(kind->attention, kind->spelling, sizeof kind->attention);
+/* KIND@MODE; without a mode, that of the options. Misspelt kinds are mistakes of the
+   command line; the shortest spelling is shown. */
+static void read_kind(wer_job *job, const char *spelling, wer_kind *kind) {
+    const char *at = strchr(spelling, '@');
     kind->mode = job->vad || job->join > 0 ? WER_VAD : WER_WINDOW;
+    snprintf(kind->attention, KIND_NAME, "%.*s", (int)strcspn(spelling, "@"), spelling);
     if (!at)
-        return true;
-    kind->attention[at - kind->spelling] = 0;
-    for (int mode = 0; wer_modes[mode]; mode++)
-        if (strcmp(at + 1, wer_modes[mode]) == 0 && (mode > 0 || job->join <= 0)) {
-            kind->mode = mode;
-            return true;
-        }
-    complain(EXIT_USAGE, "wer",
-             "--attention has %s; behind @ stand%s vad, no-vad or published",
-             kind->spelling, job->join > 0 ? "" : " window,");
-    return false;
+        return;
+    for (kind->mode = job->join > 0; wer_modes[kind->mode]; kind->mode++)
+        if (strcmp(at + 1, wer_modes[kind->mode]) == 0)
+            return;
+    die(EXIT_USAGE, "--attention has %s; behind @ stand%s vad, no-vad or published",
+        spelling, job->join > 0 ? "" : " window,");
 }
 
-/* Errors and speeds are against the first that is full: where there is none it is put
-   first. */
-static bool place_reference(wer_job *job) {
-    for (int i = 0; i < job->kind_count; i++)
-        if (!split_mode(job, &job->kinds[i]))
-            return false;
-    for (job->reference = 0; job->reference < job->kind_count; job->reference++)
-        if (strcmp(job->kinds[job->reference].attention, "full") == 0)
-            return true;
-    if (job->kind_count == WER_KINDS) {
-        complain(EXIT_USAGE, "wer", "--attention has more than %d kinds without full",
-                 WER_KINDS - 1);
-        return false;
+static void spell_kinds(wer_job *job) {
+    for (int i = 0; i < job->kind_count; i++) {
+        shoal_attention parsed;
+        wer_kind *kind = &job->kinds[i];
+        const bool mode = strchr(job->list.names[i], '@') != NULL;
+        demand(shoal_attention_parse(job->context, kind->attention, &parsed), EXIT_USAGE);
+        shoal_attention_print(&parsed, kind->attention, KIND_NAME);
+        snprintf(kind->spelling, KIND_NAME, "%.100s%s%s", kind->attention,
+                 mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
     }
-    memmove(job->kinds + 1, job->kinds, (size_t)job->kind_count * sizeof *job->kinds);
-    snprintf(job->kinds[0].spelling, WER_NAME, "full");
-    job->kind_count++;
-    job->reference = 0;
-    return split_mode(job, &job->kinds[0]);
+}
+
+/* ---- Arrangements ------------------------------------------------------------------ */
+
+/* The first as the options say, the second with one utterance in a window, the others in
+   other orders and with other gaps. */
+static wer_arrangement choose_arrangement(const wer_job *job, int at) {
+    static const double gaps[] = {0, 0.25, 1, 2, 0.5};
+    const int64_t several = job->per_window > 1 ? job->per_window : 2;
+    const uint64_t seed = job->seed + (uint64_t)at;
+    if (job->join > 0)
+        return (wer_arrangement){INT64_MAX, job->gap, job->shuffle || at > 0, seed, 0};
+    if (at == 0)
+        return (wer_arrangement){job->per_window, job->gap, job->shuffle, seed, 0};
+    if (at == 1)
+        return (wer_arrangement){job->per_window > 1 ? 1 : 2, job->gap, false, seed, 0};
+    return (wer_arrangement){several, gaps[(at - 2) % 5], true, seed, 0};
+}
+
+/* The next of the order that fit into one window, or recording. */
+static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
+                        const int *order, int left, wer_window *window) {
+    const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
+    while (window->count < left && window->count < arrangement->per_window) {
+        const int next = order[window->count];
+        const double more = job->utterances[next].seconds +
+                            (window->count > 0 ? arrangement->gap : 0);
+        if (window->count > 0 && window->seconds + more > most)
+            break;
+        window->seconds += more;
+        window->members[window->count++] = next;
+    }
+}
+
+/* order: [utterance_count], to be filled. */
+static void fill_windows(wer_job *job, int at, int *order) {
+    wer_arrangement *arrangement = &job->arrangements[at];
+    *arrangement = choose_arrangement(job, at);
+    for (int i = 0; i < job->utterance_count; i++)
+        order[i] = i;
+    for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
+        const uint64_t drawn = mix_bits(mix_bits(arrangement->seed) + (uint64_t)i);
+        const int other = (int)(drawn % ((uint64_t)i + 1)), before = order[i];
+        order[i] = order[other];
+        order[other] = before;
+    }
+    for (int first = 0; first < job->utterance_count;) {
+        const size_t place = (size_t)at * (size_t)job->utterance_count + (size_t)first;
+        wer_window *window = &job->windows[job->window_count++];
+        window->arrangement = at;
+        window->members = job->members + place;
+        fill_window(job, arrangement, order + first, job->utterance_count - first,
+                    window);
+        for (int kind = 0; kind < job->kind_count; kind++)
+            window->errors[kind] = job->errors + place * (size_t)job->kind_count +
+                                   kind * window->count;
+        first += window->count;
+        arrangement->windows++;
+    }
+}
+
+/* Reads how long the utterances are and arranges them. */
+static void arrange(wer_job *job) {
+    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    const size_t utterances = (size_t)job->utterance_count,
+                 arrangements = (size_t)job->arrangement_count;
+    float *features = reserve((size_t)info.mels * (size_t)info.frames, sizeof *features);
+    int *order = reserve(utterances, sizeof *order);
+    job->arrangements = reserve_zeros(arrangements, sizeof *job->arrangements);
+    job->windows = reserve_zeros(utterances * arrangements, sizeof *job->windows);
+    job->members = reserve_zeros(utterances * arrangements, sizeof *job->members);
+    job->errors = reserve_zeros(utterances * arrangements * (size_t)job->kind_count,
+                                sizeof *job->errors);
+    for (int i = 0; i < job->utterance_count; i++) {
+        const char *path = job->utterances[i].path;
+        const shoal_recording recording = {.paths = &path, .files = 1};
+        progress_say("reading %d of %d recordings", i + 1, job->utterance_count);
+        demand(shoal_speech_features(job->speech, &recording, 0, features,
+                                     &job->utterances[i].seconds),
+               EXIT_BAD_INPUT);
+    }
+    for (int at = 0; at < (int)job->arrangement_count; at++)
+        fill_windows(job, at, order);
+    free(features);
+    free(order);
+}
+
+/* ---- One kind on one window -------------------------------------------------------- */
+
+/* A window at a time, on which the kinds take turns, so that whatever else the machine
+   does falls on all of them. A kind's encoder runs once on a window, and on the first
+   WER_TIMED of them again, on the clock. */
+typedef struct {
+    wer_job *job;
+    wer_window *window;
+    const char **paths; /* [utterances] */
+    shoal_recording recording;
+    int64_t size;                   /* of an encoder's output */
+    float *features;                /* [mels][frames] */
+    float *exact, *encoded, *again; /* [size] */
+} wer_run;
+
+static void demand_call(const wer_run *run, shoal_status status, const char *kind) {
+    if (status != SHOAL_OK)
+        complain(EXIT_BAD_INPUT, "wer", "%s on %s:", kind, run->paths[0]);
+    demand(status, EXIT_BAD_INPUT);
+}
+
+static int collect(void *user, const shoal_segment *segment) {
+    fprintf(user, "%s ", segment->text);
+    return 0;
+}
+
+/* Greedy or beams at temperature 0; without timestamps, unless they are asked for or one
+   recording alone goes beyond the window: that is heard from the beginning. */
+static shoal_status hear_window(const wer_run *run, const float *encoded, FILE *to) {
+    const wer_job *job = run->job;
+    const bool longer = run->window->count == 1 &&
+                        run->window->seconds >= WER_WINDOW_SECONDS;
+    const shoal_transcribe_options options = {.language = job->language,
+                                              .beams = (int)job->beams,
+                                              .no_timestamps = !longer &&
+                                                               !job->timestamps,
+                                              .no_vad = 1,
+                                              .no_fallback = 1};
+    if (!longer)
+        return shoal_speech_decode(job->speech, encoded, run->window->seconds, &options,
+                                   collect, to, NULL);
+    shoal_transcription summary;
+    const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
+                                                        &options, collect, to, &summary);
+    run->window->seconds = status == SHOAL_OK ? summary.seconds : run->window->seconds;
+    return status;
+}
+
+/* As shoal transcribe does it; the encoder's time is that of one window. */
+static shoal_status transcribe(const wer_run *run, wer_kind *kind, FILE *to) {
+    const wer_job *job = run->job;
+    const shoal_transcribe_options options = {.language = job->language,
+                                              .beams = (int)job->beams,
+                                              .no_vad = kind->mode == WER_NO_VAD,
+                                              .published = kind->mode == WER_PUBLISHED};
+    shoal_transcription summary;
+    const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
+                                                        &options, collect, to, &summary);
+    if (job->done < WER_TIMED)
+        kind->encoder_seconds[job->done] =
+            summary.windows > 0 ? summary.encoder_seconds / (double)summary.windows : 0;
+    kind->output_errors[job->done] = NAN;
+    return status;
+}
+
+/* A time counts only for a result that is the same again. */
+static void time_encoder(wer_run *run, wer_kind *kind, const float *out) {
+    const double begun = seconds_now();
+    const shoal_status status =
+        shoal_speech_encode(run->job->speech, run->features, run->again);
+    kind->encoder_seconds[run->job->done] = seconds_now() - begun;
+    demand_call(run, status, kind->spelling);
+    if (memcmp(out, run->again, (size_t)run->size * sizeof *out) != 0)
+        die(EXIT_FAILURE,
+            "WRONG: %s on %s: the same call gave another output; please report it",
+            kind->spelling, run->paths[0]);
+}
+
+static void try_kind(wer_run *run, int index) {
+    wer_job *job = run->job;
+    wer_kind *kind = &job->kinds[index];
+    float *out = index == job->reference ? run->exact : run->encoded;
+    const bool window = kind->mode == WER_WINDOW;
+    size_t size;
+    progress_say("window %d of %d, %s", job->done + 1, job->window_count, kind->spelling);
+    demand_call(run, shoal_speech_set_attention(job->speech, kind->attention),
+                kind->spelling);
+    if (window) {
+        demand_call(run, shoal_speech_encode(job->speech, run->features, out),
+                    kind->spelling);
+        kind->output_errors[job->done] = job->kinds[job->reference].mode == WER_WINDOW
+                                             ? relative_error(out, run->exact, run->size)
+                                             : NAN;
+        if (job->done < WER_TIMED && !job->no_time)
+            time_encoder(run, kind, out);
+    }
+    FILE *to = open_memstream(&run->window->texts[index], &size);
+    if (!to)
+        die_of_memory();
+    const shoal_status status = window ? hear_window(run, out, to)
+                                       : transcribe(run, kind, to);
+    fclose(to);
+    demand_call(run, status, kind->spelling);
+}
+
+static void count_errors(const wer_job *job, wer_window *window) {
+    const char **references = reserve((size_t)window->count, sizeof *references);
+    for (int i = 0; i < window->count; i++)
+        references[i] = job->utterances[window->members[i]].text;
+    for (int kind = 0; kind < job->kind_count; kind++)
+        demand(shoal_count_part_errors(job->context, references, window->count,
+                                       window->texts[kind], window->errors[kind]),
+               EXIT_BAD_INPUT);
+    free(references);
+}
+
+/* The reference first: the others are compared with it. */
+static void do_window(wer_run *run, int at) {
+    wer_job *job = run->job;
+    run->window = &job->windows[at];
+    for (int i = 0; i < run->window->count; i++)
+        run->paths[i] = job->utterances[run->window->members[i]].path;
+    run->recording =
+        (shoal_recording){.paths = run->paths,
+                          .files = run->window->count,
+                          .gap = job->arrangements[run->window->arrangement].gap};
+    demand(shoal_speech_features(job->speech, &run->recording, 0, run->features, NULL),
+           EXIT_BAD_INPUT);
+    try_kind(run, job->reference);
+    for (int kind = 0; kind < job->kind_count && !stop_signal(); kind++)
+        if (kind != job->reference)
+            try_kind(run, kind);
+    if (!stop_signal()) {
+        count_errors(job, run->window);
+        job->done++;
+    }
+}
+
+static void measure(wer_job *job) {
+    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    wer_run run = {.job = job, .size = (int64_t)info.positions * info.width};
+    const double begun = seconds_now();
+    run.features = reserve((size_t)info.mels * (size_t)info.frames, sizeof(float));
+    run.exact = reserve(3 * (size_t)run.size, sizeof(float));
+    run.encoded = run.exact + run.size;
+    run.again = run.encoded + run.size;
+    run.paths = reserve((size_t)job->utterance_count, sizeof *run.paths);
+    for (int kind = 0; kind < job->kind_count; kind++)
+        job->kinds[kind].output_errors =
+            reserve_zeros((size_t)job->window_count, sizeof(double));
+    watch_stop();
+    for (int at = 0; at < job->window_count && !stop_signal(); at++)
+        do_window(&run, at);
+    job->interrupted = stop_signal() != 0;
+    job->seconds = seconds_now() - begun;
+    free(run.features);
+    free(run.exact);
+    free(run.paths);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Misspelt kinds are mistakes of the command line; the shortest spelling is shown. */
-static int check_kinds(wer_job *job) {
-    for (int i = 0; i < job->kind_count; i++) {
-        shoal_attention parsed;
-        wer_kind *kind = &job->kinds[i];
-        const char *mode = strchr(kind->spelling, '@');
-        const shoal_status status =
-            shoal_attention_parse(job->context, kind->attention, &parsed);
-        if (status != SHOAL_OK)
-            return complain_status(status, EXIT_USAGE, "wer", job->context);
-        shoal_attention_print(&parsed, kind->attention, WER_NAME);
-        snprintf(kind->spelling, WER_NAME, "%.100s%s%s", kind->attention, mode ? "@" : "",
-                 mode ? wer_modes[kind->mode] : "");
-    }
-    return EXIT_OK;
-}
-
-static int open_model(wer_job *job) {
+static void open_model(wer_job *job) {
     const shoal_speech_options options = {.beams = (int)(job->beams < SAMPLES
                                                              ? SAMPLES
                                                              : job->beams),
@@ -213,59 +409,16 @@ static int open_model(wer_job *job) {
         shoal_speech_open(job->context, job->model, &options, &job->speech);
     for (int i = 0; i < job->kind_count && status == SHOAL_OK; i++)
         status = shoal_speech_set_attention(job->speech, job->kinds[i].attention);
-    const int code = status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT;
-    return status == SHOAL_OK ? EXIT_OK
-                              : complain_status(status, code, "wer", job->context);
+    demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
 }
 
-static int report(const wer_job *job) {
-    int code = job->plot_path ? wer_write_plot(job) : EXIT_OK;
-    if (job->json) {
-        const int printed = wer_print_json(job);
-        code = code == EXIT_OK ? printed : code;
-    } else {
+static int printed; /* an exit code */
+
+static void print_result(void *job) {
+    if (((const wer_job *)job)->json)
+        printed = wer_print_json(job);
+    else
         wer_print(job);
-    }
-    return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
-}
-
-static int work(wer_job *job) {
-    progress_begin(1);
-    int code = open_model(job);
-    if (code == EXIT_OK)
-        code = wer_read_folder(job);
-    if (code == EXIT_OK)
-        code = wer_arrange(job);
-    if (code == EXIT_OK)
-        code = wer_measure(job);
-    progress_end();
-    if (code == EXIT_OK)
-        code = report(job);
-    wer_release(job);
-    shoal_speech_close(job->speech);
-    return code;
-}
-
-static int run(wer_job *job, int count, char **words) {
-    if (count != 1)
-        return complain(EXIT_USAGE, "wer", "%s; usage: shoal %s",
-                        count ? "one folder at a time" : "no folder was given",
-                        wer_help.usage);
-    if (!job->model || !*job->model)
-        return complain(EXIT_USAGE, "wer",
-                        "no model; give --model MODEL or set SHOAL_MODEL");
-    job->folder = words[0];
-    int code = will_write("wer", job->plot_path);
-    if (code == EXIT_OK)
-        code = will_read("wer", job->model);
-    if (code == EXIT_OK)
-        code = open_context("wer", (int)job->threads, job->isa, &job->context);
-    if (code == EXIT_OK)
-        code = check_kinds(job);
-    if (code == EXIT_OK)
-        code = work(job);
-    shoal_context_destroy(job->context);
-    return code;
 }
 
 int wer_command(int count, char **arguments) {
@@ -279,9 +432,32 @@ int wer_command(int count, char **arguments) {
     const int ended = take_options(&wer_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    if (job.kind_count == 0)
-        take_kinds(&job, "attention", DEFAULT_KINDS);
-    if (!place_reference(&job))
-        return EXIT_USAGE;
-    return run(&job, count - optind, arguments + optind);
+    default_kinds(&job.list, DEFAULT_KINDS);
+    job.reference = place_full(&job.list, "attention", KINDS_MOST);
+    job.kind_count = job.list.count;
+    for (int i = 0; i < job.kind_count; i++)
+        read_kind(&job, job.list.names[i], &job.kinds[i]);
+    if (count - optind != 1)
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            optind < count ? "one folder at a time" : "no folder was given",
+            wer_help.usage);
+    if (!job.model || !*job.model)
+        die(EXIT_USAGE, "no model; give --model MODEL or set SHOAL_MODEL");
+    job.folder = arguments[optind];
+    plan_output(job.plot_path);
+    plan_input(job.model);
+    job.context = begin_context(job.threads, job.isa);
+    spell_kinds(&job);
+    progress_begin(1);
+    open_model(&job);
+    wer_read_folder(&job);
+    arrange(&job);
+    measure(&job);
+    progress_end();
+    before_leaving(print_result, &job); /* also where the picture cannot be written */
+    if (job.plot_path)
+        wer_write_plot(&job);
+    before_leaving(NULL, NULL);
+    print_result(&job);
+    return printed == EXIT_OK && job.interrupted ? 128 + stop_signal() : printed;
 }

@@ -1,17 +1,14 @@
-/* shoal wer, in files: the command line (wer.c), folders of recordings with their texts
-   (wer_folder.c), which utterances are heard together, and each kind on each window
-   (wer_run.c), rates with their intervals (wer_rates.c), and all that is printed and
-   drawn (wer_report.c). */
+/* shoal wer, in files: the command line, which utterances are heard together, and each
+   kind on each window (wer.c), folders of recordings with their texts (wer_folder.c),
+   rates with their intervals (wer_rates.c), and all that is printed and drawn
+   (wer_report.c). */
 #ifndef SHOAL_LAB_WER_H
 #define SHOAL_LAB_WER_H
 
-#include <stdbool.h>
-
+#include "lab.h"
 #include "shoal_speech.h"
 
 enum {
-    WER_KINDS = 24,
-    WER_NAME = 128,
     WER_PER_WINDOW = 16, /* most utterances in a window of 30 s */
     WER_ARRANGEMENTS = 1000,
     WER_WINDOW_SECONDS = 30,
@@ -37,10 +34,10 @@ typedef struct {
 /* Utterances that are heard together: in one window, or as one recording. */
 typedef struct {
     int arrangement, count;
-    int *members;                         /* [count]: which utterances */
-    double seconds;                       /* of audio, with the gaps */
-    char *texts[WER_KINDS];               /* what each kind heard */
-    shoal_word_errors *errors[WER_KINDS]; /* [count]: of each utterance */
+    int *members;                          /* [count]: which utterances */
+    double seconds;                        /* of audio, with the gaps */
+    char *texts[KINDS_MOST];               /* what each kind heard */
+    shoal_word_errors *errors[KINDS_MOST]; /* [count]: of each utterance */
 } wer_window;
 
 /* How a kind listens: one window of 30 s at temperature 0, or as shoal transcribe does,
@@ -49,9 +46,9 @@ typedef enum { WER_WINDOW, WER_VAD, WER_NO_VAD, WER_PUBLISHED } wer_mode;
 extern const char *const wer_modes[]; /* as kinds spell them behind "@" */
 
 typedef struct {
-    char spelling[WER_NAME];  /* KIND, or KIND@MODE */
-    char attention[WER_NAME]; /* KIND */
-    int mode;                 /* a wer_mode */
+    char spelling[KIND_NAME];  /* KIND, or KIND@MODE */
+    char attention[KIND_NAME]; /* KIND */
+    int mode;                  /* a wer_mode */
     double encoder_seconds[WER_TIMED];
     double *output_errors; /* [windows done], |encoded - full's| / |full's| */
 } wer_kind;
@@ -74,20 +71,17 @@ typedef struct {
     int *members;                  /* memory of the windows' */
     shoal_word_errors *errors;     /* likewise */
     int window_count, done;
-    wer_kind kinds[WER_KINDS];
+    kind_list list; /* as --attention has them */
+    wer_kind kinds[KINDS_MOST];
     int kind_count, reference; /* reference: the first that is full */
     double seconds;            /* that hearing took */
     bool interrupted;
 } wer_job;
 
-/* Each returns an exit code, after a complaint where it is not EXIT_OK. */
-int wer_read_folder(wer_job *job);
-int wer_arrange(wer_job *job); /* also reads how long the utterances are */
-int wer_measure(wer_job *job);
+void wer_read_folder(wer_job *job);
 int wer_print_json(const wer_job *job);
-int wer_write_plot(const wer_job *job);
+void wer_write_plot(const wer_job *job);
 void wer_print(const wer_job *job);
-void wer_release(wer_job *job);
 
 /* ---- Rates (wer_rates.c) ----------------------------------------------------------- */
 

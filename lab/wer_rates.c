@@ -1,25 +1,20 @@
 /* Word error rates, and how far they can be trusted. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "wer.h"
 
-#include <shoal_models.h>
-
-static void add_errors(shoal_word_errors *to, const shoal_word_errors *more) {
-    to->words += more->words;
-    to->substitutions += more->substitutions;
-    to->insertions += more->insertions;
-    to->deletions += more->deletions;
-}
+#include "shoal_models.h"
 
 shoal_word_errors wer_count(const wer_job *job, int kind, int arrangement) {
     shoal_word_errors sum = {0};
     for (int at = 0; at < job->done; at++) {
         const wer_window *window = &job->windows[at];
         if (arrangement < 0 || window->arrangement == arrangement)
-            for (int i = 0; i < window->count; i++)
-                add_errors(&sum, &window->errors[kind][i]);
+            for (int i = 0; i < window->count; i++) {
+                const shoal_word_errors *more = &window->errors[kind][i];
+                sum.words += more->words;
+                sum.substitutions += more->substitutions;
+                sum.insertions += more->insertions;
+                sum.deletions += more->deletions;
+            }
     }
     return sum;
 }
@@ -53,12 +48,10 @@ wer_interval wer_intervals(const wer_job *job, int kind) {
     const shoal_word_errors errors = wer_count(job, kind, -1),
                             full = wer_count(job, job->reference, -1);
     shoal_sequence_errors *utterances =
-        calloc((size_t)job->utterance_count + 1, sizeof *utterances);
-    shoal_rate_interval drawn = {NAN, NAN, NAN, NAN};
-    if (utterances) {
-        collect(job, kind, utterances);
-        drawn = shoal_bootstrap_rates(utterances, job->utterance_count, job->seed);
-    }
+        reserve_zeros((size_t)job->utterance_count + 1, sizeof *utterances);
+    collect(job, kind, utterances);
+    const shoal_rate_interval drawn =
+        shoal_bootstrap_rates(utterances, job->utterance_count, job->seed);
     free(utterances);
     return (wer_interval){.rate = wer_percent(&errors),
                           .rate_low = drawn.rate_low,

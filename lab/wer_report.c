@@ -1,11 +1,4 @@
 /* The table, the JSON and the picture of shoal wer. */
-#define _GNU_SOURCE
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "common.h"
 #include "plot.h"
 #include "wer.h"
 
@@ -21,25 +14,13 @@ static bool is_timed(const wer_job *job, int kind) {
 }
 
 static double best_seconds(const wer_job *job, int kind) {
-    double best = is_timed(job, kind) ? INFINITY : NAN;
-    for (int i = 0; i < timed(job) && is_timed(job, kind); i++)
-        best = fmin(best, job->kinds[kind].encoder_seconds[i]);
-    return best;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return is_timed(job, kind) ? best_of(job->kinds[kind].encoder_seconds, timed(job))
+                               : NAN;
 }
 
 static double median_seconds(const wer_job *job, int kind) {
-    double sorted[WER_TIMED];
-    const int count = timed(job);
-    if (count == 0 || !is_timed(job, kind))
-        return NAN;
-    memcpy(sorted, job->kinds[kind].encoder_seconds, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    return (sorted[count / 2] + sorted[(count - 1) / 2]) / 2;
+    return is_timed(job, kind) ? median_of(job->kinds[kind].encoder_seconds, timed(job))
+                               : NAN;
 }
 
 static double mean_output_error(const wer_job *job, int kind) {
@@ -63,9 +44,9 @@ static double audio_seconds(const wer_job *job) {
 
 /* Different ones, in the windows done. */
 static int utterances_done(const wer_job *job) {
-    bool *heard = calloc((size_t)job->utterance_count, sizeof *heard);
+    bool *heard = reserve_zeros((size_t)job->utterance_count, sizeof *heard);
     int count = 0;
-    for (int at = 0; at < job->done && heard; at++)
+    for (int at = 0; at < job->done; at++)
         for (int i = 0; i < job->windows[at].count; i++) {
             bool *one = &heard[job->windows[at].members[i]];
             count += !*one;
@@ -79,25 +60,7 @@ static double windows_per_second(const wer_job *job) {
     return job->seconds > 0 ? job->done * job->kind_count / job->seconds : NAN;
 }
 
-static const char *plural(int64_t count) {
-    return count == 1 ? "" : "s";
-}
-
 /* ---- The table --------------------------------------------------------------------- */
-
-static void print_heading(const wer_job *job) {
-    const int threads = shoal_context_threads(job->context);
-    const int utterances = utterances_done(job);
-    const shoal_word_errors errors = wer_count(job, job->reference, -1);
-    printf("%s: %d utterance%s in %d window%s, %.0f s, %" PRId64 " words; %" PRId64
-           " arrangement%s\n",
-           job->folder, utterances, plural(utterances), job->done, plural(job->done),
-           audio_seconds(job), errors.words, job->arrangement_count,
-           plural(job->arrangement_count));
-    printf("%s; shoal %s, %s, %d thread%s; %s\n\n", job->model, shoal_version(),
-           shoal_context_isa(job->context), threads, plural(threads),
-           job->beams > 1 ? "beam search" : "greedy");
-}
 
 /* The number, or nothing where there is none. */
 static const char *number_text(char *text, size_t size, int decimals, double number) {
@@ -159,18 +122,6 @@ static void print_arrangements(const wer_job *job) {
     }
 }
 
-static void print_notes(const wer_job *job) {
-    printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64
-           "); differences are\npaired. Words are compared after normalisation: lower "
-           "case, no punctuation, numbers as\ndigits, contractions and titles spelled "
-           "out, American spelling. Encoder: median of the first\n%d windows; error: "
-           "|out - full| / |full|, mean over the windows. %.2f windows and kinds per\n"
-           "second.\n",
-           10000, job->seed, timed(job), windows_per_second(job));
-    if (job->done < job->window_count)
-        printf("Interrupted: %d of %d windows.\n", job->done, job->window_count);
-}
-
 void wer_print(const wer_job *job) {
     int width = 4;
     if (job->done == 0) {
@@ -180,7 +131,14 @@ void wer_print(const wer_job *job) {
     for (int kind = 0; kind < job->kind_count; kind++)
         if ((int)strlen(job->kinds[kind].spelling) > width)
             width = (int)strlen(job->kinds[kind].spelling);
-    print_heading(job);
+    const int utterances = utterances_done(job);
+    const shoal_word_errors errors = wer_count(job, job->reference, -1);
+    printf("%s: %d utterance%s in %d window%s, %.0f s, %" PRId64 " words; %" PRId64
+           " arrangement%s\n%s; %s; %s\n\n",
+           job->folder, utterances, plural(utterances), job->done, plural(job->done),
+           audio_seconds(job), errors.words, job->arrangement_count,
+           plural(job->arrangement_count), job->model, setting_text(job->context),
+           job->beams > 1 ? "beam search" : "greedy");
     printf("%-*s %6s  %14s %22s %6s %5s %5s %8s %7s %8s\n", width, "", "WER", "", "minus",
            "sub-", "in-", "de-", "encoder", "speed", "encoder");
     printf("%-*s %6s  %14s %22s %6s %5s %5s %8s %7s %8s\n", width, "kind", "%",
@@ -190,7 +148,15 @@ void wer_print(const wer_job *job) {
         print_row(job, kind, width);
     if (job->arrangement_count > 1)
         print_arrangements(job);
-    print_notes(job);
+    printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64
+           "); differences are\npaired. Words are compared after normalisation: lower "
+           "case, no punctuation, numbers as\ndigits, contractions and titles spelled "
+           "out, American spelling. Encoder: median of the first\n%d windows; error: "
+           "|out - full| / |full|, mean over the windows. %.2f windows and kinds per\n"
+           "second.\n",
+           10000, job->seed, timed(job), windows_per_second(job));
+    if (job->done < job->window_count)
+        printf("Interrupted: %d of %d windows.\n", job->done, job->window_count);
     fflush(stdout);
 }
 
@@ -204,37 +170,20 @@ static json_t *kind_object(const wer_job *job, int kind) {
     const wer_kind *k = &job->kinds[kind];
     const shoal_word_errors errors = wer_count(job, kind, -1);
     const wer_interval i = wer_intervals(job, kind);
-    json_t *seconds = json_array(), *distances = json_array();
-    for (int at = 0; at < timed(job) && is_timed(job, kind); at++)
-        json_array_append_new(seconds, json_number(k->encoder_seconds[at]));
-    for (int at = 0; at < job->done; at++)
-        json_array_append_new(distances, json_number(k->output_errors[at]));
-    json_t *made = json_pack("{s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "kind",
-                             k->spelling, "wer_percent", json_number(i.rate),
-                             "wer_interval", pair(i.rate_low, i.rate_high),
-                             "difference_points", json_number(i.difference),
-                             "difference_interval",
-                             pair(i.difference_low, i.difference_high), "words",
-                             (json_int_t)errors.words, "substitutions",
-                             (json_int_t)errors.substitutions, "insertions",
-                             (json_int_t)errors.insertions, "deletions",
-                             (json_int_t)errors.deletions);
-    json_object_set_new(made, "encoder_seconds_best",
-                        json_number(best_seconds(job, kind)));
-    json_object_set_new(made, "encoder_seconds_median",
-                        json_number(median_seconds(job, kind)));
-    json_object_set_new(made, "speed_relative_to_full",
-                        json_number(times_full(job, kind)));
-    json_object_set_new(made, "encoder_error", json_number(mean_output_error(job, kind)));
-    json_object_set_new(made, "encoder_seconds_by_window", seconds);
-    json_object_set_new(made, "encoder_error_by_window", distances);
-    return made;
-}
-
-static json_t *per_window(const wer_arrangement *arrangement) {
-    return arrangement->per_window == INT64_MAX
-               ? json_null()
-               : json_integer((json_int_t)arrangement->per_window);
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "kind", k->spelling, "wer_percent", json_number(i.rate), "wer_interval",
+        pair(i.rate_low, i.rate_high), "difference_points", json_number(i.difference),
+        "difference_interval", pair(i.difference_low, i.difference_high), "words",
+        (json_int_t)errors.words, "substitutions", (json_int_t)errors.substitutions,
+        "insertions", (json_int_t)errors.insertions, "deletions",
+        (json_int_t)errors.deletions, "encoder_seconds_best",
+        json_number(best_seconds(job, kind)), "encoder_seconds_median",
+        json_number(median_seconds(job, kind)), "speed_relative_to_full",
+        json_number(times_full(job, kind)), "encoder_error",
+        json_number(mean_output_error(job, kind)), "encoder_seconds_by_window",
+        json_numbers(k->encoder_seconds, is_timed(job, kind) ? timed(job) : 0),
+        "encoder_error_by_window", json_numbers(k->output_errors, job->done));
 }
 
 static json_t *arrangement_object(const wer_job *job, int at) {
@@ -246,9 +195,12 @@ static json_t *arrangement_object(const wer_job *job, int at) {
                             json_number(wer_percent(&errors)));
     }
     return json_pack("{s:o, s:f, s:b, s:o, s:i, s:o}", "per_window",
-                     per_window(arrangement), "gap", arrangement->gap, "shuffled",
-                     arrangement->shuffled, "seed", json_seed(arrangement->seed),
-                     "windows", arrangement->windows, "wer_percent", rates);
+                     arrangement->per_window == INT64_MAX
+                         ? json_null()
+                         : json_integer((json_int_t)arrangement->per_window),
+                     "gap", arrangement->gap, "shuffled", arrangement->shuffled, "seed",
+                     json_seed(arrangement->seed), "windows", arrangement->windows,
+                     "wer_percent", rates);
 }
 
 static json_t *window_object(const wer_job *job, int at) {
@@ -274,53 +226,44 @@ static json_t *window_object(const wer_job *job, int at) {
 }
 
 int wer_print_json(const wer_job *job) {
-    json_t *kinds = json_array(), *arrangements = json_array(), *windows = json_array();
+    json_t *kinds = json_array(), *arrangements = json_array(),
+           *windows = job->texts ? json_array() : NULL;
     for (int kind = 0; kind < job->kind_count && job->done > 0; kind++)
         json_array_append_new(kinds, kind_object(job, kind));
     for (int at = 0; at < (int)job->arrangement_count; at++)
         json_array_append_new(arrangements, arrangement_object(job, at));
     for (int at = 0; at < job->done && job->texts; at++)
         json_array_append_new(windows, window_object(job, at));
-    json_t *all =
-        json_pack("{s:s, s:s, s:i, s:o, s:o, s:I, s:f, s:o, s:I, s:i, s:i, s:f, s:b}",
+    return print_json(
+        json_pack("{s:s, s:s, s:i, s:o, s:o, s:I, s:f, s:o, s:I, s:i, s:i, s:f, s:b, "
+                  "s:o, s:o, s:o, "
+                  "s:o, s:o*}",
                   "version", shoal_version(), "isa", shoal_context_isa(job->context),
                   "threads", shoal_context_threads(job->context), "folder",
                   json_text(job->folder), "model", json_text(job->model), "per_window",
                   (json_int_t)job->per_window, "gap", job->gap, "seed",
                   json_seed(job->seed), "beam_size", (json_int_t)job->beams,
                   "windows_done", job->done, "utterances", utterances_done(job),
-                  "audio_seconds", audio_seconds(job), "interrupted", job->interrupted);
-    json_object_set_new(all, "join_minutes",
-                        job->join > 0 ? json_number(job->join) : json_null());
-    json_object_set_new(all, "windows_per_second", json_number(windows_per_second(job)));
-    json_object_set_new(all, "kinds", kinds);
-    json_object_set_new(all, "arrangements", arrangements);
-    if (job->texts)
-        json_object_set(all, "windows", windows);
-    json_decref(windows);
-    return print_json(all);
+                  "audio_seconds", audio_seconds(job), "interrupted", job->interrupted,
+                  "join_minutes", job->join > 0 ? json_number(job->join) : json_null(),
+                  "windows_per_second", json_number(windows_per_second(job)), "kinds",
+                  kinds, "arrangements", arrangements, "windows", windows));
 }
 
 /* ---- The picture ------------------------------------------------------------------- */
 
-int wer_write_plot(const wer_job *job) {
-    double x[WER_KINDS], y[WER_KINDS], high = 1;
-    plot_series series[WER_KINDS];
-    char caption[160], reason[4300];
-    const int threads = shoal_context_threads(job->context);
+void wer_write_plot(const wer_job *job) {
+    double x[KINDS_MOST], y[KINDS_MOST], high = 1;
+    plot_series series[KINDS_MOST];
+    char caption[160];
     if (job->done == 0)
-        return EXIT_OK;
+        return;
     for (int kind = 0; kind < job->kind_count; kind++) {
         x[kind] = 1e3 * median_seconds(job, kind);
         const shoal_word_errors errors = wer_count(job, kind, -1);
         y[kind] = wer_percent(&errors);
         high = fmax(high, y[kind]);
-        series[kind] = (plot_series){.name = job->kinds[kind].spelling,
-                                     .x = &x[kind],
-                                     .y = &y[kind],
-                                     .count = 1,
-                                     .colour = kind % PLOT_COLOURS,
-                                     .marker = (plot_marker)(kind % PLOT_NO_MARKER)};
+        series[kind] = plot_kind(job->kinds[kind].spelling, kind, &x[kind], &y[kind], 1);
     }
     const plot_chart chart = {.title = "Word error rate against encoder time",
                               .x = {.label = "encoder, ms per 30 s window (median)",
@@ -331,11 +274,7 @@ int wer_write_plot(const wer_job *job) {
                                     .high = 1.05 * high},
                               .series = series,
                               .series_count = job->kind_count};
-    snprintf(caption, sizeof caption, "shoal %s, %s, %d thread%s; %d windows%s",
-             shoal_version(), shoal_context_isa(job->context), threads,
-             threads == 1 ? "" : "s", job->done, job->interrupted ? "; interrupted" : "");
-    const plot_figure figure = {.charts = &chart, .count = 1, .caption = caption};
-    if (!plot_write(job->plot_path, &figure, reason, sizeof reason))
-        return complain(EXIT_RESOURCES, "wer", "%s", reason);
-    return EXIT_OK;
+    snprintf(caption, sizeof caption, "%s; %d windows%s", setting_text(job->context),
+             job->done, job->interrupted ? "; interrupted" : "");
+    plot_write(job->plot_path, &(plot_figure){&chart, 1, caption});
 }

@@ -1,7 +1,7 @@
 /* Maps of attention: full's weights are a softmax by hand, those of every kind give its
    outputs and add up to 1, and a layer made by hand of the weights and projections of the
    first one leads to what the library has for the second. */
-#include "attention_maps.h"
+#include "lab/attention_maps.c"
 
 #include <math.h>
 #include <stdio.h>

@@ -35,7 +35,7 @@ may_use() { # the rooms that a file of room $1 may use
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;
-    lab) echo lab cli exact ;;
+    lab) echo lab exact ;;
     esac
 }
 

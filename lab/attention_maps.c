@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "attention_maps.h"
 
 #include <inttypes.h>
@@ -163,24 +162,6 @@ typedef struct {
     float *out;       /* [count][width] */
 } weighing;
 
-/* As the encoder of a model has it. */
-static shoal_status make_plan(shoal_context *context, const shoal_attention *kind,
-                              weighing *w) {
-    const map_shape *shape = w->shape;
-    const shoal_strides strides = {.head = shape->head_dim, .position = 3 * w->width};
-    const shoal_problem problem = {.batch = 1,
-                                   .heads = shape->heads,
-                                   .queries = shape->count,
-                                   .keys = shape->count,
-                                   .dim = shape->head_dim,
-                                   .value_dim = shape->head_dim,
-                                   .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
-    return shoal_plan_create(context, &problem, kind, 0, &w->plan);
-}
-
 static shoal_status run_plan(weighing *w) {
     const int64_t offsets[2] = {0, w->shape->count};
     const shoal_inputs inputs = {.q = w->projected,
@@ -255,7 +236,18 @@ shoal_status map_weigh(shoal_context *context, const shoal_attention *kind,
                   .width = shape->heads * shape->head_dim,
                   .projected = projected};
     const size_t bytes = (size_t)(shape->count * w.width) * sizeof(float);
-    shoal_status status = make_plan(context, kind, &w);
+    const shoal_strides strides = {.head = shape->head_dim, .position = 3 * w.width};
+    const shoal_problem problem = {.batch = 1, /* as the encoder of a model has it */
+                                   .heads = shape->heads,
+                                   .queries = shape->count,
+                                   .keys = shape->count,
+                                   .dim = shape->head_dim,
+                                   .value_dim = shape->head_dim,
+                                   .packed = 1,
+                                   .q = strides,
+                                   .k = strides,
+                                   .v = strides};
+    shoal_status status = shoal_plan_create(context, &problem, kind, 0, &w.plan);
     w.values = malloc(bytes);
     w.out = malloc(bytes);
     if (status == SHOAL_OK && (!w.values || !w.out))

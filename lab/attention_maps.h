@@ -1,7 +1,7 @@
 /* What a kind of attention weighs: queries, keys and values of a layer of a BERT or
    RoBERTa, and from them the weight that each query gives to each key. */
-#ifndef SHOAL_CLI_ATTENTION_MAPS_H
-#define SHOAL_CLI_ATTENTION_MAPS_H
+#ifndef SHOAL_LAB_ATTENTION_MAPS_H
+#define SHOAL_LAB_ATTENTION_MAPS_H
 
 #include <shoal_models.h>
 
