@@ -754,9 +754,9 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
     return SHOAL_OK;
 }
 
-/* Post-norm: the gradient passes the norm behind each branch, and what the branch gives is
-   added to it. Pre-norm: what the branch gives passes the norm in front of it first, and
-   is added then. */
+/* Post-norm: the gradient passes the norm behind each branch, and what the branch gives
+   is added to it. Pre-norm: what the branch gives passes the norm in front of it first,
+   and is added then. */
 static shoal_status layer_backward(const pass *p, int64_t l, const float *stream,
                                    float *gradient) {
     encoder *stack = p->stack;
