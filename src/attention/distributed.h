@@ -45,7 +45,7 @@ typedef struct distributed_work {
     float *row_grads;       /* [rows][D + Dv]: gradients of the top keys' rows */
     float *own_grads;       /* [P][some rows of this rank][D + Dv] */
     int64_t most_rows;      /* of the top keys of all units */
-    struct ring_work *ring; /* of full: ring.c */
+    struct ring_work *ring; /* of full: distributed_full.c */
 } distributed_work;
 
 /* In the state, for backward: */
