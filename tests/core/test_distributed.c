@@ -262,8 +262,8 @@ static shoal_attention parsed(const char *kind) {
 
 static void random_case(const char *kind, int ranks, uint64_t seed) {
     distributed_case c = {.ranks = ranks,
-                     .threads = 1 + (int)(seed % 2),
-                     .attention = parsed(kind)};
+                          .threads = 1 + (int)(seed % 2),
+                          .attention = parsed(kind)};
     const int64_t most = seed % 5 ? 300 : 20;
     c.problem = (shoal_problem){.batch = test_pick(seed, 1, 1, 2),
                                 .kv_heads = test_pick(seed, 2, 1, 2),
@@ -297,7 +297,8 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
 static const int ranks_tried[] = {1, 2, 3, 4, 7};
 
 /* One head of 8 features, as many keys as queries, cut evenly. */
-static distributed_case fixed_case(const char *kind, int64_t n, int ranks, uint64_t seed) {
+static distributed_case fixed_case(const char *kind, int64_t n, int ranks,
+                                   uint64_t seed) {
     distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
     c.problem = (shoal_problem){.batch = 1,
                                 .heads = 1,
@@ -357,7 +358,8 @@ static void sharp(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
         for (uint64_t seed = 0; seed < 4; seed++) {
-            distributed_case c = fixed_case("q-clustered-8:topk=5", 300, ranks_tried[r], seed);
+            distributed_case c =
+                fixed_case("q-clustered-8:topk=5", 300, ranks_tried[r], seed);
             for (int64_t i = 0; i < 300 * c.problem.dim; i++)
                 ((float *)c.inputs.q)[i] *= 20;
             run_and_check(&c, "sharp");
