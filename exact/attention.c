@@ -8,8 +8,8 @@
 
    full and shared-full see all keys, oracle-top-k the k best, lsh a few chunks; clustered
    sees none itself, i-clustered and q-clustered the top keys T of the group. i-clustered
-   with the paper's normaliser is two softmaxes instead: with the centroid's weights Ac and
-   their sum m over T,
+   with the paper's normaliser is two softmaxes instead: with the centroid's weights Ac
+   and their sum m over T,
 
        weight_l = m x softmax over T of the query's scores     on T
        weight_l = Ac_l                                             elsewhere
@@ -134,9 +134,9 @@ static void choose_all(exact_head *head, int64_t i) {
 static void choose_top_keys(exact_head *head, int64_t i) {
     const int64_t topk = head->attention.topk;
     const int32_t *top = head->top_keys + head->groups[i] * topk;
-    for (int64_t rank = 0; rank < topk; rank++)
-        if (top[rank] >= 0)
-            head->counts[top[rank]] = 1;
+    for (int64_t x = 0; x < topk; x++)
+        if (top[x] >= 0)
+            head->counts[top[x]] = 1;
 }
 
 /* Own chunk and the one before, in every round; itself only if there is nothing else.
@@ -162,9 +162,9 @@ static void choose_own_keys(exact_head *head, int64_t i) {
     if (head->plan)
         shoal_plan_exact_keys(head->plan, head->state, head->at, i,
                               head->own_keys + i * a->topk);
-    for (int64_t rank = 0; rank < a->topk; rank++)
-        if (head->own_keys[i * a->topk + rank] >= 0)
-            head->counts[head->own_keys[i * a->topk + rank]] = 1;
+    for (int64_t x = 0; x < a->topk; x++)
+        if (head->own_keys[i * a->topk + x] >= 0)
+            head->counts[head->own_keys[i * a->topk + x]] = 1;
     for (int64_t l = 0; l < head->keys && exact_members(head, head->groups[i]) > 1; l++)
         if (a->near > 0 && llabs(l - i) <= a->near)
             head->counts[l] = 1;
@@ -190,8 +190,8 @@ static void choose_best(exact_head *head, int64_t i) {
         ranking[l] =
             (ranked){exact_score(head, query_of(head, i), l) + exact_bias(head, i, l), l};
     qsort(ranking, (size_t)head->keys, sizeof *ranking, better_first);
-    for (int64_t rank = 0; rank < head->keys && rank < topk; rank++)
-        head->counts[ranking[rank].key] = 1;
+    for (int64_t x = 0; x < head->keys && x < topk; x++)
+        head->counts[ranking[x].key] = 1;
     if (topk < head->keys)
         head->margin = ranking[topk - 1].score - ranking[topk].score;
 }

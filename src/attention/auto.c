@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 
-/* ---- The error of outputs ----------------------------------------------------------- */
+/* ---- The error of outputs ---------------------------------------------------------- */
 
 /* How far a call's outputs are from full attention's, by some queries of every head.
  *
@@ -184,7 +184,7 @@ static double measure_error(error_check *check, const attention_call *call,
     return error > 0 || isnan(error) ? sqrt(error / length) : 0;
 }
 
-/* ---- The choice ---------------------------------------------------------------------- */
+/* ---- The choice -------------------------------------------------------------------- */
 
 /* What may be picked: full attention, and shoal with 1, 2 or 4 times the groups that it
    has at this size, and more exact keys. The plans of the choices lie over each other,
@@ -395,7 +395,7 @@ const attention_kind sh_auto_kind = {
     .picked = picked,
 };
 
-/* ---- The crossover ------------------------------------------------------------------ */
+/* ---- The crossover ----------------------------------------------------------------- */
 
 enum { LENGTH = 1024, HEADS = 2, FEATURES = 64, REPEATS = 7 };
 

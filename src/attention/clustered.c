@@ -55,7 +55,7 @@ void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
                               const clustered_work *own, int64_t groups, int64_t most,
                               block_layout *work) {
     const int64_t all = sh_mul_checked(most, groups);
-    parts->groups = groups;
+    parts->clusters = groups;
     parts->largest = sh_reserve(work, all, sizeof(float));
     parts->sum = sh_reserve(work, all, sizeof(float));
     parts->values = reserve_floats(work, all, plan->problem.value_dim);
@@ -438,7 +438,7 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
 void sh_clustered_merge_cluster(const shoal_plan *plan, const softmax_parts *parts,
                                 int64_t j, clustered_thread *own) {
     const clustered_work *work = plan->work;
-    const int64_t C = parts->groups, Dv = plan->problem.value_dim, k = work->topk;
+    const int64_t C = parts->clusters, Dv = plan->problem.value_dim, k = work->topk;
     float *values = parts->values + j * Dv;
     float largest = parts->largest[j], sum = 0;
     for (int64_t part = 1; part < parts->count; part++)
@@ -845,7 +845,7 @@ const attention_kind sh_i_clustered_kind =
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
-/* q-clustered is i-clustered with groups=keys,normaliser=query and defaults of its own. */
+/* i-clustered with groups=keys,normaliser=query and defaults of its own. */
 const attention_kind sh_q_clustered_kind = {
     .info = {.name = "q-clustered-C",
              .number = "clusters",

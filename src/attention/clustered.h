@@ -31,11 +31,11 @@ typedef struct {
 
 /* The centroids' softmax over parts of the keys, to be merged. */
 typedef struct {
-    int64_t count, groups; /* how many parts, G groups in each */
-    float *largest, *sum;  /* [parts][G] */
-    float *values;         /* [parts][G][Dv], not divided by the sum */
-    uint64_t *keys;        /* [parts][G][k]: candidates */
-    int32_t *counts;       /* [parts][G] */
+    int64_t count, clusters; /* how many parts, G clusters in each */
+    float *largest, *sum;    /* [parts][G] */
+    float *values;           /* [parts][G][Dv], not divided by the sum */
+    uint64_t *keys;          /* [parts][G][k]: candidates */
+    int32_t *counts;         /* [parts][G] */
 } softmax_parts;
 
 /* Memory for one head at a time. */

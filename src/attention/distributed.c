@@ -13,9 +13,9 @@ static int64_t record_size(const shoal_plan *plan) {
 
 /* And of the rows of top keys, which may all be one rank's. */
 static int64_t rows_size(const shoal_plan *plan) {
-    return sh_mul_checked(distributed_groups(plan), plan->attention.topk *
-                                                        distributed_row_size(plan) *
-                                                        (int64_t)sizeof(float));
+    return sh_mul_checked(distributed_clusters(plan), plan->attention.topk *
+                                                          distributed_row_size(plan) *
+                                                          (int64_t)sizeof(float));
 }
 
 /* What all ranks give: records of a share of the groups, or the result; or the farthest
@@ -23,7 +23,7 @@ static int64_t rows_size(const shoal_plan *plan) {
 static int64_t packets_size(const shoal_plan *plan) {
     const int64_t P = plan->over->ranks, C = plan->attention.clusters;
     const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    const int64_t records = max(distributed_groups(plan),
+    const int64_t records = max(distributed_clusters(plan),
                                 sh_mul_checked(P, sh_distributed_most_shared(plan)));
     return max(sh_mul_checked(records, record_size(plan)),
                sh_mul_checked(P, C * words * (int64_t)sizeof(uint64_t)));
@@ -32,9 +32,9 @@ static int64_t packets_size(const shoal_plan *plan) {
 /* Floats that are shared of a unit to find its groups by the keys: rows of keys and of
    queries, then projected queries. */
 static int64_t sample_size(const shoal_plan *plan) {
-    const int64_t D = plan->problem.dim, rank = min(plan->attention.rank, D);
+    const int64_t D = plan->problem.dim, projected = min(plan->attention.rank, D);
     return max(2 * METRIC_SAMPLE * D,
-               sh_lloyd_sample(plan->attention.clusters, INT32_MAX) * rank);
+               sh_lloyd_sample(plan->attention.clusters, INT32_MAX) * projected);
 }
 
 distributed_work *sh_distributed_place_ranges(shoal_plan *plan, block_layout *work) {
@@ -66,7 +66,7 @@ void sh_distributed_place(shoal_plan *plan, const clustered_work *clustered,
         sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
     own->packet =
         sh_reserve(work,
-                   max(sh_mul_checked(distributed_groups(plan), record_size(plan)),
+                   max(sh_mul_checked(distributed_clusters(plan), record_size(plan)),
                        rows_size(plan)),
                    1);
     own->packets = sh_reserve(work, packets_size(plan), 1);
@@ -399,7 +399,7 @@ static void run_lloyd(distributed_call *run) {
 }
 
 /* Groups that nobody had to look for: brought along, or one for each query. */
-static void name_groups(distributed_call *run, int64_t u) {
+static void name_clusters(distributed_call *run, int64_t u) {
     const shoal_plan *plan = run->call->plan;
     clustered_head *head = &run->own->heads[u];
     const int64_t n = head->view.queries, N = plan->problem.queries;
@@ -426,7 +426,7 @@ void sh_distributed_use_members(distributed_call *run, const int32_t *members) {
     }
 }
 
-static void find_groups(distributed_call *run, int32_t *members) {
+static void find_clusters(distributed_call *run, int32_t *members) {
     const shoal_plan *plan = run->call->plan;
     const int64_t U = distributed_units(plan), C = plan->attention.clusters;
     if (((const clustered_work *)plan->work)->by_keys)
@@ -434,7 +434,7 @@ static void find_groups(distributed_call *run, int32_t *members) {
     else
         run_kmeans(run);
     for (int64_t u = 0; u < U; u++) {
-        name_groups(run, u);
+        name_clusters(run, u);
         sh_clustered_sort(&run->own->heads[u]);
         memcpy(members + u * C, run->own->heads[u].slot->members,
                sizeof *members * (size_t)C);
@@ -469,7 +469,7 @@ static void find_centroids(distributed_call *run) {
 /* The first part becomes one that has seen no key. */
 static void clear_part(const clustered_head *head) {
     const softmax_parts *parts = &head->slot->parts;
-    const int64_t C = parts->groups;
+    const int64_t C = parts->clusters;
     for (int64_t j = 0; j < C; j++) {
         parts->largest[j] = LOWEST_SCORE;
         parts->sum[j] = 0;
@@ -679,7 +679,7 @@ static void improve_cancelled(distributed_call *run) {
         return;
     attend_others(run);
     sh_distributed_merge_parts(run);
-    for (int64_t i = 0; i < distributed_groups(plan) && !run->failed; i++) {
+    for (int64_t i = 0; i < distributed_clusters(plan) && !run->failed; i++) {
         const clustered_head *head = &run->own->heads[i / C];
         const softmax_parts *merged = &head->slot->parts;
         const int64_t j = i % C;
@@ -701,7 +701,7 @@ shoal_status sh_distributed_forward(const attention_call *call, shoal_status sta
         return status;
     const distributed_state state = sh_clustered_distributed_state(plan, call->state);
     sh_distributed_load_heads(&run);
-    find_groups(&run, state.members);
+    find_clusters(&run, state.members);
     find_centroids(&run);
     attend_keys(&run);
     if (work->has_top && !run.failed)

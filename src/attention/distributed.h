@@ -45,7 +45,7 @@ typedef struct distributed_work {
     float *row_grads;       /* [rows][D + Dv]: gradients of the top keys' rows */
     float *own_grads;       /* [P][some rows of this rank][D + Dv] */
     int64_t most_rows;      /* of the top keys of all units */
-    struct ring_work *ring; /* of full: ring.c */
+    struct ring_work *ring; /* of full: distributed_full.c */
 } distributed_work;
 
 /* In the state, for backward: */
@@ -55,8 +55,8 @@ typedef struct {
     float *rows;      /* [rows][D + Dv]: a top key and its value, by rank, then unit */
 } distributed_state;
 
-/* What sh_distributed_begin needs; sh_distributed_place: and the clustered kinds. NULL while
-   measuring. */
+/* What sh_distributed_begin needs; sh_distributed_place: and the clustered kinds. NULL
+   while measuring. */
 distributed_work *sh_distributed_place_ranges(shoal_plan *plan, block_layout *work);
 void sh_distributed_place(shoal_plan *plan, const clustered_work *clustered,
                           block_layout *work);
@@ -75,7 +75,7 @@ shoal_status sh_distributed_begin(distributed_call *run, const attention_call *c
 void sh_distributed_load_heads(distributed_call *run);
 int sh_distributed_is_live(const distributed_call *run, int64_t u);
 
-/* ---- Putting together what ranks have of the groups (distributed_merge.c) --------------- */
+/* ---- Putting together what ranks have of the groups (distributed_merge.c) ---------- */
 
 /* Groups that one rank puts together, at most. */
 int64_t sh_distributed_most_shared(const shoal_plan *plan);
@@ -93,7 +93,7 @@ int64_t sh_distributed_part_size(const shoal_plan *plan, int32_t topk);
 /* Rows of one rank whose gradients are sent to it in one go, at most. */
 int64_t sh_distributed_most_returned(const shoal_plan *plan);
 
-/* ---- Steps ------------------------------------------------------------------------ */
+/* ---- Steps ------------------------------------------------------------------------- */
 
 /* Members [U][C] of all ranks, once each unit's own are sorted. */
 void sh_distributed_use_members(distributed_call *run, const int32_t *members);
@@ -113,7 +113,7 @@ static inline int64_t distributed_units(const shoal_plan *plan) {
 }
 
 /* U C: the groups of all units. */
-static inline int64_t distributed_groups(const shoal_plan *plan) {
+static inline int64_t distributed_clusters(const shoal_plan *plan) {
     return sh_mul_checked(distributed_units(plan), plan->attention.clusters);
 }
 

@@ -84,7 +84,7 @@ static void backward_keys(distributed_call *run) {
    rows. Where one has far more than its part of them, that would need room for many times
    as much: so they go in turns, mostly in one. */
 int64_t sh_distributed_most_returned(const shoal_plan *plan) {
-    const int64_t rows = sh_mul_checked(distributed_groups(plan), plan->attention.topk);
+    const int64_t rows = sh_mul_checked(distributed_clusters(plan), plan->attention.topk);
     return ceil_divide(2 * rows, plan->over->ranks);
 }
 

@@ -10,7 +10,7 @@
 
 /* Of all groups, the first that rank p puts together. */
 static int64_t share_start(const distributed_call *run, int p) {
-    return p * distributed_groups(run->call->plan) / run->over->ranks;
+    return p * distributed_clusters(run->call->plan) / run->over->ranks;
 }
 
 static int64_t share_of(const distributed_call *run, int p) {
@@ -18,7 +18,7 @@ static int64_t share_of(const distributed_call *run, int p) {
 }
 
 int64_t sh_distributed_most_shared(const shoal_plan *plan) {
-    return ceil_divide(distributed_groups(plan), plan->over->ranks);
+    return ceil_divide(distributed_clusters(plan), plan->over->ranks);
 }
 
 /* own->packet [U C][size]: this rank's records. own->packets gets them, put together. */
@@ -133,7 +133,7 @@ static void merge_parts(const distributed_call *run, int64_t groups, int64_t siz
     const shoal_plan *plan = run->call->plan;
     distributed_work *own = run->own;
     own->parts.count = run->over->ranks;
-    own->parts.groups = groups;
+    own->parts.clusters = groups;
     for (int64_t i = 0; i < run->over->ranks * groups; i++)
         read_part(plan, (const char *)own->packets + i * size, &own->parts, i);
     sh_team_run(run->workers, groups, merge_task, (void *)(uintptr_t)run);
@@ -145,11 +145,11 @@ void sh_distributed_merge_parts(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, size = part_size(plan);
     const distributed_work *own = run->own;
-    for (int64_t i = 0; i < distributed_groups(plan); i++)
+    for (int64_t i = 0; i < distributed_clusters(plan); i++)
         write_part(plan, &own->heads[i / C].slot->parts, i % C,
                    (char *)own->packet + i * size);
     merge_records(run, size, merge_parts);
-    for (int64_t i = 0; i < distributed_groups(plan) && !run->failed; i++)
+    for (int64_t i = 0; i < distributed_clusters(plan) && !run->failed; i++)
         read_part(plan, (const char *)own->packets + i * size,
                   &own->heads[i / C].slot->parts, i % C);
 }

@@ -118,8 +118,7 @@ static shoal_status read_name(shoal_context *context, const char *whole,
                               const field_row *row, const char *text, size_t length,
                               shoal_attention *attention) {
     for (int32_t value = row->min; value <= row->max; value++)
-        if (strlen(row->names[value]) == length &&
-            !memcmp(row->names[value], text, length)) {
+        if (is_word(text, length, row->names[value])) {
             *field(attention, row) = value;
             return SHOAL_OK;
         }

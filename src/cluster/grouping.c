@@ -31,7 +31,7 @@ void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
     offsets[0] = 0;
 }
 
-/* ---- The k best ------------------------------------------------------------------- */
+/* ---- The k best -------------------------------------------------------------------- */
 
 static void swap(uint64_t *a, uint64_t *b) {
     uint64_t kept = *a;

@@ -18,7 +18,7 @@ void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n);
 
 void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n);
 
-/* ---- The k best ------------------------------------------------------------------- */
+/* ---- The k best -------------------------------------------------------------------- */
 
 /* The k largest of a stream of candidates (see candidate_pack): lists grow unsorted and
    are cut back to k when they are full, so that most candidates cost one comparison. */

@@ -21,7 +21,7 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
-/* ---- Hashes: bit b of query i is 1 where q_i . direction_b > 0 ----------------------- */
+/* ---- Hashes: bit b of query i is 1 where q_i . direction_b > 0 --------------------- */
 
 /* Hashes of n queries, in blocks of HASH_BLOCK: byte p of query i is
    planes[i / HASH_BLOCK][p][i % HASH_BLOCK]. Bits past the last are 0. */
@@ -63,7 +63,7 @@ void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride
                      int count, int64_t ahead, int dim, const float *directions,
                      hash_array *hashes, int64_t block, float *panel, float *scores);
 
-/* ---- K-Means -------------------------------------------------------------------------- */
+/* ---- K-Means ----------------------------------------------------------------------- */
 
 /* One thread's share of the counts: what came to and left each centre. W words, so 64 W
    bits and 16 W nibbles in a hash. Threads write to theirs all the time: none may share a
@@ -120,7 +120,8 @@ void sh_kmeans_run(kmeans_work *work, const kernel_table *kernels, team workers,
 /* ---- Step by step ------------------------------------------------------------------ */
 
 /* For queries that are a part of all: others have the rest, and what is counted is added
-   up between the steps (attention/distributed.c). sh_kmeans_run is the same for one part. */
+   up between the steps (attention/distributed.c). sh_kmeans_run is the same for one
+   part. */
 typedef struct {
     kmeans_work *work;
     const kernel_table *kernels;

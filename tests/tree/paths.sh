@@ -83,8 +83,8 @@ for name in "qkv": # [1, 2, 1300, 16]: more queries than clusters
     head = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 1300, 16), }"
     head = head.ljust(117) + "\n"
     values = [draw.gauss(0, 1) for _ in range(2 * 1300 * 16)]
-    open(name + ".npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) +
-                                    head.encode() + struct.pack("<%df" % len(values), *values))
+    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode()
+    open(name + ".npy", "wb").write(start + struct.pack("<%df" % len(values), *values))
 P
 for kind in i-clustered-100 shoal; do
     name=attend-${kind%-100}
