@@ -99,7 +99,7 @@ const command_help attend_help = {
     "groups or the top keys.\n"
     "\n"
     "Under mpirun each process works on a run of the positions, and the first writes:\n"
-    "float32, full, clustered-C, i-clustered-C and shoal-C (keyclusters=0); no --check.\n"
+    "float32, full, clustered-C, i-clustered-C and q-clustered-C; no --check.\n"
     "\n"
     "environment:\n"
     "  SHOAL_SLICE_ABOVE    when Q, K, V and the output have more bytes than this "
@@ -205,8 +205,7 @@ static int check_kind(attend_job *job) {
 }
 
 static int parse_kind(attend_job *job) {
-    shoal_status status =
-        ranks_parse_kind(job->ranks, job->context, job->kind, &job->attention);
+    shoal_status status = shoal_attention_parse(job->context, job->kind, &job->attention);
     if (status == SHOAL_OK)
         return check_kind(job);
     int code = complain_status(status, EXIT_USAGE, "attend", job->context);

@@ -161,17 +161,6 @@ int ranks_threads(shoal_transport *ranks) {
 
 /* ---- What all agree about ---------------------------------------------------------- */
 
-shoal_status ranks_parse_kind(const shoal_transport *ranks, shoal_context *context,
-                              const char *text, shoal_attention *attention) {
-    char whole[256];
-    const shoal_status status = shoal_attention_parse(context, text, attention);
-    if (status != SHOAL_OK || !ranks || attention->keyclusters != SHOAL_BY_SIZE)
-        return status;
-    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
-             strchr(text, ':') ? ',' : ':');
-    return shoal_attention_parse(context, whole, attention);
-}
-
 int ranks_follow(shoal_transport *ranks, int code) {
     int32_t first = code;
     if (!ranks)

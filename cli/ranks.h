@@ -23,11 +23,6 @@ static inline bool ranks_first(const shoal_transport *ranks) {
    among those who may use the same. 0: the context's default. */
 int ranks_threads(shoal_transport *ranks);
 
-/* As shoal_attention_parse; over ranks shoal-C is spelled as shoal_plan_create_over has
-   it, without key clusters. */
-shoal_status ranks_parse_kind(const shoal_transport *ranks, shoal_context *context,
-                              const char *text, shoal_attention *attention);
-
 /* The first rank's code, everywhere: it complained, the others end without a word. */
 int ranks_follow(shoal_transport *ranks, int code);
 /* All ranks know that they end: the library said so. */

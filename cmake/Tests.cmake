@@ -145,6 +145,9 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
         shoal_test(tree_install COMMAND bash ${tree}/install/run.sh ${CMAKE_COMMAND}
             ${places})
     endif()
+    if(TARGET shoal_program)
+        shoal_test(tree_paths COMMAND bash ${tree}/paths.sh ${CMAKE_COMMAND} ${places})
+    endif()
     # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.
     add_executable(instructions ${tree}/instructions.c)
     target_link_libraries(instructions PRIVATE shoal_static shoal_flags)

@@ -7,8 +7,8 @@
        weight_l = count_l exp(score_l) / sum      one softmax over all of them
 
    full and shared-full see all keys, oracle-top-k the k best, lsh a few chunks; clustered
-   sees none itself, i-clustered and shoal the top keys T of the group. i-clustered with
-   the paper's normaliser is two softmaxes instead: with the centroid's weights Ac and
+   sees none itself, i-clustered and q-clustered the top keys T of the group. i-clustered
+   with the paper's normaliser is two softmaxes instead: with the centroid's weights Ac and
    their sum m over T,
 
        weight_l = m x softmax over T of the query's scores     on T
@@ -17,7 +17,7 @@
    Kinds with masks add a bias to the scores, where -inf hides a key, and multiply the
    weights by dropout's factors.
 
-   shoal with key clusters is one softmax again, and what it sees through the centroid is
+   shoal is one softmax again, and what it sees through the centroid is
    tilted towards the query: tilt.c */
 #include <math.h>
 #include <stdlib.h>
@@ -217,17 +217,15 @@ static const formula formulas[] = {
     [SHOAL_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
     [SHOAL_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
     [SHOAL_ORACLE_TOP] = {.choose = choose_best},
-    [SHOAL_SHOAL] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_SHOAL] = {.choose = choose_own_keys, .grouped = true},
     [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
     [SHOAL_LOCAL] = {.choose = choose_near},
     [SHOAL_STRIDED] = {.choose = choose_strided},
+    [SHOAL_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
 };
 
 static const formula *formula_of(const exact_head *head) {
     static const formula none = {0};
-    static const formula tilted = {.choose = choose_own_keys, .grouped = true};
-    if (exact_is_tilted(head))
-        return &tilted;
     const size_t kind = (size_t)head->attention.kind;
     return kind < sizeof formulas / sizeof *formulas ? &formulas[kind] : &none;
 }

@@ -30,7 +30,7 @@ typedef struct {
     double *v;               /* [S][Dv] */
     const int32_t *groups;   /* [N], kinds with groups */
     const int32_t *top_keys; /* [clusters][topk], -1 where a group has fewer */
-    /* shoal-C with key clusters: */
+    /* shoal-C: */
     int32_t *own_keys;      /* [N][topk]: exact for a query and its block, -1 where
                                     there are fewer; near ones apart. With a plan, they
                                     are there once the query's row is */
@@ -61,7 +61,7 @@ typedef struct {
     double *dweights, *dshared;   /* [S] */
     double *centroid, *dcentroid; /* [D] */
     struct exact_ranked *ranking; /* [S] */
-    struct exact_tilt *tilt;      /* of the last query, where there are key clusters */
+    struct exact_tilt *tilt;      /* shoal: of the last query */
     void *memory;
 } exact_head;
 

@@ -1,4 +1,4 @@
-/* shoal-C with key clusters: one number for a query and a key cluster that tilts the
+/* shoal-C: one number for a query and a key cluster that tilts the
    centroid's scores of the keys which are not exact for the query.
 
    With x = q - c, the query less its centroid, and z_l = Z'(k_l - centre):

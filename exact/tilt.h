@@ -1,11 +1,11 @@
-/* The tilt of shoal-C with key clusters, between attention.c and tilt.c. */
+/* The tilt of shoal-C, between attention.c and tilt.c. */
 #ifndef SHOAL_EXACT_TILT_H
 #define SHOAL_EXACT_TILT_H
 
 #include "exact/exact.h"
 
 static inline bool exact_is_tilted(const exact_head *head) {
-    return head->attention.kind == SHOAL_SHOAL && head->attention.keyclusters != 0;
+    return head->attention.kind == SHOAL_SHOAL;
 }
 
 /* What is added to the score of query i and key l. */

@@ -140,12 +140,12 @@ typedef enum {
     SHOAL_LSH,         /* lsh-R          Reformer's hashing, R rounds, K = Q */
     SHOAL_ORACLE_TOP,  /* oracle-top-k   only the k best keys of each query */
     SHOAL_SHOAL,       /* shoal-C        blocks of alike queries have exact keys, the rest
-                                         follows each query; shoal: C by the sizes;
-                                         shoal-C:keyclusters=0: i-clustered with
-                                         groups=keys,normaliser=query */
+                                         follows each query; shoal: C by the sizes */
     SHOAL_AUTO,        /* auto           full or shoal, whichever suits the problem */
     SHOAL_LOCAL,       /* local-W        only the keys at most W/2 positions away */
     SHOAL_STRIDED,     /* strided-W      those, and the keys a multiple of W away */
+    SHOAL_Q_CLUSTERED, /* q-clustered-C  i-clustered with groups=keys,normaliser=query and
+                                         other defaults */
 } shoal_kind;
 
 /* How queries are grouped: by hashes of the queries and Hamming k-means, as the paper
@@ -166,7 +166,7 @@ enum { SHOAL_BY_SIZE = -1 };
 
 /* One attention, spelled as text: "i-clustered-100:topk=32,bits=63,iterations=10,seed=1",
    "i-clustered-100:groups=keys,normaliser=query,rank=16", "shoal", "shoal-64:near=0",
-   "shoal-100:keyclusters=0", "auto:tolerance=0.1". Fields that a kind does not use are 0
+   "q-clustered-100", "auto:tolerance=0.1". Fields that a kind does not use are 0
    after parsing and ignored elsewhere. */
 typedef struct {
     shoal_kind kind;
@@ -180,8 +180,8 @@ typedef struct {
     int32_t groups;     /* a shoal_grouping */
     int32_t normaliser; /* a shoal_normaliser */
     /* shoal: */
-    int32_t keyclusters; /* M: clusters of keys by which the rest follows a query; 0: it
-                            does not, and no field below counts */
+    int32_t keyclusters; /* M: key clusters used to correct the weights of non-exact keys
+                            for each query */
     int32_t block;   /* alike queries of a group that share exact keys, topk of them */
     int32_t pool;    /* keys of a group that its blocks choose from */
     int32_t near;    /* positions on either side of a query whose keys are exact too,
@@ -216,6 +216,13 @@ SHOAL_API const shoal_kind_info *shoal_kind_describe(int index);
 /* Reads a spelling; the message names the part that was wrong. */
 SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char *text,
                                              shoal_attention *attention);
+/* The same for a spelling read from a file, which keeps the meaning that it had when the
+   file was written: shoal-C:keyclusters=0 is q-clustered-C. is_complete: nonzero where
+   the file spells every option, as shoal_attention_print_all does; then one that spells
+   no key clusters is older than those, and shoal-C is q-clustered-C as well. */
+SHOAL_API shoal_status shoal_attention_parse_stored(shoal_context *context,
+                                                    const char *text, int is_complete,
+                                                    shoal_attention *attention);
 
 /* Writes the shortest spelling that parses back to the same attention, always ending in
    0 when size > 0. Returns the length it has in full, as snprintf does. */
@@ -351,14 +358,13 @@ SHOAL_API shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inpu
 /* What the last forward into this state (NULL: the plan's own) used.
    groups:   [batch][heads][queries], -1 in the padding; NULL for kinds without groups.
    top keys: [batch][heads][clusters][topk], best first, -1 where there are fewer: a group
-             of one query, which is exact without, has none; NULL for kinds without. For
-             auto both are NULL, and for shoal with key clusters, whose exact keys are a
-             block's, the top keys are. */
+             of one query, which is exact without, has none; NULL for kinds without,
+             such as shoal, whose exact keys are a block's. For auto both are NULL. */
 SHOAL_API const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state);
 SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state);
 
-/* What the last forward into this state (NULL: the plan's own) of shoal with key
-   clusters took as constants in one head, batch index * heads + head. Only plans with
+/* What the last forward into this state (NULL: the plan's own) of shoal took as
+   constants in one head, batch index * heads + head. Only plans with
    SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
 typedef struct {
     int64_t rank, near;          /* numbers of this head's sequence */
@@ -442,9 +448,9 @@ struct shoal_transport {
    the groups; only full, which is exact, sends all keys and values around. All ranks call
    shoal_plan_create_over, shoal_forward and shoal_backward together, and the transport
    outlives the plan.
-   Known are full, clustered-C, i-clustered-C and shoal-C, in float32, without biases,
-   masks, dropout and causal order. shoal-C is its first form there, keyclusters=0, also
-   where that is not spelled: blocks of alike queries may be anywhere. */
+   The kinds full, clustered-C, i-clustered-C and q-clustered-C can be distributed, in
+   float32, without biases, masks, dropout and causal order. shoal-C cannot: its blocks of
+   alike queries may be anywhere. */
 SHOAL_API shoal_status shoal_plan_create_over(shoal_transport *transport,
                                               shoal_context *context,
                                               const shoal_problem *problem,

@@ -367,8 +367,8 @@ void bench_machine_measure(bench_rates *rates, int threads) {
 
 static int parse_kinds(bench_job *job) {
     for (int i = 0; i < job->kinds; i++) {
-        shoal_status status = ranks_parse_kind(job->ranks, job->context,
-                                               job->kind_texts[i], &job->attention[i]);
+        shoal_status status =
+            shoal_attention_parse(job->context, job->kind_texts[i], &job->attention[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, "bench", job->context);
         if (!strstr(job->kind_texts[i], "seed=") && job->attention[i].seed != 0)

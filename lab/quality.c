@@ -25,8 +25,8 @@ enum { DEFAULT_SAMPLES = 256, DEFAULT_REPEATS = 7, DEFAULT_SEED = 1 };
 
 #define DEFAULT_KINDS                                                                    \
     "full,clustered-C,i-clustered-C,i-clustered-C:groups=keys,"                          \
-    "i-clustered-C:normaliser=query,shoal-C:topk=32,keyclusters=0,"                      \
-    "shoal-C:keyclusters=0,shoal"
+    "i-clustered-C:normaliser=query,q-clustered-C:topk=32,"                              \
+    "q-clustered-C,shoal"
 
 static bool take_kinds(void *shared, const char *name, const char *text) {
     quality_job *job = shared;
@@ -46,7 +46,7 @@ static const option_row rows[] =
       "stands for --clusters; full is added where it is missing\n"
       "(default: full,clustered-C,i-clustered-C,\n"
       "i-clustered-C:groups=keys,i-clustered-C:normaliser=query,\n"
-      "shoal-C:topk=32,keyclusters=0,shoal-C:keyclusters=0,shoal)",
+      "q-clustered-C:topk=32,q-clustered-C,shoal)",
       TAKEN_BY(take_kinds)},
      {"clusters", 0, "C",
       "groups of queries (default: 100; 25 when there are fewer\n"

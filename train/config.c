@@ -433,22 +433,18 @@ static const char *value_before(const char *field) {
     return NULL;
 }
 
-/* Files from before shoal-C had key clusters do not spell them, and mean none. */
+/* The attention keeps the meaning that it had when the file was written. */
 shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *task,
                               void *config, const shoal_field *field, const char *text) {
-    char whole[2 * SHOAL_VALUE_SIZE];
     if (!text)
         text = value_before(field->name);
     if (!text)
         return sh_fail(context, SHOAL_INVALID, "the checkpoint has no config.%s",
                        field->name);
-    if (field->type == SHOAL_FIELD_ATTENTION && strncmp(text, "shoal-", 6) == 0 &&
-        !strstr(text, "keyclusters=")) {
-        snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
-                 strchr(text, ':') ? ',' : ':');
-        text = whole;
-    }
-    return set_field(context, task, config, field, text);
+    return field->type == SHOAL_FIELD_ATTENTION
+               ? shoal_attention_parse_stored(context, text, 1,
+                                              (void *)((char *)config + field->offset))
+               : set_field(context, task, config, field, text);
 }
 
 #ifndef SHOAL_HAVE_SPEECH

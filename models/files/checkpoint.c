@@ -137,17 +137,6 @@ static bool find_choice(const char *const *choices, const char *text, int32_t *v
     return false;
 }
 
-/* Files from before shoal-C had key clusters do not spell them, and mean none. */
-static shoal_status parse_attention(shoal_context *context, const char *text,
-                                    shoal_attention *attention) {
-    char whole[SPELLING];
-    if (strncmp(text, "shoal-", 6) != 0 || strstr(text, "keyclusters="))
-        return shoal_attention_parse(context, text, attention);
-    snprintf(whole, sizeof whole, "%s%ckeyclusters=0", text,
-             strchr(text, ':') ? ',' : ':');
-    return shoal_attention_parse(context, whole, attention);
-}
-
 static shoal_status unpack_config(shoal_context *context, json_t *object,
                                   shoal_model_config *config) {
     json_int_t sizes[8], types = 0, convolutions = 0;
@@ -186,7 +175,7 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
         !find_choice(forms, form, &config->form))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "unknown norm, activation, positions, pooling or form");
-    return parse_attention(context, attention, &config->attention);
+    return shoal_attention_parse_stored(context, attention, 1, &config->attention);
 }
 
 /* Puts the path in front of the message, which may quote the file. */

@@ -14,7 +14,7 @@ from typing import Any
 import shoal
 from common import Missing, data_file, embed, load, minilm_path, run, table, tokenizer_of
 
-BAR_KIND, BAR = "shoal-25:keyclusters=0", 0.997  # the least mean cosine
+BAR_KIND, BAR = "q-clustered-25", 0.997  # the least mean cosine
 
 
 def read_contexts(options: argparse.Namespace, tokenizer: Any) -> list[str]:
@@ -74,7 +74,7 @@ def arguments() -> argparse.ArgumentParser:
         "kinds",
         nargs="*",
         help="kinds of attention",
-        default=["shoal-25:keyclusters=0", "shoal", "i-clustered-25"],
+        default=["q-clustered-25", "shoal", "i-clustered-25"],
     )
     parser.add_argument(
         "--shortest", type=int, default=200, help="tokens a context must have"

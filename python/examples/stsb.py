@@ -78,7 +78,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "kinds",
         nargs="*",
-        default=["shoal-25:keyclusters=0", "shoal", "i-clustered-25"],
+        default=["q-clustered-25", "shoal", "i-clustered-25"],
         help="kinds of attention, beside full",
     )
     parser.add_argument(

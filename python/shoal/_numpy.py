@@ -135,7 +135,7 @@ def attention_grad(
 def groups(
     q: FloatArray,
     k: FloatArray | None,
-    kind: str = "shoal-100:keyclusters=0",
+    kind: str = "q-clustered-100",
     *,
     scale: float | None = None,
     seed: int | None = None,

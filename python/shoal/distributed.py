@@ -265,8 +265,7 @@ def attention(
     q, k and v are this rank's positions, float32 [batch, heads, positions, dim]; their
     numbers may differ between ranks, and be 0. The lengths, int64 [batch], are of this
     rank's positions. All ranks of the group (None: of the default one) call it together,
-    and backward too. Kinds: full, clustered-C, i-clustered-C, and shoal-C, which is
-    shoal-C:keyclusters=0 here.
+    and backward too. Kinds: full, clustered-C, i-clustered-C and q-clustered-C.
     """
     refuse_kind(kind)
     _check(q, k, v)

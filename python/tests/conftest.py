@@ -12,7 +12,7 @@ import shoal
 
 LISTED = [kind.name for kind in shoal.kinds()]
 KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9", "shoal-7:topk=9"]
-KINDS += ["shoal-7:topk=9,keyclusters=0"]
+KINDS += ["q-clustered-7:topk=9"]
 KINDS += ["auto"] * ("auto" in LISTED)
 ROOT = Path(__file__).resolve().parent.parent.parent
 

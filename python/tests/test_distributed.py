@@ -16,7 +16,7 @@ import shoal.torch
 from conftest import ROOT
 from shoal import distributed
 
-KINDS = ["full", "clustered-6", "i-clustered-6:topk=4", "shoal-6"]
+KINDS = ["full", "clustered-6", "i-clustered-6:topk=4", "q-clustered-6"]
 CUTS = {2: [(0, 37, 90), (0, 60, 71)], 3: [(0, 0, 55, 90), (0, 30, 30, 71)]}
 
 
@@ -79,18 +79,16 @@ def test_it_is_what_one_process_finds(ranks, tmp_path):
     found = spread(ranks, tmp_path, KINDS)
     for kind in KINDS:
         together = [torch.cat(rows, 2) for rows in zip(*(each[kind] for each in found))]
-        first = kind + ":keyclusters=0" if kind == "shoal-6" else kind
-        out, *gradients = whole(first)
+        out, *gradients = whole(kind)
         assert near(together[0], out, 1e-5), kind
         for a, b in zip(together[1:], gradients):
             assert near(a, b, 1e-4), kind
 
 
 def test_what_cannot_be_is_refused_on_all_ranks(tmp_path):
-    second = "shoal-6:keyclusters=3"
-    for found in spread(2, tmp_path, ["local-4", second, "clustered-3"]):
+    for found in spread(2, tmp_path, ["local-4", "shoal-6", "clustered-3"]):
         assert "kinds that can" in found["local-4"]
-        assert "keyclusters=0" in found[second]
+        assert "q-clustered-C" in found["shoal-6"]
         assert not isinstance(found["clustered-3"], str)  # and the ranks go on
 
 

@@ -260,8 +260,8 @@ def test_clustered_kinds_say_which_kinds_can(kind):
 # Full attention by their own ways: a group for each query, or every key a top key.
 ALL_KEYS = ["clustered-99", "i-clustered-7:topk=130", "i-clustered-99:topk=3"]
 ALL_KEYS += ["i-clustered-7:topk=130,groups=keys,normaliser=query"]
-ALL_KEYS += ["shoal-99", "auto", "shoal-99:keyclusters=0", "shoal-7:topk=130"]
-ALL_KEYS += ["shoal-7:topk=130,keyclusters=0"]
+ALL_KEYS += ["shoal-99", "auto", "q-clustered-99", "shoal-7:topk=130"]
+ALL_KEYS += ["q-clustered-7:topk=130"]
 KEY_SHAPES = (
     (1, 40),
     (4, 1, 40),
@@ -289,7 +289,7 @@ def test_biases_of_keys_equal_pytorch(kind):
 
 
 HIDING = ["clustered-7", "i-clustered-7:topk=9", "i-clustered-7:topk=9,groups=keys"]
-HIDING += ["shoal-7:topk=9", "shoal-7:topk=9,keyclusters=0", "auto"]
+HIDING += ["shoal-7:topk=9", "q-clustered-7:topk=9", "auto"]
 
 
 @pytest.mark.parametrize("kind", HIDING)

@@ -98,22 +98,14 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     return SHOAL_OK;
 }
 
-static int knows_masks(const attention_kind *kind) {
-    return kind->info.has_masks;
-}
-
-static int knows_ranks(const attention_kind *kind) {
-    return kind->forward_over != NULL;
-}
-
-/* "full, shared-full ...": the kinds that know something. */
-static const char *kinds_with(int (*knows)(const attention_kind *), char *text,
-                              size_t size) {
+/* "full, shared-full ...": the kinds that have masks, or that can be distributed. */
+static const char *kinds_with(int masks, char *text, size_t size) {
     size_t length = 0;
-    for (int i = 0; shoal_kind_describe(i); i++)
-        if (knows(sh_attention_kind_at(i)) && length < size)
+    const attention_kind *kind;
+    for (int i = 0; (kind = sh_attention_kind_at(i)); i++)
+        if ((masks ? kind->info.has_masks : kind->forward_over != NULL) && length < size)
             length += (size_t)snprintf(text + length, size - length, "%s%s",
-                                       length ? ", " : "", shoal_kind_describe(i)->name);
+                                       length ? ", " : "", kind->info.name);
     return text;
 }
 
@@ -124,7 +116,7 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
     return sh_fail(context, SHOAL_INVALID,
                    "%s cannot honour %s: its queries share the keys that they see; "
                    "kinds that can: %s",
-                   kind->info.name, what, kinds_with(knows_masks, others, sizeof others));
+                   kind->info.name, what, kinds_with(1, others, sizeof others));
 }
 
 static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
@@ -133,31 +125,23 @@ static shoal_status check_masks(shoal_context *context, const attention_kind *ki
         return sh_fail(context, SHOAL_INVALID,
                        "problem.dropout is %g: it must be from 0 to 1",
                        (double)problem->dropout);
-    if (problem->causal && !kind->info.has_masks)
-        return refuse_masks(context, kind, "problem.causal");
-    if (problem->dropout > 0 && !kind->info.has_masks)
-        return refuse_masks(context, kind, "problem.dropout");
+    if (!kind->info.has_masks && (problem->causal || problem->dropout > 0))
+        return refuse_masks(context, kind,
+                            problem->causal ? "problem.causal" : "problem.dropout");
     return SHOAL_OK;
 }
 
 static shoal_status check_over(const shoal_plan *plan) {
     const shoal_problem *problem = &plan->problem;
-    const shoal_attention *attention = &plan->attention;
     char others[256];
     if (!plan->kind->forward_over)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s cannot be spread over ranks; kinds that can: %s",
-                       plan->kind->info.name,
-                       kinds_with(knows_ranks, others, sizeof others));
-    if (attention->keyclusters > 0)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks %s is known in its first form alone, without key "
-                       "clusters: leave them out, or spell keyclusters=0",
-                       plan->kind->info.name);
+                       "%s cannot be distributed over processes; kinds that can: %s",
+                       plan->kind->info.name, kinds_with(0, others, sizeof others));
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
         return sh_fail(plan->context, SHOAL_INVALID,
-                       "over ranks problems are float32, without causal order and "
-                       "dropout");
+                       "a problem distributed over processes must be float32, "
+                       "without causal order and dropout");
     return SHOAL_OK;
 }
 
@@ -206,18 +190,19 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
             "fit %lld keys of %lld heads",
             kind->info.name, (long long)problem->queries, (long long)problem->heads,
             (long long)problem->keys, (long long)problem->kv_heads);
-    const int64_t B = problem->batch, N = problem->queries, S = problem->keys;
-    const int64_t q[] = {B, problem->heads, N, problem->dim};
-    const int64_t k[] = {B, problem->kv_heads, S, problem->dim};
-    const int64_t v[] = {B, problem->kv_heads, S, problem->value_dim};
-    const int64_t out[] = {B, problem->heads, N, problem->value_dim};
-    status = fill_strides(context, "q", problem->packed, q, &problem->q);
-    if (status == SHOAL_OK)
-        status = fill_strides(context, "k", problem->packed, k, &problem->k);
-    if (status == SHOAL_OK)
-        status = fill_strides(context, "v", problem->packed, v, &problem->v);
-    if (status == SHOAL_OK)
-        status = fill_strides(context, "out", problem->packed, out, &problem->out);
+    const int64_t B = problem->batch, H = problem->heads, G = problem->kv_heads;
+    const int64_t N = problem->queries, S = problem->keys;
+    const struct {
+        const char *name;
+        int64_t shape[4];
+        shoal_strides *strides;
+    } arrays[] = {{"q", {B, H, N, problem->dim}, &problem->q},
+                  {"k", {B, G, S, problem->dim}, &problem->k},
+                  {"v", {B, G, S, problem->value_dim}, &problem->v},
+                  {"out", {B, H, N, problem->value_dim}, &problem->out}};
+    for (int i = 0; i < 4 && status == SHOAL_OK; i++)
+        status = fill_strides(context, arrays[i].name, problem->packed, arrays[i].shape,
+                              arrays[i].strides);
     return status;
 }
 
@@ -227,7 +212,7 @@ static void place_memory(void *argument, block_layout *block) {
     block_layout work = {.base = block->base}, state = {0};
     if (block->base)
         state.base = plan->state = block->base + plan->work_size;
-    sh_rooms_place(plan, &work);
+    sh_float_rows_place(plan, &work);
     plan->kind->place(plan, &work, &state);
     plan->work_size = work.bytes;
     plan->state_size = state.bytes;
@@ -248,8 +233,6 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
         return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
                        flags);
     shoal_attention checked = *attention;
-    if (over && checked.keyclusters == SHOAL_BY_SIZE)
-        checked.keyclusters = 0; /* over ranks shoal-C is its first form */
     shoal_status status = sh_attention_check(context, &checked);
     if (status != SHOAL_OK)
         return status;
@@ -655,6 +638,7 @@ row_view sh_key_rows(const attention_call *call, const void *array,
 head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_inputs *inputs = call->inputs;
+    const shoal_gradients *gradients = call->gradients;
     int64_t kv_head = h / (problem->heads / problem->kv_heads);
     const int64_t queries = live_queries(call, b), keys = live_keys(call, b);
     head_view view = {.queries = queries,
@@ -663,11 +647,24 @@ head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
                       .key_rows = problem->packed ? keys : problem->keys,
                       .q = sh_query_rows(call, inputs->q, &problem->q, b, h),
                       .v = sh_key_rows(call, inputs->v, &problem->v, b, kv_head),
+                      .out = sh_query_rows(call, gradients ? gradients->out : call->out,
+                                           &problem->out, b, h),
+                      .b = b,
+                      .h = h,
                       .head = b * problem->heads + h};
     view.k = call->plan->kind->info.keys_are_queries
                  ? view.q
                  : sh_key_rows(call, inputs->k, &problem->k, b, kv_head);
+    if (gradients) {
+        view.dout = sh_query_rows(call, gradients->dout, &problem->out, b, h);
+        view.dq = sh_query_rows(call, gradients->dq, &problem->q, b, h);
+    }
     return view;
+}
+
+head_view sh_view_at(const attention_call *call, int64_t head) {
+    const int64_t heads = call->plan->problem.heads;
+    return sh_view_of(call, head / heads, head % heads);
 }
 
 kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit) {
@@ -711,7 +708,7 @@ static shoal_status check_over_call(const attention_call *now) {
     if (inputs->key_bias || inputs->bias || inputs->mask ||
         (gradients && (gradients->dbias || gradients->dkey_bias)))
         return sh_fail(now->plan->context, SHOAL_INVALID,
-                       "over ranks there are no biases and masks");
+                       "a call distributed over processes cannot have biases or masks");
     return SHOAL_OK;
 }
 
@@ -734,7 +731,7 @@ shoal_status shoal_forward(shoal_plan *plan, const shoal_inputs *inputs, void *o
             status = check_over_call(&now);
         status = plan->kind->forward_over(&now, status);
     } else if (status == SHOAL_OK) {
-        plan->kind->forward(&now);
+        sh_forward_heads(&now);
     }
     if (status == SHOAL_OK)
         plan->state_is_filled |= now.state == plan->state;
@@ -786,7 +783,7 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     if (gradients->dbias)
         sh_team_run(sh_team_of(plan->context), plan->problem.batch * plan->problem.heads,
                     clear_dbias_task, &now);
-    plan->kind->backward(&now);
+    sh_backward_heads(&now);
     return SHOAL_OK;
 }
 

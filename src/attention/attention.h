@@ -21,6 +21,7 @@
     KIND(AUTO, auto)                                                                     \
     KIND(LOCAL, local)                                                                   \
     KIND(STRIDED, strided)                                                               \
+    KIND(Q_CLUSTERED, q_clustered)                                                       \
     /* a row per kind */
 
 /* Options after the colon of a spelling, beside the seed and the tolerance. */
@@ -44,14 +45,16 @@ typedef struct {
     void *out;                        /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
-    /* [batch * heads][queries], or NULL: forward of shoal with key clusters leaves the
-       share of a query's weights there that is not its own scores'. */
-    float *rest;
-    void *judge; /* of whoever runs heads of a call whose outputs are there already */
+    /* For auto, which compares outputs of shoal with exact ones on some queries: */
+    float *approximated; /* [batch * heads][queries], or NULL. Forward of shoal writes
+                            here which share of a query's weights it approximates, so
+                            that queries can be drawn by it */
+    int has_outputs;     /* out holds outputs already, and is read instead of written */
+    struct error_check *check; /* what that comparison works with */
 } attention_call;
 
 /* Rows of one head: element (i, d) is data[i * stride + d]. Of a problem in half
-   precision the data are halves, for halves.c and the dense forward alone. */
+   precision only heads.c and the dense forward see them as they are. */
 typedef struct {
     float *data;
     int64_t stride;
@@ -62,8 +65,10 @@ typedef struct {
 typedef struct {
     int64_t queries, keys;        /* live positions */
     int64_t query_rows, key_rows; /* of the arrays: padding too, unless packed */
-    row_view q, k, v;
-    int64_t head; /* batch index * heads + head: the index into the state */
+    row_view q, k, v, out;
+    row_view dout, dq; /* backward */
+    int64_t b, h;      /* batch index and head */
+    int64_t head;      /* b * heads + h: the index into the state */
 } head_view;
 
 /* One key/value head in backward. */
@@ -78,14 +83,30 @@ typedef struct {
     double dense; /* products that backward does two and a half times again */
 } operation_count;
 
+/* The time of one head of full, shoal-C or q-clustered-C, in multiplications of full
+   attention: the other two are weighed so that full and shoal-C take equally long at
+   N = S = crossover (auto.c). */
+double sh_attention_cost(const shoal_attention *attention, const shoal_problem *problem,
+                         int crossover);
+
+/* Tests: what queries are drawn by in a plan of auto with a tolerance, [batch * heads]
+   [queries]. */
+float *sh_auto_approximated(const shoal_plan *plan);
+
 /* Pairs of a query and a key that it may see: all, or those up to the diagonal. */
 double sh_seen_pairs(const shoal_problem *problem);
 
-/* Everything about a kind that is not in its functions. */
+/* One unit of a call: in forward query head `unit`, batch index * heads + head; in
+   backward key/value head `unit`, batch index * kv_heads + head, with the query heads
+   that share it. `slot` names the workspace of one unit (base/parallel.h). */
+typedef void head_function(const attention_call *call, int64_t unit, int slot,
+                           team workers);
+
+/* Properties of a kind, and its functions. */
 typedef struct attention_kind {
     shoal_kind_info info;
-    unsigned options;    /* bits of enum option */
-    int forwards_halves; /* its forward reads and writes them: see halves.h */
+    unsigned options;            /* bits of enum option */
+    int forwards_half_precision; /* its forward reads and writes it without help */
     /* Sets fields that are SHOAL_BY_SIZE to what the problem's sizes say; NULL: the kind
        has none. */
     void (*resolve)(const shoal_problem *problem, shoal_attention *attention);
@@ -94,10 +115,12 @@ typedef struct attention_kind {
     /* Reserves the plan's work and state by the layouts; runs twice, measuring first.
        plan->work points to the kind's own structure, which lies in `work` too. */
     void (*place)(shoal_plan *plan, block_layout *work, block_layout *state);
+    head_function *forward_head, *backward_head;
+    /* In place of them, for kinds that have a loop of their own; else NULL. */
     void (*forward)(const attention_call *call);
     void (*backward)(const attention_call *call);
-    /* Of plans over ranks, for kinds that know how. `status` is what this rank's
-       arguments are; what they return is the same on all ranks, or a refusal. */
+    /* Of distributed plans, for kinds that know how. `status` is what this process's
+       arguments are; what they return is the same on all processes, or a refusal. */
     shoal_status (*forward_over)(const attention_call *call, shoal_status status);
     shoal_status (*backward_over)(const attention_call *call, shoal_status status);
     /* Where groups and top keys lie in a state, for kinds that have them. */
@@ -121,18 +144,14 @@ struct shoal_plan {
     int with_backward, threads;
     int state_is_filled; /* forward has written the plan's own state */
     size_t work_size, state_size;
-    struct float_room *rooms; /* of problems in half precision: halves.h */
-    shoal_transport *over;    /* NULL: one process */
-    int64_t most_keys;        /* of a rank */
-    struct spread_work *spread;
+    struct float_rows *float_rows; /* [slots], of problems in half precision: heads.h */
+    shoal_transport *over;         /* NULL: one process */
+    int64_t most_keys;             /* of a process */
+    struct distributed_work *distributed;
     void *work;  /* the kind's structure */
     void *state; /* the plan's own */
     void *memory;
 };
-
-/* shoal without key clusters, as it first was: what its fields are where they are not
-   spelled. */
-extern const shoal_attention sh_first_shoal;
 
 /* The kind's row; NULL for a number that is none. */
 const attention_kind *sh_attention_kind_at(int kind);
@@ -149,8 +168,9 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
 shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
                            attention_call *now);
 
-/* One head of a call that was checked. */
+/* One head of a call that was checked; sh_view_at: of its number b * heads + h. */
 head_view sh_view_of(const attention_call *call, int64_t b, int64_t h);
+head_view sh_view_at(const attention_call *call, int64_t head);
 /* Rows of the caller's arrays shaped like queries (q, out) and like keys (k, v). */
 row_view sh_query_rows(const attention_call *call, const void *array,
                        const shoal_strides *strides, int64_t b, int64_t h);

@@ -1,14 +1,195 @@
-/* auto: full where it is quicker, shoal where that is, by what both cost here; with a
-   tolerance, with as many groups as the error asks for, which is looked at on some
-   queries once the outputs are there. */
+/* auto: full or shoal, whichever costs less here; with a tolerance, shoal with as many
+   clusters as the error asks for, which is measured on some queries once the outputs are
+   there. Also the measurement of where shoal overtakes full on this machine. */
 #include <math.h>
+#include <string.h>
 
-#include "attention/auto.h"
+#include "attention/dense.h"
+#include "attention/heads.h"
+#include "base/clock.h"
+#include "base/random.h"
+
+/* ---- The error of outputs ----------------------------------------------------------- */
+
+/* How far a call's outputs are from full attention's, by some queries of every head.
+ *
+ * One query in a hundred can carry half of the squared error, and an even draw misses it.
+ * What a kind approximates is the rest of a query's keys, so a query is drawn the more
+ * often the larger the rest's share of its weights is; half of the probability is even,
+ * for queries whose rest seems small because their best keys were overlooked. What a
+ * drawn query shows is divided by its probability, so that the sums are unbiased. */
+
+enum {
+    CHECK_SAMPLES = 288, /* queries of a call whose exact outputs are computed, */
+    CHECK_LEAST = 8,     /* of a head at least, */
+    CHECK_MOST = 64      /* and at most */
+};
+
+typedef struct error_check {
+    int64_t marks;        /* queries of a head, some perhaps more than once */
+    float *approximated;  /* [batch * heads][queries], see attention_call */
+    double *errors;       /* [batch * heads][marks] */
+    double *lengths;      /* [batch * heads]: squared length of the outputs */
+    dense_scratch *dense; /* [threads] */
+} error_check;
+
+static const double even_part = 0.5;
+
+static void place_check(error_check *check, const shoal_plan *plan, block_layout *work) {
+    const int64_t heads = plan->problem.batch * plan->problem.heads;
+    const int64_t wanted = ceil_divide(CHECK_SAMPLES, max(1, heads));
+    check->marks = max(CHECK_LEAST, min(wanted, CHECK_MOST));
+    check->approximated = reserve_floats(work, heads, plan->problem.queries);
+    check->errors =
+        sh_reserve(work, sh_mul_checked(heads, check->marks), sizeof *check->errors);
+    check->lengths = sh_reserve(work, heads, sizeof *check->lengths);
+    check->dense = sh_dense_place_threads(plan, work);
+}
+
+/* Queries in order, each as wide as its probability; one mark in each of `marks` equal
+   parts, at random. Finds the queries of marks first .. first + count - 1. */
+typedef struct {
+    int32_t queries[MAX_PANEL];
+    double weights[MAX_PANEL]; /* the inverse of their probabilities */
+} drawn_marks;
+
+static void draw(const attention_call *call, const head_view *view, int64_t first,
+                 int64_t count, drawn_marks *drawn) {
+    const error_check *check = call->check;
+    const float *rest = check->approximated + view->head * call->plan->problem.queries;
+    const uint64_t seed = call->plan->attention.seed;
+    const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
+    const double even = 1 / (double)view->queries;
+    double total = 0, passed = 0;
+    for (int64_t i = 0; i < view->queries; i++)
+        total += (double)rest[i];
+    int64_t mark = first;
+    for (int64_t i = 0; i < view->queries && mark < first + count; i++) {
+        const double guided = total > 0 ? (double)rest[i] / total : even;
+        const double p = even_part * even + (1 - even_part) * guided;
+        const int last = i == view->queries - 1;
+        passed += p;
+        for (; mark < first + count; mark++) {
+            const uint64_t bits =
+                sh_random_bits(seed, STREAM_SAMPLES,
+                               (uint64_t)(view->head * check->marks + mark));
+            const double inside = (double)(bits >> 11) * unit;
+            if (!last && ((double)mark + inside) / (double)check->marks > passed)
+                break;
+            drawn->queries[mark - first] = (int32_t)i;
+            drawn->weights[mark - first] = 1 / p;
+        }
+    }
+}
+
+static void attend_exactly(const dense_keys *keys, const head_view *view,
+                           const drawn_marks *drawn, query_panel *panel, float *scores) {
+    sh_dense_start(keys, panel, view->q);
+    keys->kernels->pack(view->q.data, view->q.stride, drawn->queries, panel->count,
+                        panel->width, keys->dim, keys->scale, panel->queries);
+    for (int64_t key = 0; key < view->keys; key += KEY_BLOCK)
+        sh_dense_stream(keys, key, min(key + KEY_BLOCK, view->keys), panel, scores, NULL,
+                        NULL);
+}
+
+static double squared_error(const query_panel *panel, int s, const float *out, int dim) {
+    double sum = 0;
+    for (int d = 0; d < dim; d++) {
+        const double right = (double)panel->outputs[d * panel->width + s] /
+                             (double)panel->sum[s];
+        sum += ((double)out[d] - right) * ((double)out[d] - right);
+    }
+    return sum;
+}
+
+static double squared_length(row_view out, int64_t rows, int64_t dim) {
+    double sum = 0;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t d = 0; d < dim; d++)
+            sum += (double)out.data[i * out.stride + d] *
+                   (double)out.data[i * out.stride + d];
+    return sum;
+}
+
+typedef struct {
+    const attention_call *call;
+    int64_t unit; /* the head */
+} checked_head;
+
+/* One panel of marks of one head. */
+static void check_task(void *shared, int64_t task, int thread) {
+    const checked_head *at = shared;
+    const attention_call *call = at->call;
+    const error_check *check = call->check;
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t width = call->plan->kernels->panel, unit = at->unit;
+    const int64_t first = task * width, count = min(width, check->marks - first);
+    const head_view view = sh_view_at(call, unit);
+    const row_view out = view.out;
+    double *errors = check->errors + unit * check->marks + first;
+    const int dim = (int)problem->value_dim;
+    if (first == 0)
+        check->lengths[unit] = squared_length(out, view.queries, dim);
+    memset(errors, 0, sizeof *errors * (size_t)count);
+    const score_masks masks = sh_masks_of(call, &view);
+    if (view.queries == 0 || sh_masks_seen(&masks, view.keys) == 0)
+        return;
+    dense_keys keys = sh_dense_keys_of(call->plan, &view);
+    if (sh_masks_exist(call))
+        keys.masks = &masks;
+    dense_scratch *scratch = &check->dense[thread];
+    query_panel *panel = scratch->panels;
+    drawn_marks drawn;
+    draw(call, &view, first, count, &drawn);
+    panel->first = 0;
+    panel->count = (int)count;
+    panel->width = panel_width(call->plan->kernels, (int)count);
+    attend_exactly(&keys, &view, &drawn, panel, scratch->scores);
+    for (int64_t s = 0; s < count; s++)
+        errors[s] =
+            drawn.weights[s] *
+            squared_error(panel, (int)s, out.data + drawn.queries[s] * out.stride, dim);
+}
+
+static void check_head(const attention_call *call, int64_t unit, int slot, team workers) {
+    (void)slot;
+    sh_team_run(workers, ceil_divide(call->check->marks, call->plan->kernels->panel),
+                check_task, &(checked_head){call, unit});
+}
+
+/* The relative error of the call's outputs, after a forward that has filled
+   check->approximated, and so many standard deviations of this estimate on top of its
+   square. */
+static double measure_error(error_check *check, const attention_call *call,
+                            double deviations) {
+    attention_call outputs = *call;
+    outputs.has_outputs = 1;
+    outputs.check = check;
+    sh_for_heads(&outputs, check_head);
+    const int64_t heads = call->plan->problem.batch * call->plan->problem.heads;
+    const double marks = (double)check->marks;
+    double error = 0, variance = 0, length = 0;
+    for (int64_t unit = 0; unit < heads; unit++) {
+        const double *errors = check->errors + unit * check->marks;
+        double mean = 0, spread = 0;
+        for (int64_t s = 0; s < check->marks; s++)
+            mean += errors[s] / marks;
+        for (int64_t s = 0; s < check->marks; s++)
+            spread += (errors[s] - mean) * (errors[s] - mean);
+        error += mean;
+        variance += spread / (marks * (marks - 1));
+        length += check->lengths[unit];
+    }
+    error += deviations * sqrt(variance);
+    return error > 0 || isnan(error) ? sqrt(error / length) : 0;
+}
+
+/* ---- The choice ---------------------------------------------------------------------- */
 
 /* What may be picked: full attention, and shoal with 1, 2 or 4 times the groups that it
    has at this size, and more exact keys. The plans of the choices lie over each other,
    since one of them runs at a time. */
-enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES = AUTO_CHOICES };
+enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES };
 
 /* What a choice has beside shoal, in sevenths and thirds. */
 static const int32_t times_groups[CHOICES] = {0, 1, 2, 4};
@@ -30,13 +211,20 @@ static const double deviations = 2.5;
 /* A try and the look at its error cost this much more than shoal alone. */
 static const double with_check = 1.2;
 
+/* What a plan of auto works with. */
+typedef struct {
+    int first; /* choice that is tried, or picked when nothing is looked at */
+    shoal_plan plans[CHOICES];
+    error_check check; /* where there is a tolerance */
+} auto_work;
+
 /* Before a choice's own state. */
 typedef struct {
     _Alignas(CACHE_LINE) int32_t choice;
 } auto_state;
 
-double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem,
-                  int crossover) {
+double sh_attention_cost(const shoal_attention *attention, const shoal_problem *problem,
+                         int crossover) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double both = (double)(problem->dim + problem->value_dim);
     if (attention->kind == SHOAL_FULL)
@@ -44,12 +232,13 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
     /* What the parts cost beside full's multiplications, from times on one thread: the
        centroids also choose pools, blocks gather and select, every query is sorted into
-       its block and written. Without key clusters there are no blocks. */
+       its block and written. q-clustered has neither pools nor blocks. */
     const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
-    const double parts = M > 0 ? both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
-                                     N * (22000 + 30 * both)
-                               : both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
-                                     N * attention->rank * ((double)problem->dim + 3 * C);
+    const double parts = attention->kind == SHOAL_Q_CLUSTERED
+                             ? both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
+                                   N * attention->rank * ((double)problem->dim + 3 * C)
+                             : both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
+                                   N * (22000 + 30 * both);
     /* With these factors shoal costs what full does at N = S = 512 and 64 features.
        Scaling them moves that point to the crossover. */
     return crossover / 512.0 * parts;
@@ -57,7 +246,7 @@ double sh_cost_of(const shoal_attention *attention, const shoal_problem *problem
 
 static double cost_in(const shoal_plan *plan, const shoal_attention *attention) {
     const shoal_attention known = sh_attention_resolve(attention, &plan->problem);
-    return sh_cost_of(&known, &plan->problem, plan->context->crossover);
+    return sh_attention_cost(&known, &plan->problem, plan->context->crossover);
 }
 
 static shoal_attention attention_of(const shoal_plan *plan, int choice) {
@@ -111,7 +300,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     own = own ? own : &measured;
     own->first = first_choice(plan);
     if (own->first != FULL_CHOICE && plan->attention.tolerance > 0)
-        sh_check_place(&own->check, plan, work);
+        place_check(&own->check, plan, work);
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
     if (picked)
         *picked = (auto_state){plan->attention.tolerance > 0 ? FULL_CHOICE : own->first};
@@ -138,6 +327,10 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     *state = most_state;
 }
 
+float *sh_auto_approximated(const shoal_plan *plan) {
+    return ((const auto_work *)plan->work)->check.approximated;
+}
+
 /* The kinds keep pointers in their work, so a choice is placed again before it runs. */
 static attention_call sub_call(const attention_call *call, int choice) {
     auto_work *own = call->plan->work;
@@ -157,11 +350,11 @@ static void forward(const attention_call *call) {
     for (int next = own->first, done = 0; !done;) {
         attention_call now = sub_call(call, next);
         state->choice = next;
-        now.rest = tolerance > 0 ? own->check.rest : NULL;
-        now.plan->kind->forward(&now);
+        now.approximated = tolerance > 0 ? own->check.approximated : NULL;
+        sh_forward_heads(&now);
         done = next == FULL_CHOICE || tolerance == 0;
         if (!done) {
-            const double error = sh_check_error(&own->check, &now, deviations);
+            const double error = measure_error(&own->check, &now, deviations);
             done = error <= tolerance;
             next = next_choice(call->plan, next, error);
         }
@@ -171,7 +364,7 @@ static void forward(const attention_call *call) {
 static void backward(const attention_call *call) {
     const auto_state *state = call->state;
     attention_call now = sub_call(call, state->choice);
-    now.plan->kind->backward(&now);
+    sh_backward_heads(&now);
 }
 
 static shoal_attention picked(const shoal_plan *plan, const void *state) {
@@ -201,3 +394,77 @@ const attention_kind sh_auto_kind = {
     .backward = backward,
     .picked = picked,
 };
+
+/* ---- The crossover ------------------------------------------------------------------ */
+
+enum { LENGTH = 1024, HEADS = 2, FEATURES = 64, REPEATS = 7 };
+
+/* One of the two, planned and with its best time so far. */
+typedef struct {
+    shoal_attention attention;
+    shoal_plan *plan;
+    double best;
+} side;
+
+static shoal_status make_side(shoal_context *context, const shoal_problem *problem,
+                              const char *kind, side *made) {
+    shoal_status status = shoal_attention_parse(context, kind, &made->attention);
+    made->best = INFINITY;
+    return status == SHOAL_OK
+               ? shoal_plan_create(context, problem, &made->attention, 0, &made->plan)
+               : status;
+}
+
+/* They take turns, so that a disturbance falls on both. */
+static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float *out) {
+    for (int turn = 0; turn < 2 * REPEATS; turn++) {
+        side *now = &sides[turn % 2];
+        const double begun = sh_seconds();
+        const shoal_status status = shoal_forward(now->plan, inputs, out);
+        if (status != SHOAL_OK)
+            return status;
+        now->best = fmin(now->best, sh_seconds() - begun);
+    }
+    return SHOAL_OK;
+}
+
+shoal_status shoal_measure_crossover(shoal_context *context) {
+    if (!context || !context->kernels)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_measure_crossover: the context is NULL or was refused");
+    const shoal_problem problem = {.batch = 1,
+                                   .heads = HEADS,
+                                   .queries = LENGTH,
+                                   .keys = LENGTH,
+                                   .dim = FEATURES,
+                                   .value_dim = FEATURES};
+    const int64_t size = (int64_t)HEADS * LENGTH * FEATURES;
+    side sides[2] = {0};
+    float *arrays = sh_allocate(context, (size_t)(4 * size) * sizeof *arrays);
+    shoal_status status = arrays ? SHOAL_OK : SHOAL_NO_MEMORY;
+    for (int64_t i = 0; i < 3 * size && arrays; i++)
+        arrays[i] = sh_random_normal(1, STREAM_SAMPLES, (uint64_t)i);
+    if (status == SHOAL_OK)
+        status = make_side(context, &problem, "full", &sides[0]);
+    if (status == SHOAL_OK)
+        status = make_side(context, &problem, "shoal", &sides[1]);
+    if (status == SHOAL_OK)
+        status = time_sides(sides,
+                            &(shoal_inputs){.q = arrays,
+                                            .k = arrays + size,
+                                            .v = arrays + 2 * size},
+                            arrays + 3 * size);
+    if (status == SHOAL_OK) {
+        /* shoal-C's cost is in proportion to the crossover: the one at which the costs
+           have the ratio of the times is the right one. */
+        const shoal_attention used = sh_attention_resolve(&sides[1].attention, &problem);
+        const double full = sh_attention_cost(&sides[0].attention, &problem, 1);
+        const double shoal = sh_attention_cost(&used, &problem, 1);
+        const double found = sides[1].best / sides[0].best * full / shoal;
+        context->crossover = (int)fmin(fmax(found, 1), MOST_CROSSOVER);
+    }
+    shoal_plan_destroy(sides[0].plan);
+    shoal_plan_destroy(sides[1].plan);
+    sh_release(context, arrays);
+    return status;
+}

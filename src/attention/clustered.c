@@ -56,10 +56,10 @@ static void place_groups(clustered_slot *slot, const shoal_plan *plan,
                          const clustered_work *own, block_layout *work) {
     const int64_t N = plan->problem.queries;
     const int C = plan->attention.clusters, dim = (int)plan->problem.dim;
-    const int rank = (int)min(plan->attention.rank, dim);
+    const int projected = (int)min(plan->attention.rank, dim);
     if (own->by_keys) {
-        sh_metric_place(&slot->metric, plan->kernels, dim, rank, work);
-        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, rank,
+        sh_metric_place(&slot->metric, plan->kernels, dim, projected, work);
+        sh_lloyd_place(&slot->lloyd, plan->kernels, C, dim, projected,
                        plan->over ? INT32_MAX : N, work);
         slot->lloyd.threads = own->lloyd;
         return;
@@ -148,7 +148,8 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
 static void place_group_threads(clustered_work *own, const shoal_plan *plan,
                                 block_layout *work) {
     const int C = plan->attention.clusters, bits = plan->attention.bits;
-    const int dim = (int)plan->problem.dim, rank = (int)min(plan->attention.rank, dim);
+    const int dim = (int)plan->problem.dim;
+    const int projected = (int)min(plan->attention.rank, dim);
     if (own->by_keys)
         own->lloyd = sh_reserve(work, plan->threads, sizeof *own->lloyd);
     else
@@ -156,7 +157,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
     for (int t = 0; t < plan->threads; t++) {
         if (own->by_keys)
             sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
-                                  plan->kernels, dim, rank, work);
+                                  plan->kernels, dim, projected, work);
         else
             sh_kmeans_place_tally(own->tallies ? &own->tallies[t] : &(kmeans_tally){0}, C,
                                   bits, work);
@@ -168,7 +169,7 @@ static void place_group_threads(clustered_work *own, const shoal_plan *plan,
         sh_hash_directions(plan->attention.seed, bits, dim, own->directions);
 }
 
-void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state) {
+static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     const shoal_problem *problem = &plan->problem;
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
@@ -196,34 +197,32 @@ void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *stat
     for (int64_t s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(clustered_slot){0}, plan, own, work);
     if (plan->over)
-        sh_spread_place(plan, own, work);
+        sh_distributed_place(plan, own, work);
     state_at(plan, state);
     if (plan->over)
-        sh_spread_state_at(plan, state);
+        sh_distributed_state_at(plan, state);
 }
 
-spread_state sh_clustered_spread_state(const shoal_plan *plan, void *state) {
+distributed_state sh_clustered_distributed_state(const shoal_plan *plan, void *state) {
     block_layout place = {.base = state};
     state_at(plan, &place);
-    return sh_spread_state_at(plan, &place);
+    return sh_distributed_state_at(plan, &place);
 }
 
-const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state) {
+static const int32_t *groups_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
 
-const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state) {
+static const int32_t *top_keys_in(const shoal_plan *plan, const void *state) {
     return state_at(plan, &(block_layout){.base = (char *)state}).top_keys;
 }
 
-clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
+clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
                                     int slot) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const int64_t C = plan->attention.clusters;
-    clustered_head head = {.call = call,
-                           .work = plan->work,
-                           .view = sh_view_of(call, b, h)};
+    clustered_head head = {.call = call, .work = plan->work, .view = view};
     const int64_t at = head.view.head;
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
@@ -249,12 +248,9 @@ clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64
 }
 
 void sh_clustered_set_masks(clustered_head *head) {
-    head->seen = head->view.keys;
-    if (!sh_masks_exist(head->call))
-        return;
-    head->masks = sh_masks_of(head->call, &head->view);
-    head->seen = sh_masks_seen(&head->masks, head->view.keys);
-    head->keys.masks = &head->masks;
+    head->keys.masks = sh_masks_in(head->call, &head->view, &head->masks);
+    head->seen = head->keys.masks ? sh_masks_seen(&head->masks, head->view.keys)
+                                  : head->view.keys;
 }
 
 /* ---- Groups ----------------------------------------------------------------------- */
@@ -587,7 +583,7 @@ enum { MEMBER_TASK = 480 }; /* queries in one task: whole panels of every width 
 
 static void copy_shared(const clustered_head *head, int64_t i) {
     const int64_t Dv = head->keys.value_dim;
-    memcpy(head->out.data + i * head->out.stride,
+    memcpy(head->view.out.data + i * head->view.out.stride,
            head->state.shared + head->state.groups[i] * Dv, (size_t)Dv * sizeof(float));
 }
 
@@ -644,7 +640,7 @@ static void find_cancellation(const clustered_head *head, int64_t j, float sum,
 /* Members first .. last - 1 of the sorted order, all of group j, against its top keys. */
 static void improve_members(const clustered_head *head, int64_t j, int64_t first,
                             int64_t last, clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int per_query = head->work->per_query;
     const float *shared = head->state.shared + j * Dv;
@@ -652,34 +648,34 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
     const int k = sh_clustered_gather_top(head, j, own);
     for (int64_t at = first; at < last;) {
         query_panel *panel = &own->dense->panels[0];
-        sh_dense_cut(own->dense, run, at, min(at + run->panel, last));
-        run->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
-                  panel->width, dim, head->keys.scale, panel->queries);
+        sh_dense_cut(own->dense, kernels, at, min(at + kernels->panel, last));
+        kernels->pack(head->view.q.data, head->view.q.stride, order + at, panel->count,
+                      panel->width, dim, head->keys.scale, panel->queries);
         at += panel->count;
         prefetch_rows(head->view.q.data, head->view.q.stride, order + at,
-                      min(run->panel, head->view.queries - at), dim);
-        prefetch_rows_to_write(head->out.data, head->out.stride, order + panel->first,
-                               panel->count, Dv);
-        run->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
-                   own->weights);
+                      min(kernels->panel, head->view.queries - at), dim);
+        prefetch_rows_to_write(head->view.out.data, head->view.out.stride,
+                               order + panel->first, panel->count, Dv);
+        kernels->score(panel->queries, panel->width, dim, own->top_key_rows, dim, k,
+                       own->weights);
         if (head->keys.masks)
-            run->add_to_rows(own->top_bias, 1, panel->width, k, own->weights);
+            kernels->add_to_rows(own->top_bias, 1, panel->width, k, own->weights);
         const float sum = sh_clustered_start_top(head, j, panel);
         memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * panel->width));
         for (int d = 0; d < Dv && per_query; d++)
             for (int i = 0; i < panel->width; i++)
                 panel->outputs[d * panel->width + i] = sum * shared[d];
-        run->softmax_step(own->weights, panel->width, k, panel->largest, panel->sum,
-                          panel->keep);
+        kernels->softmax_step(own->weights, panel->width, k, panel->largest, panel->sum,
+                              panel->keep);
         if (per_query)
             find_cancellation(head, j, sum, panel);
-        run->mix(own->weights, panel->width, own->top_value_rows, Dv, k, Dv, panel->keep,
-                 panel->outputs);
+        kernels->mix(own->weights, panel->width, own->top_value_rows, Dv, k, Dv,
+                     panel->keep, panel->outputs);
         for (int i = 0; i < panel->width; i++)
             panel->inverse[i] = (per_query ? 1 : head->state.mass[j]) / panel->sum[i];
-        run->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
-                    per_query ? NULL : shared, 0, head->out.data, head->out.stride,
-                    order + panel->first);
+        kernels->unpack(panel->outputs, panel->count, panel->width, Dv, panel->inverse,
+                        per_query ? NULL : shared, 0, head->view.out.data,
+                        head->view.out.stride, order + panel->first);
     }
 }
 
@@ -804,15 +800,13 @@ void sh_clustered_write(clustered_head *head, team workers) {
         sh_team_run(workers, used, cancelled_task, head);
 }
 
-static void forward_head(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
-    clustered_head head = sh_clustered_head_of(call, b, h, slot);
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
+    clustered_head head = sh_clustered_head_of(call, sh_view_at(call, unit), slot);
     sh_clustered_set_masks(&head);
     const int64_t n = head.view.queries, S = head.view.keys;
-    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_rows(head.out, S > 0 ? n : 0, head.view.query_rows, problem->value_dim);
+    sh_clear_rows(head.view.out, S > 0 ? n : 0, head.view.query_rows,
+                  call->plan->problem.value_dim);
     find_groups(&head, workers);
     if (n > 0 && S > 0) {
         sh_clustered_sum(&head, workers);
@@ -827,13 +821,8 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     sh_clustered_write(&head, workers);
 }
 
-void sh_clustered_forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_head);
-}
-
-operation_count sh_clustered_operations(const shoal_attention *attention,
-                                        const shoal_problem *problem) {
+static operation_count operations(const shoal_attention *attention,
+                                  const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
@@ -845,10 +834,10 @@ operation_count sh_clustered_operations(const shoal_attention *attention,
 
 /* What the kinds share; i-clustered has every option, the others fix some. */
 #define CLUSTERED_FUNCTIONS                                                              \
-    .operations = sh_clustered_operations, .place = sh_clustered_place,                  \
-    .forward = sh_clustered_forward, .backward = sh_clustered_backward,                  \
-    .forward_over = sh_spread_forward, .backward_over = sh_spread_backward,              \
-    .groups = sh_clustered_groups, .top_keys = sh_clustered_top_keys
+    .operations = operations, .place = place, .forward_head = forward_head,              \
+    .backward_head = sh_clustered_backward, .forward_over = sh_distributed_forward,      \
+    .backward_over = sh_distributed_backward, .groups = groups_in,                       \
+    .top_keys = top_keys_in
 
 const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",
@@ -884,3 +873,24 @@ const attention_kind sh_i_clustered_kind =
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
+
+/* q-clustered is i-clustered with groups=keys,normaliser=query and defaults of its own. */
+const attention_kind sh_q_clustered_kind = {
+    .info = {.name = "q-clustered-C",
+             .number = "clusters",
+             .cost = "N r (D + C) + (C S + N k) (D + Dv)",
+             .summary = "queries clustered in the keys' metric; each cluster's topk keys "
+                        "exactly, one softmax per query",
+             .defaults = {.kind = SHOAL_Q_CLUSTERED,
+                          .clusters = 100,
+                          .topk = 64,
+                          .groups = SHOAL_GROUPS_KEYS,
+                          .normaliser = SHOAL_NORMALISER_QUERY,
+                          .rank = 16,
+                          .iterations = 6,
+                          .seed = 1},
+             .has_groups = 1,
+             .has_top_keys = 1,
+             .has_seed = 1},
+    .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
+    CLUSTERED_FUNCTIONS};

@@ -1,5 +1,4 @@
-/* clustered-C, i-clustered-C and the first form of shoal-C: what forward and backward
- * share.
+/* clustered-C, i-clustered-C and q-clustered-C: what forward and backward share.
  *
  * Legend: N queries, S keys, C clusters, k top keys, D and Dv features.
  *
@@ -15,7 +14,6 @@
 #include "cluster/kmeans.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
-#include "cluster/topk.h"
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {
@@ -107,18 +105,15 @@ typedef struct {
     int64_t seen;      /* keys that are not hidden, wherever they are */
     int64_t first_key; /* number of the first that is here: 0 unless others have some */
     /* Where the top keys' rows lie: rows top_places[C][k] of top_k and top_v. Those are
-       the keys themselves unless some are others' (spread.c). */
+       the keys themselves unless some are others' (distributed.c). */
     const int32_t *top_places;
     row_view top_k, top_v;
-    row_view out;
-    row_view dout, dq; /* backward */
-    row_view dk, dv;
+    row_view dk, dv;     /* backward */
     int64_t chunk_keys;  /* keys of a chunk */
     int64_t task_panels; /* panels of centroids in one task */
 } clustered_head;
 
-clustered_head sh_clustered_head_of(const attention_call *call, int64_t b, int64_t h,
-                                    int slot);
+clustered_head sh_clustered_head_of(const attention_call *call, head_view view, int slot);
 
 /* Keys with a bias: keys.masks points into the head, which must not move any more. */
 void sh_clustered_set_masks(clustered_head *head);
@@ -216,14 +211,6 @@ void sh_clustered_backward_dense(clustered_head *head, team workers);
 /* dq of the members gets its share of slot->grad_centroids. */
 void sh_clustered_backward_members(clustered_head *head, team workers);
 
-/* ---- What a kind's row holds ------------------------------------------------------- */
-
-operation_count sh_clustered_operations(const shoal_attention *attention,
-                                        const shoal_problem *problem);
-void sh_clustered_place(shoal_plan *plan, block_layout *work, block_layout *state);
-void sh_clustered_forward(const attention_call *call);
-void sh_clustered_backward(const attention_call *call);
-const int32_t *sh_clustered_groups(const shoal_plan *plan, const void *state);
-const int32_t *sh_clustered_top_keys(const shoal_plan *plan, const void *state);
+head_function sh_clustered_backward;
 
 #endif

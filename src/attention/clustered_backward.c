@@ -61,8 +61,9 @@ static double query_means(const clustered_head *head, int64_t j, int64_t first,
         panel->delta[i] = 0;
         if (i >= panel->count)
             continue;
-        panel->delta[i] = ordered_dot(own->member_dout + (int64_t)i * Dv,
-                                      head->out.data + members[i] * head->out.stride, Dv);
+        panel->delta[i] =
+            ordered_dot(own->member_dout + (int64_t)i * Dv,
+                        head->view.out.data + members[i] * head->view.out.stride, Dv);
         sum += (double)panel->keep[i] * (double)panel->delta[i];
     }
     head->keys.kernels->spread(panel->keep, panel->width, panel->count, own->member_dout,
@@ -74,44 +75,47 @@ static double query_means(const clustered_head *head, int64_t j, int64_t first,
    the top keys' rows; returns its part of dm_j, or of delta_j. */
 static double top_panel(const clustered_head *head, int64_t j, int k, int64_t first,
                         clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int dim = head->keys.dim, Dv = head->keys.value_dim;
     const int32_t *members = head->slot->sorted.order + first;
     const float mass = head->work->per_query ? 1 : head->state.mass[j];
     query_panel *panel = &own->dense->panels[0];
     const int width = panel->width;
     gather_members(head->view.q, members, panel->count, dim, own->member_q);
-    gather_members(head->dout, members, panel->count, Dv, own->member_dout);
-    run->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
-              panel->queries);
-    run->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1, panel->grad_out);
-    run->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
-    run->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
+    gather_members(head->view.dout, members, panel->count, Dv, own->member_dout);
+    kernels->pack(own->member_q, dim, NULL, panel->count, width, dim, head->keys.scale,
+                  panel->queries);
+    kernels->pack(own->member_dout, Dv, NULL, panel->count, width, Dv, 1,
+                  panel->grad_out);
+    kernels->score(panel->queries, width, dim, own->top_key_rows, dim, k, own->scores);
+    kernels->score(panel->grad_out, width, Dv, own->top_value_rows, Dv, k, own->slopes);
     if (head->keys.masks)
-        run->add_to_rows(own->top_bias, 1, width, k, own->scores);
+        kernels->add_to_rows(own->top_bias, 1, width, k, own->scores);
     const float sum = sh_clustered_start_top(head, j, panel);
     memcpy(own->weights, own->scores, sizeof(float) * (size_t)(k * width));
-    run->softmax_step(own->weights, width, k, panel->largest, panel->sum, panel->keep);
+    kernels->softmax_step(own->weights, width, k, panel->largest, panel->sum,
+                          panel->keep);
     for (int i = 0; i < width; i++)
         panel->inverse[i] = 1 / panel->sum[i];
     double gradient = head->work->per_query ? query_means(head, j, first, sum, own)
                                             : cluster_means(head, k, own);
-    run->softmax_slope(own->scores, own->slopes, width, k, panel->largest, panel->inverse,
-                       panel->delta, mass * head->keys.scale);
-    if (head->dq.data) {
+    kernels->softmax_slope(own->scores, own->slopes, width, k, panel->largest,
+                           panel->inverse, panel->delta, mass * head->keys.scale);
+    if (head->view.dq.data) {
         memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
-        run->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL, panel->grad_q);
-        run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
-                    head->dq.stride, members);
+        kernels->mix(own->slopes, width, own->top_key_rows, dim, k, dim, NULL,
+                     panel->grad_q);
+        kernels->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0,
+                        head->view.dq.data, head->view.dq.stride, members);
     }
-    run->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
-                own->grad_top_keys, dim);
+    kernels->spread(own->slopes, width, panel->count, own->member_q, dim, dim, k,
+                    own->grad_top_keys, dim);
     const float by = 1 / head->keys.scale;
     if (head->masks.dkey_bias)
-        run->spread(own->slopes, width, panel->count, &by, 0, 1, k, own->grad_top_bias,
-                    1);
-    run->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
-                own->grad_top_values, Dv);
+        kernels->spread(own->slopes, width, panel->count, &by, 0, 1, k,
+                        own->grad_top_bias, 1);
+    kernels->spread(own->scores, width, panel->count, own->member_dout, Dv, Dv, k,
+                    own->grad_top_values, Dv);
     return gradient;
 }
 
@@ -236,7 +240,7 @@ static void sum_members(const clustered_head *head, int64_t j) {
     float *grad_shared = head->slot->grad_shared + j * Dv;
     memset(grad_shared, 0, sizeof(float) * (size_t)Dv);
     if (!(has_top(head, j) && head->work->per_query))
-        head->keys.kernels->sum_rows(head->dout.data, head->dout.stride,
+        head->keys.kernels->sum_rows(head->view.dout.data, head->view.dout.stride,
                                      sorted->order + first, NULL, last - first, Dv,
                                      grad_shared);
 }
@@ -245,7 +249,7 @@ static void sum_members(const clustered_head *head, int64_t j) {
    returns dm_j, or delta_j's part. */
 static double top_gradient(const clustered_head *head, int64_t j, int *k,
                            clustered_thread *own) {
-    const kernel_table *run = head->keys.kernels;
+    const kernel_table *kernels = head->keys.kernels;
     const int32_t *offsets = head->slot->sorted.offsets;
     double gradient = 0;
     *k = sh_clustered_gather_top(head, j, own);
@@ -255,7 +259,7 @@ static double top_gradient(const clustered_head *head, int64_t j, int *k,
     memset(own->grad_top_bias, 0, rows);
     for (int64_t at = offsets[j]; at < offsets[j + 1];
          at += own->dense->panels[0].count) {
-        sh_dense_cut(own->dense, run, at, min(at + run->panel, offsets[j + 1]));
+        sh_dense_cut(own->dense, kernels, at, min(at + kernels->panel, offsets[j + 1]));
         gradient += top_panel(head, j, *k, at, own);
     }
     return gradient;
@@ -264,8 +268,9 @@ static double top_gradient(const clustered_head *head, int64_t j, int *k,
 /* The centroid's part of dq is added to nothing. */
 static void clear_members(const clustered_head *head, int64_t j) {
     const grouping *sorted = &head->slot->sorted;
-    for (int64_t i = sorted->offsets[j]; i < sorted->offsets[j + 1] && head->dq.data; i++)
-        memset(head->dq.data + sorted->order[i] * head->dq.stride, 0,
+    for (int64_t i = sorted->offsets[j]; i < sorted->offsets[j + 1] && head->view.dq.data;
+         i++)
+        memset(head->view.dq.data + sorted->order[i] * head->view.dq.stride, 0,
                sizeof(float) * (size_t)head->keys.dim);
 }
 
@@ -387,7 +392,7 @@ static void member_task(void *shared, int64_t task, int thread) {
         int32_t j = head->state.groups[i];
         float share = 1 / (float)head->slot->members[j];
         const float *gradient = head->slot->grad_centroids + (int64_t)j * dim;
-        float *dq = head->dq.data + i * head->dq.stride;
+        float *dq = head->view.dq.data + i * head->view.dq.stride;
         if (!head->work->has_top)
             memset(dq, 0, sizeof *dq * (size_t)dim);
         add_scaled(dq, share, gradient, dim);
@@ -414,7 +419,7 @@ void sh_clustered_backward_dense(clustered_head *head, team workers) {
 }
 
 void sh_clustered_backward_members(clustered_head *head, team workers) {
-    if (head->dq.data)
+    if (head->view.dq.data)
         sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK), member_task,
                     head);
 }
@@ -428,27 +433,19 @@ static void backward_head(clustered_head *head, team workers) {
 }
 
 /* One key/value head, with the query heads that share it. */
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_gradients *gradients = call->gradients;
+void sh_clustered_backward(const attention_call *call, int64_t unit, int slot,
+                           team workers) {
     const kv_head_view own = sh_start_kv_head(call, unit);
     for (int64_t h = own.first; h < own.last; h++) {
-        clustered_head head = sh_clustered_head_of(call, own.b, h, slot);
+        clustered_head head =
+            sh_clustered_head_of(call, sh_view_of(call, own.b, h), slot);
         sh_clustered_set_masks(&head);
         const int64_t n = head.view.queries, S = head.view.keys;
         head.dk = own.dk;
         head.dv = own.dv;
-        head.dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h);
-        head.out = sh_query_rows(call, gradients->out, &problem->out, own.b, h);
-        head.dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h);
-        sh_clear_rows(head.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);
+        sh_clear_rows(head.view.dq, S > 0 ? n : 0, head.view.query_rows,
+                      call->plan->problem.dim);
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }
-}
-
-void sh_clustered_backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }

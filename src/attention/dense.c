@@ -33,6 +33,24 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
     scratch->block_v = sh_reserve(work, KEY_BLOCK * value_dim, sizeof(float));
 }
 
+dense_scratch *sh_dense_place_threads(const shoal_plan *plan, block_layout *work) {
+    dense_scratch *threads = sh_reserve(work, plan->threads, sizeof *threads);
+    for (int t = 0; t < plan->threads; t++)
+        sh_dense_place(threads ? &threads[t] : &(dense_scratch){0}, plan, work);
+    return threads;
+}
+
+softmax_state sh_softmax_state_at(const shoal_plan *plan, block_layout *place) {
+    const int64_t count = plan->problem.batch * plan->problem.heads *
+                          plan->problem.queries;
+    softmax_state state = {0};
+    if (plan->with_backward || plan->over) {
+        state.largest = sh_reserve(place, count, sizeof(float));
+        state.inverse = sh_reserve(place, count, sizeof(float));
+    }
+    return state;
+}
+
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
     return (dense_keys){.kernels = plan->kernels,
                         .k = view->k,
@@ -43,20 +61,21 @@ dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view) {
                         .dtype = plan->problem.dtype};
 }
 
-int64_t sh_dense_block(const kernel_table *table) {
-    return PANELS * table->panel;
+int64_t sh_dense_block(const kernel_table *kernels) {
+    return PANELS * kernels->panel;
 }
 
-int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
+int sh_dense_cut(dense_scratch *scratch, const kernel_table *kernels, int64_t first,
                  int64_t last) {
     int panels = 0;
     for (; first < last && panels < PANELS; panels++) {
         query_panel *panel = &scratch->panels[panels];
         panel->first = first;
-        panel->width = panel_width(table, last - first);
+        panel->width = panel_width(kernels, last - first);
         /* Two middling panels are quicker than a wide one and a very narrow one. */
-        if (last - first > table->panel && last - first <= table->panel + table->lanes)
-            panel->width = table->panel - table->lanes;
+        if (last - first > kernels->panel &&
+            last - first <= kernels->panel + kernels->lanes)
+            panel->width = kernels->panel - kernels->lanes;
         panel->count = (int)min(panel->width, last - first);
         first += panel->width;
     }
@@ -107,23 +126,23 @@ enum { SCORE_PARTS = 4, SCORE_ROWS = KEY_BLOCK / SCORE_PARTS };
 static void score_rows(const dense_keys *keys, const score_block *now, const float *panel,
                        int dim, const float *rows, int64_t stride, int first_part,
                        int parts, float *scores) {
-    const kernel_table *run = keys->kernels;
+    const kernel_table *kernels = keys->kernels;
     if (!keys->masks || !sh_masks_have_rows(keys->masks)) {
-        run->score(panel, now->width, dim, rows, stride, now->count, scores);
+        kernels->score(panel, now->width, dim, rows, stride, now->count, scores);
         return;
     }
     for (int p = 0; p < SCORE_PARTS; p++) {
         const int at = (int)min(p * SCORE_ROWS, now->count);
         sh_masks_prefetch(keys->masks, now, first_part + p, parts);
-        run->score(panel, now->width, dim, rows + at * stride, stride,
-                   (int)min(SCORE_ROWS, now->count - at), scores + at * now->width);
+        kernels->score(panel, now->width, dim, rows + at * stride, stride,
+                       (int)min(SCORE_ROWS, now->count - at), scores + at * now->width);
     }
 }
 
 void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
                      query_panel *panel, float *scores, scores_callback *on_scores,
                      void *context) {
-    const kernel_table *run = keys->kernels;
+    const kernel_table *kernels = keys->kernels;
     last = end_of(keys, panel, last);
     for (int64_t block = first; block < last; block += KEY_BLOCK) {
         int count = (int)min(KEY_BLOCK, last - block);
@@ -136,12 +155,12 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
             sh_masks_apply(keys->masks, &now, scores);
         if (on_scores)
             on_scores(context, panel, scores, count, block);
-        run->softmax_step(scores, panel->width, count, panel->largest, panel->sum,
-                          panel->keep);
+        kernels->softmax_step(scores, panel->width, count, panel->largest, panel->sum,
+                              panel->keep);
         if (keys->masks)
             sh_masks_drop(keys->masks, &now, scores);
-        run->mix(scores, panel->width, keys->v.data + row * keys->v.stride,
-                 keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
+        kernels->mix(scores, panel->width, keys->v.data + row * keys->v.stride,
+                     keys->v.stride, count, keys->value_dim, panel->keep, panel->outputs);
     }
 }
 
@@ -263,7 +282,7 @@ void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel) 
 static void backward_block(const dense_backward_job *job, int64_t first, int count,
                            query_panel *panel, float *scores, float *slopes) {
     const dense_keys *keys = &job->keys;
-    const kernel_table *run = keys->kernels;
+    const kernel_table *kernels = keys->kernels;
     const row_view dk = job->dk, dv = job->dv, x = job->x, dout = job->dout;
     const float *k = keys->k.data + first * keys->k.stride;
     const float *v = keys->v.data + first * keys->v.stride;
@@ -279,21 +298,23 @@ static void backward_block(const dense_backward_job *job, int64_t first, int cou
     }
     if (job->on_scores)
         job->on_scores(job->context, panel, scores, count, first);
-    run->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
-                       panel->delta, keys->scale);
+    kernels->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
+                           panel->delta, keys->scale);
     if (keys->masks) {
         sh_masks_drop(keys->masks, &now, scores);
         sh_masks_keep_slopes(keys->masks, &now, keys->scale, slopes);
     }
     if (job->dq.data)
-        run->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL, panel->grad_q);
+        kernels->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL,
+                     panel->grad_q);
     if (dv.data)
-        run->spread(scores, width, panel->count, dout.data + panel->first * dout.stride,
-                    dout.stride, keys->value_dim, count, dv.data + first * dv.stride,
-                    dv.stride);
+        kernels->spread(scores, width, panel->count,
+                        dout.data + panel->first * dout.stride, dout.stride,
+                        keys->value_dim, count, dv.data + first * dv.stride, dv.stride);
     if (dk.data)
-        run->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
-                    x.stride, keys->dim, count, dk.data + first * dk.stride, dk.stride);
+        kernels->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
+                        x.stride, keys->dim, count, dk.data + first * dk.stride,
+                        dk.stride);
 }
 
 void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,

@@ -46,10 +46,20 @@ typedef struct {
 } dense_keys;
 
 void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout *work);
+/* One for each thread; NULL while measuring. */
+dense_scratch *sh_dense_place_threads(const shoal_plan *plan, block_layout *work);
+
+/* What backward needs of every query's softmax: NULL in plans without it, except where
+   the softmax is put together from several processes' parts. */
+typedef struct {
+    float *largest, *inverse; /* [batch][heads][queries]: score, and inverse of the sum */
+} softmax_state;
+softmax_state sh_softmax_state_at(const shoal_plan *plan, block_layout *place);
+
 dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 
 /* Queries that one run of PANELS panels covers. */
-int64_t sh_dense_block(const kernel_table *table);
+int64_t sh_dense_block(const kernel_table *kernels);
 
 /* Keys first .. last - 1 of halves as floats, in rooms [last - first][dim] and
    [last - first][value_dim]. */
@@ -58,7 +68,7 @@ dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, f
 
 /* Cuts queries first .. last - 1 (at most dense_block of them) into panels; returns how
    many panels. */
-int sh_dense_cut(dense_scratch *scratch, const kernel_table *table, int64_t first,
+int sh_dense_cut(dense_scratch *scratch, const kernel_table *kernels, int64_t first,
                  int64_t last);
 
 /* Packs rows of x, and begins a softmax that has seen nothing. */

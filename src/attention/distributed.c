@@ -8,14 +8,14 @@
 static int64_t record_size(const shoal_plan *plan) {
     const int64_t numbers = max(plan->problem.dim * (int64_t)sizeof(double),
                                 (plan->problem.value_dim + 1) * (int64_t)sizeof(float));
-    return max(numbers, sh_spread_part_size(plan, plan->attention.topk));
+    return max(numbers, sh_distributed_part_size(plan, plan->attention.topk));
 }
 
 /* And of the rows of top keys, which may all be one rank's. */
 static int64_t rows_size(const shoal_plan *plan) {
-    return sh_mul_checked(spread_groups(plan), plan->attention.topk *
-                                                   spread_row_size(plan) *
-                                                   (int64_t)sizeof(float));
+    return sh_mul_checked(distributed_groups(plan), plan->attention.topk *
+                                                        distributed_row_size(plan) *
+                                                        (int64_t)sizeof(float));
 }
 
 /* What all ranks give: records of a share of the groups, or the result; or the farthest
@@ -23,8 +23,8 @@ static int64_t rows_size(const shoal_plan *plan) {
 static int64_t packets_size(const shoal_plan *plan) {
     const int64_t P = plan->over->ranks, C = plan->attention.clusters;
     const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    const int64_t records =
-        max(spread_groups(plan), sh_mul_checked(P, sh_spread_most_shared(plan)));
+    const int64_t records = max(distributed_groups(plan),
+                                sh_mul_checked(P, sh_distributed_most_shared(plan)));
     return max(sh_mul_checked(records, record_size(plan)),
                sh_mul_checked(P, C * words * (int64_t)sizeof(uint64_t)));
 }
@@ -37,26 +37,26 @@ static int64_t sample_size(const shoal_plan *plan) {
                sh_lloyd_sample(plan->attention.clusters, INT32_MAX) * rank);
 }
 
-spread_work *sh_spread_place_ranges(shoal_plan *plan, block_layout *work) {
+distributed_work *sh_distributed_place_ranges(shoal_plan *plan, block_layout *work) {
     const int64_t P = plan->over->ranks, B = plan->problem.batch;
-    spread_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
-    plan->spread = own;
+    distributed_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
+    plan->distributed = own;
     own = own ? own : &measured;
-    *own = (spread_work){0};
+    *own = (distributed_work){0};
     own->mine = sh_reserve(work, 2 + 2 * B, sizeof(int64_t));
     own->all = sh_reserve(work, sh_mul_checked(P, 2 + 2 * B), sizeof(int64_t));
     own->first_keys = sh_reserve(work, sh_mul_checked(P + 1, B), sizeof(int64_t));
     own->ranges = sh_reserve(work, B, sizeof *own->ranges);
     own->sizes = sh_reserve(work, 2 * P, sizeof(int64_t));
-    return plan->spread;
+    return plan->distributed;
 }
 
-void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
-                     block_layout *work) {
-    const int64_t U = spread_units(plan), P = plan->over->ranks;
+void sh_distributed_place(shoal_plan *plan, const clustered_work *clustered,
+                          block_layout *work) {
+    const int64_t U = distributed_units(plan), P = plan->over->ranks;
     const int64_t C = plan->attention.clusters;
     const int64_t counters = kmeans_counters(hash_words(plan->attention.bits));
-    spread_work measured = {0}, *own = sh_spread_place_ranges(plan, work);
+    distributed_work measured = {0}, *own = sh_distributed_place_ranges(plan, work);
     own = own ? own : &measured;
     own->most_rows = sh_mul_checked(sh_mul_checked(U, C), plan->attention.topk);
     own->heads = sh_reserve(work, U, sizeof *own->heads);
@@ -64,10 +64,11 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
     own->moving = sh_reserve(work, U, 1);
     own->counts =
         sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
-    own->packet = sh_reserve(work,
-                             max(sh_mul_checked(spread_groups(plan), record_size(plan)),
-                                 rows_size(plan)),
-                             1);
+    own->packet =
+        sh_reserve(work,
+                   max(sh_mul_checked(distributed_groups(plan), record_size(plan)),
+                       rows_size(plan)),
+                   1);
     own->packets = sh_reserve(work, packets_size(plan), 1);
     own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
     own->key_counts = sh_reserve(work, U, sizeof(int64_t));
@@ -75,50 +76,52 @@ void sh_spread_place(shoal_plan *plan, const clustered_work *clustered,
         own->samples = reserve_floats(work, U, sample_size(plan));
     own->sorted = sh_reserve(work, C * plan->attention.topk, sizeof(uint64_t));
     own->row_starts = sh_reserve(work, sh_mul_checked(P, U) + 1, sizeof(int64_t));
-    sh_clustered_place_parts(&own->parts, plan, clustered, sh_spread_most_shared(plan), P,
-                             work);
+    sh_clustered_place_parts(&own->parts, plan, clustered,
+                             sh_distributed_most_shared(plan), P, work);
     if (!plan->with_backward)
         return;
-    own->row_grads = reserve_floats(work, own->most_rows, spread_row_size(plan));
+    own->row_grads = reserve_floats(work, own->most_rows, distributed_row_size(plan));
     own->own_grads = reserve_floats(work,
-                                    sh_mul_checked(P, sh_spread_most_returned(plan)),
-                                    spread_row_size(plan));
+                                    sh_mul_checked(P, sh_distributed_most_returned(plan)),
+                                    distributed_row_size(plan));
 }
 
-spread_state sh_spread_state_at(const shoal_plan *plan, block_layout *place) {
-    const int64_t groups = sh_mul_checked(spread_units(plan), plan->attention.clusters);
+distributed_state sh_distributed_state_at(const shoal_plan *plan, block_layout *place) {
+    const int64_t groups =
+        sh_mul_checked(distributed_units(plan), plan->attention.clusters);
     const int64_t rows = sh_mul_checked(groups, plan->attention.topk);
-    return (spread_state){.members = sh_reserve(place, groups, sizeof(int32_t)),
-                          .places = sh_reserve(place, rows, sizeof(int32_t)),
-                          .rows = reserve_floats(place, rows, spread_row_size(plan))};
+    return (distributed_state){.members = sh_reserve(place, groups, sizeof(int32_t)),
+                               .places = sh_reserve(place, rows, sizeof(int32_t)),
+                               .rows = reserve_floats(place, rows,
+                                                      distributed_row_size(plan))};
 }
 
 /* ---- Talking ---------------------------------------------------------------------- */
 
 /* Gathers `bytes` of every rank, as many from each. */
-static void gather(spread_run *run, const void *mine, int64_t bytes, void *all) {
+static void gather(distributed_call *run, const void *mine, int64_t bytes, void *all) {
     if (!run->failed && bytes > 0)
         run->failed = run->over->gather(run->over, bytes, mine, all) != SHOAL_OK;
 }
 
-static void sum(spread_run *run, int32_t *values, int64_t count) {
+static void sum(distributed_call *run, int32_t *values, int64_t count) {
     if (!run->failed && count > 0)
         run->failed = run->over->sum(run->over, SHOAL_SUM_INT32, count, values) !=
                       SHOAL_OK;
 }
 
-shoal_status sh_spread_failure(const spread_run *run) {
+shoal_status sh_distributed_failure(const distributed_call *run) {
     return sh_fail(run->call->plan->context, SHOAL_IO,
                    "rank %d of %d cannot talk to the others: %s", run->over->rank,
                    run->over->ranks, run->over->message);
 }
 
 /* Where this rank's positions lie among all; [P][2 + 2 batch] numbers are there. */
-static shoal_status find_ranges(spread_run *run) {
-    const spread_work *own = run->own;
+static shoal_status find_ranges(distributed_call *run) {
+    const distributed_work *own = run->own;
     const int64_t B = run->call->plan->problem.batch, numbers = 2 + 2 * B;
     for (int64_t b = 0; b < B; b++) {
-        spread_range range = {0};
+        distributed_range range = {0};
         for (int p = 0; p < run->over->ranks; p++) {
             const int64_t *theirs = own->all + p * numbers + 2 + 2 * b;
             own->first_keys[p * B + b] = range.keys;
@@ -139,14 +142,14 @@ static shoal_status find_ranges(spread_run *run) {
     return SHOAL_OK;
 }
 
-shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
-                             shoal_status status) {
+shoal_status sh_distributed_begin(distributed_call *run, const attention_call *call,
+                                  shoal_status status) {
     const shoal_plan *plan = call->plan;
-    *run = (spread_run){.call = call,
-                        .over = plan->over,
-                        .workers = sh_team_of(plan->context)};
+    *run = (distributed_call){.call = call,
+                              .over = plan->over,
+                              .workers = sh_team_of(plan->context)};
     const int64_t B = plan->problem.batch, numbers = 2 + 2 * B;
-    spread_work *own = run->own = plan->spread;
+    distributed_work *own = run->own = plan->distributed;
     memset(own->mine, 0, sizeof *own->mine * (size_t)numbers);
     own->mine[0] = status != SHOAL_OK;
     own->mine[1] = status == SHOAL_OK && run->call->inputs->groups;
@@ -157,7 +160,7 @@ shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
     }
     gather(run, own->mine, numbers * (int64_t)sizeof *own->mine, own->all);
     if (run->failed)
-        return sh_spread_failure(run);
+        return sh_distributed_failure(run);
     for (int p = 0; p < run->over->ranks && status == SHOAL_OK; p++) {
         if (own->all[p * numbers])
             return sh_fail(plan->context, SHOAL_INVALID,
@@ -172,34 +175,33 @@ shoal_status sh_spread_begin(spread_run *run, const attention_call *call,
     return status == SHOAL_OK ? find_ranges(run) : status;
 }
 
-void sh_spread_load_heads(spread_run *run) {
+void sh_distributed_load_heads(distributed_call *run) {
     const shoal_problem *problem = &run->call->plan->problem;
-    for (int64_t u = 0; u < spread_units(run->call->plan); u++) {
+    for (int64_t u = 0; u < distributed_units(run->call->plan); u++) {
         clustered_head *head = &run->own->heads[u];
-        *head = sh_clustered_head_of(run->call, u / problem->heads, u % problem->heads,
-                                     (int)u);
+        *head = sh_clustered_head_of(run->call, sh_view_at(run->call, u), (int)u);
         head->seen = run->own->ranges[u / problem->heads].keys;
         head->first_key = run->own->ranges[u / problem->heads].first_key;
     }
 }
 
-static const spread_range *range_of(const spread_run *run, int64_t u) {
+static const distributed_range *range_of(const distributed_call *run, int64_t u) {
     return &run->own->ranges[u / run->call->plan->problem.heads];
 }
 
 /* A sequence without queries or keys has nothing to find. */
-int sh_spread_is_live(const spread_run *run, int64_t u) {
+int sh_distributed_is_live(const distributed_call *run, int64_t u) {
     return range_of(run, u)->queries > 0 && range_of(run, u)->keys > 0;
 }
 
 /* ---- Groups ----------------------------------------------------------------------- */
 
 /* The first centres are hashes that one rank has; what the others have there is 0. */
-static void draw_centres(spread_run *run) {
+static void draw_centres(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
     const int64_t halves = 2 * hash_words(plan->attention.bits); /* of words */
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     for (int64_t u = 0; u < U; u++) {
         memset(own->counts + u * C * halves, 0, sizeof(int32_t) * (size_t)(C * halves));
         if (!own->moving[u])
@@ -218,11 +220,11 @@ static void draw_centres(spread_run *run) {
 
 /* Centres that have lost their members move to the farthest hashes of all ranks. That is
    rare: units do it one by one. */
-static void reseed(spread_run *run) {
+static void reseed(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const spread_work *own = run->own;
+    const distributed_work *own = run->own;
     const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         kmeans_pass *pass = &own->passes[u];
         const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
         if (empty == 0)
@@ -240,11 +242,11 @@ static void reseed(spread_run *run) {
 
 /* Assigns the queries of every unit that moves; the counts of all ranks together move
    the centres. Returns whether one moved. */
-static int move_centres(spread_run *run) {
+static int move_centres(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
     const int64_t size = C * kmeans_counters(hash_words(plan->attention.bits));
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     int64_t moving = 0;
     for (int64_t u = 0; u < U; u++) {
         if (!own->moving[u])
@@ -270,11 +272,11 @@ static int move_centres(spread_run *run) {
     return any;
 }
 
-static void run_kmeans(spread_run *run) {
+static void run_kmeans(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     int any = 0;
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &own->heads[u];
         own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
                          !run->call->inputs->groups;
@@ -297,7 +299,7 @@ static void run_kmeans(spread_run *run) {
     for (int l = 1; l < plan->attention.iterations && !run->failed; l++)
         if (!move_centres(run))
             return;
-    for (int64_t u = 0; u < spread_units(plan); u++)
+    for (int64_t u = 0; u < distributed_units(plan); u++)
         if (own->moving[u])
             sh_kmeans_assign(&own->passes[u]);
 }
@@ -317,18 +319,18 @@ static int64_t sample_rows(row_view rows, int64_t count, int64_t first, int64_t 
     return taken;
 }
 
-static void sum_samples(spread_run *run) {
+static void sum_samples(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    sum(run, (int32_t *)run->own->samples, spread_units(plan) * sample_size(plan));
+    sum(run, (int32_t *)run->own->samples, distributed_units(plan) * sample_size(plan));
 }
 
 /* The keys' metric, from a sample of all ranks. */
-static void find_metrics(spread_run *run) {
+static void find_metrics(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t D = plan->problem.dim;
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         const head_view *view = &run->own->heads[u].view;
-        const spread_range *range = range_of(run, u);
+        const distributed_range *range = range_of(run, u);
         float *mine = run->own->samples + u * sample_size(plan);
         if (!run->own->moving[u])
             continue;
@@ -337,7 +339,7 @@ static void find_metrics(spread_run *run) {
         sample_rows(view->q, view->queries, range->first_query, range->queries, D, mine);
     }
     sum_samples(run);
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         const float *all = run->own->samples + u * sample_size(plan);
         const int64_t keys = min(range_of(run, u)->keys, METRIC_SAMPLE);
         const int64_t queries = min(range_of(run, u)->queries, METRIC_SAMPLE);
@@ -349,11 +351,11 @@ static void find_metrics(spread_run *run) {
 }
 
 /* The points of unit u that this rank has, projected; 0 where another has them. */
-static void project_points(const spread_run *run, int64_t u) {
+static void project_points(const distributed_call *run, int64_t u) {
     const shoal_plan *plan = run->call->plan;
     clustered_head *head = &run->own->heads[u];
     lloyd_work *work = &head->slot->lloyd;
-    const spread_range *range = range_of(run, u);
+    const distributed_range *range = range_of(run, u);
     const int64_t sample = sh_lloyd_sample(work->clusters, range->queries);
     float *points = run->own->samples + u * sample_size(plan);
     for (int64_t i = 0; i < sample; i++) {
@@ -367,23 +369,23 @@ static void project_points(const spread_run *run, int64_t u) {
     }
 }
 
-static void run_lloyd(spread_run *run) {
+static void run_lloyd(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const spread_work *own = run->own;
+    const distributed_work *own = run->own;
     int any = 0;
-    for (int64_t u = 0; u < spread_units(plan); u++)
+    for (int64_t u = 0; u < distributed_units(plan); u++)
         any |= own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
                                 !run->call->inputs->groups;
     if (!any)
         return;
     memset(own->samples, 0,
-           sizeof(float) * (size_t)(spread_units(plan) * sample_size(plan)));
+           sizeof(float) * (size_t)(distributed_units(plan) * sample_size(plan)));
     find_metrics(run);
-    for (int64_t u = 0; u < spread_units(plan); u++)
+    for (int64_t u = 0; u < distributed_units(plan); u++)
         if (own->moving[u])
             project_points(run, u);
     sum_samples(run);
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &own->heads[u];
         if (!own->moving[u])
             continue;
@@ -397,7 +399,7 @@ static void run_lloyd(spread_run *run) {
 }
 
 /* Groups that nobody had to look for: brought along, or one for each query. */
-static void name_groups(spread_run *run, int64_t u) {
+static void name_groups(distributed_call *run, int64_t u) {
     const shoal_plan *plan = run->call->plan;
     clustered_head *head = &run->own->heads[u];
     const int64_t n = head->view.queries, N = plan->problem.queries;
@@ -413,9 +415,9 @@ static void name_groups(spread_run *run, int64_t u) {
 }
 
 /* Sorts every unit's own members; `members` [U][C] are those of all ranks. */
-void sh_spread_use_members(spread_run *run, const int32_t *members) {
+void sh_distributed_use_members(distributed_call *run, const int32_t *members) {
     const int64_t C = run->call->plan->attention.clusters;
-    for (int64_t u = 0; u < spread_units(run->call->plan); u++) {
+    for (int64_t u = 0; u < distributed_units(run->call->plan); u++) {
         clustered_slot *slot = run->own->heads[u].slot;
         memcpy(slot->members, members + u * C, sizeof *members * (size_t)C);
         slot->sorted.used = 0;
@@ -424,9 +426,9 @@ void sh_spread_use_members(spread_run *run, const int32_t *members) {
     }
 }
 
-static void find_groups(spread_run *run, int32_t *members) {
+static void find_groups(distributed_call *run, int32_t *members) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
     if (((const clustered_work *)plan->work)->by_keys)
         run_lloyd(run);
     else
@@ -438,14 +440,14 @@ static void find_groups(spread_run *run, int32_t *members) {
                sizeof *members * (size_t)C);
     }
     sum(run, members, U * C);
-    sh_spread_use_members(run, members);
+    sh_distributed_use_members(run, members);
 }
 
 /* ---- Centroids -------------------------------------------------------------------- */
 
-static void find_centroids(spread_run *run) {
+static void find_centroids(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan);
+    const int64_t U = distributed_units(plan);
     const int64_t size = plan->attention.clusters * plan->problem.dim;
     double *mine = run->own->packet, *all = run->own->packets;
     for (int64_t u = 0; u < U; u++) {
@@ -454,7 +456,7 @@ static void find_centroids(spread_run *run) {
         sh_clustered_sum(head, run->workers);
         memcpy(mine + u * size, head->slot->sums, sizeof(double) * (size_t)size);
     }
-    sh_spread_sum_doubles(run, plan->problem.dim);
+    sh_distributed_sum_doubles(run, plan->problem.dim);
     for (int64_t u = 0; u < U && !run->failed; u++) {
         memcpy(run->own->heads[u].slot->sums, all + u * size,
                sizeof(double) * (size_t)size);
@@ -486,18 +488,18 @@ static void number_candidates(const clustered_head *head, int64_t first_key) {
             parts->keys[j * k + i] -= (uint64_t)first_key;
 }
 
-static void attend_keys(spread_run *run) {
-    const int64_t U = spread_units(run->call->plan);
+static void attend_keys(distributed_call *run) {
+    const int64_t U = distributed_units(run->call->plan);
     for (int64_t u = 0; u < U; u++) {
         clustered_head *head = &run->own->heads[u];
         clear_part(head);
-        if (!sh_spread_is_live(run, u) || head->view.keys == 0)
+        if (!sh_distributed_is_live(run, u) || head->view.keys == 0)
             continue;
         sh_clustered_attend_keys(head, run->workers);
         sh_clustered_merge(head, run->workers);
         number_candidates(head, range_of(run, u)->first_key);
     }
-    sh_spread_merge_parts(run);
+    sh_distributed_merge_parts(run);
     for (int64_t u = 0; u < U && !run->failed; u++)
         sh_clustered_name_top(&run->own->heads[u], run->workers);
 }
@@ -505,11 +507,11 @@ static void attend_keys(spread_run *run) {
 /* ---- Rows of the top keys ---------------------------------------------------------- */
 
 /* The different top keys of unit u, ascending. */
-static void collect_keys(spread_run *run, int64_t u) {
+static void collect_keys(distributed_call *run, int64_t u) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters;
     const int32_t k = plan->attention.topk;
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     int32_t *keys = own->keys + u * C * k, found = 0;
     const int32_t *top = own->heads[u].state.top_keys;
     for (int64_t j = 0; j < C; j++)
@@ -538,7 +540,7 @@ static int64_t count_below(const int32_t *keys, int64_t n, int64_t key) {
 }
 
 /* Of unit u's different top keys, how many lie before rank p's. */
-int64_t sh_spread_keys_before(const spread_run *run, int64_t u, int p) {
+int64_t sh_distributed_keys_before(const distributed_call *run, int64_t u, int p) {
     const shoal_plan *plan = run->call->plan;
     const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
     return count_below(
@@ -546,25 +548,25 @@ int64_t sh_spread_keys_before(const spread_run *run, int64_t u, int p) {
         run->own->first_keys[p * plan->problem.batch + u / plan->problem.heads]);
 }
 
-void sh_spread_count_rows(spread_run *run) {
-    const int64_t U = spread_units(run->call->plan);
-    spread_work *own = run->own;
+void sh_distributed_count_rows(distributed_call *run) {
+    const int64_t U = distributed_units(run->call->plan);
+    distributed_work *own = run->own;
     for (int64_t u = 0; u < U; u++)
         collect_keys(run, u);
     own->row_starts[0] = 0;
     for (int p = 0; p < run->over->ranks; p++)
         for (int64_t u = 0; u < U; u++)
             own->row_starts[p * U + u + 1] = own->row_starts[p * U + u] +
-                                             sh_spread_keys_before(run, u, p + 1) -
-                                             sh_spread_keys_before(run, u, p);
+                                             sh_distributed_keys_before(run, u, p + 1) -
+                                             sh_distributed_keys_before(run, u, p);
 }
 
 /* Which row each top key of unit u is. */
-static void find_places(const spread_run *run, int64_t u, int32_t *places) {
+static void find_places(const distributed_call *run, int64_t u, int32_t *places) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan),
+    const int64_t U = distributed_units(plan),
                   all = plan->attention.clusters * (int64_t)plan->attention.topk;
-    const spread_work *own = run->own;
+    const distributed_work *own = run->own;
     const int32_t *top = own->heads[u].state.top_keys;
     uint64_t *rows = own->sorted; /* of the different keys, ascending */
     for (int p = 0; p < run->over->ranks; p++)
@@ -578,34 +580,36 @@ static void find_places(const spread_run *run, int64_t u, int32_t *places) {
                                                            own->key_counts[u], top[i])];
 }
 
-void sh_spread_use_rows(spread_run *run, const spread_state *state) {
+void sh_distributed_use_rows(distributed_call *run, const distributed_state *state) {
     const shoal_plan *plan = run->call->plan;
     const int64_t wide = plan->attention.clusters * (int64_t)plan->attention.topk;
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &run->own->heads[u];
         head->top_places = state->places + u * wide;
-        head->top_k = (row_view){state->rows, spread_row_size(plan)};
-        head->top_v = (row_view){state->rows + plan->problem.dim, spread_row_size(plan)};
+        head->top_k = (row_view){state->rows, distributed_row_size(plan)};
+        head->top_v =
+            (row_view){state->rows + plan->problem.dim, distributed_row_size(plan)};
     }
 }
 
-int64_t sh_spread_rows_of(const spread_run *run, int p) {
-    const int64_t U = spread_units(run->call->plan);
+int64_t sh_distributed_rows_of(const distributed_call *run, int p) {
+    const int64_t U = distributed_units(run->call->plan);
     return run->own->row_starts[(p + 1) * U] - run->own->row_starts[p * U];
 }
 
-static void gather_rows(spread_run *run, const spread_state *state) {
+static void gather_rows(distributed_call *run, const distributed_state *state) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), D = plan->problem.dim;
+    const int64_t U = distributed_units(plan), D = plan->problem.dim;
     const int64_t Dv = plan->problem.value_dim;
     const int64_t most = plan->attention.clusters * (int64_t)plan->attention.topk;
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     float *row = own->packet;
-    sh_spread_count_rows(run);
+    sh_distributed_count_rows(run);
     for (int64_t u = 0; u < U; u++) {
         const head_view *view = &own->heads[u].view;
-        const int64_t last = sh_spread_keys_before(run, u, run->over->rank + 1);
-        for (int64_t i = sh_spread_keys_before(run, u, run->over->rank); i < last; i++) {
+        const int64_t last = sh_distributed_keys_before(run, u, run->over->rank + 1);
+        for (int64_t i = sh_distributed_keys_before(run, u, run->over->rank); i < last;
+             i++) {
             const int64_t l = own->keys[u * most + i] - range_of(run, u)->first_key;
             memcpy(row, view->k.data + l * view->k.stride, sizeof *row * (size_t)D);
             memcpy(row + D, view->v.data + l * view->v.stride, sizeof *row * (size_t)Dv);
@@ -616,25 +620,27 @@ static void gather_rows(spread_run *run, const spread_state *state) {
                         u * plan->attention.clusters * (int64_t)plan->attention.topk);
     }
     for (int p = 0; p < run->over->ranks; p++)
-        own->sizes[p] = sh_spread_rows_of(run, p) * (D + Dv) * (int64_t)sizeof(float);
+        own->sizes[p] = sh_distributed_rows_of(run, p) * (D + Dv) *
+                        (int64_t)sizeof(float);
     if (!run->failed && own->row_starts[run->over->ranks * U] > 0)
         run->failed = run->over->gather_parts(run->over, own->sizes, own->packet,
                                               state->rows) != SHOAL_OK;
-    sh_spread_use_rows(run, state);
+    sh_distributed_use_rows(run, state);
 }
 
 /* ---- Groups whose other keys are summed directly ---------------------------------- */
 
 /* Which groups these are, on any rank: own->counts [U][C]. */
-static int find_cancelled(spread_run *run) {
+static int find_cancelled(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t U = spread_units(plan), C = plan->attention.clusters;
+    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
     int32_t *cancelled = run->own->counts;
     int any = 0;
     memset(cancelled, 0, sizeof *cancelled * (size_t)(U * C));
     for (int64_t u = 0; u < U; u++) {
         const clustered_head *head = &run->own->heads[u];
-        for (int64_t j = 0; j < head->slot->sorted.used && sh_spread_is_live(run, u); j++)
+        for (int64_t j = 0; j < head->slot->sorted.used && sh_distributed_is_live(run, u);
+             j++)
             cancelled[u * C + j] = sh_clustered_is_cancelled(head, j);
     }
     sum(run, cancelled, U * C);
@@ -644,12 +650,12 @@ static int find_cancelled(spread_run *run) {
 }
 
 /* This rank's part of the softmax of every such centroid over the other keys. */
-static void attend_others(spread_run *run) {
+static void attend_others(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
     clustered_thread *own = ((const clustered_work *)plan->work)->threads;
     const query_panel *panel = &own->dense->panels[0];
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         const clustered_head *head = &run->own->heads[u];
         const softmax_parts *mine = &head->slot->parts;
         clear_part(head);
@@ -665,15 +671,15 @@ static void attend_others(spread_run *run) {
     }
 }
 
-static void improve_cancelled(spread_run *run) {
+static void improve_cancelled(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
     clustered_thread *own = ((const clustered_work *)plan->work)->threads;
     if (!find_cancelled(run))
         return;
     attend_others(run);
-    sh_spread_merge_parts(run);
-    for (int64_t i = 0; i < spread_groups(plan) && !run->failed; i++) {
+    sh_distributed_merge_parts(run);
+    for (int64_t i = 0; i < distributed_groups(plan) && !run->failed; i++) {
         const clustered_head *head = &run->own->heads[i / C];
         const softmax_parts *merged = &head->slot->parts;
         const int64_t j = i % C;
@@ -685,30 +691,28 @@ static void improve_cancelled(spread_run *run) {
 
 /* ---- The road --------------------------------------------------------------------- */
 
-shoal_status sh_spread_forward(const attention_call *call, shoal_status status) {
+shoal_status sh_distributed_forward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const clustered_work *work = plan->work;
-    spread_run run;
-    status = sh_spread_begin(&run, call, status);
+    distributed_call run;
+    status = sh_distributed_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
-    const spread_state state = sh_clustered_spread_state(plan, call->state);
-    sh_spread_load_heads(&run);
+    const distributed_state state = sh_clustered_distributed_state(plan, call->state);
+    sh_distributed_load_heads(&run);
     find_groups(&run, state.members);
     find_centroids(&run);
     attend_keys(&run);
     if (work->has_top && !run.failed)
         gather_rows(&run, &state);
     if (run.failed)
-        return sh_spread_failure(&run);
-    for (int64_t u = 0; u < spread_units(plan); u++) {
+        return sh_distributed_failure(&run);
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &run.own->heads[u];
-        const int live = sh_spread_is_live(&run, u);
-        head->out = sh_query_rows(call, call->out, &problem->out, u / problem->heads,
-                                  u % problem->heads);
-        sh_clear_rows(head->out, live ? head->view.queries : 0, head->view.query_rows,
-                      problem->value_dim);
+        const int live = sh_distributed_is_live(&run, u);
+        sh_clear_rows(head->view.out, live ? head->view.queries : 0,
+                      head->view.query_rows, problem->value_dim);
         if (!live)
             continue;
         sh_clustered_share(head, run.workers);
@@ -716,5 +720,5 @@ shoal_status sh_spread_forward(const attention_call *call, shoal_status status) 
     }
     if (work->per_query)
         improve_cancelled(&run);
-    return run.failed ? sh_spread_failure(&run) : SHOAL_OK;
+    return run.failed ? sh_distributed_failure(&run) : SHOAL_OK;
 }

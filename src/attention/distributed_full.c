@@ -28,39 +28,37 @@ struct ring_work {
 
 /* One step of a call: the block that is here. */
 typedef struct {
-    spread_run *run;
+    distributed_call *run;
     const struct ring_work *own;
-    full_state state;
+    softmax_state state;
     int from; /* the rank that the block is of */
 } ring_step;
 
 static void place_pair(ring_pair *pair, const shoal_plan *plan, block_layout *work) {
     const int64_t rows =
         sh_mul_checked(plan->problem.batch * plan->problem.kv_heads, plan->most_keys);
-    pair->here = reserve_floats(work, rows, spread_row_size(plan));
-    pair->next = reserve_floats(work, rows, spread_row_size(plan));
+    pair->here = reserve_floats(work, rows, distributed_row_size(plan));
+    pair->next = reserve_floats(work, rows, distributed_row_size(plan));
 }
 
 void sh_ring_place(shoal_plan *plan, block_layout *work) {
     const int64_t block = sh_dense_block(plan->kernels);
     struct ring_work measured = {0}, *own;
-    spread_work *spread = sh_spread_place_ranges(plan, work);
+    distributed_work *placed = sh_distributed_place_ranges(plan, work);
     own = sh_reserve(work, 1, sizeof *own);
-    if (spread)
-        spread->ring = own;
+    if (placed)
+        placed->ring = own;
     own = own ? own : &measured;
     *own = (struct ring_work){0};
     place_pair(&own->keys, plan, work);
-    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
-    for (int t = 0; t < plan->threads; t++)
-        sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+    own->threads = sh_dense_place_threads(plan, work);
     own->out = reserve_floats(work, plan->threads * block, plan->problem.value_dim);
     own->largest = reserve_floats(work, plan->threads, block);
     own->inverse = reserve_floats(work, plan->threads, block);
     if (!plan->with_backward)
         return;
     place_pair(&own->grads, plan, work);
-    own->delta = reserve_floats(work, spread_units(plan), plan->problem.queries);
+    own->delta = reserve_floats(work, distributed_units(plan), plan->problem.queries);
     own->turns =
         sh_reserve(work, ceil_divide(plan->problem.queries, block), sizeof(atomic_int));
 }
@@ -68,13 +66,13 @@ void sh_ring_place(shoal_plan *plan, block_layout *work) {
 /* ---- Blocks ----------------------------------------------------------------------- */
 
 /* Keys of sequence b that rank p has. */
-static int64_t keys_of(const spread_run *run, int p, int64_t b) {
+static int64_t keys_of(const distributed_call *run, int p, int64_t b) {
     return run->own->all[p * (2 + 2 * run->call->plan->problem.batch) + 3 + 2 * b];
 }
 
 /* The row at which a key/value head of sequence b begins in the block of rank p; of the
    sequence after the last: all rows. */
-static int64_t first_row(const spread_run *run, int p, int64_t b, int64_t kv_head) {
+static int64_t first_row(const distributed_call *run, int p, int64_t b, int64_t kv_head) {
     const int64_t kv_heads = run->call->plan->problem.kv_heads;
     int64_t row = 0;
     for (int64_t before = 0; before < b; before++)
@@ -82,14 +80,14 @@ static int64_t first_row(const spread_run *run, int p, int64_t b, int64_t kv_hea
     return b < run->call->plan->problem.batch ? row + kv_head * keys_of(run, p, b) : row;
 }
 
-static int64_t block_bytes(const spread_run *run, int p) {
+static int64_t block_bytes(const distributed_call *run, int p) {
     const shoal_plan *plan = run->call->plan;
-    return first_row(run, p, plan->problem.batch, 0) * spread_row_size(plan) *
+    return first_row(run, p, plan->problem.batch, 0) * distributed_row_size(plan) *
            (int64_t)sizeof(float);
 }
 
 /* Passes the block that is of rank `from` on, and takes the one before it. */
-static void pass_on(spread_run *run, ring_pair *pair, int from) {
+static void pass_on(distributed_call *run, ring_pair *pair, int from) {
     shoal_transport *over = run->over;
     int64_t *sizes = run->own->sizes;
     float *kept = pair->here;
@@ -106,14 +104,16 @@ static void pass_on(spread_run *run, ring_pair *pair, int from) {
 
 /* Copies this rank's keys and values into the block, or the block into the gradients of
    them. */
-static void copy_block(spread_run *run, float *block, int back,
-                       row_view (*rows)(const spread_run *, int64_t b, int64_t kv_head,
-                                        int values)) {
-    const shoal_problem *problem = &run->call->plan->problem;
+static void copy_block(distributed_call *run, float *block, int back) {
+    const attention_call *call = run->call;
+    const shoal_problem *problem = &call->plan->problem;
+    const void *keys = back ? call->gradients->dk : call->inputs->k;
+    const void *values = back ? call->gradients->dv : call->inputs->v;
     const int64_t D = problem->dim, Dv = problem->value_dim;
     for (int64_t b = 0; b < problem->batch; b++)
         for (int64_t h = 0; h < problem->kv_heads; h++) {
-            const row_view k = rows(run, b, h, 0), v = rows(run, b, h, 1);
+            const row_view k = sh_key_rows(call, keys, &problem->k, b, h);
+            const row_view v = sh_key_rows(call, values, &problem->v, b, h);
             float *row = block + first_row(run, run->over->rank, b, h) * (D + Dv);
             const int64_t count = keys_of(run, run->over->rank, b);
             for (int64_t l = 0; l < count; l++, row += D + Dv) {
@@ -128,38 +128,25 @@ static void copy_block(spread_run *run, float *block, int back,
         }
 }
 
-static row_view input_rows(const spread_run *run, int64_t b, int64_t h, int values) {
-    const shoal_problem *problem = &run->call->plan->problem;
-    return values ? sh_key_rows(run->call, run->call->inputs->v, &problem->v, b, h)
-                  : sh_key_rows(run->call, run->call->inputs->k, &problem->k, b, h);
-}
-
-static row_view gradient_rows(const spread_run *run, int64_t b, int64_t h, int values) {
-    const shoal_problem *problem = &run->call->plan->problem;
-    return values ? sh_key_rows(run->call, run->call->gradients->dv, &problem->v, b, h)
-                  : sh_key_rows(run->call, run->call->gradients->dk, &problem->k, b, h);
-}
-
-/* The block's keys and values that query head h of sequence b sees. */
-static dense_keys block_keys(const ring_step *step, int64_t b, int64_t h) {
+/* The block's keys and values that a query head sees. */
+static dense_keys block_keys(const ring_step *step, const head_view *view) {
     const shoal_plan *plan = step->run->call->plan;
     const shoal_problem *problem = &plan->problem;
-    const int64_t wide = spread_row_size(plan);
-    const head_view view = sh_view_of(step->run->call, b, h);
-    dense_keys keys = sh_dense_keys_of(plan, &view);
+    const int64_t wide = distributed_row_size(plan);
+    const int64_t kv_head = view->h / (problem->heads / problem->kv_heads);
+    dense_keys keys = sh_dense_keys_of(plan, view);
     keys.k = (row_view){step->own->keys.here +
-                            wide * first_row(step->run, step->from, b,
-                                             h / (problem->heads / problem->kv_heads)),
+                            wide * first_row(step->run, step->from, view->b, kv_head),
                         wide};
     keys.v = (row_view){keys.k.data + problem->dim, wide};
     return keys;
 }
 
-static ring_step first_step(spread_run *run) {
+static ring_step first_step(distributed_call *run) {
     block_layout state = {.base = run->call->state};
     return (ring_step){.run = run,
                        .own = run->own->ring,
-                       .state = sh_full_state_at(run->call->plan, &state)};
+                       .state = sh_softmax_state_at(run->call->plan, &state)};
 }
 
 /* ---- Forward ---------------------------------------------------------------------- */
@@ -184,21 +171,20 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t size = sh_dense_block(call->plan->kernels), Dv = problem->value_dim;
     const int64_t blocks = ceil_divide(problem->queries, size), u = task / blocks;
-    const int64_t b = u / problem->heads, h = u % problem->heads;
     const int64_t first = task % blocks * size;
-    const head_view view = sh_view_of(call, b, h);
+    const head_view view = sh_view_at(call, u);
     const int64_t last = min(first + size, view.queries);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const row_view out = view.out;
     float *largest = step->state.largest + u * problem->queries;
     float *inverse = step->state.inverse + u * problem->queries;
-    if (keys_of(step->run, step->from, b) == 0 || first >= last)
+    if (keys_of(step->run, step->from, view.b) == 0 || first >= last)
         return;
     /* The job's rows are numbered by query: its results are a block's. */
     float *more = step->own->out + thread * size * Dv;
     float *more_largest = step->own->largest + thread * size;
     float *more_inverse = step->own->inverse + thread * size;
-    const dense_forward_job job = {.keys = block_keys(step, b, h),
-                                   .key_count = keys_of(step->run, step->from, b),
+    const dense_forward_job job = {.keys = block_keys(step, &view),
+                                   .key_count = keys_of(step->run, step->from, view.b),
                                    .x = {view.q.data + first * view.q.stride,
                                          view.q.stride},
                                    .out = {more, Dv},
@@ -219,23 +205,21 @@ static void forward_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void clear_outputs(const attention_call *call, full_state state) {
+static void clear_outputs(const attention_call *call, softmax_state state) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t units = problem->batch * problem->heads;
     memset(state.inverse, 0, sizeof(float) * (size_t)(units * problem->queries));
     for (int64_t u = 0; u < units; u++) {
-        const head_view view = sh_view_of(call, u / problem->heads, u % problem->heads);
-        sh_clear_rows(sh_query_rows(call, call->out, &problem->out, u / problem->heads,
-                                    u % problem->heads),
-                      0, view.query_rows, problem->value_dim);
+        const head_view view = sh_view_at(call, u);
+        sh_clear_rows(view.out, 0, view.query_rows, problem->value_dim);
     }
 }
 
 shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run;
-    status = sh_spread_begin(&run, call, status);
+    distributed_call run;
+    status = sh_distributed_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
@@ -243,35 +227,33 @@ shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     const int64_t blocks =
         ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
     clear_outputs(call, step.state);
-    copy_block(&run, own->keys.here, 0, input_rows);
+    copy_block(&run, own->keys.here, 0);
     for (int s = 0; s < ranks && !run.failed; s++) {
         step.from = (plan->over->rank - s + ranks) % ranks;
-        sh_team_run(run.workers, spread_units(plan) * blocks, forward_task, &step);
+        sh_team_run(run.workers, distributed_units(plan) * blocks, forward_task, &step);
         if (s < ranks - 1)
             pass_on(&run, &own->keys, step.from);
     }
-    return run.failed ? sh_spread_failure(&run) : SHOAL_OK;
+    return run.failed ? sh_distributed_failure(&run) : SHOAL_OK;
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
 
 /* What the block that is here gives one head's queries, and they give it. */
-static void backward_head(const ring_step *step, int64_t b, int64_t h) {
+static void backward_head(const ring_step *step, int64_t u) {
     const attention_call *call = step->run->call;
-    const shoal_gradients *gradients = call->gradients;
     const shoal_problem *problem = &call->plan->problem;
-    const int64_t at = (b * problem->heads + h) * problem->queries;
-    const head_view view = sh_view_of(call, b, h);
-    dense_backward_job job = {.keys = block_keys(step, b, h),
+    const int64_t at = u * problem->queries;
+    const head_view view = sh_view_at(call, u);
+    dense_backward_job job = {.keys = block_keys(step, &view),
                               .n = view.queries,
-                              .key_count = keys_of(step->run, step->from, b),
+                              .key_count = keys_of(step->run, step->from, view.b),
                               .x = view.q,
-                              .dout = sh_query_rows(call, gradients->dout, &problem->out,
-                                                    b, h),
+                              .dout = view.dout,
                               .largest = {step->state.largest + at, 1},
                               .inverse = {step->state.inverse + at, 1},
                               .delta = {step->own->delta + at, 1},
-                              .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
+                              .dq = view.dq,
                               .onto = 1,
                               .turns = step->own->turns,
                               .threads = step->own->threads};
@@ -283,22 +265,15 @@ static void backward_head(const ring_step *step, int64_t b, int64_t h) {
 }
 
 /* Gradients that are added to are 0, and every query has its delta. */
-static void start_gradients(const spread_run *run) {
+static void start_gradients(const distributed_call *run) {
     const attention_call *call = run->call;
-    const shoal_gradients *gradients = call->gradients;
     const shoal_problem *problem = &call->plan->problem;
-    for (int64_t u = 0; u < spread_units(call->plan); u++) {
-        const int64_t b = u / problem->heads, h = u % problem->heads;
-        const head_view view = sh_view_of(call, b, h);
-        dense_delta_job products = {sh_query_rows(call, gradients->dout, &problem->out, b,
-                                                  h),
-                                    sh_query_rows(call, gradients->out, &problem->out, b,
-                                                  h),
-                                    view.queries, problem->value_dim,
+    for (int64_t u = 0; u < distributed_units(call->plan); u++) {
+        const head_view view = sh_view_at(call, u);
+        dense_delta_job products = {view.dout, view.out, view.queries, problem->value_dim,
                                     run->own->ring->delta + u * problem->queries};
         sh_dense_delta(&products, run->workers);
-        sh_clear_rows(sh_query_rows(call, gradients->dq, &problem->q, b, h), 0,
-                      view.query_rows, problem->dim);
+        sh_clear_rows(view.dq, 0, view.query_rows, problem->dim);
     }
     for (int64_t unit = 0; unit < problem->batch * problem->kv_heads; unit++)
         sh_start_kv_head(call, unit);
@@ -307,26 +282,26 @@ static void start_gradients(const spread_run *run) {
 shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
-    spread_run run;
-    status = sh_spread_begin(&run, call, status);
+    distributed_call run;
+    status = sh_distributed_begin(&run, call, status);
     if (status != SHOAL_OK)
         return status;
     struct ring_work *own = run.own->ring;
     ring_step step = first_step(&run);
     start_gradients(&run);
-    copy_block(&run, own->keys.here, 0, input_rows);
+    copy_block(&run, own->keys.here, 0);
     memset(own->grads.here, 0, (size_t)block_bytes(&run, plan->over->rank));
     for (int s = 0; s < ranks && !run.failed; s++) {
         step.from = (plan->over->rank - s + ranks) % ranks;
-        for (int64_t u = 0; u < spread_units(plan); u++)
-            backward_head(&step, u / plan->problem.heads, u % plan->problem.heads);
+        for (int64_t u = 0; u < distributed_units(plan); u++)
+            backward_head(&step, u);
         if (s < ranks - 1)
             pass_on(&run, &own->keys, step.from);
         if (ranks > 1)
             pass_on(&run, &own->grads, step.from);
     }
     if (run.failed)
-        return sh_spread_failure(&run);
-    copy_block(&run, own->grads.here, 1, gradient_rows);
+        return sh_distributed_failure(&run);
+    copy_block(&run, own->grads.here, 1);
     return SHOAL_OK;
 }

@@ -9,24 +9,24 @@
 #include "attention/distributed.h"
 
 /* Of all groups, the first that rank p puts together. */
-static int64_t share_start(const spread_run *run, int p) {
-    return p * spread_groups(run->call->plan) / run->over->ranks;
+static int64_t share_start(const distributed_call *run, int p) {
+    return p * distributed_groups(run->call->plan) / run->over->ranks;
 }
 
-static int64_t share_of(const spread_run *run, int p) {
+static int64_t share_of(const distributed_call *run, int p) {
     return share_start(run, p + 1) - share_start(run, p);
 }
 
-int64_t sh_spread_most_shared(const shoal_plan *plan) {
-    return ceil_divide(spread_groups(plan), plan->over->ranks);
+int64_t sh_distributed_most_shared(const shoal_plan *plan) {
+    return ceil_divide(distributed_groups(plan), plan->over->ranks);
 }
 
 /* own->packet [U C][size]: this rank's records. own->packets gets them, put together. */
-typedef void merge_function(const spread_run *run, int64_t groups, int64_t size);
+typedef void merge_function(const distributed_call *run, int64_t groups, int64_t size);
 
-static void merge_records(spread_run *run, int64_t size, merge_function *merge) {
+static void merge_records(distributed_call *run, int64_t size, merge_function *merge) {
     const int ranks = run->over->ranks;
-    const spread_work *own = run->own;
+    const distributed_work *own = run->own;
     const int64_t mine = share_of(run, run->over->rank);
     for (int p = 0; p < ranks; p++) {
         own->sizes[p] = share_of(run, p) * size;
@@ -44,7 +44,7 @@ static void merge_records(spread_run *run, int64_t size, merge_function *merge) 
 
 /* ---- Sums ------------------------------------------------------------------------- */
 
-static void add_doubles(const spread_run *run, int64_t groups, int64_t size) {
+static void add_doubles(const distributed_call *run, int64_t groups, int64_t size) {
     const int64_t count = groups * size / (int64_t)sizeof(double);
     const double *theirs = run->own->packets;
     double *sums = run->own->packet;
@@ -54,7 +54,7 @@ static void add_doubles(const spread_run *run, int64_t groups, int64_t size) {
             sums[i] += theirs[p * count + i];
 }
 
-static void add_floats(const spread_run *run, int64_t groups, int64_t size) {
+static void add_floats(const distributed_call *run, int64_t groups, int64_t size) {
     const int64_t count = groups * size / (int64_t)sizeof(float);
     const float *theirs = run->own->packets;
     float *sums = run->own->packet;
@@ -64,11 +64,11 @@ static void add_floats(const spread_run *run, int64_t groups, int64_t size) {
             sums[i] += theirs[p * count + i];
 }
 
-void sh_spread_sum_doubles(spread_run *run, int64_t width) {
+void sh_distributed_sum_doubles(distributed_call *run, int64_t width) {
     merge_records(run, width * (int64_t)sizeof(double), add_doubles);
 }
 
-void sh_spread_sum_floats(spread_run *run, int64_t width) {
+void sh_distributed_sum_floats(distributed_call *run, int64_t width) {
     merge_records(run, width * (int64_t)sizeof(float), add_floats);
 }
 
@@ -85,7 +85,7 @@ static int64_t candidates_size(const shoal_plan *plan) {
     return work->has_top ? work->topk * (int64_t)sizeof(uint64_t) : 0;
 }
 
-int64_t sh_spread_part_size(const shoal_plan *plan, int32_t topk) {
+int64_t sh_distributed_part_size(const shoal_plan *plan, int32_t topk) {
     const int64_t bytes = topk * (int64_t)sizeof(uint64_t) +
                           (int64_t)sizeof(part_numbers) +
                           plan->problem.value_dim * (int64_t)sizeof(float);
@@ -94,7 +94,7 @@ int64_t sh_spread_part_size(const shoal_plan *plan, int32_t topk) {
 
 static int64_t part_size(const shoal_plan *plan) {
     const clustered_work *work = plan->work;
-    return sh_spread_part_size(plan, work->has_top ? work->topk : 0);
+    return sh_distributed_part_size(plan, work->has_top ? work->topk : 0);
 }
 
 static void write_part(const shoal_plan *plan, const softmax_parts *from, int64_t group,
@@ -130,15 +130,15 @@ static void read_part(const shoal_plan *plan, const char *record, const softmax_
 }
 
 static void merge_task(void *shared, int64_t group, int thread) {
-    const spread_run *run = shared;
+    const distributed_call *run = shared;
     const clustered_work *work = run->call->plan->work;
     sh_clustered_merge_group(run->call->plan, &run->own->parts, group,
                              &work->threads[thread]);
 }
 
-static void merge_parts(const spread_run *run, int64_t groups, int64_t size) {
+static void merge_parts(const distributed_call *run, int64_t groups, int64_t size) {
     const shoal_plan *plan = run->call->plan;
-    spread_work *own = run->own;
+    distributed_work *own = run->own;
     own->parts.count = run->over->ranks;
     own->parts.groups = groups;
     for (int64_t i = 0; i < run->over->ranks * groups; i++)
@@ -148,15 +148,15 @@ static void merge_parts(const spread_run *run, int64_t groups, int64_t size) {
         write_part(plan, &own->parts, i, (char *)own->packet + i * size);
 }
 
-void sh_spread_merge_parts(spread_run *run) {
+void sh_distributed_merge_parts(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, size = part_size(plan);
-    const spread_work *own = run->own;
-    for (int64_t i = 0; i < spread_groups(plan); i++)
+    const distributed_work *own = run->own;
+    for (int64_t i = 0; i < distributed_groups(plan); i++)
         write_part(plan, &own->heads[i / C].slot->parts, i % C,
                    (char *)own->packet + i * size);
     merge_records(run, size, merge_parts);
-    for (int64_t i = 0; i < spread_groups(plan) && !run->failed; i++)
+    for (int64_t i = 0; i < distributed_groups(plan) && !run->failed; i++)
         read_part(plan, (const char *)own->packets + i * size,
                   &own->heads[i / C].slot->parts, i % C);
 }

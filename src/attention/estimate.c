@@ -11,7 +11,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "attention/auto.h"
+#include "attention/heads.h"
 #include "attention/masks.h"
 #include "base/random.h"
 
@@ -25,11 +25,11 @@ typedef struct {
     double total;       /* their sum; 0 where there is no guide */
 } guide;
 
-/* The first form of shoal with four times the top keys and another seed: the same groups
-   would be wrong in the same places. Full attention, where that costs less. */
+/* q-clustered with four times the top keys and another seed: the same groups would be
+   wrong in the same places. Full attention, where that costs less. */
 static shoal_attention guide_attention(const attention_call *call) {
     const shoal_plan *plan = call->plan;
-    shoal_attention used = sh_first_shoal, seen;
+    shoal_attention used = sh_q_clustered_kind.info.defaults, seen;
     const shoal_attention full = sh_full_kind.info.defaults;
     shoal_plan_picked(plan, call->state, &seen);
     if (seen.clusters > 0)
@@ -37,8 +37,8 @@ static shoal_attention guide_attention(const attention_call *call) {
     used.topk = (int32_t)min(4 * (int64_t)(seen.topk > 0 ? seen.topk : 32), 65535);
     used.seed = plan->attention.seed + 1;
     const int crossover = plan->context->crossover;
-    return sh_cost_of(&full, &plan->problem, crossover) <
-                   sh_cost_of(&used, &plan->problem, crossover)
+    return sh_attention_cost(&full, &plan->problem, crossover) <
+                   sh_attention_cost(&used, &plan->problem, crossover)
                ? full
                : used;
 }
@@ -346,17 +346,102 @@ static shoal_status estimate(const attention_call *call, const float *out,
     return SHOAL_OK;
 }
 
-static shoal_status estimate_halves(const attention_call *call, const void *out,
-                                    int64_t samples, uint64_t seed, shoal_error *error) {
+/* ---- Half precision ---------------------------------------------------------------- */
+
+/* A call's problem and inputs in float32, contiguous, and the outputs that are judged. */
+typedef struct {
+    shoal_plan plan;
+    shoal_inputs inputs;
+    float *q, *k, *v, *out;
+    int64_t *query_lengths, *key_lengths; /* [batch] */
+    void *memory;
+} float_copy;
+
+static void place_copy(void *argument, block_layout *block) {
+    float_copy *copy = argument;
+    const shoal_problem *problem = &copy->plan.problem;
+    const int64_t heads = problem->batch * problem->heads;
+    const int64_t kv_heads = problem->batch * problem->kv_heads;
+    const int64_t queries = sh_mul_checked(heads, problem->queries);
+    const int64_t keys = sh_mul_checked(kv_heads, problem->keys);
+    copy->q = reserve_floats(block, queries, problem->dim);
+    copy->k = reserve_floats(block, keys, problem->dim);
+    copy->v = reserve_floats(block, keys, problem->value_dim);
+    copy->out = reserve_floats(block, queries, problem->value_dim);
+    copy->query_lengths = sh_reserve(block, problem->batch, sizeof(int64_t));
+    copy->key_lengths = sh_reserve(block, problem->batch, sizeof(int64_t));
+}
+
+/* Contiguous, with lengths. */
+static void describe(const attention_call *call, float_copy *copy) {
+    shoal_problem *problem = &copy->plan.problem;
+    const int64_t N = problem->queries, S = problem->keys;
+    const int64_t D = problem->dim, Dv = problem->value_dim;
+    problem->dtype = SHOAL_FLOAT32;
+    problem->packed = 0;
+    problem->q = (shoal_strides){problem->heads * N * D, N * D, D};
+    problem->k = (shoal_strides){problem->kv_heads * S * D, S * D, D};
+    problem->v = (shoal_strides){problem->kv_heads * S * Dv, S * Dv, Dv};
+    problem->out = (shoal_strides){problem->heads * N * Dv, N * Dv, Dv};
+    copy->inputs = *call->inputs;
+    copy->inputs.q = copy->q;
+    copy->inputs.k = call->inputs->k ? copy->k : NULL;
+    copy->inputs.v = copy->v;
+    copy->inputs.query_offsets = copy->inputs.key_offsets = NULL;
+    copy->inputs.query_lengths = copy->query_lengths;
+    copy->inputs.key_lengths = copy->key_lengths;
+}
+
+static void widen_head(const attention_call *call, const void *out, float_copy *copy,
+                       int64_t b, int64_t h) {
+    const shoal_problem *problem = &call->plan->problem;
+    const kernel_table *kernels = call->plan->kernels;
+    const shoal_dtype dtype = problem->dtype;
+    const int64_t D = problem->dim, Dv = problem->value_dim;
+    const int64_t sharing = problem->heads / problem->kv_heads;
+    const int64_t at = (b * problem->heads + h) * problem->queries;
+    const int64_t key_at = (b * problem->kv_heads + h / sharing) * problem->keys;
+    const head_view view = sh_view_of(call, b, h);
+    const row_view rows = sh_query_rows(call, out, &problem->out, b, h);
+    copy->query_lengths[b] = view.queries;
+    copy->key_lengths[b] = view.keys;
+    sh_widen_rows(kernels, half_rows_of(view.q, D, dtype), 0, view.queries,
+                  copy->q + at * D);
+    sh_widen_rows(kernels, half_rows_of(rows, Dv, dtype), 0, view.queries,
+                  copy->out + at * Dv);
+    if (h % sharing)
+        return;
+    sh_widen_rows(kernels, half_rows_of(view.k, D, dtype), 0, view.keys,
+                  copy->k + key_at * D);
+    sh_widen_rows(kernels, half_rows_of(view.v, Dv, dtype), 0, view.keys,
+                  copy->v + key_at * Dv);
+}
+
+static shoal_status create_copy(const attention_call *call, const void *out,
+                                float_copy *copy) {
+    const shoal_problem *problem = &call->plan->problem;
+    *copy = (float_copy){.plan = *call->plan};
+    copy->memory = sh_allocate_parts(call->plan->context, place_copy, copy, NULL);
+    if (!copy->memory)
+        return SHOAL_NO_MEMORY;
+    describe(call, copy);
+    for (int64_t head = 0; head < problem->batch * problem->heads; head++)
+        widen_head(call, out, copy, head / problem->heads, head % problem->heads);
+    return SHOAL_OK;
+}
+
+static shoal_status estimate_half_precision(const attention_call *call, const void *out,
+                                            int64_t samples, uint64_t seed,
+                                            shoal_error *error) {
     float_copy copy;
-    shoal_status status = sh_floats_create(call, out, &copy);
+    shoal_status status = create_copy(call, out, &copy);
     if (status != SHOAL_OK)
         return status;
     attention_call now = *call;
     now.plan = &copy.plan;
     now.inputs = &copy.inputs;
     status = estimate(&now, copy.out, samples, seed, error);
-    sh_floats_destroy(&copy);
+    sh_release(call->plan->context, copy.memory);
     return status;
 }
 
@@ -381,7 +466,7 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
     shoal_error found;
     status = plan->problem.dtype == SHOAL_FLOAT32
                  ? estimate(&call, out, samples, seed, &found)
-                 : estimate_halves(&call, out, samples, seed, &found);
+                 : estimate_half_precision(&call, out, samples, seed, &found);
     if (status == SHOAL_OK)
         *error = found;
     return status;

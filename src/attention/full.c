@@ -17,16 +17,6 @@ typedef struct {
     full_slot *slots;
 } full_work;
 
-full_state sh_full_state_at(const shoal_plan *plan, block_layout *place) {
-    int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
-    full_state state = {0};
-    if (plan->with_backward || plan->over) {
-        state.largest = sh_reserve(place, count, sizeof(float));
-        state.inverse = sh_reserve(place, count, sizeof(float));
-    }
-    return state;
-}
-
 static int64_t query_blocks(const shoal_plan *plan) {
     return ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
 }
@@ -42,16 +32,14 @@ static void place_slot(full_slot *slot, const shoal_plan *plan, block_layout *wo
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     if (plan->over) {
         sh_ring_place(plan, work);
-        sh_full_state_at(plan, state);
+        sh_softmax_state_at(plan, state);
         return;
     }
     full_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
-    for (int t = 0; t < plan->threads; t++)
-        sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
-    sh_full_state_at(plan, state);
+    own->threads = sh_dense_place_threads(plan, work);
+    sh_softmax_state_at(plan, state);
     if (!plan->with_backward)
         return;
     int slots =
@@ -67,24 +55,23 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const int64_t blocks = query_blocks(plan), block = sh_dense_block(plan->kernels);
-    const int64_t b = task / blocks / problem->heads, h = task / blocks % problem->heads;
-    head_view view = sh_view_of(call, b, h);
-    row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
-    const score_masks masks = sh_masks_of(call, &view);
+    const head_view view = sh_view_at(call, task / blocks);
+    score_masks masks;
     /* Under a causal mask the last queries see most: they begin. */
     const int64_t first = (problem->causal ? blocks - 1 - task % blocks : task % blocks) *
                           block;
     const int64_t last = first + block;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
-    sh_clear_output(call, out, max(live, first), min(last, view.query_rows));
-    const full_state state = sh_full_state_at(plan, &(block_layout){.base = call->state});
+    sh_clear_output(call, view.out, max(live, first), min(last, view.query_rows));
+    const softmax_state state =
+        sh_softmax_state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
     dense_keys keys = sh_dense_keys_of(plan, &view);
-    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    keys.masks = sh_masks_in(call, &view, &masks);
     const dense_forward_job job = {.keys = keys,
                                    .key_count = view.keys,
                                    .x = view.q,
-                                   .out = out,
+                                   .out = view.out,
                                    .largest = state.largest ? state.largest + at : NULL,
                                    .inverse = state.inverse ? state.inverse + at : NULL,
                                    .threads = ((full_work *)plan->work)->threads};
@@ -105,26 +92,23 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const head_view view = sh_view_of(call, b, h);
-    const full_state state = sh_full_state_at(plan, &(block_layout){.base = call->state});
+    const softmax_state state =
+        sh_softmax_state_at(plan, &(block_layout){.base = call->state});
     const int64_t at = view.head * problem->queries;
-    dense_delta_job products = {sh_query_rows(call, call->gradients->dout, &problem->out,
-                                              b, h),
-                                sh_query_rows(call, call->gradients->out, &problem->out,
-                                              b, h),
-                                view.queries, problem->value_dim, slot->delta};
-    const score_masks masks = sh_masks_of(call, &view);
+    dense_delta_job products = {view.dout, view.out, view.queries, problem->value_dim,
+                                slot->delta};
+    score_masks masks;
     dense_keys keys = sh_dense_keys_of(plan, &view);
-    keys.masks = sh_masks_exist(call) ? &masks : NULL;
+    keys.masks = sh_masks_in(call, &view, &masks);
     dense_backward_job job = {.keys = keys,
                               .n = view.queries,
                               .key_count = view.keys,
                               .x = view.q,
-                              .dout = products.dout,
+                              .dout = view.dout,
                               .largest = {state.largest + at, 1},
                               .inverse = {state.inverse + at, 1},
                               .delta = {slot->delta, 1},
-                              .dq = sh_query_rows(call, call->gradients->dq, &problem->q,
-                                                  b, h),
+                              .dq = view.dq,
                               .dk = dk,
                               .dv = dv,
                               .turns = slot->turns,
@@ -141,8 +125,8 @@ static void backward_head(const attention_call *call, const full_slot *slot, int
 }
 
 /* One key/value head, with the query heads that share it. */
-static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+static void backward_unit(const attention_call *call, int64_t unit, int slot_index,
+                          team workers) {
     const shoal_plan *plan = call->plan;
     const full_slot *slot = &((full_work *)plan->work)->slots[slot_index];
     const kv_head_view own = sh_start_kv_head(call, unit);
@@ -153,11 +137,6 @@ static void backward_unit(void *shared, int64_t unit, int slot_index, team worke
     }
     for (int64_t h = own.first; h < own.last; h++)
         backward_head(call, slot, own.b, h, dk, own.dv, workers);
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -174,11 +153,11 @@ const attention_kind sh_full_kind = {
              .defaults = {.kind = SHOAL_FULL},
              .exact = 1,
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
-    .backward = backward,
+    .backward_head = backward_unit,
     .forward_over = sh_ring_forward,
     .backward_over = sh_ring_backward,
 };
@@ -191,9 +170,9 @@ const attention_kind sh_shared_full_kind = {
              .exact = 1,
              .keys_are_queries = 1,
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
     .forward = forward,
-    .backward = backward,
+    .backward_head = backward_unit,
 };

@@ -5,30 +5,30 @@
 /* ---- Rows -------------------------------------------------------------------------- */
 
 /* Rows without gaps are one long row: changes their number, returns its length. */
-static int64_t join_rows(half_rows halves, int64_t *count) {
-    if (halves.stride != halves.dim || *count == 0)
-        return halves.dim;
-    const int64_t length = *count * halves.dim;
+static int64_t join_rows(half_rows rows, int64_t *count) {
+    if (rows.stride != rows.dim || *count == 0)
+        return rows.dim;
+    const int64_t length = *count * rows.dim;
     *count = 1;
     return length;
 }
 
-void sh_widen_rows(const kernel_table *kernels, half_rows halves, int64_t first,
+void sh_widen_rows(const kernel_table *kernels, half_rows rows, int64_t first,
                    int64_t count, float *to) {
-    widen_kernel *widen = halves.dtype == SHOAL_BFLOAT16 ? kernels->widen_bfloats
-                                                         : kernels->widen;
-    const int64_t length = join_rows(halves, &count);
+    widen_kernel *widen = rows.dtype == SHOAL_BFLOAT16 ? kernels->widen_bfloats
+                                                       : kernels->widen;
+    const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
-        widen(length, halves.data + (first + i) * halves.stride, to + i * halves.dim);
+        widen(length, rows.data + (first + i) * rows.stride, to + i * rows.dim);
 }
 
-void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows halves,
+void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows rows,
                     int64_t first, int64_t count) {
-    round_halves_kernel *narrow = halves.dtype == SHOAL_BFLOAT16 ? kernels->round_bfloats
-                                                                 : kernels->round_halves;
-    const int64_t length = join_rows(halves, &count);
+    round_halves_kernel *narrow = rows.dtype == SHOAL_BFLOAT16 ? kernels->round_bfloats
+                                                               : kernels->round_halves;
+    const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
-        narrow(length, from + i * halves.dim, halves.data + (first + i) * halves.stride);
+        narrow(length, from + i * rows.dim, rows.data + (first + i) * rows.stride);
 }
 
 void sh_clear_output(const attention_call *call, row_view out, int64_t first,
@@ -40,230 +40,240 @@ void sh_clear_output(const attention_call *call, row_view out, int64_t first,
                (size_t)(problem->value_dim * size));
 }
 
-enum { ROW_TASK = 256 };
-
-/* One array of one head. */
-typedef struct {
-    const kernel_table *kernels;
-    half_rows halves;
-    float *floats;
-    int64_t rows;
-} conversion;
-
-static void widen_task(void *shared, int64_t task, int thread) {
-    const conversion *job = shared;
-    const int64_t first = task * ROW_TASK;
-    (void)thread;
-    sh_widen_rows(job->kernels, job->halves, first, min(ROW_TASK, job->rows - first),
-                  job->floats + first * job->halves.dim);
-}
-
-static void narrow_task(void *shared, int64_t task, int thread) {
-    const conversion *job = shared;
-    const int64_t first = task * ROW_TASK;
-    (void)thread;
-    sh_narrow_rows(job->kernels, job->floats + first * job->halves.dim, job->halves,
-                   first, min(ROW_TASK, job->rows - first));
-}
-
-/* ---- Rooms ------------------------------------------------------------------------- */
-
-static void place_room(float_room *room, const shoal_plan *plan, block_layout *work) {
-    const shoal_problem *problem = &plan->problem;
-    const int64_t heads = plan->with_backward ? problem->heads / problem->kv_heads : 1;
-    const int64_t queries = sh_mul_checked(heads, problem->queries);
-    *room = (float_room){0};
-    room->q = reserve_floats(work, queries, problem->dim);
-    room->out = reserve_floats(work, queries, problem->value_dim);
-    room->v = reserve_floats(work, problem->keys, problem->value_dim);
-    if (!plan->kind->info.keys_are_queries)
-        room->k = reserve_floats(work, problem->keys, problem->dim);
-    if (!plan->with_backward)
-        return;
-    room->dq = reserve_floats(work, queries, problem->dim);
-    room->dout = reserve_floats(work, queries, problem->value_dim);
-    room->dk = reserve_floats(work, problem->keys, problem->dim);
-    room->dv = reserve_floats(work, problem->keys, problem->value_dim);
-}
-
-void sh_rooms_place(shoal_plan *plan, block_layout *work) {
+void sh_float_rows_place(shoal_plan *plan, block_layout *work) {
     const shoal_problem *problem = &plan->problem;
     if (problem->dtype == SHOAL_FLOAT32 || problem->heads == 0 ||
-        (plan->kind->forwards_halves && !plan->with_backward))
+        (plan->kind->forwards_half_precision && !plan->with_backward))
         return;
     const int slots = sh_unit_slots(plan->threads, problem->batch * problem->heads);
-    plan->rooms = sh_reserve(work, slots, sizeof *plan->rooms);
-    for (int s = 0; s < slots; s++)
-        place_room(plan->rooms ? &plan->rooms[s] : &(float_room){0}, plan, work);
+    const int64_t heads = plan->with_backward ? problem->heads / problem->kv_heads : 1;
+    const int64_t queries = sh_mul_checked(heads, problem->queries), keys = problem->keys;
+    plan->float_rows = sh_reserve(work, slots, sizeof *plan->float_rows);
+    for (int s = 0; s < slots; s++) {
+        float_rows *rows = plan->float_rows ? &plan->float_rows[s] : &(float_rows){0};
+        *rows = (float_rows){0};
+        rows->q = reserve_floats(work, queries, problem->dim);
+        rows->out = reserve_floats(work, queries, problem->value_dim);
+        rows->v = reserve_floats(work, keys, problem->value_dim);
+        if (!plan->kind->info.keys_are_queries)
+            rows->k = reserve_floats(work, keys, problem->dim);
+        if (!plan->with_backward)
+            continue;
+        rows->dq = reserve_floats(work, queries, problem->dim);
+        rows->dout = reserve_floats(work, queries, problem->value_dim);
+        rows->dk = reserve_floats(work, keys, problem->dim);
+        rows->dv = reserve_floats(work, keys, problem->value_dim);
+    }
 }
 
-/* ---- Heads ------------------------------------------------------------------------- */
+/* ---- A head in half precision ------------------------------------------------------ */
 
-/* One unit on its way: what the kind sees, and what it is made of. */
+/* One unit on its way: query heads first .. last - 1 of sequence b, which share keys. */
 typedef struct {
     const attention_call *call; /* the caller's */
-    const float_room *room;
+    const float_rows *rows;     /* of the slot */
     team workers;
-    int64_t b, first, last;           /* query heads first .. last - 1 of sequence b */
-    head_view view;                   /* of the first, in halves */
+    int64_t b, first, last;
     int64_t query_offset, key_offset; /* of the sequence, where it is packed */
+    /* What the kind's function sees: */
     shoal_plan plan;
     shoal_inputs inputs;
     shoal_gradients gradients;
     attention_call now;
-} half_unit;
+} half_head;
 
-/* Where an array in floats would begin whose element `before` is the room's first. */
-static float *begin_of(const void *array, float *room, int64_t before) {
-    return array ? (float *)((uintptr_t)room - (uintptr_t)before * sizeof(float)) : NULL;
+/* Where an array in floats would begin whose element `before` is the first of `rows`. */
+static float *begin_of(const void *array, float *rows, int64_t before) {
+    return array ? (float *)((uintptr_t)rows - (uintptr_t)before * sizeof(float)) : NULL;
 }
 
-static float *query_begin(const half_unit *unit, const void *array, float *room,
+static float *query_begin(const half_head *head, const void *array, float *rows,
                           int64_t dim) {
-    const int64_t heads_before = unit->first * unit->plan.problem.queries;
-    return begin_of(array, room, (heads_before + unit->query_offset) * dim);
+    const int64_t heads_before = head->first * head->plan.problem.queries;
+    return begin_of(array, rows, (heads_before + head->query_offset) * dim);
 }
 
-static float *key_begin(const half_unit *unit, const void *array, float *room,
+static float *key_begin(const half_head *head, const void *array, float *rows,
                         int64_t dim) {
-    return begin_of(array, room, unit->key_offset * dim);
+    return begin_of(array, rows, head->key_offset * dim);
 }
 
-/* The call in floats, of which the unit's heads are the room's rows. */
-static void show_floats(half_unit *unit) {
-    const shoal_inputs *inputs = unit->call->inputs;
-    const shoal_gradients *gradients = unit->call->gradients;
-    const float_room *room = unit->room;
-    shoal_problem *problem = &unit->plan.problem;
+/* The call in floats, of which the unit's heads are the slot's rows. */
+static void show_floats(half_head *head) {
+    const shoal_inputs *inputs = head->call->inputs;
+    const shoal_gradients *gradients = head->call->gradients;
+    const float_rows *rows = head->rows;
+    shoal_problem *problem = &head->plan.problem;
     const int64_t N = problem->queries, D = problem->dim, Dv = problem->value_dim;
     problem->dtype = SHOAL_FLOAT32;
     problem->q = (shoal_strides){0, N * D, D};
     problem->out = (shoal_strides){0, N * Dv, Dv};
     problem->k = (shoal_strides){0, 0, D};
     problem->v = (shoal_strides){0, 0, Dv};
-    unit->inputs.q = query_begin(unit, inputs->q, room->q, D);
-    unit->inputs.v = key_begin(unit, inputs->v, room->v, Dv);
-    unit->inputs.k = room->k ? key_begin(unit, inputs->k, room->k, D) : NULL;
-    unit->now.plan = &unit->plan;
-    unit->now.inputs = &unit->inputs;
-    unit->now.out = query_begin(unit, unit->call->out, room->out, Dv);
+    head->inputs.q = query_begin(head, inputs->q, rows->q, D);
+    head->inputs.v = key_begin(head, inputs->v, rows->v, Dv);
+    head->inputs.k = rows->k ? key_begin(head, inputs->k, rows->k, D) : NULL;
+    head->now.plan = &head->plan;
+    head->now.inputs = &head->inputs;
+    head->now.out = query_begin(head, head->call->out, rows->out, Dv);
     if (!gradients)
         return;
-    unit->gradients = *gradients;
-    unit->gradients.out = query_begin(unit, gradients->out, room->out, Dv);
-    unit->gradients.dout = query_begin(unit, gradients->dout, room->dout, Dv);
-    unit->gradients.dq = query_begin(unit, gradients->dq, room->dq, D);
-    unit->gradients.dk = key_begin(unit, gradients->dk, room->dk, D);
-    unit->gradients.dv = key_begin(unit, gradients->dv, room->dv, Dv);
-    unit->now.gradients = &unit->gradients;
+    head->gradients = *gradients;
+    head->gradients.out = query_begin(head, gradients->out, rows->out, Dv);
+    head->gradients.dout = query_begin(head, gradients->dout, rows->dout, Dv);
+    head->gradients.dq = query_begin(head, gradients->dq, rows->dq, D);
+    head->gradients.dk = key_begin(head, gradients->dk, rows->dk, D);
+    head->gradients.dv = key_begin(head, gradients->dv, rows->dv, Dv);
+    head->now.gradients = &head->gradients;
 }
+
+enum { ROW_TASK = 256 };
+
+/* One array of one head. */
+typedef struct {
+    const kernel_table *kernels;
+    half_rows half;
+    float *floats;
+    int64_t rows;
+    int narrows; /* from floats to half precision */
+} conversion;
+
+static void convert_task(void *shared, int64_t task, int thread) {
+    const conversion *job = shared;
+    const int64_t first = task * ROW_TASK, count = min(ROW_TASK, job->rows - first);
+    float *floats = job->floats + first * job->half.dim;
+    (void)thread;
+    if (job->narrows)
+        sh_narrow_rows(job->kernels, floats, job->half, first, count);
+    else
+        sh_widen_rows(job->kernels, job->half, first, count, floats);
+}
+
+static void convert(const half_head *head, row_view half, int64_t dim, float *floats,
+                    int64_t rows, int narrows) {
+    conversion job = {.kernels = head->plan.kernels,
+                      .half = half_rows_of(half, dim, head->call->plan->problem.dtype),
+                      .floats = floats,
+                      .rows = rows,
+                      .narrows = narrows};
+    if (half.data)
+        sh_team_run(head->workers, ceil_divide(rows, ROW_TASK), convert_task, &job);
+}
+
+/* An array with the strides of q or out, all query heads of the unit. */
+static void convert_queries(const half_head *head, const void *array,
+                            const shoal_strides *strides, int64_t dim, float *floats,
+                            int64_t rows, int narrows) {
+    for (int64_t h = head->first; h < head->last; h++)
+        convert(head, sh_query_rows(head->call, array, strides, head->b, h), dim,
+                floats + (h - head->first) * head->plan.problem.queries * dim, rows,
+                narrows);
+}
+
+static void read_head(const half_head *head, const head_view *view) {
+    const attention_call *call = head->call;
+    const shoal_problem *problem = &call->plan->problem;
+    const float_rows *rows = head->rows;
+    const int64_t D = problem->dim, Dv = problem->value_dim, n = view->queries;
+    convert_queries(head, call->inputs->q, &problem->q, D, rows->q, n, 0);
+    if (rows->k)
+        convert(head, view->k, D, rows->k, view->keys, 0);
+    convert(head, view->v, Dv, rows->v, view->keys, 0);
+    const void *out = call->gradients ? call->gradients->out : call->out;
+    if (call->gradients || call->has_outputs)
+        convert_queries(head, out, &problem->out, Dv, rows->out, n, 0);
+    if (call->gradients)
+        convert_queries(head, call->gradients->dout, &problem->out, Dv, rows->dout, n, 0);
+}
+
+static void write_head(const half_head *head, const head_view *view) {
+    const attention_call *call = head->call;
+    const shoal_problem *problem = &call->plan->problem;
+    const shoal_gradients *gradients = call->gradients;
+    const float_rows *rows = head->rows;
+    const int64_t b = head->b, D = problem->dim, Dv = problem->value_dim;
+    const int64_t kv_head = head->first / (problem->heads / problem->kv_heads);
+    if (!gradients && !call->has_outputs)
+        convert_queries(head, call->out, &problem->out, Dv, rows->out, view->query_rows,
+                        1);
+    if (!gradients)
+        return;
+    convert_queries(head, gradients->dq, &problem->q, D, rows->dq, view->query_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dk, &problem->k, b, kv_head), D, rows->dk,
+            view->key_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dv, &problem->v, b, kv_head), Dv, rows->dv,
+            view->key_rows, 1);
+}
+
+/* ---- The loop ---------------------------------------------------------------------- */
 
 typedef struct {
     const attention_call *call;
-    unit_function *run;
-    int64_t heads; /* of queries in one unit */
-} half_units;
+    head_function *one;
+    int64_t sharing; /* query heads in one unit */
+    int converts;    /* units are shown to `one` in floats */
+} head_loop;
 
-static void start_unit(const half_units *units, int64_t index, int slot, team workers,
-                       half_unit *unit) {
-    const attention_call *call = units->call;
+static void run_unit(void *shared, int64_t unit, int slot, team workers) {
+    const head_loop *loop = shared;
+    const attention_call *call = loop->call;
+    if (!loop->converts) {
+        loop->one(call, unit, slot, workers);
+        return;
+    }
     const shoal_plan *plan = call->plan;
-    const int64_t head = index * units->heads;
-    *unit = (half_unit){.call = call,
-                        .room = &plan->rooms[slot],
-                        .workers = workers,
-                        .b = head / plan->problem.heads,
-                        .first = head % plan->problem.heads,
-                        .plan = *plan,
-                        .inputs = *call->inputs,
-                        .now = *call};
-    unit->last = unit->first + units->heads;
-    unit->view = sh_view_of(call, unit->b, unit->first);
+    const int64_t first = unit * loop->sharing % plan->problem.heads;
+    half_head head = {.call = call,
+                      .rows = &plan->float_rows[slot],
+                      .workers = workers,
+                      .b = unit * loop->sharing / plan->problem.heads,
+                      .first = first,
+                      .last = first + loop->sharing,
+                      .plan = *plan,
+                      .inputs = *call->inputs,
+                      .now = *call};
+    const head_view view = sh_view_of(call, head.b, head.first);
     if (plan->problem.packed) {
-        unit->query_offset = call->inputs->query_offsets[unit->b];
-        unit->key_offset = plan->kind->info.keys_are_queries
-                               ? unit->query_offset
-                               : call->inputs->key_offsets[unit->b];
+        head.query_offset = call->inputs->query_offsets[head.b];
+        head.key_offset = plan->kind->info.keys_are_queries
+                              ? head.query_offset
+                              : call->inputs->key_offsets[head.b];
     }
-    show_floats(unit);
+    show_floats(&head);
+    read_head(&head, &view);
+    loop->one(&head.now, unit, slot, workers);
+    write_head(&head, &view);
 }
 
-static void convert(const half_unit *unit, row_view halves, float *floats, int64_t rows,
-                    int64_t dim, task_function *run) {
-    const shoal_dtype dtype = unit->call->plan->problem.dtype;
-    conversion job = {unit->plan.kernels, half_rows_of(halves, dim, dtype), floats, rows};
-    if (halves.data)
-        sh_team_run(unit->workers, ceil_divide(rows, ROW_TASK), run, &job);
-}
-
-/* An array with the strides of q or out, all heads of the unit. */
-static void convert_queries(const half_unit *unit, const void *array, int64_t dim,
-                            const shoal_strides *strides, float *floats, int64_t rows,
-                            task_function *run) {
-    for (int64_t h = unit->first; h < unit->last; h++)
-        convert(unit, sh_query_rows(unit->call, array, strides, unit->b, h),
-                floats + (h - unit->first) * unit->plan.problem.queries * dim, rows, dim,
-                run);
-}
-
-static void read_unit(const half_unit *unit) {
-    const attention_call *call = unit->call;
+static void run_units(const attention_call *call, int64_t count, head_function *one,
+                      int takes_half_precision) {
     const shoal_problem *problem = &call->plan->problem;
-    const head_view *view = &unit->view;
-    const int64_t D = problem->dim, Dv = problem->value_dim;
-    convert_queries(unit, call->inputs->q, D, &problem->q, unit->room->q, view->queries,
-                    widen_task);
-    if (unit->room->k)
-        convert(unit, view->k, unit->room->k, view->keys, D, widen_task);
-    convert(unit, view->v, unit->room->v, view->keys, Dv, widen_task);
-    if (call->judge)
-        convert_queries(unit, call->out, Dv, &problem->out, unit->room->out,
-                        view->queries, widen_task);
-    if (!call->gradients)
-        return;
-    convert_queries(unit, call->gradients->out, Dv, &problem->out, unit->room->out,
-                    view->queries, widen_task);
-    convert_queries(unit, call->gradients->dout, Dv, &problem->out, unit->room->dout,
-                    view->queries, widen_task);
+    head_loop loop = {.call = call,
+                      .one = one,
+                      .sharing = count > 0 ? problem->batch * problem->heads / count : 0,
+                      .converts = problem->dtype != SHOAL_FLOAT32 &&
+                                  !takes_half_precision};
+    sh_run_units(sh_team_of(call->plan->context), count, run_unit, &loop);
 }
 
-static void write_unit(const half_unit *unit) {
-    const attention_call *call = unit->call;
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_gradients *gradients = call->gradients;
-    const int64_t b = unit->b, D = problem->dim, Dv = problem->value_dim;
-    const int64_t queries = unit->view.query_rows, keys = unit->view.key_rows;
-    const int64_t kv_head = unit->first / (problem->heads / problem->kv_heads);
-    if (!gradients && !call->judge)
-        convert_queries(unit, call->out, Dv, &problem->out, unit->room->out, queries,
-                        narrow_task);
-    if (!gradients)
-        return;
-    convert_queries(unit, gradients->dq, D, &problem->q, unit->room->dq, queries,
-                    narrow_task);
-    convert(unit, sh_key_rows(call, gradients->dk, &problem->k, b, kv_head),
-            unit->room->dk, keys, D, narrow_task);
-    convert(unit, sh_key_rows(call, gradients->dv, &problem->v, b, kv_head),
-            unit->room->dv, keys, Dv, narrow_task);
+void sh_for_heads(const attention_call *call, head_function *one) {
+    run_units(call, call->plan->problem.batch * call->plan->problem.heads, one, 0);
 }
 
-static void run_unit(void *shared, int64_t index, int slot, team workers) {
-    const half_units *units = shared;
-    half_unit unit;
-    start_unit(units, index, slot, workers, &unit);
-    read_unit(&unit);
-    units->run(&unit.now, index, slot, workers);
-    write_unit(&unit);
+void sh_forward_heads(const attention_call *call) {
+    const attention_kind *kind = call->plan->kind;
+    if (kind->forward)
+        kind->forward(call);
+    else
+        run_units(call, call->plan->problem.batch * call->plan->problem.heads,
+                  kind->forward_head, kind->forwards_half_precision);
 }
 
-void sh_run_heads(const attention_call *call, int64_t count, unit_function *run) {
-    const shoal_problem *problem = &call->plan->problem;
-    const team workers = sh_team_of(call->plan->context);
-    if (problem->dtype == SHOAL_FLOAT32) {
-        sh_run_units(workers, count, run, (void *)call);
-        return;
-    }
-    half_units units = {call, run,
-                        count > 0 ? problem->batch * problem->heads / count : 0};
-    sh_run_units(workers, count, run_unit, &units);
+void sh_backward_heads(const attention_call *call) {
+    const attention_kind *kind = call->plan->kind;
+    if (kind->backward)
+        kind->backward(call);
+    else
+        run_units(call, call->plan->problem.batch * call->plan->problem.kv_heads,
+                  kind->backward_head, 0);
 }

@@ -37,11 +37,6 @@ typedef struct {
     window_slot *slots;
 } window_work;
 
-/* What forward leaves for backward. */
-typedef struct {
-    float *largest, *inverse; /* [batch][heads][queries] */
-} window_state;
-
 /* One head at work. */
 typedef struct {
     const attention_call *call;
@@ -52,7 +47,6 @@ typedef struct {
     int64_t window, half; /* W and W/2 */
     int64_t ahead;        /* query i is at the position of key i + ahead */
     int strided;
-    row_view out;
     float *largest, *inverse; /* [queries], or NULL without backward */
     /* Backward only: */
     dense_backward_job backward;
@@ -61,16 +55,6 @@ typedef struct {
 } window_head;
 
 /* ---- Memory ----------------------------------------------------------------------- */
-
-static window_state state_at(const shoal_plan *plan, block_layout *place) {
-    int64_t count = plan->problem.batch * plan->problem.heads * plan->problem.queries;
-    window_state state = {0};
-    if (plan->with_backward) {
-        state.largest = sh_reserve(place, count, sizeof(float));
-        state.inverse = sh_reserve(place, count, sizeof(float));
-    }
-    return state;
-}
 
 static void place_slot(window_slot *slot, const shoal_plan *plan, block_layout *work) {
     if (plan->attention.kind == SHOAL_STRIDED) {
@@ -101,31 +85,28 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.heads);
     plan->work = own;
     own = own ? own : &measured;
-    own->threads = sh_reserve(work, plan->threads, sizeof *own->threads);
-    for (int t = 0; t < plan->threads; t++)
-        sh_dense_place(own->threads ? &own->threads[t] : &(dense_scratch){0}, plan, work);
+    own->threads = sh_dense_place_threads(plan, work);
     place_rows(own, plan, work);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++)
         place_slot(own->slots ? &own->slots[s] : &(window_slot){0}, plan, work);
-    state_at(plan, state);
+    sh_softmax_state_at(plan, state);
 }
 
-static void start_head(const attention_call *call, int64_t b, int64_t h, int slot,
+static void start_head(const attention_call *call, head_view view, int slot,
                        window_head *head) {
     const shoal_plan *plan = call->plan;
-    const window_state state = state_at(plan, &(block_layout){.base = call->state});
+    const softmax_state state =
+        sh_softmax_state_at(plan, &(block_layout){.base = call->state});
     *head = (window_head){.call = call,
                           .slot = &((window_work *)plan->work)->slots[slot],
-                          .view = sh_view_of(call, b, h),
+                          .view = view,
                           .window = plan->attention.window,
                           .half = plan->attention.window / 2,
                           .strided = plan->attention.kind == SHOAL_STRIDED};
     head->keys = sh_dense_keys_of(plan, &head->view);
-    head->masks = sh_masks_of(call, &head->view);
+    head->keys.masks = sh_masks_in(call, &head->view, &head->masks);
     head->ahead = head->masks.ahead;
-    if (sh_masks_exist(call))
-        head->keys.masks = &head->masks;
     if (plan->with_backward) {
         head->largest = state.largest + head->view.head * plan->problem.queries;
         head->inverse = state.inverse + head->view.head * plan->problem.queries;
@@ -212,7 +193,7 @@ static dense_keys every_key(const window_head *head, int64_t from, score_masks *
 
 /* Leaves the softmax of queries `from`, from + W ... where the band finds it. */
 static void pause_panel(const window_head *head, int64_t from, const query_panel *panel) {
-    const row_view out = every(head, head->out, from);
+    const row_view out = every(head, head->view.out, from);
     for (int i = 0; i < panel->count; i++) {
         const int64_t query = from + (panel->first + i) * head->window;
         head->slot->largest[query] = panel->largest[i];
@@ -224,7 +205,7 @@ static void pause_panel(const window_head *head, int64_t from, const query_panel
 }
 
 static void resume_panel(const window_head *head, query_panel *panel) {
-    const row_view out = head->out;
+    const row_view out = head->view.out;
     const size_t size = (size_t)panel->count * sizeof(float);
     head->keys.kernels->pack(out.data + panel->first * out.stride, out.stride, NULL,
                              panel->count, panel->width, head->keys.value_dim, 1,
@@ -261,7 +242,7 @@ static void finish_panel(const window_head *head, query_panel *panel) {
     for (int i = 0; i < panel->width; i++)
         if (!sees_any(head, panel->first + i))
             panel->inverse[i] = 0;
-    sh_dense_write(&head->keys, panel, head->out);
+    sh_dense_write(&head->keys, panel, head->view.out);
     if (!head->largest)
         return;
     memcpy(head->largest + panel->first, panel->largest, size);
@@ -301,28 +282,16 @@ static void band_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     window_head head;
-    start_head(call, b, h, slot, &head);
+    start_head(call, sh_view_at(call, unit), slot, &head);
     const int64_t n = head.view.queries;
-    head.out = sh_query_rows(call, call->out, &problem->out, b, h);
-    sh_clear_output(call, head.out, n, head.view.query_rows);
+    sh_clear_output(call, head.view.out, n, head.view.query_rows);
     if (head.strided)
         sh_team_run(workers, min(head.window, n), stride_task, &head);
     sh_team_run(workers, ceil_divide(n, sh_dense_block(head.keys.kernels)), band_task,
                 &head);
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t heads = problem->batch * problem->heads;
-    if (call->plan->kind->forwards_halves)
-        sh_run_units(sh_team_of(call->plan->context), heads, forward_unit, (void *)call);
-    else
-        sh_run_heads(call, heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -383,29 +352,23 @@ static void stride_backward_task(void *shared, int64_t from, int thread) {
 }
 
 /* One query head: adds to dk and dv. */
-static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head_view *kv,
-                          team workers) {
-    const attention_call *call = head->call;
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_gradients *gradients = call->gradients;
+static void backward_head(window_head *head, const kv_head_view *kv, team workers) {
+    const shoal_problem *problem = &head->call->plan->problem;
     const int64_t n = head->view.queries;
     dense_backward_job *job = &head->backward;
-    *job =
-        (dense_backward_job){.keys = head->keys,
-                             .x = head->view.q,
-                             .dout = sh_query_rows(call, gradients->dout, &problem->out,
-                                                   b, h),
-                             .largest = {head->largest, 1},
-                             .inverse = {head->inverse, 1},
-                             .delta = {head->slot->delta, 1},
-                             .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
-                             .dk = kv->dk,
-                             .dv = kv->dv,
-                             .on_scores = hide_far,
-                             .context = head};
-    dense_delta_job products = {job->dout,
-                                sh_query_rows(call, gradients->out, &problem->out, b, h),
-                                n, problem->value_dim, head->slot->delta};
+    *job = (dense_backward_job){.keys = head->keys,
+                                .x = head->view.q,
+                                .dout = head->view.dout,
+                                .largest = {head->largest, 1},
+                                .inverse = {head->inverse, 1},
+                                .delta = {head->slot->delta, 1},
+                                .dq = head->view.dq,
+                                .dk = kv->dk,
+                                .dv = kv->dv,
+                                .on_scores = hide_far,
+                                .context = head};
+    dense_delta_job products = {job->dout, head->view.out, n, problem->value_dim,
+                                head->slot->delta};
     sh_clear_rows(job->dq, n, head->view.query_rows, problem->dim);
     sh_dense_delta(&products, workers);
     head->chunk = max(sh_dense_block(head->keys.kernels), head->window);
@@ -416,18 +379,14 @@ static void backward_head(window_head *head, int64_t b, int64_t h, const kv_head
         sh_team_run(workers, min(head->window, n), stride_backward_task, head);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const kv_head_view kv = sh_start_kv_head(shared, unit);
+static void backward_unit(const attention_call *call, int64_t unit, int slot,
+                          team workers) {
+    const kv_head_view kv = sh_start_kv_head(call, unit);
     for (int64_t h = kv.first; h < kv.last; h++) {
         window_head head;
-        start_head(shared, kv.b, h, slot, &head);
-        backward_head(&head, kv.b, h, &kv, workers);
+        start_head(call, sh_view_of(call, kv.b, h), slot, &head);
+        backward_head(&head, &kv, workers);
     }
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -447,11 +406,11 @@ const attention_kind sh_local_kind = {
              .summary = "only the keys at most W/2 positions away",
              .defaults = {.kind = SHOAL_LOCAL, .window = 64},
              .has_masks = 1},
-    .forwards_halves = 1,
+    .forwards_half_precision = 1,
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };
 
 const attention_kind sh_strided_kind = {
@@ -463,6 +422,6 @@ const attention_kind sh_strided_kind = {
              .has_masks = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };

@@ -101,11 +101,10 @@ typedef struct {
     const int32_t *order; /* [n], of this round */
     float *largest;       /* [n] */
     float *inverse;       /* [n], of the softmax's sum; NULL without backward */
-    row_view out;
     score_masks masks;
     int has_bias; /* of keys: masks say it */
     /* Backward only: */
-    row_view dout, dq, dv;
+    row_view dv;
     int64_t phase; /* 0: even chunks, 1: odd ones */
 } lsh_job;
 
@@ -272,29 +271,29 @@ static void extremes_add(extremes *found, const float *products, int width, int 
 static void hash_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
-    const kernel_table *run = plan->kernels;
-    const int64_t block = sh_dense_block(run), n = job->view.queries,
+    const kernel_table *kernels = plan->kernels;
+    const int64_t block = sh_dense_block(kernels), n = job->view.queries,
                   dim = plan->problem.dim;
     const int32_t half = (int32_t)(sh_lsh_bucket_count(n) / 2);
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     extremes found[PANELS];
     const int panels =
-        sh_dense_cut(scratch->dense, run, task * block, min((task + 1) * block, n));
+        sh_dense_cut(scratch->dense, kernels, task * block, min((task + 1) * block, n));
     for (int p = 0; p < panels; p++) {
         query_panel *panel = &scratch->dense->panels[p];
         for (int i = 0; i < panel->count; i++)
             unit_row(job, panel->first + i, scratch->keys + i * dim);
-        run->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
-                  panel->queries);
+        kernels->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
+                      panel->queries);
         extremes_start(&found[p]);
     }
     for (int32_t c = 0; c < half; c += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
             const query_panel *panel = &scratch->dense->panels[p];
             const int count = (int)min(KEY_BLOCK, half - c);
-            run->score(panel->queries, panel->width, (int)dim,
-                       job->slot->projections + c * dim, dim, count,
-                       scratch->dense->scores);
+            kernels->score(panel->queries, panel->width, (int)dim,
+                           job->slot->projections + c * dim, dim, count,
+                           scratch->dense->scores);
             extremes_add(&found[p], scratch->dense->scores, panel->width, count, c);
         }
     for (int p = 0; p < panels; p++)
@@ -410,8 +409,9 @@ static void resume_panel(const lsh_job *job, const int32_t *queries, query_panel
     plan->kernels->pack(job->view.q.data, job->view.q.stride, queries, panel->count,
                         panel->width, (int)plan->problem.dim, plan->problem.scale,
                         panel->queries);
-    plan->kernels->pack(job->out.data, job->out.stride, queries, fresh ? 0 : panel->count,
-                        panel->width, value_dim, 1, panel->outputs);
+    plan->kernels->pack(job->view.out.data, job->view.out.stride, queries,
+                        fresh ? 0 : panel->count, panel->width, value_dim, 1,
+                        panel->outputs);
     for (int i = 0; i < panel->width; i++) {
         int begun = i < panel->count && !fresh;
         panel->largest[i] = begun ? job->largest[queries[i]] : LOWEST_SCORE;
@@ -432,7 +432,7 @@ static void store_panel(const lsh_job *job, const dense_keys *keys,
     }
     plan->kernels->unpack(panel->outputs, panel->count, panel->width,
                           (int)plan->problem.value_dim, last ? panel->inverse : NULL,
-                          NULL, 0, job->out.data, job->out.stride, queries);
+                          NULL, 0, job->view.out.data, job->view.out.stride, queries);
 }
 
 static void forward_chunk(void *shared, int64_t task, int thread) {
@@ -527,9 +527,7 @@ static dense_keys unit_keys(const lsh_job *job) {
 
 /* A head's keys may have a bias. */
 static void set_masks(lsh_job *job) {
-    job->has_bias = sh_masks_exist(job->call);
-    if (job->has_bias)
-        job->masks = sh_masks_of(job->call, &job->view);
+    job->has_bias = sh_masks_in(job->call, &job->view, &job->masks) != NULL;
 }
 
 static void counted_task(void *shared, int64_t task, int thread) {
@@ -545,7 +543,7 @@ static void forward_counted(lsh_job *job, int32_t *orders, int64_t stride, team 
     dense_forward_job dense = {.keys = unit_keys(job),
                                .key_count = n,
                                .x = job->view.q,
-                               .out = job->out,
+                               .out = job->view.out,
                                .largest = job->inverse ? job->largest : NULL,
                                .inverse = job->inverse,
                                .on_scores = weigh,
@@ -564,16 +562,16 @@ static void forward_counted(lsh_job *job, int32_t *orders, int64_t stride, team 
 static void backward_counted(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_plan *plan = job->call->plan;
     const int64_t n = job->view.queries;
-    float *grad_keys = job->dq.data ? job->slot->grad_keys : NULL;
+    float *grad_keys = job->view.dq.data ? job->slot->grad_keys : NULL;
     dense_backward_job dense = {.keys = unit_keys(job),
                                 .n = n,
                                 .key_count = n,
                                 .x = job->view.q,
-                                .dout = job->dout,
+                                .dout = job->view.dout,
                                 .largest = {job->largest, 1},
                                 .inverse = {job->inverse, 1},
                                 .delta = {job->slot->delta, 1},
-                                .dq = job->dq,
+                                .dq = job->view.dq,
                                 .dk = {grad_keys, plan->problem.dim},
                                 .dv = job->dv,
                                 .on_scores = weigh,
@@ -590,34 +588,28 @@ static void backward_counted(lsh_job *job, const int32_t *orders, team workers) 
 
 /* ---- One head forward ------------------------------------------------------------- */
 
-static void forward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+static void forward_head(const attention_call *call, int64_t unit, int slot_index,
+                         team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const lsh_slot *slot = &((lsh_work *)plan->work)->slots[slot_index];
     const lsh_state state = state_at(plan, &(block_layout){.base = call->state});
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
     int32_t *orders = plan->with_backward ? state.order + at * plan->attention.rounds
                                           : slot->order;
     const int64_t stride = plan->with_backward ? problem->queries : 0;
     lsh_job job = {.call = call,
                    .slot = slot,
-                   .view = sh_view_of(call, b, h),
+                   .view = sh_view_at(call, unit),
                    .largest = plan->with_backward ? state.largest + at : slot->largest,
-                   .inverse = plan->with_backward ? state.inverse + at : NULL,
-                   .out = sh_query_rows(call, call->out, &problem->out, b, h)};
-    sh_clear_rows(job.out, job.view.queries, job.view.query_rows, problem->value_dim);
+                   .inverse = plan->with_backward ? state.inverse + at : NULL};
+    sh_clear_rows(job.view.out, job.view.queries, job.view.query_rows,
+                  problem->value_dim);
     if (job.view.queries == 0)
         return;
     set_masks(&job);
     measure(&job, workers);
     (is_counted(&job) ? forward_counted : forward_rounds)(&job, orders, stride, workers);
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_unit);
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -632,7 +624,8 @@ static void gather_gradients(const lsh_job *job, const lsh_chunk *chunk,
         memcpy(scratch->queries + i * dim,
                job->view.q.data + position * job->view.q.stride, dim * sizeof(float));
         memcpy(scratch->grad_out + i * value_dim,
-               job->dout.data + position * job->dout.stride, value_dim * sizeof(float));
+               job->view.dout.data + position * job->view.dout.stride,
+               value_dim * sizeof(float));
         scratch->largest[i] = job->largest[position];
         scratch->inverse[i] = job->inverse[position];
         scratch->delta[i] = job->slot->delta[position];
@@ -660,19 +653,18 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
     const int window = chunk.before + chunk.count;
     lsh_scratch *scratch = &((lsh_work *)plan->work)->threads[thread];
     query_panel *panel = &scratch->dense->panels[0];
-    const dense_backward_job dense = {.keys = window_keys(job, scratch),
-                                      .x = {scratch->queries, problem->dim},
-                                      .dout = {scratch->grad_out, problem->value_dim},
-                                      .largest = {scratch->largest, 1},
-                                      .inverse = {scratch->inverse, 1},
-                                      .delta = {scratch->delta, 1},
-                                      .dq = job->dq,
-                                      .dk = {job->dq.data ? scratch->grad_keys : NULL,
-                                             problem->dim},
-                                      .dv = {job->dv.data ? scratch->grad_values : NULL,
-                                             problem->value_dim},
-                                      .on_scores = hide_self,
-                                      .context = &chunk};
+    const dense_backward_job dense =
+        {.keys = window_keys(job, scratch),
+         .x = {scratch->queries, problem->dim},
+         .dout = {scratch->grad_out, problem->value_dim},
+         .largest = {scratch->largest, 1},
+         .inverse = {scratch->inverse, 1},
+         .delta = {scratch->delta, 1},
+         .dq = job->view.dq,
+         .dk = {job->view.dq.data ? scratch->grad_keys : NULL, problem->dim},
+         .dv = {job->dv.data ? scratch->grad_values : NULL, problem->value_dim},
+         .on_scores = hide_self,
+         .context = &chunk};
     gather(job, &chunk, scratch);
     gather_gradients(job, &chunk, scratch);
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
@@ -680,15 +672,15 @@ static void backward_chunk(void *shared, int64_t task, int thread) {
         cut(plan, &chunk, first, panel);
         sh_dense_backward_start(&dense, panel);
         sh_dense_backward_panel(&dense, 0, window, panel, scratch->dense);
-        if (job->dq.data)
+        if (job->view.dq.data)
             plan->kernels->unpack(panel->grad_q, panel->count, panel->width,
-                                  (int)problem->dim, NULL, NULL, 1, job->dq.data,
-                                  job->dq.stride, queries);
+                                  (int)problem->dim, NULL, NULL, 1, job->view.dq.data,
+                                  job->view.dq.stride, queries);
     }
     if (job->dv.data)
         scatter_add(scratch->grad_values, problem->value_dim, chunk.window, window,
                     job->dv);
-    if (job->dq.data)
+    if (job->view.dq.data)
         scatter_add(scratch->grad_keys, problem->dim, chunk.window, window,
                     (row_view){job->slot->grad_keys, problem->dim});
     if (job->masks.dkey_bias)
@@ -707,7 +699,7 @@ static void normalise_task(void *shared, int64_t task, int thread) {
     for (int64_t i = task * ROW_TASK; i < end; i++) {
         const float *grad = job->slot->grad_keys + i * dim;
         const double inverse = job->slot->inverse_length[i];
-        float *dq = job->dq.data + i * job->dq.stride;
+        float *dq = job->view.dq.data + i * job->view.dq.stride;
         double along = 0;
         unit_row(job, i, unit);
         for (int64_t d = 0; d < dim; d++)
@@ -728,49 +720,37 @@ static void backward_rounds(lsh_job *job, const int32_t *orders, team workers) {
     }
 }
 
-static void backward_head(lsh_job *job, const int32_t *orders, team workers) {
+static void attend_backward(lsh_job *job, const int32_t *orders, team workers) {
     const shoal_problem *problem = &job->call->plan->problem;
     const int64_t n = job->view.queries;
     measure(job, workers);
-    sh_dense_delta(&(dense_delta_job){job->dout, job->out, n, problem->value_dim,
-                                      job->slot->delta},
+    sh_dense_delta(&(dense_delta_job){job->view.dout, job->view.out, n,
+                                      problem->value_dim, job->slot->delta},
                    workers);
     sh_clear_rows((row_view){job->slot->grad_keys, problem->dim}, 0, n, problem->dim);
     (is_counted(job) ? backward_counted : backward_rounds)(job, orders, workers);
-    if (job->dq.data)
+    if (job->view.dq.data)
         sh_team_run(workers, ceil_divide(n, ROW_TASK), normalise_task, job);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot_index, team workers) {
-    const attention_call *call = shared;
+/* Keys are queries, so every key/value head has one query head. */
+static void backward_head(const attention_call *call, int64_t unit, int slot_index,
+                          team workers) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const shoal_gradients *gradients = call->gradients;
     const lsh_state state = state_at(plan, &(block_layout){.base = call->state});
-    const int64_t b = unit / problem->heads, h = unit % problem->heads;
     const int64_t at = unit * problem->queries;
+    const kv_head_view kv = sh_start_kv_head(call, unit);
     lsh_job job = {.call = call,
                    .slot = &((lsh_work *)plan->work)->slots[slot_index],
-                   .view = sh_view_of(call, b, h),
+                   .view = sh_view_at(call, unit),
                    .largest = state.largest + at,
                    .inverse = state.inverse + at,
-                   .out = sh_query_rows(call, gradients->out, &problem->out, b, h),
-                   .dout = sh_query_rows(call, gradients->dout, &problem->out, b, h),
-                   .dq = sh_query_rows(call, gradients->dq, &problem->q, b, h),
-                   .dv = sh_key_rows(call, gradients->dv, &problem->v, b, h)};
-    const int64_t positions = job.view.query_rows;
-    sh_clear_rows(job.dq, 0, positions, problem->dim);
-    sh_clear_rows(job.dv, 0, positions, problem->value_dim);
-    sh_clear_rows(sh_key_rows(call, gradients->dk, &problem->k, b, h), 0, positions,
-                  problem->dim);
+                   .dv = kv.dv};
+    sh_clear_rows(job.view.dq, 0, job.view.query_rows, problem->dim);
     set_masks(&job);
     if (job.view.queries > 0)
-        backward_head(&job, state.order + at * plan->attention.rounds, workers);
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, backward_unit);
+        attend_backward(&job, state.order + at * plan->attention.rounds, workers);
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -794,6 +774,6 @@ const attention_kind sh_lsh_kind = {
              .has_seed = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_head,
 };

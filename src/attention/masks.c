@@ -7,13 +7,6 @@
 
 /* ---- The masks of a head ---------------------------------------------------------- */
 
-int sh_masks_exist(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    return problem->causal || problem->dropout > 0 || call->inputs->bias ||
-           call->inputs->mask || call->inputs->key_bias ||
-           (call->gradients && (call->gradients->dbias || call->gradients->dkey_bias));
-}
-
 static int is_contiguous(const shoal_pair_strides *s) {
     return !s->batch && !s->head && !s->query && !s->key;
 }

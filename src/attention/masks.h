@@ -29,8 +29,23 @@ typedef struct score_masks {
 } score_masks;
 
 /* Whether the call has any. */
-int sh_masks_exist(const attention_call *call);
+static inline int sh_masks_exist(const attention_call *call) {
+    const shoal_problem *problem = &call->plan->problem;
+    return problem->causal || problem->dropout > 0 || call->inputs->bias ||
+           call->inputs->mask || call->inputs->key_bias ||
+           (call->gradients && (call->gradients->dbias || call->gradients->dkey_bias));
+}
+
 score_masks sh_masks_of(const attention_call *call, const head_view *view);
+
+/* Those of a head in *room, or NULL where the call has none. */
+static inline const score_masks *sh_masks_in(const attention_call *call,
+                                             const head_view *view, score_masks *room) {
+    if (!sh_masks_exist(call))
+        return NULL;
+    *room = sh_masks_of(call, view);
+    return room;
+}
 
 /* The masks of queries first_query, first_query + step ... and keys first_key, first_key
    + step ... */

@@ -10,7 +10,7 @@
 
 #include "attention/heads.h"
 #include "attention/masks.h"
-#include "cluster/topk.h"
+#include "cluster/grouping.h"
 
 enum { FEATURES = 64 }; /* of an output row that are summed at a time */
 
@@ -102,19 +102,19 @@ static int any_unordered(const float *scores, int count) {
 static void search(const shoal_plan *plan, const head_view *view,
                    const score_masks *masks, int64_t first, int live,
                    oracle_scratch *scratch) {
-    const kernel_table *run = plan->kernels;
+    const kernel_table *kernels = plan->kernels;
     const topk_lists *lists = &scratch->lists;
-    const int width = panel_width(run, live), dim = (int)plan->problem.dim;
-    run->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live, width,
-              dim, plan->problem.scale, scratch->queries);
+    const int width = panel_width(kernels, live), dim = (int)plan->problem.dim;
+    kernels->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live,
+                  width, dim, plan->problem.scale, scratch->queries);
     sh_topk_start(lists, live, width);
     const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)
                               : view->keys;
     for (int64_t key = 0; key < end; key += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, end - key);
-        const score_block block = {run, first, key, live, width, count};
-        run->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
-                   view->k.stride, count, scratch->scores);
+        const score_block block = {kernels, first, key, live, width, count};
+        kernels->score(scratch->queries, width, dim, view->k.data + key * view->k.stride,
+                       view->k.stride, count, scratch->scores);
         if (masks)
             sh_masks_apply(masks, &block, scratch->scores);
         sh_topk_collect(lists, scratch->scores, live, width, count, key);
@@ -181,26 +181,31 @@ static void attend(const attention_call *call, const head_view *view,
         chosen[j] = j < count ? candidate_key(list[j]) : -1;
 }
 
-/* One panel of queries of one head: task = head * panels + panel. */
+/* A query head in forward, a key/value head in backward. */
+typedef struct {
+    const attention_call *call;
+    int64_t unit;
+} oracle_unit;
+
+/* One panel of queries of one head. */
 static void forward_task(void *shared, int64_t task, int thread) {
-    const attention_call *call = shared;
+    const oracle_unit *at = shared;
+    const attention_call *call = at->call;
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
     const oracle_work *own = plan->work;
     const int64_t width = plan->kernels->panel;
-    const int64_t panels = ceil_divide(problem->queries, width);
-    const int64_t b = task / panels / problem->heads, h = task / panels % problem->heads;
-    const head_view view = sh_view_of(call, b, h);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
-    const int64_t first = task % panels * width, last = first + width;
+    const head_view view = sh_view_at(call, at->unit);
+    const row_view out = view.out;
+    const int64_t first = task * width, last = first + width;
     const int64_t live = view.keys > 0 ? min(last, view.queries) : 0;
     sh_clear_rows(out, live > first ? live : first, min(last, view.query_rows),
                   problem->value_dim);
     if (live <= first)
         return;
     oracle_scratch *scratch = &own->threads[thread];
-    const score_masks own_masks = sh_masks_of(call, &view);
-    const score_masks *masks = sh_masks_exist(call) ? &own_masks : NULL;
+    score_masks room;
+    const score_masks *masks = sh_masks_in(call, &view, &room);
     search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
         attend(call, &view, masks, first + i, topk_list(&scratch->lists, (int)i),
@@ -208,36 +213,12 @@ static void forward_task(void *shared, int64_t task, int thread) {
                out.data + (first + i) * out.stride);
 }
 
-/* The tasks of one head, where its rows are converted for them. */
-typedef struct {
-    const attention_call *call;
-    int64_t first;
-    task_function *run;
-} head_tasks;
-
-static void head_task(void *shared, int64_t task, int thread) {
-    const head_tasks *tasks = shared;
-    tasks->run((void *)tasks->call, tasks->first + task, thread);
-}
-
-static void forward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
-    const int64_t panels =
-        ceil_divide(call->plan->problem.queries, call->plan->kernels->panel);
+static void forward_head(const attention_call *call, int64_t unit, int slot,
+                         team workers) {
     (void)slot;
-    sh_team_run(workers, panels, head_task,
-                &(head_tasks){call, unit * panels, forward_task});
-}
-
-static void forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t panels = ceil_divide(problem->queries, call->plan->kernels->panel);
-    if (problem->dtype != SHOAL_FLOAT32) {
-        sh_run_heads(call, problem->batch * problem->heads, forward_unit);
-        return;
-    }
-    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->heads * panels,
-                forward_task, (void *)call);
+    sh_team_run(workers,
+                ceil_divide(call->plan->problem.queries, call->plan->kernels->panel),
+                forward_task, &(oracle_unit){call, unit});
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -254,7 +235,7 @@ typedef struct {
     const shoal_plan *plan;
     head_view view;
     const score_masks *masks; /* or NULL */
-    row_view dout, dq, dk, dv;
+    row_view dk, dv;
     const int32_t *chosen; /* [queries][k] */
     oracle_scratch *scratch;
 } backward_head;
@@ -277,7 +258,7 @@ static double factor_of(const backward_head *head, int64_t query, int64_t key) {
 static int32_t fill_slopes(const backward_head *head, int64_t query,
                            const int32_t *chosen) {
     const row_view v = head->view.v;
-    const float *dout = head->dout.data + query * head->dout.stride;
+    const float *dout = head->view.dout.data + query * head->view.dout.stride;
     double *weights = head->scratch->weights, *slopes = head->scratch->slopes, mean = 0;
     int32_t count = 0;
     for (; count < kept_keys(head->plan) && chosen[count] >= 0; count++) {
@@ -309,7 +290,7 @@ static void backward_query(const backward_head *head, int64_t query) {
     const int64_t dim = problem->dim;
     const int32_t *chosen = head->chosen + query * kept_keys(head->plan);
     const float *q = view->q.data + query * view->q.stride;
-    const float *dout = head->dout.data + query * head->dout.stride;
+    const float *dout = head->view.dout.data + query * head->view.dout.stride;
     double *sums = head->scratch->dq;
     const int32_t count = fill_slopes(head, query, chosen);
     memset(sums, 0, (size_t)dim * sizeof(double));
@@ -331,57 +312,43 @@ static void backward_query(const backward_head *head, int64_t query) {
         if (dkey_bias)
             *dkey_bias += (float)head->scratch->slopes[j];
     }
-    for (int64_t d = 0; head->dq.data && d < dim; d++)
-        head->dq.data[query * head->dq.stride + d] = (float)sums[d];
+    for (int64_t d = 0; head->view.dq.data && d < dim; d++)
+        head->view.dq.data[query * head->view.dq.stride + d] = (float)sums[d];
 }
 
 static void run_backward_head(const attention_call *call, const kv_head_view *own,
                               int64_t h, oracle_scratch *scratch) {
     const shoal_plan *plan = call->plan;
     const shoal_problem *problem = &plan->problem;
-    const int64_t b = own->b;
     backward_head head = {.plan = plan,
-                          .view = sh_view_of(call, b, h),
-                          .dout = sh_query_rows(call, call->gradients->dout,
-                                                &problem->out, b, h),
-                          .dq =
-                              sh_query_rows(call, call->gradients->dq, &problem->q, b, h),
+                          .view = sh_view_of(call, own->b, h),
                           .dk = own->dk,
                           .dv = own->dv,
                           .chosen = state_at(plan, &(block_layout){.base = call->state}),
                           .scratch = scratch};
-    const score_masks masks = sh_masks_of(call, &head.view);
-    if (sh_masks_exist(call))
-        head.masks = &masks;
+    score_masks masks;
+    head.masks = sh_masks_in(call, &head.view, &masks);
     const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
     head.chosen += head.view.head * problem->queries * kept_keys(plan);
-    sh_clear_rows(head.dq, live, head.view.query_rows, problem->dim);
+    sh_clear_rows(head.view.dq, live, head.view.query_rows, problem->dim);
     for (int64_t i = 0; i < live; i++)
         backward_query(&head, i);
 }
 
 /* One key/value head, with the query heads that share it. */
 static void backward_task(void *shared, int64_t task, int thread) {
-    const attention_call *call = shared;
-    const oracle_work *work = call->plan->work;
-    const kv_head_view own = sh_start_kv_head(call, task);
+    const oracle_unit *at = shared;
+    const oracle_work *work = at->call->plan->work;
+    const kv_head_view own = sh_start_kv_head(at->call, at->unit);
+    (void)task;
     for (int64_t h = own.first; h < own.last; h++)
-        run_backward_head(call, &own, h, &work->threads[thread]);
+        run_backward_head(at->call, &own, h, &work->threads[thread]);
 }
 
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
+static void backward_unit(const attention_call *call, int64_t unit, int slot,
+                          team workers) {
     (void)slot;
-    sh_team_run(workers, 1, head_task, &(head_tasks){shared, unit, backward_task});
-}
-
-static void backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    if (problem->dtype != SHOAL_FLOAT32) {
-        sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
-        return;
-    }
-    sh_team_run(sh_team_of(call->plan->context), problem->batch * problem->kv_heads,
-                backward_task, (void *)call);
+    sh_team_run(workers, 1, backward_task, &(oracle_unit){call, unit});
 }
 
 static operation_count operations(const shoal_attention *attention,
@@ -401,6 +368,6 @@ const attention_kind sh_oracle_top_kind = {
              .has_masks = 1},
     .operations = operations,
     .place = place,
-    .forward = forward,
-    .backward = backward,
+    .forward_head = forward_head,
+    .backward_head = backward_unit,
 };

@@ -1,4 +1,4 @@
-/* The second form of shoal-C: the road of one head up to its blocks. */
+/* shoal-C: the road of one head up to its blocks. */
 #include "attention/shoal_kind.h"
 
 #include <math.h>
@@ -415,8 +415,7 @@ void sh_tilted_count_blocks(tilted_head *head) {
                                               head->size->block);
 }
 
-static void forward_head(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+void sh_tilted_forward(const attention_call *call, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     tilted_head head = sh_tilted_head_of(call, b, h, slot);
@@ -442,9 +441,4 @@ static void forward_head(void *shared, int64_t unit, int slot, team workers) {
     sh_team_run(workers, head.slot->chunks * ceil_divide(used, sh_dense_block(head.run)),
                 attend_task, &head);
     sh_team_run(workers, used, members_task, &head);
-}
-
-void sh_tilted_forward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->heads, forward_head);
 }

@@ -1,4 +1,4 @@
-/* Backward of the second form of shoal-C. Constants are P, Z and the keys' centre,
+/* Backward of shoal-C. Constants are P, Z and the keys' centre,
  * groups, blocks, key clusters, pools and exact keys. With mean_i = dout_i . out_i and
  * p_il the weight of key l for query i, every key that is exact for i (X and near ones)
  * has
@@ -648,8 +648,8 @@ static void backward_head(tilted_head *head, team workers) {
 }
 
 /* One key/value head, with the query heads that share it. */
-static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
-    const attention_call *call = shared;
+void sh_tilted_backward(const attention_call *call, int64_t unit, int slot,
+                        team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_gradients *gradients = call->gradients;
     const kv_head_view own = sh_start_kv_head(call, unit);
@@ -665,9 +665,4 @@ static void backward_unit(void *shared, int64_t unit, int slot, team workers) {
         if (n > 0 && S > 0)
             backward_head(&head, workers);
     }
-}
-
-void sh_tilted_backward(const attention_call *call) {
-    const shoal_problem *problem = &call->plan->problem;
-    sh_run_heads(call, problem->batch * problem->kv_heads, backward_unit);
 }

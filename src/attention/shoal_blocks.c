@@ -571,7 +571,7 @@ static void add_near(const tilted_head *head, const query_panel *panel, int near
 static void keep_rest(const tilted_head *head, const query_panel *panel, int M,
                       const float *pairs) {
     const int32_t *order = head->state.order + panel->first;
-    float *rest = head->call->rest + head->view.head * head->size->N;
+    float *rest = head->call->approximated + head->view.head * head->size->N;
     for (int i = 0; i < panel->count; i++) {
         float sum = 0;
         for (int m = 0; m < M; m++)
@@ -600,7 +600,7 @@ static void attend_members(const tilted_head *head, int64_t j, int count,
                 count, Dv, panel->outputs);
     run->mix(pairs, width, own->rest, wide, M, Dv, NULL, panel->outputs);
     run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
-    if (head->call->rest)
+    if (head->call->approximated)
         keep_rest(head, panel, M, pairs);
     if (near > 0)
         take_hidden(head, panel, near, nearby, own);

@@ -1,4 +1,4 @@
-/* shoal-C: what forward and backward of its second form share.
+/* shoal-C: what forward and backward share.
  *
  * Legend: N queries i, S keys l, C groups j of queries, M key clusters m, r = rank,
  * D and Dv features, s_il = scale q_i . k_l and s_jl the score of group j's centroid c_j.
@@ -29,7 +29,6 @@
 #include "cluster/halving.h"
 #include "cluster/lloyd.h"
 #include "cluster/metric.h"
-#include "cluster/topk.h"
 
 /* What forward leaves for backward, of one head. */
 typedef struct {
@@ -264,7 +263,6 @@ static inline int tilted_is_exact(const tilted_thread *own, int64_t l) {
    computed without subtraction instead. Hardly any is, unless scores are sharp. */
 enum { TILTED_STRAIN = 32 };
 
-void sh_tilted_forward(const attention_call *call);
-void sh_tilted_backward(const attention_call *call);
+head_function sh_tilted_forward, sh_tilted_backward;
 
 #endif

@@ -1,12 +1,8 @@
-/* The kind shoal-C: the numbers and the memory of its second form, and what a plan tells.
-   Without key clusters it is the first form, which clustered.c computes. */
+/* The kind shoal-C: its numbers and its memory, and what a plan tells. */
 #include "attention/shoal_kind.h"
 
 #include <math.h>
 #include <string.h>
-
-#include "attention/clustered.h"
-#include "attention/distributed.h"
 
 /* ---- Sizes ------------------------------------------------------------------------ */
 
@@ -73,10 +69,6 @@ static tilted_sizes sizes_of(const shoal_plan *plan) {
         widen(&most, &aligned);
     }
     return most;
-}
-
-static int is_tilted(const shoal_plan *plan) {
-    return plan->attention.keyclusters > 0;
 }
 
 /* ---- Memory ----------------------------------------------------------------------- */
@@ -336,40 +328,12 @@ tilted_head sh_tilted_head_of(const attention_call *call, int64_t b, int64_t h,
 
 /* ---- The kind ---------------------------------------------------------------------- */
 
-static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
-    if (is_tilted(plan))
-        place_tilted(plan, work, state);
-    else
-        sh_clustered_place(plan, work, state);
-}
-
-static void forward(const attention_call *call) {
-    if (is_tilted(call->plan))
-        sh_tilted_forward(call);
-    else
-        sh_clustered_forward(call);
-}
-
-static void backward(const attention_call *call) {
-    if (is_tilted(call->plan))
-        sh_tilted_backward(call);
-    else
-        sh_clustered_backward(call);
-}
-
 static const int32_t *groups(const shoal_plan *plan, const void *state) {
-    return is_tilted(plan) ? state_at(plan, &(block_layout){.base = (char *)state}).groups
-                           : sh_clustered_groups(plan, state);
-}
-
-/* Blocks have exact keys of their own; a group has none. */
-static const int32_t *top_keys(const shoal_plan *plan, const void *state) {
-    return is_tilted(plan) ? NULL : sh_clustered_top_keys(plan, state);
+    return state_at(plan, &(block_layout){.base = (char *)state}).groups;
 }
 
 static int keeps_choices(const shoal_plan *plan, int64_t head) {
-    return plan && plan->kind == &sh_shoal_kind && is_tilted(plan) &&
-           plan->with_backward && head >= 0 &&
+    return plan && plan->kind == &sh_shoal_kind && plan->with_backward && head >= 0 &&
            head < plan->problem.batch * plan->problem.heads;
 }
 
@@ -391,7 +355,7 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
                              shoal_tilt *tilt) {
     if (!keeps_choices(plan, head) || !tilt)
         return sh_fail(plan ? plan->context : NULL, SHOAL_INVALID,
-                       "shoal_plan_tilt: not a plan of shoal-C with key clusters and "
+                       "shoal_plan_tilt: not a plan of shoal-C with "
                        "SHOAL_WITH_BACKWARD, or no such head");
     const tilted_state own = choices_of(plan, state, head);
     const tilted_sizes size = live_numbers(plan, &own);
@@ -438,7 +402,7 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
 
 /* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal2.md has
    the measurements. */
-static void resolve_second(const shoal_problem *problem, shoal_attention *a) {
+static void resolve(const shoal_problem *problem, shoal_attention *a) {
     const int64_t N = problem->queries, S = problem->keys;
     const int32_t advised = N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32;
     if (a->clusters == SHOAL_BY_SIZE)
@@ -461,20 +425,8 @@ static void resolve_second(const shoal_problem *problem, shoal_attention *a) {
         a->near = N != S ? 0 : N < 8192 ? (int32_t)min(8, N / 180) : 4;
 }
 
-static void resolve(const shoal_problem *problem, shoal_attention *a) {
-    if (a->keyclusters != 0) {
-        resolve_second(problem, a);
-        return;
-    }
-    a->clusters = a->clusters == SHOAL_BY_SIZE ? sh_first_shoal.clusters : a->clusters;
-    a->topk = a->topk == SHOAL_BY_SIZE ? sh_first_shoal.topk : a->topk;
-    a->rank = a->rank == SHOAL_BY_SIZE ? sh_first_shoal.rank : a->rank;
-}
-
 static operation_count operations(const shoal_attention *a,
                                   const shoal_problem *problem) {
-    if (a->keyclusters == 0)
-        return sh_clustered_operations(a, problem);
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, a->clusters), M = fmin(S, a->keyclusters);
@@ -488,15 +440,6 @@ static operation_count operations(const shoal_attention *a,
                                        N * M * (r + (double)problem->value_dim) +
                                        N * near * (both + D))};
 }
-
-const shoal_attention sh_first_shoal = {.kind = SHOAL_SHOAL,
-                                        .clusters = 100,
-                                        .topk = 64,
-                                        .groups = SHOAL_GROUPS_KEYS,
-                                        .normaliser = SHOAL_NORMALISER_QUERY,
-                                        .rank = 16,
-                                        .iterations = 6,
-                                        .seed = 1};
 
 const attention_kind sh_shoal_kind = {
     .info = {.name = "shoal-C",
@@ -517,17 +460,13 @@ const attention_kind sh_shoal_kind = {
                           .iterations = 6,
                           .seed = 1},
              .has_groups = 1,
-             .has_top_keys = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_KEYCLUSTERS |
                OPTION_BLOCK | OPTION_POOL | OPTION_NEAR,
     .resolve = resolve,
     .operations = operations,
-    .place = place,
-    .forward = forward,
-    .forward_over = sh_spread_forward, /* without key clusters */
-    .backward_over = sh_spread_backward,
-    .backward = backward,
+    .place = place_tilted,
+    .forward_head = sh_tilted_forward,
+    .backward_head = sh_tilted_backward,
     .groups = groups,
-    .top_keys = top_keys,
 };

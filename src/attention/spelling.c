@@ -55,7 +55,7 @@ static const field_row fields[] = {
     FIELD(normaliser, OPTION_NORMALISER, 0, 1, normaliser_names),
     FIELD(bits, OPTION_BITS, 1, 255, NULL),
     FIELD(rank, OPTION_RANK, 1, 1024, NULL),
-    FIELD(keyclusters, OPTION_KEYCLUSTERS, 0, 65535, NULL),
+    FIELD(keyclusters, OPTION_KEYCLUSTERS, 1, 65535, NULL),
     FIELD(block, OPTION_BLOCK, 1, 65535, NULL),
     FIELD(pool, OPTION_POOL, 1, 65535, NULL),
     FIELD(near, OPTION_NEAR, 0, 65535, NULL),
@@ -227,26 +227,6 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
     return refuse_option(context, read, text, length);
 }
 
-/* shoal without key clusters is what it first was, and these follow from that where they
-   are not spelled. */
-static const unsigned by_form = OPTION_TOPK | OPTION_RANK | OPTION_BLOCK | OPTION_POOL |
-                                OPTION_NEAR;
-
-static int32_t default_of(const shoal_attention *attention, const field_row *row) {
-    const bool first = attention->kind == SHOAL_SHOAL && attention->keyclusters == 0 &&
-                       (row->bit & by_form);
-    return value_of(first ? &sh_first_shoal
-                          : &sh_attention_kind_at((int)attention->kind)->info.defaults,
-                    row);
-}
-
-static void fill_unspelled(spelling *read) {
-    for (int i = 0; i < FIELDS; i++)
-        if (read->kind->options & fields[i].bit & by_form & ~read->seen)
-            *field(&read->attention, &fields[i]) =
-                default_of(&read->attention, &fields[i]);
-}
-
 static shoal_status refuse_kind(shoal_context *context, const char *text) {
     printed names = {.length = 0};
     for (int i = 0; sh_attention_kind_at(i); i++)
@@ -280,13 +260,8 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
     return refuse_kind(context, read->whole);
 }
 
-shoal_status shoal_attention_parse(shoal_context *context, const char *text,
-                                   shoal_attention *attention) {
-    if (context && !context->kernels)
-        return SHOAL_INVALID; /* the message says why the context was refused */
-    if (!text || !attention)
-        return sh_fail(context, SHOAL_INVALID,
-                       "attention: the spelling or its place is NULL");
+static shoal_status parse(shoal_context *context, const char *text,
+                          shoal_attention *attention) {
     spelling read = {.whole = text};
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
@@ -299,17 +274,96 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
         size_t size = part ? (size_t)(part - start) : strlen(start);
         status = read_option(context, &read, start, size);
     }
-    fill_unspelled(&read);
     if (status == SHOAL_OK)
         *attention = read.attention;
     return status;
 }
 
-/* Hashes have bits and the keys' metric has a rank: the other one is not used. Nor is
-   what belongs to key clusters where there are none. */
+/* ---- Spellings of earlier versions ------------------------------------------------- */
+
+/* Whether an option of `length` characters is one that q-clustered does not have, or
+   leaves to the sizes. Sets *zero if it is keyclusters=0, *spelled if it is keyclusters
+   at all. */
+static bool is_dropped(const char *option, size_t length, bool *zero, bool *spelled) {
+    static const char *const dropped[] = {"keyclusters", "block", "pool", "near"};
+    const char *equals = memchr(option, '=', length);
+    const size_t name = equals ? (size_t)(equals - option) : length;
+    const size_t rest = equals ? length - name - 1 : 0;
+    uint64_t value;
+    if (is_word(option, name, "topk") || is_word(option, name, "rank"))
+        return is_word(equals + 1, rest, "auto");
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
+        if (is_word(option, name, dropped[i])) {
+            *spelled |= i == 0;
+            *zero |= i == 0 && rest > 0 &&
+                     read_number(equals + 1, rest, INT32_MAX, &value) && value == 0;
+            return true;
+        }
+    return false;
+}
+
+/* q-clustered-C was spelled shoal-C:keyclusters=0; and shoal-C alone before shoal had key
+   clusters, which files with every option can be told by (`is_complete`). Writes its name
+   of today and returns whether the spelling is such a one. */
+static bool rename_old(const char *text, bool is_complete, printed *to) {
+    bool zero = false, spelled = false;
+    const size_t name = strcspn(text, ":");
+    if (strncmp(text, "shoal", 5) != 0 || (name > 5 && text[5] != '-'))
+        return false;
+    to->separator = ':';
+    append(to, "q-clustered-%.*s", name > 5 ? (int)name - 6 : 3,
+           name > 5 ? text + 6 : "100");
+    for (const char *option = text + name; *option;) {
+        const size_t length = strcspn(++option, ",");
+        if (!is_dropped(option, length, &zero, &spelled)) {
+            append(to, "%c%.*s", to->separator, (int)length, option);
+            to->separator = ',';
+        }
+        option += length;
+    }
+    return (zero || (is_complete && !spelled && text[5] == '-')) &&
+           to->length < sizeof to->text;
+}
+
+static shoal_status check_arguments(shoal_context *context, const char *text,
+                                    const shoal_attention *attention) {
+    if (context && !context->kernels)
+        return SHOAL_INVALID; /* the message says why the context was refused */
+    if (!text || !attention)
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention: the spelling or its place is NULL");
+    return SHOAL_OK;
+}
+
+shoal_status shoal_attention_parse(shoal_context *context, const char *text,
+                                   shoal_attention *attention) {
+    printed renamed = {.length = 0};
+    const shoal_status status = check_arguments(context, text, attention);
+    if (status != SHOAL_OK)
+        return status;
+    if (rename_old(text, false, &renamed))
+        return sh_fail(context, SHOAL_INVALID,
+                       "attention \"%.80s\" is now called %s; shoal has at least one key "
+                       "cluster",
+                       text, renamed.text);
+    return parse(context, text, attention);
+}
+
+shoal_status shoal_attention_parse_stored(shoal_context *context, const char *text,
+                                          int is_complete, shoal_attention *attention) {
+    printed renamed = {.length = 0};
+    const shoal_status status = check_arguments(context, text, attention);
+    if (status != SHOAL_OK)
+        return status;
+    return parse(context,
+                 rename_old(text, is_complete != 0, &renamed) ? renamed.text : text,
+                 attention);
+}
+
+/* ---- Checking ---------------------------------------------------------------------- */
+
+/* Hashes have bits and the keys' metric has a rank: the other one is not used. */
 static bool is_unused(const shoal_attention *attention, const field_row *row) {
-    if (row->bit & (OPTION_BLOCK | OPTION_POOL | OPTION_NEAR))
-        return attention->keyclusters == 0;
     return row->bit != 0 &&
            row->bit ==
                (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
@@ -338,8 +392,11 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
             !is_unused(attention, &fields[i]) && !is_legal(&fields[i], value) &&
             !is_by_size(kind, &fields[i], value))
             return sh_fail(context, SHOAL_INVALID,
-                           "attention.%s is %d: it must be %d to %d", fields[i].name,
-                           (int)value, (int)fields[i].min, (int)fields[i].max);
+                           "attention.%s is %d: it must be %d to %d%s", fields[i].name,
+                           (int)value, (int)fields[i].min, (int)fields[i].max,
+                           value == 0 && fields[i].bit == OPTION_KEYCLUSTERS
+                               ? "; shoal without key clusters is SHOAL_Q_CLUSTERED"
+                               : "");
     }
     if (!kind->info.has_tolerance)
         attention->tolerance = 0;
@@ -400,8 +457,8 @@ static size_t print(const shoal_attention *attention, bool all, char *text, size
             append(&to, "%d", (int)value_of(attention, number_of(kind)));
         for (int i = 0; i < FIELDS; i++)
             if ((kind->options & fields[i].bit) &&
-                (all ||
-                 value_of(attention, &fields[i]) != default_of(attention, &fields[i])))
+                (all || value_of(attention, &fields[i]) !=
+                            value_of(&info->defaults, &fields[i])))
                 append_field(&to, attention, &fields[i]);
         if (info->has_tolerance && attention->tolerance > 0)
             append_tolerance(&to, attention->tolerance);

@@ -1,8 +1,8 @@
-/* Queries sorted by group. */
+/* Members of clusters sorted by cluster, and the k best of a stream of candidates. */
 #ifndef SHOAL_CLUSTER_GROUPING_H
 #define SHOAL_CLUSTER_GROUPING_H
 
-#include <stdint.h>
+#include "kernels/kernels.h"
 
 /* Members of group j: order[offsets[j]] .. order[offsets[j + 1] - 1], ascending. Who is
    in group -1 is in none. */
@@ -17,5 +17,44 @@ typedef struct {
 void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n);
 
 void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n);
+
+/* ---- The k best ------------------------------------------------------------------- */
+
+/* The k largest of a stream of candidates (see candidate_pack): lists grow unsorted and
+   are cut back to k when they are full, so that most candidates cost one comparison. */
+
+/* Room for a list that is cut when a block of keys might not fit any more. Twice k is
+   best: cut less often, and the k-th largest that new candidates must exceed is out of
+   date; more often, and cutting costs more. */
+static inline int64_t topk_capacity(int64_t k) {
+    return 2 * k + KEY_BLOCK;
+}
+
+/* One list for each lane of a panel. */
+typedef struct {
+    const kernel_table *kernels;
+    int32_t k;
+    uint64_t *candidates; /* [lanes][topk_capacity(k)] */
+    int32_t *counts;      /* [lanes] */
+    float *floor;         /* [lanes]: only greater scores are candidates */
+} topk_lists;
+
+static inline uint64_t *topk_list(const topk_lists *lists, int lane) {
+    return lists->candidates + lane * topk_capacity(lists->k);
+}
+
+/* Empty lists for `live` lanes; the others, up to width, collect nothing. */
+void sh_topk_start(const topk_lists *lists, int live, int width);
+
+/* Takes the scores [count][width] of at most KEY_BLOCK keys from `first` on. */
+void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
+                     int count, int64_t first);
+
+/* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
+   are left. */
+int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k);
+
+/* Sorts the largest first. */
+void sh_topk_sort(uint64_t *list, int32_t count);
 
 #endif

@@ -4,6 +4,35 @@
 
 #include "base/random.h"
 
+/* ---- Hashes ----------------------------------------------------------------------- */
+
+void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions) {
+    for (int64_t i = 0; i < bits * dim; i++)
+        directions[i] = sh_random_normal(seed, STREAM_DIRECTIONS, (uint64_t)i);
+}
+
+void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride,
+                     int count, int64_t ahead, int dim, const float *directions,
+                     hash_array *hashes, int64_t block, float *panel, float *scores) {
+    uint8_t *planes = hash_block(hashes, block);
+    memset(planes, 0, 8 * (size_t)hashes->words * HASH_BLOCK);
+    for (int first = 0; first < count; first += kernels->panel) {
+        /* The block's end is a multiple of every table's lanes, so no panel passes it. */
+        int width = panel_width(kernels, count - first);
+        if (width > HASH_BLOCK - first)
+            width = HASH_BLOCK - first;
+        int live = count - first < width ? count - first : width;
+        kernels->pack(q + first * stride, stride, NULL, live, width, dim, 1, panel);
+        int64_t next = ahead - first - live;
+        prefetch_rows(q + (first + live) * stride, stride, NULL,
+                      next < kernels->panel ? next : kernels->panel, dim);
+        kernels->score(panel, width, dim, directions, dim, hashes->bits, scores);
+        kernels->signs(scores, width, hashes->bits, planes + first);
+    }
+}
+
+/* ---- Memory ----------------------------------------------------------------------- */
+
 enum { TASK_BLOCKS = 16 }; /* blocks of hashes in one task */
 
 void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
@@ -76,10 +105,10 @@ static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
     for (int first = 0; first < clusters; first += NEAREST_CENTRES) {
         int count = clusters - first;
         uint8_t here[HASH_BLOCK], who[HASH_BLOCK];
-        pass->table->nearest(nibbles, nibble_count,
-                             tables + (int64_t)first * nibble_count * 16,
-                             count < NEAREST_CENTRES ? count : NEAREST_CENTRES, here,
-                             who);
+        pass->kernels->nearest(nibbles, nibble_count,
+                               tables + (int64_t)first * nibble_count * 16,
+                               count < NEAREST_CENTRES ? count : NEAREST_CENTRES, here,
+                               who);
         for (int i = 0; i < HASH_BLOCK; i++)
             if (first == 0 || here[i] < distance[i]) {
                 distance[i] = here[i];
@@ -109,8 +138,8 @@ static void count_move(const kmeans_pass *pass, kmeans_tally *tally, int64_t i, 
     moves[c]++;
     tally->touched[c] = 1;
     for (int w = 0; w < words; w++)
-        pass->table->tally(hash_word(pass->hashes, i, w),
-                           counters + ((int64_t)c * words + w) * 64);
+        pass->kernels->tally(hash_word(pass->hashes, i, w),
+                             counters + ((int64_t)c * words + w) * 64);
 }
 
 static void assign(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
@@ -404,10 +433,10 @@ void sh_kmeans_assign(kmeans_pass *pass) {
     sh_team_run(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
 }
 
-void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+void sh_kmeans_run(kmeans_work *work, const kernel_table *kernels, team workers,
                    const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
                    int32_t *groups) {
-    kmeans_pass pass = {work, table, hashes, n, groups, workers, 0};
+    kmeans_pass pass = {work, kernels, hashes, n, groups, workers, 0};
     sh_kmeans_start(&pass);
     sh_kmeans_draw(&pass, seed, n, 0);
     for (int l = 0; l < iterations; l++) {

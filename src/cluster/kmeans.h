@@ -19,7 +19,51 @@
 
 #include "base/memory.h"
 #include "base/parallel.h"
-#include "cluster/hash.h"
+#include "kernels/kernels.h"
+
+/* ---- Hashes: bit b of query i is 1 where q_i . direction_b > 0 ----------------------- */
+
+/* Hashes of n queries, in blocks of HASH_BLOCK: byte p of query i is
+   planes[i / HASH_BLOCK][p][i % HASH_BLOCK]. Bits past the last are 0. */
+typedef struct {
+    uint8_t *planes;
+    int bits, words;
+} hash_array;
+
+static inline int hash_words(int bits) {
+    return (bits + 63) / 64;
+}
+
+/* Bytes that the hashes of n queries take. */
+static inline int64_t hash_array_size(int64_t n, int bits) {
+    return (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK * 8 * hash_words(bits);
+}
+
+static inline uint8_t *hash_block(const hash_array *hashes, int64_t block) {
+    return hashes->planes + block * hashes->words * 8 * HASH_BLOCK;
+}
+
+/* Bits 64 w .. 64 w + 63 of the hash of query i. */
+static inline uint64_t hash_word(const hash_array *hashes, int64_t i, int w) {
+    const uint8_t *plane = hash_block(hashes, i / HASH_BLOCK) + 8 * w * HASH_BLOCK +
+                           i % HASH_BLOCK;
+    uint64_t word = 0;
+    for (int p = 0; p < 8; p++)
+        word |= (uint64_t)plane[p * HASH_BLOCK] << (8 * p);
+    return word;
+}
+
+/* directions: [bits][dim], normally distributed. */
+void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions);
+
+/* Hashes one block of `count` queries, the first rows of q. q has `ahead` >= count rows:
+   the next ones are prefetched. panel: [dim][kernels->panel]; scores:
+   [bits][kernels->panel]. */
+void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride,
+                     int count, int64_t ahead, int dim, const float *directions,
+                     hash_array *hashes, int64_t block, float *panel, float *scores);
+
+/* ---- K-Means -------------------------------------------------------------------------- */
 
 /* One thread's share of the counts: what came to and left each centre. W words, so 64 W
    bits and 16 W nibbles in a hash. Threads write to theirs all the time: none may share a
@@ -69,17 +113,17 @@ void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
                            block_layout *place);
 
 /* groups: [n]. n >= clusters. */
-void sh_kmeans_run(kmeans_work *work, const kernel_table *table, team workers,
+void sh_kmeans_run(kmeans_work *work, const kernel_table *kernels, team workers,
                    const hash_array *hashes, int64_t n, int iterations, uint64_t seed,
                    int32_t *groups);
 
 /* ---- Step by step ------------------------------------------------------------------ */
 
 /* For queries that are a part of all: others have the rest, and what is counted is added
-   up between the steps (attention/spread.c). sh_kmeans_run is the same for one part. */
+   up between the steps (attention/distributed.c). sh_kmeans_run is the same for one part. */
 typedef struct {
     kmeans_work *work;
-    const kernel_table *table;
+    const kernel_table *kernels;
     const hash_array *hashes;
     int64_t n;
     int32_t *groups;

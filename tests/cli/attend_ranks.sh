@@ -42,10 +42,10 @@ attended() { # NAME KIND: the same command for one process and for several
     esac
     echo "attend $2 q.npy k.npy v.npy -o $1.out.npy $lengths $(gradients "$1") $save"
 }
-for kind in full clustered-6 i-clustered-6:topk=4 shoal-6:keyclusters=0; do
+for kind in full clustered-6 i-clustered-6:topk=4 q-clustered-6; do
     check "$kind" shoal $(attended one $kind)
     for count in 2 $([ $kind = i-clustered-6:topk=4 ] && echo 3 5); do
-        check "$kind, $count ranks" ranks $count $(attended many ${kind%:keyclusters=0})
+        check "$kind, $count ranks" ranks $count $(attended many $kind)
         report "the output" "$(tool near one.out.npy many.out.npy 1e-5)"
         for what in dq dk dv; do
             report "$what" "$(tool near one.$what.npy many.$what.npy 1e-4)"

@@ -210,7 +210,7 @@ if [ $sanitized = no ] && cc -shared -fPIC -o spoil.so spoil.c -ldl 2>/dev/null;
         check "bench: a wrong d$what gets no time" spoiled $what $own_keys --mode train
     done
     everyone=full,shared-full,clustered-9,i-clustered-9,lsh-2,oracle-top-5
-    everyone+=,shoal-9:keyclusters=0
+    everyone+=,q-clustered-9
     check "bench layer: a wrong output gets no time" spoiled O \
         $everyone --scope layer
     for what in F W; do
@@ -224,7 +224,7 @@ fi
 # Gradients near 0 are judged by what rounding makes of the loss.
 check "bench train on few positions" bench --mode train --lengths 1,2,33,64 \
     --repeats 1 --threads 1 \
-    --kinds full,shared-full,lsh-1,lsh-4,shoal-5,shoal-5:keyclusters=0
+    --kinds full,shared-full,lsh-1,lsh-4,shoal-5,q-clustered-5
 check "bench train of a layer on few positions" bench \
     --scope layer --mode train --lengths 1,2,3 --repeats 1 --threads 1 --heads 2 --dim \
         16 --kinds full,lsh-1

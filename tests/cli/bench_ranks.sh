@@ -16,7 +16,7 @@ def rows(path, ranks, scope, mode, batch):
     assert (d["ranks"], d["scope"], d["mode"]) == (int(ranks), scope, mode), d
     assert [(r["length"], r["kind"]) for r in d["rows"]] == [
         (n, k) for n in (5, 130) for k in
-        ("full", "clustered-6", "i-clustered-6:topk=4", "shoal-6:keyclusters=0")]
+        ("full", "clustered-6", "i-clustered-6:topk=4", "q-clustered-6")]
     for r in d["rows"]:
         assert r["verified"] and r["same_groups"], r
         assert r["relative_error"] < 1e-5 and r["gradient_error"] < 1e-4, r
@@ -30,7 +30,7 @@ def rows(path, ranks, scope, mode, batch):
     assert 0.8 * whole < sent["full"] < 1.5 * whole + 1000, (sent, whole)
 PYTHON
 
-kinds=full,clustered-6,i-clustered-6:topk=4,shoal-6
+kinds=full,clustered-6,i-clustered-6:topk=4,q-clustered-6
 few="--kinds $kinds --lengths 5,130 --heads 2 --dim 8 --repeats 1"
 expect "attention, two ranks" 0 same_groups ranks 2 bench $few --json
 report "its rows" "$(tool rows out 2 attention forward 1 2>&1)"

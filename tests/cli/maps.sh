@@ -40,7 +40,7 @@ maps --json -a full --head 1 >one.json
 maps --json -a full --head 2 >two.json
 check "the mean over heads" tool mean mean.json one.json two.json
 expect "kinds of one's own" 0 "0.0 % of the weight elsewhere than with full" \
-    maps --attention full,shoal-2:keyclusters=0 --threshold 1
+    maps --attention full,q-clustered-2 --threshold 1
 expect "cut" 0 "tokens of the context are left out" maps --window 20
 maps --window 20 --json >cut.json 2>err
 check "cut: rows sum to 1" tool whole cut.json 4

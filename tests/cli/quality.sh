@@ -139,7 +139,7 @@ tool folder big 0,1 1,2,256,16 1,2,256,16 1,2,256,16
 expect help 0 "usage: shoal quality DIR" quality --help
 check help-shows-samples says "(default: 256)"
 check help-shows-repeats says "(default: 7)"
-check help-shows-kinds says "shoal-C:topk=32,keyclusters=0,shoal-C:keyclusters=0,shoal)"
+check help-shows-kinds says "q-clustered-C:topk=32,q-clustered-C,shoal)"
 expect no-folder 2 "no folder" quality
 expect bad-kind 2 "shoall-4" quality self --kinds shoall-4
 expect bad-option-of-kind 2 "topk" quality self --kinds clustered-4:topk=3
@@ -156,7 +156,7 @@ cp -r big steep
 tool shift steep/layer0_q.npy 4
 tool shift steep/layer0_k.npy 8000
 expect steep-scores 0 "full" quality steep --layers 0 --repeats 1 \
-    --kinds full,shoal-9,shoal-9:keyclusters=0
+    --kinds full,shoal-9,q-clustered-9
 
 # ---- Folders that cannot be measured
 bad() { rm -rf bad; cp -r self bad; }
@@ -238,8 +238,8 @@ check one-thread-says tool field d.json "d['threads'] == 1 and d['isa'] == 'scal
 # ---- Kinds
 check default-kinds tool field d.json "[k['kind'] for k in f['kinds']] == ['full', \
 'clustered-25', 'i-clustered-25', 'i-clustered-25:groups=keys', \
-'i-clustered-25:normaliser=query', 'shoal-25:topk=32,keyclusters=0', \
-'shoal-25:keyclusters=0', 'shoal']"
+'i-clustered-25:normaliser=query', 'q-clustered-25:topk=32', \
+'q-clustered-25', 'shoal']"
 check own-group-each-is-full tool field d.json \
     "all(k['relative_error'] < 1e-5 for k in f['kinds'])"
 check clusters into e.json quality --json self --clusters 7 --repeats 1 --kinds \
@@ -292,12 +292,12 @@ check interrupted-means tool field stopped.json \
 # ---- Real queries, keys and values
 if [ -d "$data/qkv/minilm-l6" ]; then
     check real into real.json quality --json "$data/qkv/minilm-l6" --repeats 1 --samples \
-        64 --kinds i-clustered-25,shoal-25:topk=32,keyclusters=0
+        64 --kinds i-clustered-25,q-clustered-25:topk=32
     check real-half-the-error tool field real.json \
-        "k['shoal-25:topk=32,keyclusters=0']\
+        "k['q-clustered-25:topk=32']\
 ['relative_error'] <= 0.65 * k['i-clustered-25']['relative_error']"
     check real-rows tool field real.json \
-        "k['shoal-25:topk=32,keyclusters=0']['row_l1'] < \
+        "k['q-clustered-25:topk=32']['row_l1'] < \
 k['i-clustered-25']['row_l1']"
 else
     skip real "no $data/qkv/minilm-l6; set SHOAL_DATA"

@@ -594,17 +594,6 @@ void test_kinds(shoal_attention numbers, const char *list[TEST_KINDS + 1]) {
                 list[count] = texts[count];
                 count++;
             }
-        if (kind.keyclusters != 0) { /* and without key clusters */
-            kind.keyclusters = kind.block = kind.pool = kind.near = 0;
-            kind.topk = numbers.topk > 0 ? numbers.topk : 64;
-            kind.rank = 16;
-            if (kind.clusters < 0)
-                kind.clusters = 100;
-            if (spell_kind(&kind, "", texts[count])) {
-                list[count] = texts[count];
-                count++;
-            }
-        }
     }
     assert_true(count < TEST_KINDS);
     list[count] = NULL;

@@ -16,7 +16,7 @@ static const int32_t CLUSTERS[] = {1, 2, 3, 4, 7, 8, 16, 25, 40, 100, 300};
 static const int32_t TOPKS[] = {1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 64, 300};
 static const int32_t BITS[] = {1, 5, 31, 32, 63, 64, 65, 100, 255};
 static const int32_t RANKS[] = {1, 2, 3, 8, 16, 16, 17, 64, 1024};
-static const int32_t KEYCLUSTERS[] = {SHOAL_BY_SIZE, 0, 1, 2, 5, 8, 9, 32, 300};
+static const int32_t KEYCLUSTERS[] = {SHOAL_BY_SIZE, 1, 2, 5, 8, 9, 32, 300};
 static const int32_t BLOCKS[] = {SHOAL_BY_SIZE, 1, 2, 4, 7, 8, 16, 17, 50, 300};
 static const int32_t POOLS[] = {SHOAL_BY_SIZE, 1, 8, 20, 31, 65, 300};
 static const int32_t NEARS[] = {SHOAL_BY_SIZE, 0, 1, 2, 7, 8, 300};
@@ -163,7 +163,7 @@ static void large_scores(void **state) {
                                  "clustered-64",
                                  "i-clustered-64:topk=5",
                                  "i-clustered-64:topk=5,normaliser=query",
-                                 "shoal-64:topk=5,keyclusters=0",
+                                 "q-clustered-64:topk=5",
                                  "shoal-64:topk=5",
                                  "shared-full"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
@@ -227,7 +227,7 @@ static attention_case climbing_case(const char *kind) {
 static void climbing_scores(void **state) {
     /* A tilt of hundreds is rounded, so that key clusters have no part here. */
     const char *const kinds[] = {"full", "clustered-7", "i-clustered-7:topk=8",
-                                 "shoal-7:topk=8,keyclusters=0"};
+                                 "q-clustered-7:topk=8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
         for (int isa = 0; test_isa(isa); isa++) {
             attention_case c = climbing_case(kinds[i]);
@@ -242,7 +242,7 @@ static void climbing_scores(void **state) {
    share. Where there are as many queries as keys, near keys are exact as well; and pools
    of all keys, and of a few. */
 static void sharp_groups(void **state) {
-    const char *const kinds[] = {"i-clustered-4:topk=5", "shoal-4:topk=5,keyclusters=0",
+    const char *const kinds[] = {"i-clustered-4:topk=5", "q-clustered-4:topk=5",
                                  "shoal-4:topk=5",
                                  "shoal-4:topk=5,keyclusters=1,pool=10,rank=2",
                                  "shoal-4:topk=5,keyclusters=1,pool=10,rank=2,near=2"};

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/attention.h"
-#include "attention/auto.h"
+#include "attention/heads.h"
 #include "cases.h"
 #include "support.h"
 
@@ -155,7 +154,7 @@ static void rest_leads_the_draw(void **state) {
                      SHOAL_OK);
     assert_int_equal(shoal_plan_create(context, &s.problem, &attention, 0, &plan),
                      SHOAL_OK);
-    float *rest = ((auto_work *)plan->work)->check.rest;
+    float *rest = sh_auto_approximated(plan);
     for (int64_t i = 0; i < HEADS * s.problem.queries; i++)
         rest[i] = -1;
     assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_OK);
@@ -219,8 +218,8 @@ static void rest_is_its_share(void **state) {
     assert_int_equal(shoal_plan_create(context, &s.problem, &kind, 0, &plan), SHOAL_OK);
     assert_int_equal(sh_call_check(plan, &s.inputs, &call), SHOAL_OK);
     call.out = s.out;
-    call.rest = rest;
-    plan->kind->forward(&call);
+    call.approximated = rest;
+    sh_forward_heads(&call);
     for (int i = 0; i < HEADS * LENGTH; i++)
         if (!(fabsf(rest[i] - (float)(LENGTH - TOPK) / LENGTH) < 1e-4f))
             fail_msg("query %d: %g", i, (double)rest[i]);

@@ -8,7 +8,6 @@
 #include "cases.h"
 #include "cluster/grouping.h"
 #include "cluster/kmeans.h"
-#include "cluster/topk.h"
 #include "support.h"
 
 enum { MOST_WORDS = 4, PROBLEMS = 240, MOST_THREADS = 4 };

@@ -202,7 +202,7 @@ static void lowest_scores_weigh_nothing(void **state) {
                                         "clustered-5",
                                         "clustered-5:groups=keys",
                                         "i-clustered-5:topk=9",
-                                        "shoal-5:topk=9,keyclusters=0",
+                                        "q-clustered-5:topk=9",
                                         "shoal-5:topk=9"};
     const int64_t counts[] = {1, 64, 129, 199};
     for (int isa = 0; test_isa(isa); isa++)

@@ -153,14 +153,14 @@ static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
     const int64_t dims[] = {1, 3, 16, 65, 100};
     for (int64_t r = 0; r < COUNT_OF(ranks); r++)
         for (int64_t d = 0; d < COUNT_OF(dims); d++) {
-            case_spec spec = short_spec("shoal-50:topk=8,keyclusters=0,seed=4");
+            case_spec spec = short_spec("q-clustered-50:topk=8,seed=4");
             spec.attention.rank = ranks[r];
             spec.attention.iterations = 1 + (int32_t)(r + d) % 6;
             spec.dim = dims[d];
             spec.queries = 700;
             compare_instruction_sets(&spec);
         }
-    case_spec spec = long_spec("shoal-100:topk=8,keyclusters=0");
+    case_spec spec = long_spec("q-clustered-100:topk=8");
     compare_instruction_sets(&spec);
 }
 
@@ -199,7 +199,7 @@ static void check_seeds_matter(const char *kind) {
 
 static void seeds_matter(void **state) {
     check_seeds_matter("clustered-50:seed=4");
-    check_seeds_matter("shoal-50:keyclusters=0,seed=4");
+    check_seeds_matter("q-clustered-50:seed=4");
     check_seeds_matter("shoal-50:seed=4");
 }
 

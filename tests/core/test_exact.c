@@ -37,7 +37,7 @@ static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
 }
 
 static bool is_tilted(const shoal_attention *attention) {
-    return attention->kind == SHOAL_SHOAL && attention->keyclusters != 0;
+    return attention->kind == SHOAL_SHOAL;
 }
 
 static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
@@ -47,7 +47,7 @@ static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
     return values;
 }
 
-/* Constants of shoal-C with key clusters. Members of a group need not share keys. */
+/* Constants of shoal-C. Members of a group need not share keys. */
 static void fill_tilt(exact_head *head, uint64_t seed) {
     const int64_t rank = head->attention.rank < head->dim ? head->attention.rank
                                                           : head->dim;
@@ -202,8 +202,8 @@ static void compare_gradients(exact_head *head, uint64_t seed) {
     free(dq), free(dk), free(dv), free(dout), free(head->dbias);
 }
 
-/* Every kind but one that is another, with either normaliser, and with and without key
-   clusters: a kind that has none, or a normaliser of its own, does not listen. */
+/* Every kind but one that is another, with either normaliser: a kind that has one of its
+   own does not listen. */
 static void gradients_are_those_of_differences(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         int checked = 0;
@@ -211,8 +211,7 @@ static void gradients_are_those_of_differences(void **state) {
             for (int normaliser = 0; normaliser < 2; normaliser++) {
                 exact_head *head =
                     head_create((shoal_attention){.kind = (shoal_kind)kind,
-                                                  .normaliser = normaliser,
-                                                  .keyclusters = normaliser},
+                                                  .normaliser = normaliser},
                                 seed);
                 if (choice_is_stable(head)) {
                     compare_gradients(head, seed);
@@ -230,9 +229,7 @@ static void masks_too(void **state) {
         int checked = 0;
         for (uint64_t seed = 1; seed <= 40 && !facts->picks; seed++) {
             exact_head *head =
-                head_create((shoal_attention){.kind = (shoal_kind)kind,
-                                              .keyclusters = (int32_t)(seed % 2)},
-                            seed);
+                head_create((shoal_attention){.kind = (shoal_kind)kind}, seed);
             head_mask(head, seed);
             if (choice_is_stable(head)) {
                 compare_gradients(head, seed);
@@ -318,9 +315,9 @@ static void worked_example(void **state) {
     const double shared = (4 + 8 * sqrt(3)) / (1 + sqrt(3));
     check_two_outputs(head, SHOAL_CLUSTERED, shared, shared);
     /* Key 1 by each query, key 0 by the centroid. */
-    check_two_outputs(head, SHOAL_SHOAL, 6, 7);
+    check_two_outputs(head, SHOAL_Q_CLUSTERED, 6, 7);
     head->top_keys = first; /* the other way round: 1 : sqrt(3) for both */
-    check_two_outputs(head, SHOAL_SHOAL, shared, shared);
+    check_two_outputs(head, SHOAL_Q_CLUSTERED, shared, shared);
     /* Query 0 has a tie, which goes to the lower key. */
     check_two_outputs(head, SHOAL_ORACLE_TOP, 4, 8);
     exact_destroy(head);

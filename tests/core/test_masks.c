@@ -24,9 +24,9 @@ static pair_layout random_pairs(uint64_t seed, uint64_t stream) {
     return picked > 0 ? (pair_layout)picked : PAIRS_NONE;
 }
 
-/* With key clusters or without, and near positions. */
+/* Key clusters and near positions. */
 static void vary_shoal(uint64_t seed, shoal_attention *attention) {
-    static const int32_t clusters[] = {0, 1, 3, 8, 24}, blocks[] = {1, 3, 8, 24};
+    static const int32_t clusters[] = {1, 3, 8, 24}, blocks[] = {1, 3, 8, 24};
     if (attention->kind != SHOAL_SHOAL)
         return;
     attention->keyclusters = CHOOSE(clusters, seed, 30);
@@ -321,8 +321,8 @@ static void hidden_keys_are_absent(void **state) {
                                  "clustered-6",
                                  "i-clustered-6:topk=9",
                                  "i-clustered-6:topk=9,groups=keys,normaliser=query",
-                                 "shoal-6:topk=9,keyclusters=0",
-                                 "shoal-6:topk=2000,keyclusters=0",
+                                 "q-clustered-6:topk=9",
+                                 "q-clustered-6:topk=2000",
                                  "shoal-6:topk=9,keyclusters=3,block=8,pool=20",
                                  "shoal-2000",
                                  "shoal",

@@ -148,7 +148,7 @@ static void too_large_to_hold(void **state) {
         "clustered-65535:bits=255",
         "clustered-65535:groups=keys,rank=1024",
         "i-clustered-65535:bits=255,topk=65535",
-        "shoal-65535:topk=65535,rank=1024,keyclusters=0",
+        "q-clustered-65535:topk=65535,rank=1024",
         "shoal-65535:topk=65535,rank=1024,keyclusters=65535,pool=65535",
         "lsh-255",
         "oracle-top-65535",
@@ -160,8 +160,8 @@ static void too_large_to_hold(void **state) {
         check_too_large(extremes[kind], 1 << 30, 1 << 10, 1 << 16);
     }
     const char *const wrapping[] = {"clustered-16", "i-clustered-16:topk=1",
-                                    "clustered-16:groups=keys",
-                                    "shoal-16:topk=1,keyclusters=0", "shoal-16:topk=1"};
+                                    "clustered-16:groups=keys", "q-clustered-16:topk=1",
+                                    "shoal-16:topk=1"};
     for (int64_t kind = 0; kind < COUNT_OF(wrapping); kind++)
         check_too_large(wrapping[kind], 1 << 30, 1 << 30, 0);
 }
@@ -236,7 +236,7 @@ static void workspace_is_linear(void **state) {
         int64_t bytes;
         unsigned flags;
     } limits[] = {
-        {"i-clustered-100", 64, 0}, {"shoal-100:topk=32,keyclusters=0", 64, 0},
+        {"i-clustered-100", 64, 0}, {"q-clustered-100:topk=32", 64, 0},
         {"shoal", 96, 0},           {"shoal", 96, SHOAL_WITH_BACKWARD},
         {"shoal-64", 96, 0},
     };

@@ -17,7 +17,7 @@ static const char *const GROUPED[] = {
     "i-clustered-1:seed=3",
     "i-clustered-1:groups=keys,seed=3",
     "i-clustered-1:normaliser=query,seed=3",
-    "shoal-1:keyclusters=0,seed=3",
+    "q-clustered-1:seed=3",
     "shoal-1:seed=3",
 };
 
@@ -37,7 +37,7 @@ static void check_equals_full(attention_case *c) {
 static case_spec clustered_spec(const char *kind, int32_t clusters, int32_t topk) {
     shoal_attention attention = spelled(kind);
     attention.clusters = clusters;
-    attention.topk = facts_of(attention.kind)->has_top_keys ? topk : 0;
+    attention.topk = attention.topk != 0 ? topk : 0;
     return (case_spec){.attention = attention,
                        .batch = 2,
                        .heads = 4,
@@ -242,7 +242,7 @@ static void few_samples_tell_the_error(void **state) {
     enum { SEEDS = 60 };
     for (int spoilt = 0; spoilt < 2; spoilt++) {
         case_spec spec = clustered_spec("clustered-5", 5, 0);
-        spec.attention = spelled("shoal-5:topk=6,keyclusters=0");
+        spec.attention = spelled("q-clustered-5:topk=6");
         attention_case c = case_create(&spec);
         shoal_context *context = test_context(NULL, 2);
         shoal_plan *plan = case_plan(context, &c, 0);

@@ -100,17 +100,16 @@ static void known_spellings(void **state) {
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 10,
                                   .seed = seed});
-    check_parse("shoal-100:keyclusters=0",
-                (shoal_attention){.kind = SHOAL_SHOAL,
-                                  .clusters = 100,
-                                  .topk = 64,
-                                  .rank = 16,
-                                  .groups = SHOAL_GROUPS_KEYS,
-                                  .normaliser = SHOAL_NORMALISER_QUERY,
-                                  .iterations = 6,
-                                  .seed = seed});
-    check_parse("shoal-25:seed=3,iterations=7,rank=1,topk=32,keyclusters=0",
-                (shoal_attention){.kind = SHOAL_SHOAL,
+    check_parse("q-clustered-100", (shoal_attention){.kind = SHOAL_Q_CLUSTERED,
+                                                     .clusters = 100,
+                                                     .topk = 64,
+                                                     .rank = 16,
+                                                     .groups = SHOAL_GROUPS_KEYS,
+                                                     .normaliser = SHOAL_NORMALISER_QUERY,
+                                                     .iterations = 6,
+                                                     .seed = seed});
+    check_parse("q-clustered-25:seed=3,iterations=7,rank=1,topk=32",
+                (shoal_attention){.kind = SHOAL_Q_CLUSTERED,
                                   .clusters = 25,
                                   .topk = 32,
                                   .rank = 1,
@@ -118,17 +117,6 @@ static void known_spellings(void **state) {
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 7,
                                   .seed = 3});
-    check_parse("shoal:topk=auto,keyclusters=0,block=8,pool=300,near=0",
-                (shoal_attention){.kind = SHOAL_SHOAL,
-                                  .clusters = SHOAL_BY_SIZE,
-                                  .topk = SHOAL_BY_SIZE,
-                                  .rank = 16,
-                                  .groups = SHOAL_GROUPS_KEYS,
-                                  .normaliser = SHOAL_NORMALISER_QUERY,
-                                  .block = 8,
-                                  .pool = 300,
-                                  .iterations = 6,
-                                  .seed = seed});
     shoal_attention shoal = shoal_kind_describe(SHOAL_SHOAL)->defaults;
     assert_int_equal(shoal.keyclusters, SHOAL_BY_SIZE);
     check_parse("shoal", shoal);
@@ -190,11 +178,6 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.groups = (int32_t)test_pick(seed, 10, 0, 1);
     if (attention.kind == SHOAL_I_CLUSTERED)
         attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
-    if (attention.kind == SHOAL_SHOAL && seed % 4 == 0) {
-        attention.keyclusters = attention.block = attention.pool = attention.near = 0;
-        attention.topk = attention.topk < 0 ? 64 : attention.topk;
-        attention.rank = attention.rank < 0 ? 16 : attention.rank;
-    }
     if (attention.kind == SHOAL_SHOAL && seed % 4 == 1) {
         attention.keyclusters = (int32_t)test_pick(seed, 14, 1, 65535);
         attention.block = (int32_t)test_pick(seed, 15, 1, 65535);
@@ -366,6 +349,15 @@ static const struct {
     {"clustered", "clustered"},
     {"shoal-4:keyclusters=65536", "keyclusters"},
     {"shoal-4:keyclusters=", "keyclusters"},
+    {"shoal-4:keyclusters=0", "is now called q-clustered-4;"},
+    {"shoal:keyclusters=0", "is now called q-clustered-100;"},
+    {"shoal-25:seed=3,keyclusters=0,rank=1", "now called q-clustered-25:seed=3,rank=1;"},
+    {"shoal-9:topk=auto,keyclusters=00,block=8,near=0", "now called q-clustered-9;"},
+    {"q-clustered", "q-clustered"},
+    {"q-clustered-4:keyclusters=3", "keyclusters"},
+    {"q-clustered-4:topk=auto", "topk"},
+    {"q-clustered-4:groups=keys", "groups"},
+    {"q-clustered-4:bits=31", "bits"},
     {"shoal-4:block=0", "block"},
     {"shoal-4:pool=0", "pool"},
     {"shoal-4:near=-1", "near"},
@@ -407,6 +399,53 @@ static void malformed_spellings(void **state) {
     }
 }
 
+/* Spellings that files of earlier versions hold, what they mean where a file spells every
+   option, and where it does not; NULL: refused. */
+static void stored_spellings(void **state) {
+    static const char *const meant[][3] =
+        {{"shoal-100", "q-clustered-100", "shoal-100"},
+         {"shoal-25:topk=9,seed=4", "q-clustered-25:topk=9,seed=4",
+          "shoal-25:topk=9,seed=4"},
+         {"shoal-100:keyclusters=0", "q-clustered-100", "q-clustered-100"},
+         {"shoal-4:topk=7,rank=2,keyclusters=0,near=0,iterations=3,seed=5",
+          "q-clustered-4:topk=7,rank=2,iterations=3,seed=5",
+          "q-clustered-4:topk=7,rank=2,iterations=3,seed=5"},
+         {"shoal:rank=auto,keyclusters=0,block=8,pool=300,near=0", "q-clustered-100",
+          "q-clustered-100"},
+         {"shoal", "shoal", "shoal"},
+         {"shoal:topk=9", "shoal:topk=9", "shoal:topk=9"},
+         {"shoal-25:keyclusters=auto", "shoal-25", "shoal-25"},
+         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
+         {"q-clustered-4", "q-clustered-4", "q-clustered-4"},
+         {"i-clustered-7:topk=5", "i-clustered-7:topk=5", "i-clustered-7:topk=5"},
+         {"shoal-:keyclusters=0", NULL, NULL},
+         {"shoal-4:keyclusters=0,bits=3", NULL, NULL},
+         {"shoalx-4:keyclusters=0", NULL, NULL}};
+    for (int64_t i = 0; i < COUNT_OF(meant); i++)
+        for (int incomplete = 0; incomplete < 2; incomplete++) {
+            const char *wanted = meant[i][1 + incomplete];
+            shoal_attention found;
+            const shoal_status status =
+                shoal_attention_parse_stored(context, meant[i][0], !incomplete, &found);
+            if ((status == SHOAL_OK) != (wanted != NULL))
+                fail_msg("\"%s\": status %d", meant[i][0], (int)status);
+            if (!wanted)
+                continue;
+            const shoal_attention parsed = parse(wanted);
+            if (!same(&found, &parsed))
+                fail_msg("\"%s\" is not \"%s\"", meant[i][0], wanted);
+        }
+    char text[600];
+    memset(text, '1', sizeof text);
+    memcpy(text, "shoal-4:keyclusters=0,seed=", 27);
+    text[sizeof text - 1] = '\0';
+    shoal_attention found;
+    assert_int_equal(shoal_attention_parse_stored(context, text, 1, &found),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_attention_parse_stored(context, NULL, 1, &found),
+                     SHOAL_INVALID);
+}
+
 /* Text without end or sense: refused, or read as something that can be written again. */
 static void random_text(void **state) {
     static const char letters[] =
@@ -432,7 +471,7 @@ int main(void) {
         cmocka_unit_test(known_spellings), cmocka_unit_test(descriptions),
         cmocka_unit_test(round_trips),     cmocka_unit_test(little_room),
         cmocka_unit_test(unused_fields),   cmocka_unit_test(malformed_spellings),
-        cmocka_unit_test(random_text),
+        cmocka_unit_test(random_text),     cmocka_unit_test(stored_spellings),
     };
     return cmocka_run_group_tests_name("spelling", tests, create_context,
                                        destroy_context);

@@ -544,12 +544,13 @@ static shoal_attention saved_attention(workplace *place) {
     return config.attention;
 }
 
-/* Written before shoal-C had key clusters, it has none when it is read. What is written
+/* What shoal-C without key clusters was is q-clustered-C when it is read. What is written
    now spells every option, and comes back as it was. */
 static void the_attention_keeps_its_meaning(void **state) {
     static const char *const meant[][2] =
-        {{"shoal-100", "shoal-100:keyclusters=0"},
-         {"shoal-25:topk=9,seed=4", "shoal-25:topk=9,keyclusters=0,seed=4"},
+        {{"shoal-100", "q-clustered-100"},
+         {"shoal-25:topk=9,seed=4", "q-clustered-25:topk=9,seed=4"},
+         {"shoal-25:topk=9,rank=8,keyclusters=0,near=0", "q-clustered-25:topk=9,rank=8"},
          {"shoal-25:keyclusters=auto", "shoal-25"},
          {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
          {"shoal", "shoal"},

@@ -100,14 +100,15 @@ static void as_one_process(void **state) {
     static layers_case c;
     static float arrays[8][81 * MODEL];
     static float grads[2][4096];
-    const char *kinds[] = {"full", "clustered-5", "i-clustered-6:topk=4", "shoal-5"};
+    const char *kinds[] = {"full", "clustered-5", "i-clustered-6:topk=4",
+                           "q-clustered-5"};
     (void)state;
     for (int64_t i = 0; i < 81 * MODEL; i++) {
         arrays[0][i] = (float)test_normal(test_hash(1, 1, (uint64_t)i));
         arrays[1][i] = (float)test_normal(test_hash(1, 2, (uint64_t)i));
     }
     for (int64_t k = 0; k < COUNT_OF(kinds); k++) {
-        c = (layers_case){.kind = k == 3 ? "shoal-5:keyclusters=0" : kinds[k],
+        c = (layers_case){.kind = kinds[k],
                           .x = arrays[0],
                           .dout = arrays[1],
                           .out = arrays[2],
@@ -117,7 +118,6 @@ static void as_one_process(void **state) {
                           .grads = grads[0],
                           .sums = grads[1]};
         run_part(&c, NULL, c.out, c.dx, c.grads);
-        c.kind = kinds[k];
         hub_run(RANKS, 0, run_rank, &c);
         memset(c.sums, 0, sizeof grads[1]);
         for (int p = 0; p < RANKS; p++)

@@ -277,7 +277,7 @@ static void real_data_against_reference(void **state) {
     for (int64_t i = 1; i < COUNT_OF(LAYERS); i += 2) {
         shoal_context *context = test_context(NULL, 0);
         const char *const kinds[] = {"full", "i-clustered-1:topk=32",
-                                     "shoal-1:topk=32,keyclusters=0", "shoal-1:topk=32"};
+                                     "q-clustered-1:topk=32", "shoal-1:topk=32"};
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
             shoal_attention attention = spelled(kinds[kind]);
             attention.clusters *= LAYERS[i].clusters; /* full stays without */

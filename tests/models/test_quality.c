@@ -111,12 +111,10 @@ static void check_at_most(const char *what, double error, double bar) {
 
 static void whisper_tiny(void **state) {
     check_at_most("whisper-tiny, the first shoal-100, topk=32",
-                  mean_error(WHISPER, COUNT_OF(WHISPER),
-                             "shoal-100:topk=32,keyclusters=0"),
+                  mean_error(WHISPER, COUNT_OF(WHISPER), "q-clustered-100:topk=32"),
                   0.22);
     check_at_most("whisper-tiny, the first shoal-100",
-                  mean_error(WHISPER, COUNT_OF(WHISPER), "shoal-100:keyclusters=0"),
-                  0.12);
+                  mean_error(WHISPER, COUNT_OF(WHISPER), "q-clustered-100"), 0.12);
     check_at_most("whisper-tiny, shoal", mean_error(WHISPER, COUNT_OF(WHISPER), "shoal"),
                   0.05);
 }
@@ -124,7 +122,7 @@ static void whisper_tiny(void **state) {
 static void minilm_l6(void **state) {
     double paper = mean_error(MINILM, COUNT_OF(MINILM), "i-clustered-25:topk=32");
     check_at_most("minilm-l6, the first shoal-25, topk=32",
-                  mean_error(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32,keyclusters=0"),
+                  mean_error(MINILM, COUNT_OF(MINILM), "q-clustered-25:topk=32"),
                   0.62 * paper);
     check_at_most("minilm-l6, shoal", mean_error(MINILM, COUNT_OF(MINILM), "shoal"),
                   0.09);
@@ -185,11 +183,11 @@ static void check_estimates(const char *const *names, int64_t count, const char 
 }
 
 static void estimates_on_whisper_tiny(void **state) {
-    check_estimates(WHISPER, COUNT_OF(WHISPER), "shoal-100:topk=32,keyclusters=0");
+    check_estimates(WHISPER, COUNT_OF(WHISPER), "q-clustered-100:topk=32");
 }
 
 static void estimates_on_minilm_l6(void **state) {
-    check_estimates(MINILM, COUNT_OF(MINILM), "shoal-25:topk=32,keyclusters=0");
+    check_estimates(MINILM, COUNT_OF(MINILM), "q-clustered-25:topk=32");
 }
 
 int main(void) {

@@ -178,7 +178,7 @@ static void test_numbers_of_brains(void **state) {
 /* Groups for every query: no kind but oracle and lsh is anything else than full. */
 static void test_kinds_that_are_exact(void **state) {
     static const char *const kinds[] = {"clustered-1500", "i-clustered-7:topk=1500",
-                                        "shoal-1500:keyclusters=0", "oracle-top-1500"};
+                                        "q-clustered-1500", "oracle-top-1500"};
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 4, 30 * SECOND), *exact = encode(&o, features);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

@@ -353,14 +353,15 @@ static void resume_with(shoal_context *context, const char *key, const char *val
     resume_as(context, "i-clustered-3:topk=4", key, value, wanted, reason);
 }
 
-/* Notes from before shoal-C had key clusters mean none; what is written now spells every
-   option. */
+/* Notes in which shoal-C has no key clusters mean q-clustered-C; what is written now
+   spells every option. */
 static void the_attention_keeps_its_meaning(void **state) {
     static const char *const meant[][3] =
-        {{"shoal-3", "shoal-3:keyclusters=0", "shoal-3"},
-         {"shoal-3:topk=4", "shoal-3:topk=4,keyclusters=0", "shoal-3:topk=4"},
-         {"shoal-3:keyclusters=auto", "shoal-3", "shoal-3:keyclusters=0"},
-         {"shoal", "shoal", "shoal:keyclusters=0"}};
+        {{"shoal-3", "q-clustered-3", "shoal-3"},
+         {"shoal-3:topk=4", "q-clustered-3:topk=4", "shoal-3:topk=4"},
+         {"shoal-3:topk=4,keyclusters=0", "q-clustered-3:topk=4", "shoal-3:topk=4"},
+         {"shoal-3:keyclusters=auto", "shoal-3", "q-clustered-3"},
+         {"shoal", "shoal", "q-clustered-100"}};
     shoal_context *context = test_context(NULL, 1);
     for (int64_t i = 0; i < COUNT_OF(meant); i++) {
         resume_as(context, meant[i][1], "", NULL, SHOAL_OK, "");

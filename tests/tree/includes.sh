@@ -140,7 +140,7 @@ check_itself() {
     expect good cli/a.c '#include "own.h"'
     expect good lab/a.c '#include "exact/exact.h"'
     expect bad src/base/a.c '#include "kernels/kernels.h"'
-    expect bad src/kernels/a.c '  #  include "cluster/hash.h"'
+    expect bad src/kernels/a.c '  #  include "cluster/kmeans.h"'
     expect bad src/cluster/a.c '#include "attention/auto.h"'
     expect bad models/nn/a.c '#include "models/files/files.h"'
     expect bad models/nn/a.c '#include <models/text/tokenizer.h>'

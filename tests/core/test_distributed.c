@@ -24,7 +24,7 @@ typedef struct {
     int32_t *groups_of_ranks, *tops;  /* [ranks] of the latter */
     shoal_status status[MOST_RANKS];
     char message[MOST_RANKS][256];
-} spread_case;
+} distributed_case;
 
 static float *random_floats(int64_t count, uint64_t seed) {
     float *x = test_memory(count, sizeof *x);
@@ -33,11 +33,11 @@ static float *random_floats(int64_t count, uint64_t seed) {
     return x;
 }
 
-static int64_t cells(const spread_case *c, int64_t positions, int64_t features) {
+static int64_t cells(const distributed_case *c, int64_t positions, int64_t features) {
     return c->problem.batch * c->problem.heads * positions * features;
 }
 
-static int64_t tops_size(const spread_case *c) {
+static int64_t tops_size(const distributed_case *c) {
     return c->problem.batch * c->problem.heads * c->attention.clusters *
            (int64_t)c->attention.topk;
 }
@@ -66,7 +66,7 @@ static int64_t within(int64_t length, int64_t first, int64_t last) {
 }
 
 static void run_rank(void *shared, shoal_transport *transport) {
-    spread_case *c = shared;
+    distributed_case *c = shared;
     const int p = transport->rank;
     const int64_t qf = c->query_cuts[p], ql = c->query_cuts[p + 1], n = ql - qf;
     const int64_t kf = c->key_cuts[p], kl = c->key_cuts[p + 1], s = kl - kf;
@@ -132,7 +132,7 @@ static void run_rank(void *shared, shoal_transport *transport) {
         free(all[i]);
 }
 
-static void run_alone(spread_case *c) {
+static void run_alone(distributed_case *c) {
     shoal_context *context;
     shoal_plan *plan;
     shoal_context_create(&(shoal_options){.threads = 1}, &context);
@@ -156,7 +156,7 @@ static void run_alone(spread_case *c) {
     shoal_context_destroy(context);
 }
 
-static void create(spread_case *c, uint64_t seed) {
+static void create(distributed_case *c, uint64_t seed) {
     const shoal_problem *p = &c->problem;
     const int64_t q = cells(c, p->queries, p->dim),
                   o = cells(c, p->queries, p->value_dim);
@@ -180,7 +180,7 @@ static void create(spread_case *c, uint64_t seed) {
     c->tops = test_memory(MOST_RANKS * tops_size(c) + 1, sizeof(int32_t));
 }
 
-static void destroy(spread_case *c) {
+static void destroy(distributed_case *c) {
     void *all[] = {(void *)c->inputs.q,
                    (void *)c->inputs.k,
                    (void *)c->inputs.v,
@@ -215,7 +215,7 @@ static void check_near(const char *name, const char *what, const float *a, const
         fail_msg("%s, %s: relative difference %g", name, what, sqrt(difference / size));
 }
 
-static void check_case(const spread_case *c, const char *name) {
+static void check_case(const distributed_case *c, const char *name) {
     const shoal_problem *p = &c->problem;
     for (int r = 0; r < c->ranks; r++)
         if (c->status[r] != SHOAL_OK)
@@ -242,7 +242,7 @@ static void cut(int64_t *cuts, int ranks, int64_t n, uint64_t seed) {
     cuts[ranks] = n;
 }
 
-static void run_and_check(spread_case *c, const char *name) {
+static void run_and_check(distributed_case *c, const char *name) {
     c->inputs.query_lengths = c->query_lengths;
     c->inputs.key_lengths = c->key_lengths;
     run_alone(c);
@@ -261,7 +261,7 @@ static shoal_attention parsed(const char *kind) {
 }
 
 static void random_case(const char *kind, int ranks, uint64_t seed) {
-    spread_case c = {.ranks = ranks,
+    distributed_case c = {.ranks = ranks,
                      .threads = 1 + (int)(seed % 2),
                      .attention = parsed(kind)};
     const int64_t most = seed % 5 ? 300 : 20;
@@ -297,8 +297,8 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
 static const int ranks_tried[] = {1, 2, 3, 4, 7};
 
 /* One head of 8 features, as many keys as queries, cut evenly. */
-static spread_case fixed_case(const char *kind, int64_t n, int ranks, uint64_t seed) {
-    spread_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
+static distributed_case fixed_case(const char *kind, int64_t n, int ranks, uint64_t seed) {
+    distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
     c.problem = (shoal_problem){.batch = 1,
                                 .heads = 1,
                                 .kv_heads = 1,
@@ -319,7 +319,7 @@ static void every_kind(void **state) {
                            "i-clustered-9:topk=40",
                            "i-clustered-7:topk=4,bits=70",
                            "clustered-100",
-                           "shoal-6:keyclusters=0",
+                           "q-clustered-6",
                            "i-clustered-8:groups=keys,rank=4",
                            "i-clustered-5:topk=2,normaliser=query",
                            "full"};
@@ -337,7 +337,7 @@ static void alike(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
         for (uint64_t seed = 0; seed < 3; seed++) {
-            spread_case c =
+            distributed_case c =
                 fixed_case("i-clustered-20:topk=5", 400, ranks_tried[r], seed);
             for (int64_t i = 0; i < 400 * c.problem.dim; i++) {
                 const uint64_t row = (uint64_t)(i / c.problem.dim);
@@ -357,8 +357,7 @@ static void sharp(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
         for (uint64_t seed = 0; seed < 4; seed++) {
-            spread_case c =
-                fixed_case("shoal-8:keyclusters=0,topk=5", 300, ranks_tried[r], seed);
+            distributed_case c = fixed_case("q-clustered-8:topk=5", 300, ranks_tried[r], seed);
             for (int64_t i = 0; i < 300 * c.problem.dim; i++)
                 ((float *)c.inputs.q)[i] *= 20;
             run_and_check(&c, "sharp");
@@ -368,9 +367,9 @@ static void sharp(void **state) {
 /* More than a chunk of keys on a rank, the paper's numbers. */
 static void long_sequence(void **state) {
     (void)state;
-    const char *kinds[] = {"i-clustered-100", "shoal-100:keyclusters=0"};
+    const char *kinds[] = {"i-clustered-100", "q-clustered-100"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
-        spread_case c = fixed_case(kinds[i], 20000, 2, 1);
+        distributed_case c = fixed_case(kinds[i], 20000, 2, 1);
         c.query_cuts[1] = c.key_cuts[1] = 18001;
         run_and_check(&c, kinds[i]);
     }
@@ -380,7 +379,7 @@ static void long_sequence(void **state) {
 static void one_has_the_keys(void **state) {
     (void)state;
     for (int owner = 0; owner < MOST_RANKS; owner += 3) {
-        spread_case c = fixed_case("i-clustered-6:topk=9", 500, MOST_RANKS, 5);
+        distributed_case c = fixed_case("i-clustered-6:topk=9", 500, MOST_RANKS, 5);
         for (int p = 0; p <= MOST_RANKS; p++)
             c.key_cuts[p] = p <= owner ? 0 : 500;
         run_and_check(&c, "one has the keys");
@@ -446,7 +445,7 @@ static void bytes_do_not_grow(void **state) {
     int64_t sent[2];
     (void)state;
     for (int i = 0; i < 2; i++) {
-        spread_case c =
+        distributed_case c =
             fixed_case("i-clustered-30:topk=4,iterations=4", i ? 16384 : 4096, 4, 3);
         /* Top keys that no other group has: none to spare. */
         sent[i] = hub_run(c.ranks, 0, run_rank, &c);
@@ -461,7 +460,7 @@ static void transport_fails(void **state) {
     (void)state;
     for (int64_t k = 0; k < COUNT_OF(kinds); k++)
         for (int64_t at = 1, done = 0; !done; at++) {
-            spread_case c = fixed_case(kinds[k], 60, 3, 1);
+            distributed_case c = fixed_case(kinds[k], 60, 3, 1);
             hub_run(c.ranks, at, run_rank, &c);
             done = c.status[0] == SHOAL_OK;
             for (int p = 0; p < c.ranks; p++)
@@ -485,7 +484,7 @@ enum {
     OTHER_DIM,
     ONE_SPELLS_WRONG,
     NO_SUCH_KIND,
-    SECOND_FORM,
+    SHOAL_IS_NOT,
     CAUSAL,
     BAD_LENGTH,
     GROUPS_ON_ONE,
@@ -511,8 +510,8 @@ static void refused_rank(void *shared, shoal_transport *transport) {
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)
         kind = "lsh-1";
-    if (r->what == SECOND_FORM)
-        kind = "shoal-3:keyclusters=2";
+    if (r->what == SHOAL_IS_NOT)
+        kind = "shoal-3";
     if (r->what == CAUSAL) {
         kind = "full";
         problem.causal = 1;
@@ -541,12 +540,13 @@ static void refusals(void **state) {
         {[OTHER_KIND] = "rank 1 has another version",
          [OTHER_DIM] = "rank 1 has another version",
          [ONE_SPELLS_WRONG] = "rank 1 of 3 refused",
-         [NO_SUCH_KIND] = "kinds that can: full, clustered-C, i-clustered-C, shoal-C",
-         [SECOND_FORM] = "spell keyclusters=0",
+         [NO_SUCH_KIND] =
+             "kinds that can: full, clustered-C, i-clustered-C, q-clustered-C",
+         [SHOAL_IS_NOT] = "shoal-C cannot be distributed",
          [CAUSAL] = "without causal order",
          [BAD_LENGTH] = "rank 1 of 3 refused",
          [GROUPS_ON_ONE] = "groups are given on rank 1",
-         [BIAS] = "no biases"};
+         [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};

@@ -356,5 +356,5 @@ int main(void) {
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(other_types_are_refused),
     };
-    return cmocka_run_group_tests_name("halves", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("half precision", tests, NULL, NULL);
 }
