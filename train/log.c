@@ -1,28 +1,15 @@
-/* The log of a run: one JSON object per line, {"config": ...} first, then a line per step
-   and one per validation, each flushed as it is written. A log that is begun late has
+/* The log of a run when it is opened: one JSON object per line, {"config": ...} first,
+   then a line per step and one per validation (run.c). A log that is begun late has
    "after_step" in its first line. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "train/train.h"
-
-/* The shortest decimal that reads back to the same number; NaN has none. */
-static const char *real_text(char text[32], double value, bool is_float) {
-    if (!isfinite(value))
-        return "null";
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, 32, "%.*g", digits, value);
-        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
-            break;
-    }
-    return text;
-}
 
 static bool log_config(train_log *log, const shoal_trainer *at) {
     char config[8192];
@@ -195,59 +182,4 @@ shoal_status sh_log_open(train_log *log, const char *checkpoint,
     if (status != SHOAL_OK)
         sh_log_close(log);
     return status;
-}
-
-/* What only some lines have: utterances that could not be aligned or came out as no
-   number; what the accuracy is of a text. */
-enum { MORE = 160 };
-
-static const char *more_text(char text[MORE], const shoal_train_score *score) {
-    char value[32];
-    text[0] = 0;
-    if (score->impossible)
-        snprintf(text, MORE, "\"impossible\": %" PRId64 ", ", score->impossible);
-    if (score->broken)
-        snprintf(text + strlen(text), MORE - strlen(text), "\"broken\": %" PRId64 ", ",
-                 score->broken);
-    if (score->metric)
-        snprintf(text, MORE, "\"metric\": \"%s\", ", score->metric);
-    if (score->second)
-        snprintf(text + strlen(text), MORE - strlen(text), "\"%s\": %s, ", score->second,
-                 real_text(value, score->second_value, false));
-    return text;
-}
-
-bool sh_log_step(train_log *log, const shoal_train_state *state,
-                 const shoal_train_step *step) {
-    char loss[32], accuracy[32], norm[32], rate[32], more[MORE], share[48] = "";
-    if (step->loss_seconds > 0)
-        snprintf(share, sizeof share, "\"loss_seconds\": %.4f, ", step->loss_seconds);
-    return fprintf(
-               log->file,
-               "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
-               "\"gradient_norm\": %s, \"learning_rate\": %s, %s%s\"seconds\": %.3f}\n",
-               state->step, real_text(loss, step->score.loss, false),
-               real_text(accuracy, step->score.accuracy, false),
-               real_text(norm, step->gradient_norm, false),
-               real_text(rate, step->learning_rate, true), more_text(more, &step->score),
-               share, state->seconds) > 0 &&
-           fflush(log->file) == 0;
-}
-
-bool sh_log_validation(train_log *log, const shoal_train_state *state,
-                       const shoal_train_score *score) {
-    char loss[32], accuracy[32], more[MORE];
-    return fprintf(log->file,
-                   "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
-                   "\"validation_accuracy\": %s, \"correct\": %" PRId64
-                   ", \"counted\": %" PRId64 ", %s\"seconds\": %.3f}\n",
-                   state->step, real_text(loss, score->loss, false),
-                   real_text(accuracy, score->accuracy, false), score->correct,
-                   score->counted, more_text(more, score), state->seconds) > 0 &&
-           fflush(log->file) == 0;
-}
-
-bool sh_log_sync(train_log *log) {
-    return fflush(log->file) == 0 &&
-           (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EROFS);
 }

@@ -67,6 +67,76 @@ static void remove_leftovers(const char *path) {
         closedir(folder);
 }
 
+/* ---- Lines of the log -------------------------------------------------------------- */
+
+/* The shortest decimal that reads back to the same number; NaN has none. */
+static const char *real_text(char text[32], double value, bool is_float) {
+    if (!isfinite(value))
+        return "null";
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
+/* What only some lines have: utterances that could not be aligned or came out as no
+   number; what the accuracy is of a text. */
+enum { MORE = 160 };
+
+static const char *more_text(char text[MORE], const shoal_train_score *score) {
+    char value[32];
+    text[0] = 0;
+    if (score->impossible)
+        snprintf(text, MORE, "\"impossible\": %" PRId64 ", ", score->impossible);
+    if (score->broken)
+        snprintf(text + strlen(text), MORE - strlen(text), "\"broken\": %" PRId64 ", ",
+                 score->broken);
+    if (score->metric)
+        snprintf(text, MORE, "\"metric\": \"%s\", ", score->metric);
+    if (score->second)
+        snprintf(text + strlen(text), MORE - strlen(text), "\"%s\": %s, ", score->second,
+                 real_text(value, score->second_value, false));
+    return text;
+}
+
+static bool log_step(train_log *log, const shoal_train_state *state,
+                     const shoal_train_step *step) {
+    char loss[32], accuracy[32], norm[32], rate[32], more[MORE], share[48] = "";
+    if (step->loss_seconds > 0)
+        snprintf(share, sizeof share, "\"loss_seconds\": %.4f, ", step->loss_seconds);
+    return fprintf(
+               log->file,
+               "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
+               "\"gradient_norm\": %s, \"learning_rate\": %s, %s%s\"seconds\": %.3f}\n",
+               state->step, real_text(loss, step->score.loss, false),
+               real_text(accuracy, step->score.accuracy, false),
+               real_text(norm, step->gradient_norm, false),
+               real_text(rate, step->learning_rate, true), more_text(more, &step->score),
+               share, state->seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+static bool log_validation(train_log *log, const shoal_train_state *state,
+                           const shoal_train_score *score) {
+    char loss[32], accuracy[32], more[MORE];
+    return fprintf(log->file,
+                   "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
+                   "\"validation_accuracy\": %s, \"correct\": %" PRId64
+                   ", \"counted\": %" PRId64 ", %s\"seconds\": %.3f}\n",
+                   state->step, real_text(loss, score->loss, false),
+                   real_text(accuracy, score->accuracy, false), score->correct,
+                   score->counted, more_text(more, score), state->seconds) > 0 &&
+           fflush(log->file) == 0;
+}
+
+/* On disk, as far as the file system has one. */
+static bool log_sync(train_log *log) {
+    return fflush(log->file) == 0 &&
+           (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EROFS);
+}
+
 /* ---- A run under way --------------------------------------------------------------- */
 
 typedef struct {
@@ -207,7 +277,7 @@ static shoal_status save_best(running *at) {
 static shoal_status save(running *at) {
     if (!writes(at))
         return SHOAL_OK;
-    if (!sh_log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
+    if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
         return blame(at, SHOAL_CAUSE_OUTPUT, sh_log_fail(&at->log, at->context));
     report(at, SHOAL_AT_SAVING);
     const shoal_status status = shoal_trainer_save(at->trainer, at->checkpoint);
@@ -226,9 +296,9 @@ static shoal_status advance(running *at) {
     if (status != SHOAL_OK)
         return blame(at, SHOAL_CAUSE_INPUT, status);
     const shoal_train_state *state = &at->trainer->state;
-    const bool logged =
-        !writes(at) || (validate ? sh_log_validation(&at->log, state, &result->validation)
-                                 : sh_log_step(&at->log, state, &result->last_step));
+    const bool logged = !writes(at) ||
+                        (validate ? log_validation(&at->log, state, &result->validation)
+                                  : log_step(&at->log, state, &result->last_step));
     result->validated |= validate;
     result->stepped |= !validate;
     if (!validate) {
@@ -268,7 +338,7 @@ static shoal_status loop(running *at) {
            !(stop = must_stop(at))) {
         status = advance(at);
         result->saved = 0;
-        if (status == SHOAL_OK && sh_trainer_may_save(self) &&
+        if (status == SHOAL_OK && (!at->transport || sh_trainer_may_save(self)) &&
             sh_seconds() - at->saved_at >= at->options->save_seconds) {
             status = save(at);
             result->saved = status == SHOAL_OK;

@@ -54,11 +54,6 @@ shoal_status sh_trainer_open(shoal_trainer *self) {
 
 /* ---- Shares and scores ------------------------------------------------------------- */
 
-shoal_share sh_share(const shoal_transport *transport) {
-    return transport ? (shoal_share){transport->rank, transport->ranks}
-                     : (shoal_share){0, 1};
-}
-
 void shoal_share_split(shoal_share share, int64_t things, int64_t *first, int64_t *own) {
     *first = things * share.index / share.count;
     *own = things * (share.index + 1) / share.count - *first;
@@ -68,8 +63,6 @@ void shoal_share_split(shoal_share share, int64_t things, int64_t *first, int64_
 shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
                             int64_t *sequences) {
     shoal_transport *transport = self->transport;
-    if (!transport)
-        return SHOAL_OK;
     double all[] = {counts->weight > 0 ? counts->loss * counts->weight : 0,
                     counts->weight,
                     counts->divisor,
@@ -165,17 +158,14 @@ static shoal_status average(shoal_trainer *self) {
 /* What is validated or saved is everybody's. */
 shoal_status sh_trainer_average(shoal_trainer *self) {
     const int64_t every = self->config->average_every;
-    if (!self->transport || every == 0)
-        return SHOAL_OK;
-    return self->state.step % every == 0 || shoal_trainer_must_validate(self) ||
-                   self->stopped
+    return every > 0 && (self->state.step % every == 0 ||
+                         shoal_trainer_must_validate(self) || self->stopped)
                ? average(self)
                : SHOAL_OK;
 }
 
 bool sh_trainer_may_save(const shoal_trainer *self) {
-    return !self->transport || self->config->average_every == 0 ||
-           self->averaged_at == self->state.step;
+    return self->config->average_every == 0 || self->averaged_at == self->state.step;
 }
 
 /* ---- Before the first step --------------------------------------------------------- */

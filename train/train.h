@@ -73,7 +73,10 @@ shoal_status sh_trainer_create(shoal_context *context, const shoal_train_task *t
 
 /* ---- Several processes (share.c) --------------------------------------------------- */
 
-shoal_share sh_share(const shoal_transport *transport);
+static inline shoal_share sh_share(const shoal_transport *transport) {
+    return transport ? (shoal_share){transport->rank, transport->ranks}
+                     : (shoal_share){0, 1};
+}
 static inline bool sh_is_first(const shoal_transport *transport) {
     return !transport || transport->rank == 0;
 }
@@ -120,10 +123,5 @@ typedef struct {
 shoal_status sh_log_open(train_log *log, const char *checkpoint, const shoal_trainer *at);
 shoal_status sh_log_fail(const train_log *log, shoal_context *context);
 void sh_log_close(train_log *log);
-bool sh_log_step(train_log *log, const shoal_train_state *state,
-                 const shoal_train_step *step);
-bool sh_log_validation(train_log *log, const shoal_train_state *state,
-                       const shoal_train_score *score);
-bool sh_log_sync(train_log *log); /* on disk, as far as the file system has one */
 
 #endif

@@ -182,8 +182,10 @@ static shoal_status learn(shoal_trainer *self, shoal_train_step *step) {
     if (status != SHOAL_OK)
         return status;
     step->sequences = inputs.batch;
-    status = sh_trainer_backward(self, &inputs, out, output_size(self, &inputs), &counts,
-                                 &step->sequences);
+    status = self->transport
+                 ? sh_trainer_backward(self, &inputs, out, output_size(self, &inputs),
+                                       &counts, &step->sequences)
+                 : shoal_model_backward(self->model, &inputs, out, NULL);
     step->score = score_of(&counts);
     return status;
 }
@@ -206,7 +208,7 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     if (status != SHOAL_OK)
         return status;
     self->state.step++;
-    return sh_trainer_average(self);
+    return self->transport ? sh_trainer_average(self) : SHOAL_OK;
 }
 
 shoal_status shoal_trainer_step(shoal_trainer *self, shoal_train_step *step) {
@@ -252,13 +254,13 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
             status = shoal_model_forward(model, &inputs, &out);
         if (status == SHOAL_OK)
             status = task->step(self->data, out, NULL, &counts);
-        if (status == SHOAL_OK && endless)
+        if (status == SHOAL_OK && endless && self->transport)
             status = sh_trainer_sum(self, &counts, &sequences);
         mean += counts.loss / (double)count;
         add_counts(&counts, &sum);
     }
     sum.loss = sum.weight > 0 ? sum.sum / sum.weight : 0;
-    if (status == SHOAL_OK && !endless && together)
+    if (status == SHOAL_OK && !endless && together && self->transport)
         status = sh_trainer_sum(self, &sum, &sequences);
     if (endless)
         sum.loss = mean;

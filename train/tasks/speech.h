@@ -121,7 +121,7 @@ shoal_status sh_lfmmi_create(shoal_context *context,
 /* A number that other pronunciations of the set's words would not give. */
 uint64_t sh_lfmmi_fingerprint(const speech_set *set, const shoal_lexicon *lexicon);
 
-/* ---- Scores (speech_score.c) ------------------------------------------------------- */
+/* ---- Scores (speech.c) ------------------------------------------------------------- */
 
 /* What LF-MMI needs of a batch: the rows that have an output, one after another. */
 typedef struct {
