@@ -364,8 +364,8 @@ static void project_points(const spread_run *run, int64_t u) {
             sh_lloyd_project(work, plan->kernels,
                              (team){.threads = 1, .self = run->workers.self},
                              head->view.q.data + here * head->view.q.stride, work->dim, 1,
-                             head->slot->metric.projection, NULL,
-                             points + i * work->dims);
+                             head->slot->metric.projection, NULL, points + i * work->dims,
+                             NULL);
     }
 }
 
@@ -392,9 +392,9 @@ static void run_lloyd(spread_run *run) {
         sh_lloyd_learn(&head->slot->lloyd, plan->kernels, run->workers,
                        own->samples + u * sample_size(plan), range_of(run, u)->queries,
                        plan->attention.iterations, plan->attention.seed);
-        sh_lloyd_assign(&head->slot->lloyd, plan->kernels, run->workers,
-                        head->view.q.data, head->view.q.stride, head->view.queries,
-                        head->slot->metric.projection, head->state.groups);
+        sh_lloyd_project(&head->slot->lloyd, plan->kernels, run->workers,
+                         head->view.q.data, head->view.q.stride, head->view.queries,
+                         head->slot->metric.projection, NULL, NULL, head->state.groups);
     }
 }
 

@@ -114,10 +114,10 @@ static void place_shoal(shoal_plan *plan, block_layout *work, block_layout *stat
         sh_lloyd_place_thread(own->lloyd ? &own->lloyd[t] : &(lloyd_thread){0},
                               plan->kernels, size->dim, size->dims, work);
     }
-    own->clusters = sh_shoal_place_cluster_threads(plan, size, work);
+    sh_shoal_place_cluster_threads(own, plan, work);
     sh_shoal_place_block_threads(own, plan, work);
     if (plan->with_backward)
-        own->backward = sh_shoal_place_backward_threads(plan, size, work);
+        sh_shoal_place_backward_threads(own, plan, work);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++) {
         shoal_slot *slot = own->slots ? &own->slots[s] : &scratch;

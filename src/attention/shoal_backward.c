@@ -49,6 +49,8 @@ typedef struct {
 typedef struct {
     float *q, *dout;           /* [panel][D], [panel][Dv]: the members' rows */
     float *slopes;             /* as the members' scores: of these */
+    float *pairs, *tilts;      /* where rows of key clusters begin: scores and slopes */
+    float *near, *near_slopes; /* and where rows of near keys do */
     float *d;                  /* [r + 1][panel]: of d and b */
     uint8_t direct[MAX_PANEL]; /* lanes that are computed key by key */
     int directs;
@@ -69,15 +71,17 @@ struct backward_thread {
     key_gradients keys;
 };
 
-backward_thread *sh_shoal_place_backward_threads(const shoal_plan *plan,
-                                                 const shoal_sizes *size,
-                                                 block_layout *work) {
+void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
+                                     block_layout *work) {
+    const shoal_sizes *size = &own->size;
     const int64_t width = plan->kernels->panel, r = size->dims;
-    backward_thread measured, *all = sh_reserve(work, plan->threads, sizeof *all);
+    backward_thread measured;
+    own->backward = sh_reserve(work, plan->threads, sizeof *own->backward);
     for (int t = 0; t < plan->threads; t++) {
-        block_gradients *block = all ? &all[t].block : &measured.block;
-        panel_gradients *panel = all ? &all[t].panel : &measured.panel;
-        key_gradients *keys = all ? &all[t].keys : &measured.keys;
+        backward_thread *thread = own->backward ? &own->backward[t] : &measured;
+        block_gradients *block = &thread->block;
+        panel_gradients *panel = &thread->panel;
+        key_gradients *keys = &thread->keys;
         block->exact_keys = reserve_floats(work, size->k, size->dim);
         block->exact_bias = reserve_floats(work, size->k, 1);
         block->values = reserve_floats(work, size->k + size->M, size->wide);
@@ -97,7 +101,6 @@ backward_thread *sh_shoal_place_backward_threads(const shoal_plan *plan,
         keys->bias = reserve_floats(work, KEY_BLOCK, 1);
         keys->wide = reserve_floats(work, KEY_BLOCK, size->wide);
     }
-    return all;
 }
 
 /* ---- What goes to rows ------------------------------------------------------------- */
@@ -131,26 +134,16 @@ static void sum_bias_slopes(const shoal_head *head, const float *slopes, int wid
         head->kernels->spread(slopes, width, lanes, &by, 0, 1, count, sums, 1);
 }
 
-/* Where the key clusters' and the near keys' rows of scores or slopes begin. */
-static float *pair_rows(const shoal_block *block, const shoal_members *members,
-                        float *rows) {
-    return rows + (int64_t)block->count * members->panel->width;
-}
-
-static float *near_rows(const shoal_head *head, const shoal_block *block,
-                        const shoal_members *members, float *rows) {
-    return pair_rows(block, members, rows) + head->size.M * members->panel->width;
-}
-
 /* ---- A query that forward computed key by key -------------------------------------- */
 
 /* Keys first .. of the lane's query: weights in the rest, by the centroid's scores,
    tilted, and gradients of these scores; 0 where keys are exact, as direct_exact tells.
    Hidden keys count as exact here: no rest has them. */
-static void weigh_directly(const backward_job *job, const shoal_block *block,
-                           const shoal_members *members, int lane, int64_t first,
-                           int count, const panel_gradients *panel) {
+static void weigh_directly(const backward_job *job, const shoal_members *members,
+                           int lane, int64_t first, int count,
+                           const panel_gradients *panel) {
     const shoal_head *head = job->head;
+    const shoal_block *block = members->block;
     const row_view q = head->view.q, k = head->view.k, v = head->view.v;
     const int Dv = head->size.value_dim, near = head->size.near;
     const int width = members->panel->width;
@@ -176,33 +169,30 @@ static void weigh_directly(const backward_job *job, const shoal_block *block,
 }
 
 /* Their part of the tilts' gradients. */
-static void direct_tilts(const backward_job *job, const shoal_block *block,
-                         const shoal_members *members, int lane,
+static void direct_tilts(const backward_job *job, const shoal_members *members, int lane,
                          const panel_gradients *panel) {
-    const int64_t S = job->head->view.keys;
-    float *tilts = pair_rows(block, members, panel->slopes);
+    const int64_t S = job->head->view.keys, width = members->panel->width;
     for (int64_t first = 0; first < S; first += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, S - first);
-        weigh_directly(job, block, members, lane, first, count, panel);
+        weigh_directly(job, members, lane, first, count, panel);
         for (int a = 0; a < count; a++)
             if (!panel->direct_exact[a])
-                tilts[job->clusters->of_keys[first + a] * members->panel->width + lane] +=
+                panel->tilts[job->clusters->of_keys[first + a] * width + lane] +=
                     panel->direct_slopes[a];
     }
 }
 
 /* Their part of all keys' and the centroid's gradients. */
-static void direct_scatter(const backward_job *job, const shoal_block *block,
-                           const shoal_members *members, int lane,
-                           const panel_gradients *panel, float *grad_centroid) {
+static void direct_scatter(const backward_job *job, const shoal_members *members,
+                           int lane, const panel_gradients *panel, float *grad_centroid) {
     const shoal_head *head = job->head;
     const row_view k = head->view.k;
     const int dim = head->size.dim, Dv = head->size.value_dim;
-    const float *c = job->clusters->centroids + block->j * dim;
+    const float *c = job->clusters->centroids + members->block->j * dim;
     const float *dout = panel->dout + (int64_t)lane * Dv;
     for (int64_t first = 0; first < head->view.keys; first += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, head->view.keys - first);
-        weigh_directly(job, block, members, lane, first, count, panel);
+        weigh_directly(job, members, lane, first, count, panel);
         for (int a = 0; a < count; a++) {
             add_bias_slope(head, first + a, panel->direct_slopes[a]);
             panel->direct_slopes[a] *= head->scale;
@@ -225,11 +215,16 @@ static void gather_rows(row_view from, const int32_t *order, int count, int dim,
 }
 
 static void load_gradients(const backward_job *job, const shoal_members *members,
-                           const panel_gradients *own) {
+                           panel_gradients *own) {
     const shoal_head *head = job->head;
     const query_panel *panel = members->panel;
     const int32_t *queries = members->queries;
     const int Dv = head->size.value_dim, r = head->size.dims;
+    const int64_t exact = (int64_t)members->block->count * panel->width;
+    own->pairs = members->scores + exact;
+    own->near = own->pairs + head->size.M * panel->width;
+    own->tilts = own->slopes + exact;
+    own->near_slopes = own->tilts + head->size.M * panel->width;
     gather_rows(head->view.q, queries, panel->count, head->size.dim, own->q);
     gather_rows(job->dout, queries, panel->count, Dv, own->dout);
     head->kernels->pack(own->dout, Dv, NULL, panel->count, panel->width, Dv, 1,
@@ -251,41 +246,40 @@ static void load_gradients(const backward_job *job, const shoal_members *members
 /* Near keys: scores become weights, and slopes gradients of scores; in `hidden` and its
    slopes what they have in the rest. */
 static void weigh_near(const shoal_head *head, const shoal_members *members,
-                       const float *dout, float *weights, float *slopes) {
+                       const panel_gradients *own) {
     const row_view v = head->view.v;
     const query_panel *panel = members->panel;
     const int width = panel->width, Dv = head->size.value_dim, near = members->near;
+    float *slopes = own->near_slopes;
     memset(slopes, 0, sizeof(float) * (size_t)(near * width));
     for (int i = 0; i < panel->count; i++) {
         const int64_t first = near_first(head, members->queries[i]);
         const int64_t count = near_last(head, members->queries[i]) - first;
         head->kernels->dots(Dv, count, v.data + first * v.stride, v.stride,
-                            dout + (int64_t)i * Dv, false, members->near_weights);
+                            own->dout + (int64_t)i * Dv, false, members->near_weights);
         for (int64_t a = 0; a < count; a++)
             slopes[a * width + i] = members->near_weights[a];
     }
     memcpy(members->hidden_slopes, slopes, sizeof(float) * (size_t)(near * width));
-    head->kernels->softmax_slope(weights, slopes, width, near, panel->largest,
+    head->kernels->softmax_slope(own->near, slopes, width, near, panel->largest,
                                  panel->inverse, panel->delta, 1);
     head->kernels->softmax_slope(members->hidden, members->hidden_slopes, width, near,
                                  panel->largest, panel->inverse, panel->delta, 1);
 }
 
 /* Lanes whose rest was found by too large a subtraction. */
-static void find_direct(const shoal_head *head, const shoal_block *block,
-                        const shoal_members *members, panel_gradients *own) {
+static void find_direct(const shoal_head *head, const shoal_members *members,
+                        panel_gradients *own) {
     const query_panel *panel = members->panel;
     const int width = panel->width, M = (int)head->size.M;
     float strain[MAX_PANEL] = {0};
-    float *weights = pair_rows(block, members, members->scores);
-    float *tilts = pair_rows(block, members, own->slopes);
-    head->kernels->mix(weights, width, block->strain, 1, M, 1, NULL, strain);
+    head->kernels->mix(own->pairs, width, members->block->strain, 1, M, 1, NULL, strain);
     own->directs = 0;
     for (int i = 0; i < width; i++) {
         own->direct[i] = i < panel->count && strain[i] > SHOAL_STRAIN;
         own->directs += own->direct[i];
         for (int m = 0; m < M && own->direct[i]; m++)
-            weights[m * width + i] = tilts[m * width + i] = 0;
+            own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
         for (int a = 0; a < members->near && own->direct[i]; a++)
             members->hidden[a * width + i] = members->hidden_slopes[a * width + i] = 0;
     }
@@ -293,25 +287,24 @@ static void find_direct(const shoal_head *head, const shoal_block *block,
 
 /* Scores become weights, and slopes gradients of scores; those of key clusters are
    gradients of tilts. */
-static void weigh_members(const backward_job *job, const shoal_block *block,
-                          const shoal_members *members, panel_gradients *own) {
+static void weigh_members(const backward_job *job, const shoal_members *members,
+                          panel_gradients *own) {
     const shoal_head *head = job->head;
     const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
     const query_panel *panel = members->panel;
     const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
-    float *tilts = pair_rows(block, members, own->slopes);
+    float *tilts = own->tilts;
     kernels->score_at(panel->grad_out, width, Dv, head->view.v.data, head->view.v.stride,
                       block->keys, block->count, own->slopes);
     kernels->score(panel->grad_out, width, Dv, block->rest, head->size.wide, M, tilts);
     kernels->softmax_slope(members->scores, own->slopes, width, block->count,
                            panel->largest, panel->inverse, panel->delta, head->scale);
-    kernels->softmax_slope(pair_rows(block, members, members->scores), tilts, width, M,
-                           panel->largest, panel->inverse, panel->delta, 1);
+    kernels->softmax_slope(own->pairs, tilts, width, M, panel->largest, panel->inverse,
+                           panel->delta, 1);
     if (members->near > 0)
-        weigh_near(head, members, own->dout,
-                   near_rows(head, block, members, members->scores),
-                   near_rows(head, block, members, own->slopes));
-    find_direct(head, block, members, own);
+        weigh_near(head, members, own);
+    find_direct(head, members, own);
     for (int i = 0; i < panel->count && members->near > 0; i++) {
         const int64_t first = near_first(head, members->queries[i]);
         const int64_t last = near_last(head, members->queries[i]);
@@ -322,12 +315,12 @@ static void weigh_members(const backward_job *job, const shoal_block *block,
     }
     for (int i = 0; i < panel->count && own->directs > 0; i++)
         if (own->direct[i])
-            direct_tilts(job, block, members, i, own);
+            direct_tilts(job, members, i, own);
 }
 
 /* Near keys' part of dq, and of the centroid's gradient. */
 static void near_queries(const backward_job *job, const shoal_members *members, int lane,
-                         const float *slopes, float *grad_centroid) {
+                         const panel_gradients *own, float *grad_centroid) {
     const shoal_head *head = job->head;
     const row_view k = head->view.k;
     const int width = members->panel->width, dim = head->size.dim;
@@ -336,7 +329,7 @@ static void near_queries(const backward_job *job, const shoal_members *members, 
     const float *start = k.data + first * k.stride;
     float *weights = members->near_weights;
     for (int64_t a = 0; a < count; a++)
-        weights[a] = head->scale * slopes[a * width + lane];
+        weights[a] = head->scale * own->near_slopes[a * width + lane];
     head->kernels->sum_rows(start, k.stride, NULL, weights, count, dim, members->row);
     add_row(job->dq, i, 1, members->row, dim);
     for (int64_t a = 0; a < count; a++)
@@ -346,16 +339,15 @@ static void near_queries(const backward_job *job, const shoal_members *members, 
 }
 
 /* dq, and the centroid's gradient: the tilts' part, that of exact keys, and near ones'. */
-static void query_gradients(const backward_job *job, const shoal_block *block,
-                            const shoal_members *members, const panel_gradients *own,
-                            float *grad_centroid) {
+static void query_gradients(const backward_job *job, const shoal_members *members,
+                            const panel_gradients *own, float *grad_centroid) {
     const shoal_head *head = job->head;
     const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
     const query_panel *panel = members->panel;
-    const float *projection = job->clusters->projection;
+    const float *projection = job->clusters->projection, *tilts = own->tilts;
     const int width = panel->width, r = head->size.dims, dim = head->size.dim;
     const int M = (int)head->size.M;
-    const float *tilts = pair_rows(block, members, own->slopes);
     memset(own->d, 0, sizeof(float) * (size_t)((r + 1) * width));
     kernels->mix(tilts, width, block->rest + head->size.value_dim, head->size.wide, M, r,
                  NULL, own->d);
@@ -379,101 +371,90 @@ static void query_gradients(const backward_job *job, const shoal_block *block,
                         job->dq.data, job->dq.stride, members->queries);
     }
     for (int i = 0; i < panel->count && members->near > 0; i++)
-        near_queries(job, members, i, near_rows(head, block, members, own->slopes),
-                     grad_centroid);
+        near_queries(job, members, i, own, grad_centroid);
 }
 
 /* What the panel adds to the block's sums. */
-static void add_to_block(const shoal_head *head, const shoal_block *block,
-                         const shoal_members *members, const panel_gradients *own,
-                         const block_gradients *to) {
+static void add_to_block(const shoal_head *head, const shoal_members *members,
+                         const panel_gradients *own, const block_gradients *to) {
     const kernel_table *kernels = head->kernels;
     const query_panel *panel = members->panel;
     const int width = panel->width, live = panel->count, dim = head->size.dim;
     const int Dv = head->size.value_dim, wide = head->size.wide, r = head->size.dims;
-    const int M = (int)head->size.M, count = block->count;
-    const float *weights = pair_rows(block, members, members->scores);
+    const int M = (int)head->size.M, count = members->block->count;
     kernels->spread(own->slopes, width, live, own->q, dim, dim, count, to->exact_keys,
                     dim);
     sum_bias_slopes(head, own->slopes, width, live, count, to->exact_bias);
     kernels->spread(members->scores, width, live, own->dout, Dv, Dv, count + M,
                     to->values, wide);
-    kernels->spread(pair_rows(block, members, own->slopes), width, live, members->d_rows,
-                    r, r, M, to->values + (int64_t)count * wide + Dv, wide);
+    kernels->spread(own->tilts, width, live, members->d_rows, r, r, M,
+                    to->values + (int64_t)count * wide + Dv, wide);
     for (int m = 0; m < M; m++)
         for (int i = 0; i < live; i++)
-            to->mass[m] += weights[m * width + i] * panel->delta[i];
+            to->mass[m] += own->pairs[m * width + i] * panel->delta[i];
 }
 
 /* In turn: near keys' rows of dk and dv, and all keys' of queries that are computed key
    by key. */
-static void scatter_near(const backward_job *job, const shoal_block *block,
-                         const shoal_members *members, const panel_gradients *own,
-                         float *grad_centroid) {
+static void scatter_near(const backward_job *job, const shoal_members *members,
+                         const panel_gradients *own, float *grad_centroid) {
     const shoal_head *head = job->head;
     const int width = members->panel->width, dim = head->size.dim;
     const int Dv = head->size.value_dim;
-    const float *c = job->clusters->centroids + block->j * dim;
-    const float *weights = near_rows(head, block, members, members->scores);
-    const float *slopes = near_rows(head, block, members, own->slopes);
+    const float *c = job->clusters->centroids + members->block->j * dim;
     for (int i = 0; i < members->panel->count && members->near > 0; i++) {
         const int64_t first = near_first(head, members->queries[i]);
         const int64_t last = near_last(head, members->queries[i]);
         for (int64_t l = first; l < last; l++) {
             const int64_t at = (l - first) * width + i;
-            const float hidden_slope = members->hidden_slopes[at];
-            add_row(job->dv, l, weights[at] - members->hidden[at],
+            const float slope = own->near_slopes[at], hidden = members->hidden_slopes[at];
+            add_row(job->dv, l, own->near[at] - members->hidden[at],
                     own->dout + (int64_t)i * Dv, Dv);
-            add_row(job->dk, l, head->scale * slopes[at], own->q + (int64_t)i * dim, dim);
-            add_row(job->dk, l, -head->scale * hidden_slope, c, dim);
-            add_bias_slope(head, l, slopes[at] - hidden_slope);
+            add_row(job->dk, l, head->scale * slope, own->q + (int64_t)i * dim, dim);
+            add_row(job->dk, l, -head->scale * hidden, c, dim);
+            add_bias_slope(head, l, slope - hidden);
         }
     }
     for (int i = 0; i < members->panel->count && own->directs > 0; i++)
         if (own->direct[i])
-            direct_scatter(job, block, members, i, own, grad_centroid);
+            direct_scatter(job, members, i, own, grad_centroid);
 }
 
 /* ---- One block --------------------------------------------------------------------- */
 
-/* The pairs' gradients become those of the sums that were left: G, Q and gamma. */
-static void finish_pairs(const shoal_head *head, const shoal_block *block,
-                         const block_gradients *own) {
-    const int Dv = head->size.value_dim, wide = head->size.wide;
-    for (int64_t m = 0; m < head->size.M; m++) {
-        float *row = own->values + (block->count + m) * wide;
-        const float inverse = block->left_mass[m] > 0 ? 1 / block->left_mass[m] : 0;
-        for (int d = 0; d < (block->weighted[m] ? wide : Dv); d++)
-            row[d] *= inverse;
-        own->mass[m] *= inverse;
-        if (block->weighted[m])
-            own->mass[m] +=
-                ordered_dot(row + Dv, block->rest + m * wide + Dv, head->size.dims);
-    }
-}
-
-/* The pass over all keys will treat X as part of the rest: here that is taken back.
-   row: [D], scratch. */
-static void correct_exact(const shoal_head *head, const shoal_clusters *clusters,
-                          const shoal_block *block, const block_gradients *own,
-                          float *row) {
+/* The pairs' gradients become those of the sums that were left: G, Q and gamma. The pass
+   over all keys will treat X as part of the rest: here that is taken back. row: [D],
+   scratch. */
+static void finish_block(const shoal_head *head, const shoal_clusters *clusters,
+                         const shoal_block *block, const block_gradients *own,
+                         float *row) {
     const int Dv = head->size.value_dim, wide = head->size.wide;
     const int r = head->size.dims, dim = head->size.dim, count = block->count;
     const row_view k = head->view.k, v = head->view.v;
+    float *pairs = own->values + (int64_t)count * wide;
+    for (int64_t m = 0; m < head->size.M; m++) {
+        const float inverse = block->left_mass[m] > 0 ? 1 / block->left_mass[m] : 0;
+        for (int d = 0; d < (block->weighted[m] ? wide : Dv); d++)
+            pairs[m * wide + d] *= inverse;
+        own->mass[m] *= inverse;
+        if (block->weighted[m])
+            own->mass[m] +=
+                ordered_dot(pairs + m * wide + Dv, block->rest + m * wide + Dv, r);
+    }
     for (int x = 0; x < count; x++) {
         const int64_t m = block->clusters[x], l = block->keys[x];
-        const float *pair = own->values + (count + m) * wide;
+        const float *pair = pairs + m * wide;
         float *grad = own->values + (int64_t)x * wide;
+        float *scores = own->scores + (int64_t)x * (r + 1);
         const float weight = -block->weights[x];
         float slope = ordered_dot(pair, v.data + l * v.stride, Dv);
         if (block->weighted[m])
             slope += ordered_dot(pair + Dv, clusters->coordinates + l * r, r);
         const float dscore = -weight * (slope - own->mass[m]);
-        block->scores[x] = head->scale * dscore;
         own->exact_bias[x] += dscore;
         add_scaled(grad, -weight, pair, block->weighted[m] ? wide : Dv);
-        memcpy(own->scores + (int64_t)x * (r + 1), grad + Dv, sizeof(float) * (size_t)r);
-        own->scores[(int64_t)x * (r + 1) + r] = block->scores[x];
+        memcpy(scores, grad + Dv, sizeof(float) * (size_t)r);
+        scores[r] = block->scores[x] = head->scale * dscore;
     }
     memcpy(own->rows, clusters->dual, sizeof(float) * (size_t)(r * dim));
     memcpy(own->rows + (int64_t)r * dim, clusters->centroids + block->j * dim,
@@ -514,10 +495,7 @@ static int64_t cluster_of(const shoal_clusters *clusters, int64_t b) {
     int64_t low = 0, high = clusters->queries.used;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (clusters->block_offsets[middle] <= b)
-            low = middle;
-        else
-            high = middle;
+        *(clusters->block_offsets[middle] <= b ? &low : &high) = middle;
     }
     return low;
 }
@@ -543,17 +521,15 @@ static void block_task(void *shared, int64_t b, int thread) {
     memset(own->centroid, 0, sizeof(float) * (size_t)head->size.dim);
     for (int64_t at = first; at < last; at += members->panel->count) {
         sh_shoal_load_members(head, clusters, j, at, last, members);
-        sh_shoal_score_members(head, clusters, block, members);
+        sh_shoal_score_members(head, clusters, members);
         load_gradients(job, members, panel);
-        weigh_members(job, block, members, panel);
-        query_gradients(job, block, members, panel, own->centroid);
-        add_to_block(head, block, members, panel, own);
-        if (at + members->panel->count >= last) {
-            finish_pairs(head, block, own);
-            correct_exact(head, clusters, block, own, members->row);
-        }
+        weigh_members(job, members, panel);
+        query_gradients(job, members, panel, own->centroid);
+        add_to_block(head, members, panel, own);
+        if (at + members->panel->count >= last)
+            finish_block(head, clusters, block, own, members->row);
         sh_await_turn(job->gradients->turn, (int)b);
-        scatter_near(job, block, members, panel, own->centroid);
+        scatter_near(job, members, panel, own->centroid);
     }
     scatter_block(job, block, own);
     sh_pass_turn(job->gradients->turn, (int)b);
@@ -621,55 +597,47 @@ static void scatter_keys(const backward_job *job, int64_t m, int64_t first, int 
     }
 }
 
-/* All keys of chunk `chunk` for one batch of panels. */
-static void chunk_backward(const backward_job *job, int64_t chunk, int panels,
-                           int with_plain, int thread) {
-    const shoal_head *head = job->head;
-    const shoal_clusters *clusters = job->clusters;
-    const key_gradients *own = &head->work->backward[thread].keys;
-    dense_scratch *dense = &head->work->dense[thread];
-    for (int32_t m = clusters->chunk_clusters[chunk];
-         m < clusters->chunk_clusters[chunk + 1]; m++) {
-        const int64_t last = clusters->keys.offsets[m + 1];
-        for (int p = 0; p < panels; p++)
-            load_cluster(job, m, &dense->panels[p]);
-        for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
-            const int some = (int)min(KEY_BLOCK, last - at);
-            const key_block *keys =
-                sh_shoal_gather_keys(head, clusters, at, some, thread);
-            memset(own->keys, 0, sizeof(float) * (size_t)(some * head->size.dim));
-            memset(own->wide, 0, sizeof(float) * (size_t)(some * head->size.wide));
-            memset(own->bias, 0, sizeof(float) * (size_t)some);
-            for (int p = 0; p < panels; p++)
-                keys_backward(job, m, keys, some, &dense->panels[p], dense, own);
-            scatter_keys(job, m, at, some, with_plain, own);
-        }
-    }
-}
-
+/* All keys of a chunk, for one batch of panels after another. */
 static void chunk_task(void *shared, int64_t chunk, int thread) {
     const backward_job *job = shared;
+    const shoal_clusters *clusters = job->clusters;
     const kernel_table *kernels = job->head->kernels;
+    const key_gradients *own = &job->head->work->backward[thread].keys;
     dense_scratch *dense = &job->head->work->dense[thread];
-    const int64_t used = job->clusters->queries.used, batch = sh_dense_block(kernels);
-    const int dim = job->head->size.dim;
+    const int64_t used = clusters->queries.used, batch = sh_dense_block(kernels);
+    const int dim = job->head->size.dim, wide = job->head->size.wide;
+    query_panel *panel = dense->panels;
     for (int64_t first = 0; first < used; first += batch) {
         const int panels = sh_dense_cut(dense, kernels, first, min(first + batch, used));
         atomic_int *turn = &job->gradients->turns[first / batch];
         for (int p = 0; p < panels; p++) {
-            query_panel *panel = &dense->panels[p];
-            kernels->pack(job->clusters->centroids + panel->first * dim, dim, NULL,
-                          panel->count, panel->width, dim, job->head->scale,
-                          panel->queries);
-            memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * panel->width));
+            kernels->pack(clusters->centroids + panel[p].first * dim, dim, NULL,
+                          panel[p].count, panel[p].width, dim, job->head->scale,
+                          panel[p].queries);
+            memset(panel[p].grad_q, 0, sizeof(float) * (size_t)(dim * panel[p].width));
         }
-        chunk_backward(job, chunk, panels, first == 0, thread);
+        for (int32_t m = clusters->chunk_clusters[chunk];
+             m < clusters->chunk_clusters[chunk + 1]; m++) {
+            const int64_t last = clusters->keys.offsets[m + 1];
+            for (int p = 0; p < panels; p++)
+                load_cluster(job, m, &panel[p]);
+            for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
+                const int some = (int)min(KEY_BLOCK, last - at);
+                const key_block *keys =
+                    sh_shoal_gather_keys(job->head, clusters, at, some, thread);
+                memset(own->keys, 0, sizeof(float) * (size_t)(some * dim));
+                memset(own->wide, 0, sizeof(float) * (size_t)(some * wide));
+                memset(own->bias, 0, sizeof(float) * (size_t)some);
+                for (int p = 0; p < panels; p++)
+                    keys_backward(job, m, keys, some, &panel[p], dense, own);
+                scatter_keys(job, m, at, some, first == 0, own);
+            }
+        }
         sh_await_turn(turn, (int)chunk);
-        for (int p = 0; p < panels; p++) {
-            const query_panel *panel = &dense->panels[p];
-            kernels->unpack(panel->grad_q, panel->count, panel->width, dim, NULL, NULL, 1,
-                            job->gradients->centroids + panel->first * dim, dim, NULL);
-        }
+        for (int p = 0; p < panels; p++)
+            kernels->unpack(panel[p].grad_q, panel[p].count, panel[p].width, dim, NULL,
+                            NULL, 1, job->gradients->centroids + panel[p].first * dim,
+                            dim, NULL);
         sh_pass_turn(turn, (int)chunk);
     }
 }

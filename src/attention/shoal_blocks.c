@@ -12,16 +12,7 @@ static const float least_weighted = 1e-3f, least_left = 1e-6f;
 /* A score that weighs nothing; not -inf, which could meet another. */
 static const float no_score = -FLT_MAX / 4;
 
-/* ---- Memory ----------------------------------------------------------------------- */
-
-void sh_shoal_keep_choices(shoal_choices *choices, const shoal_sizes *size,
-                           const shoal_keep *keep) {
-    choices->pools = keep_part(keep, size->C * size->p, sizeof(int32_t));
-    choices->pool_counts = keep_part(keep, size->C, sizeof(int32_t));
-    choices->exact = keep_part(keep, size->blocks * size->k, sizeof(uint16_t));
-    if (keep->with_backward)
-        choices->log_sums = keep_part(keep, size->N, sizeof(float));
-}
+/* ---- The pool of a cluster --------------------------------------------------------- */
 
 /* The pool of a cluster, and the points that choose from it for a block. */
 struct shoal_pool {
@@ -50,91 +41,6 @@ static void place_pool(shoal_pool *pool, const shoal_sizes *size, int64_t width,
     pool->point_panel = reserve_floats(work, r, width);
     pool->point_scores = reserve_floats(work, size->M, width);
 }
-
-static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lanes,
-                        block_layout *work) {
-    const int64_t k = size->k, M = size->M;
-    const int64_t vectors = ceil_divide(k, lanes) * lanes; /* whole ones */
-    block->keys = sh_reserve(work, k, sizeof(int32_t));
-    block->clusters = sh_reserve(work, k, sizeof(int32_t));
-    block->bias = reserve_floats(work, k, 1);
-    block->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
-    block->scores = reserve_floats(work, k, 1);
-    block->weights = reserve_floats(work, vectors, 1);
-    block->tops = reserve_floats(work, 3, vectors);
-    block->rest = reserve_floats(work, M, size->wide);
-    block->left_mass = reserve_floats(work, M, 1);
-    block->strain = reserve_floats(work, M, 1);
-    block->left = sh_reserve(work, M, sizeof(int32_t));
-    block->weighted = sh_reserve(work, M, 1);
-    block->logs = reserve_floats(work, M, 1);
-    if (block->is_exact)
-        memset(block->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
-}
-
-static void place_members(shoal_members *members, const shoal_sizes *size, int64_t width,
-                          block_layout *work) {
-    const int64_t near = 2 * size->near + 1, r = size->dims;
-    members->d = reserve_floats(work, r + 1, width);
-    members->d_rows = reserve_floats(work, size->block, r);
-    members->tilts = reserve_floats(work, size->M, width);
-    members->scores = reserve_floats(work, size->k + size->M + near, width);
-    members->hidden = reserve_floats(work, near, width);
-    members->hidden_slopes = reserve_floats(work, near, width);
-    members->near_weights = reserve_floats(work, near, 1);
-    members->row = reserve_floats(work, max(size->dim, size->wide), 1);
-}
-
-/* A cluster's sums once more, for queries whose rest was lost by subtraction. */
-struct lost_sums {
-    _Alignas(CACHE_LINE) int found; /* what follows is of the cluster at work */
-    uint64_t *is_pooled;            /* [S bits] */
-    float *pool_scores;             /* [p]: c_j . k_l */
-    float *tail_logs;               /* [M]: log of the sum over keys outside the pool */
-    float *tails;                   /* [M][Dv]: their mean */
-    float *scores;                  /* [max(KEY_BLOCK, 2 near + 1, p, M)], of some keys */
-    int32_t *keys;                  /* the same */
-    int32_t *hidden_keys;           /* [2 near + 1] */
-};
-
-static void place_lost(lost_sums *lost, const shoal_sizes *size, block_layout *work) {
-    const int64_t near = 2 * size->near + 1;
-    const int64_t some = max(max(KEY_BLOCK, near), max(size->p, size->M));
-    lost->found = 0;
-    lost->is_pooled = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
-    lost->pool_scores = reserve_floats(work, size->p, 1);
-    lost->tail_logs = reserve_floats(work, size->M, 1);
-    lost->tails = reserve_floats(work, size->M, size->value_dim);
-    lost->scores = reserve_floats(work, some, 1);
-    lost->keys = sh_reserve(work, some, sizeof(int32_t));
-    lost->hidden_keys = sh_reserve(work, near, sizeof(int32_t));
-    if (lost->is_pooled)
-        memset(lost->is_pooled, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
-}
-
-void sh_shoal_place_block_threads(shoal_work *own, const shoal_plan *plan,
-                                  block_layout *work) {
-    const int64_t width = plan->kernels->panel;
-    own->pools = sh_reserve(work, plan->threads, sizeof *own->pools);
-    own->blocks = sh_reserve(work, plan->threads, sizeof *own->blocks);
-    own->members = sh_reserve(work, plan->threads, sizeof *own->members);
-    own->lost = sh_reserve(work, plan->threads, sizeof *own->lost);
-    for (int t = 0; t < plan->threads; t++) {
-        place_pool(own->pools ? &own->pools[t] : &(shoal_pool){0}, &own->size, width,
-                   work);
-        place_block(own->blocks ? &own->blocks[t] : &(shoal_block){0}, &own->size,
-                    plan->kernels->lanes, work);
-        place_members(own->members ? &own->members[t] : &(shoal_members){0}, &own->size,
-                      width, work);
-        place_lost(own->lost ? &own->lost[t] : &(lost_sums){0}, &own->size, work);
-        if (own->members) {
-            own->members[t].dense = &own->dense[t];
-            own->members[t].panel = &own->dense[t].panels[0];
-        }
-    }
-}
-
-/* ---- The pool of a cluster --------------------------------------------------------- */
 
 /* What the choice of a panel of the pool's keys, from `first` on, is told by: the
    centroid's scores, and how far their tilts are from their clusters'. Lanes without a
@@ -275,6 +181,27 @@ static void choose_exact(const shoal_head *head, const shoal_clusters *clusters,
 
 /* ---- What is left of the clusters -------------------------------------------------- */
 
+static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lanes,
+                        block_layout *work) {
+    const int64_t k = size->k, M = size->M;
+    const int64_t vectors = ceil_divide(k, lanes) * lanes; /* whole ones */
+    block->keys = sh_reserve(work, k, sizeof(int32_t));
+    block->clusters = sh_reserve(work, k, sizeof(int32_t));
+    block->bias = reserve_floats(work, k, 1);
+    block->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
+    block->scores = reserve_floats(work, k, 1);
+    block->weights = reserve_floats(work, vectors, 1);
+    block->tops = reserve_floats(work, 3, vectors);
+    block->rest = reserve_floats(work, M, size->wide);
+    block->left_mass = reserve_floats(work, M, 1);
+    block->strain = reserve_floats(work, M, 1);
+    block->left = sh_reserve(work, M, sizeof(int32_t));
+    block->weighted = sh_reserve(work, M, 1);
+    block->logs = reserve_floats(work, M, 1);
+    if (block->is_exact)
+        memset(block->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
+}
+
 /* What X's keys weigh in their clusters' sums: weights = -e^(s_jl - top). */
 static void weigh_exact(const shoal_head *head, const shoal_clusters *clusters,
                         const float *top, shoal_block *block) {
@@ -367,6 +294,19 @@ void sh_shoal_leave_block(shoal_block *block) {
 
 /* ---- Members ----------------------------------------------------------------------- */
 
+static void place_members(shoal_members *members, const shoal_sizes *size, int64_t width,
+                          block_layout *work) {
+    const int64_t near = 2 * size->near + 1, r = size->dims;
+    members->d = reserve_floats(work, r + 1, width);
+    members->d_rows = reserve_floats(work, size->block, r);
+    members->tilts = reserve_floats(work, size->M, width);
+    members->scores = reserve_floats(work, size->k + size->M + near, width);
+    members->hidden = reserve_floats(work, near, width);
+    members->hidden_slopes = reserve_floats(work, near, width);
+    members->near_weights = reserve_floats(work, near, 1);
+    members->row = reserve_floats(work, max(size->dim, size->wide), 1);
+}
+
 void sh_shoal_load_members(const shoal_head *head, const shoal_clusters *clusters,
                            int64_t j, int64_t first, int64_t last,
                            shoal_members *members) {
@@ -400,8 +340,8 @@ static void prefetch_near(const shoal_head *head, row_view x, int dim, int64_t i
 /* Near keys of the panel's lane: their own scores, and those that they have in the rest.
    A key's bias is in both. */
 static void score_near(const shoal_head *head, const shoal_clusters *clusters,
-                       const shoal_block *block, int lane, float *scores,
-                       const shoal_members *members) {
+                       const shoal_members *members, int lane, float *scores) {
+    const shoal_block *block = members->block;
     const row_view q = head->view.q, k = head->view.k;
     const int dim = head->size.dim, width = members->panel->width;
     const int64_t i = members->queries[lane];
@@ -427,8 +367,9 @@ static void score_near(const shoal_head *head, const shoal_clusters *clusters,
 }
 
 int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_block *block, const shoal_members *members) {
+                           const shoal_members *members) {
     const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
     const query_panel *panel = members->panel;
     const int width = panel->width, r = head->size.dims, dim = head->size.dim;
     const int M = (int)head->size.M, near = members->near, count = block->count;
@@ -451,12 +392,39 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
     for (int i = 0; i < panel->count && near > 0; i++) {
         if (i + 1 < panel->count)
             prefetch_near(head, head->view.k, dim, members->queries[i + 1]);
-        score_near(head, clusters, block, i, scores, members);
+        score_near(head, clusters, members, i, scores);
     }
     return count + M + near;
 }
 
 /* ---- A query whose rest was lost by subtraction ------------------------------------ */
+
+/* A cluster's sums once more, for queries whose rest was lost by subtraction. */
+struct lost_sums {
+    _Alignas(CACHE_LINE) int found; /* what follows is of the cluster at work */
+    uint64_t *is_pooled;            /* [S bits] */
+    float *pool_scores;             /* [p]: c_j . k_l */
+    float *tail_logs;               /* [M]: log of the sum over keys outside the pool */
+    float *tails;                   /* [M][Dv]: their mean */
+    float *scores;                  /* [max(KEY_BLOCK, 2 near + 1, p, M)], of some keys */
+    int32_t *keys;                  /* the same */
+    int32_t *hidden_keys;           /* [2 near + 1] */
+};
+
+static void place_lost(lost_sums *lost, const shoal_sizes *size, block_layout *work) {
+    const int64_t near = 2 * size->near + 1;
+    const int64_t some = max(max(KEY_BLOCK, near), max(size->p, size->M));
+    lost->found = 0;
+    lost->is_pooled = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
+    lost->pool_scores = reserve_floats(work, size->p, 1);
+    lost->tail_logs = reserve_floats(work, size->M, 1);
+    lost->tails = reserve_floats(work, size->M, size->value_dim);
+    lost->scores = reserve_floats(work, some, 1);
+    lost->keys = sh_reserve(work, some, sizeof(int32_t));
+    lost->hidden_keys = sh_reserve(work, near, sizeof(int32_t));
+    if (lost->is_pooled)
+        memset(lost->is_pooled, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
+}
 
 /* Without subtraction: what keys outside the pool have in the clusters, summed again, for
    a cluster that has such a query; and the pool's keys one by one. So it costs a pass
@@ -538,8 +506,9 @@ static void add_rows(running_softmax *total, float *scores, int count, double si
 /* Near keys outside X: their own scores; and what they have in the tails, which is taken
    off once those are there: `hidden` and hidden_keys. Returns how many such there are. */
 static int add_near_rows(running_softmax *total, const shoal_head *head,
-                         const shoal_clusters *clusters, const shoal_block *block,
-                         int lane, const shoal_members *members, const lost_sums *lost) {
+                         const shoal_clusters *clusters, const shoal_members *members,
+                         int lane, const lost_sums *lost) {
+    const shoal_block *block = members->block;
     const row_view q = head->view.q, k = head->view.k;
     const int64_t i = members->queries[lane];
     const int64_t first = near_first(head, i), last = near_last(head, i);
@@ -568,9 +537,9 @@ static int add_near_rows(running_softmax *total, const shoal_head *head,
 
 /* The output of the panel's lane, from X, near keys, the pool's keys and the tails. */
 static void attend_directly(const shoal_head *head, const shoal_clusters *clusters,
-                            const shoal_choices *choices, const shoal_block *block,
-                            int lane, const shoal_members *members, lost_sums *lost,
-                            float *out) {
+                            const shoal_choices *choices, const shoal_members *members,
+                            int lane, lost_sums *lost, float *out) {
+    const shoal_block *block = members->block;
     const int Dv = head->size.value_dim, M = (int)head->size.M;
     const int width = members->panel->width;
     const row_view q = head->view.q, k = head->view.k;
@@ -590,7 +559,7 @@ static void attend_directly(const shoal_head *head, const shoal_clusters *cluste
         scores[x] = head->scale * scores[x] + key_bias_of(head, block->keys[x]);
     add_rows(&total, scores, block->count, 1, head->view.v, block->keys);
     const int hiding =
-        near >= 0 ? add_near_rows(&total, head, clusters, block, lane, members, lost) : 0;
+        near >= 0 ? add_near_rows(&total, head, clusters, members, lane, lost) : 0;
     int count = 0;
     for (int32_t x = 0; x < pooled; x++) {
         const int64_t l = pool[x], m = clusters->of_keys[l];
@@ -661,21 +630,18 @@ static void add_near(const shoal_head *head, const shoal_members *members, int l
 
 /* Outputs of one panel of a block's members. */
 static void attend_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_choices *choices, const shoal_block *block,
-                           const shoal_members *members, lost_sums *lost, row_view out) {
+                           const shoal_choices *choices, const shoal_members *members,
+                           lost_sums *lost, row_view out) {
     const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
     query_panel *panel = members->panel;
     const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
     const int near = members->near;
     const int32_t *queries = members->queries;
     float *pairs = members->scores + (int64_t)block->count * width;
     float *nearby = pairs + M * width, strain[MAX_PANEL] = {0};
-    const int rows = sh_shoal_score_members(head, clusters, block, members);
-    for (int i = 0; i < width; i++) {
-        panel->largest[i] = LOWEST_SCORE;
-        panel->sum[i] = 0;
-    }
-    memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * width));
+    const int rows = sh_shoal_score_members(head, clusters, members);
+    start_softmax(panel, Dv);
     kernels->softmax_step(members->scores, width, rows, panel->largest, panel->sum,
                           panel->keep);
     kernels->mix_at(members->scores, width, head->view.v.data, head->view.v.stride,
@@ -699,7 +665,41 @@ static void attend_members(const shoal_head *head, const shoal_clusters *cluster
         if (choices->log_sums)
             choices->log_sums[queries[i]] = panel->largest[i] + logf(panel->sum[i]);
         if (strain[i] > SHOAL_STRAIN * panel->sum[i])
-            attend_directly(head, clusters, choices, block, i, members, lost, row);
+            attend_directly(head, clusters, choices, members, i, lost, row);
+    }
+}
+
+/* ---- All blocks -------------------------------------------------------------------- */
+
+void sh_shoal_keep_choices(shoal_choices *choices, const shoal_sizes *size,
+                           const shoal_keep *keep) {
+    choices->pools = keep_part(keep, size->C * size->p, sizeof(int32_t));
+    choices->pool_counts = keep_part(keep, size->C, sizeof(int32_t));
+    choices->exact = keep_part(keep, size->blocks * size->k, sizeof(uint16_t));
+    if (keep->with_backward)
+        choices->log_sums = keep_part(keep, size->N, sizeof(float));
+}
+
+void sh_shoal_place_block_threads(shoal_work *own, const shoal_plan *plan,
+                                  block_layout *work) {
+    const int64_t width = plan->kernels->panel;
+    own->pools = sh_reserve(work, plan->threads, sizeof *own->pools);
+    own->blocks = sh_reserve(work, plan->threads, sizeof *own->blocks);
+    own->members = sh_reserve(work, plan->threads, sizeof *own->members);
+    own->lost = sh_reserve(work, plan->threads, sizeof *own->lost);
+    for (int t = 0; t < plan->threads; t++) {
+        place_pool(own->pools ? &own->pools[t] : &(shoal_pool){0}, &own->size, width,
+                   work);
+        place_block(own->blocks ? &own->blocks[t] : &(shoal_block){0}, &own->size,
+                    plan->kernels->lanes, work);
+        place_members(own->members ? &own->members[t] : &(shoal_members){0}, &own->size,
+                      width, work);
+        place_lost(own->lost ? &own->lost[t] : &(lost_sums){0}, &own->size, work);
+        if (own->members) {
+            own->members[t].dense = &own->dense[t];
+            own->members[t].panel = &own->dense[t].panels[0];
+            own->members[t].block = &own->blocks[t];
+        }
     }
 }
 
@@ -732,7 +732,7 @@ static void attend_block(const block_job *job, int64_t j, int64_t b, int64_t fir
     for (int64_t at = first; at < last; at += panel->count) {
         if (!whole)
             sh_shoal_load_members(head, job->clusters, j, at, last, members);
-        attend_members(head, job->clusters, job->choices, block, members,
+        attend_members(head, job->clusters, job->choices, members,
                        &head->work->lost[thread], job->out);
     }
     sh_shoal_leave_block(block);

@@ -70,19 +70,21 @@ struct cluster_thread {
     float *half_squares; /* [KEY_BLOCK][r]: of z */
     float *variances;    /* [panels][r][panel] */
     float *expected;     /* [KEY_BLOCK][panel]: what the pool is chosen by */
-    uint64_t *candidates;
+    topk_lists lists[PANELS];
+    uint64_t *candidates; /* all lists' */
     int32_t *counts;
     float *floor;
 };
 
-cluster_thread *sh_shoal_place_cluster_threads(const shoal_plan *plan,
-                                               const shoal_sizes *size,
-                                               block_layout *work) {
+void sh_shoal_place_cluster_threads(shoal_work *all, const shoal_plan *plan,
+                                    block_layout *work) {
+    const shoal_sizes *size = &all->size;
     const int64_t width = plan->kernels->panel, r = size->dims;
     const int64_t lanes = min(PANELS * width, ceil_divide(size->C, width) * width);
-    cluster_thread measured, *all = sh_reserve(work, plan->threads, sizeof *all);
+    cluster_thread measured;
+    all->clusters = sh_reserve(work, plan->threads, sizeof *all->clusters);
     for (int t = 0; t < plan->threads; t++) {
-        cluster_thread *own = all ? &all[t] : &measured;
+        cluster_thread *own = all->clusters ? &all->clusters[t] : &measured;
         block_layout order = *work;
         sh_halving_place(&own->halving, plan->kernels, size->dims, &order);
         own->member_rows = reserve_floats(&order, min(size->N, HALVING_MOST), r);
@@ -98,7 +100,6 @@ cluster_thread *sh_shoal_place_cluster_threads(const shoal_plan *plan,
         own->floor = reserve_floats(work, lanes, 1);
         *work = longer(order, *work);
     }
-    return all;
 }
 
 /* ---- Clusters of queries ----------------------------------------------------------- */
@@ -159,7 +160,7 @@ static void find_query_clusters(const shoal_head *head, shoal_clusters *clusters
     if (brought) {
         memmove(of, brought + head->view.head * N, (size_t)n * sizeof *of);
         sh_lloyd_project(&clusters->query_means, head->kernels, workers, q.data, q.stride,
-                         n, clusters->projection, NULL, clusters->coordinates);
+                         n, clusters->projection, NULL, clusters->coordinates, NULL);
     } else if (n <= head->size.C) {
         for (int64_t i = 0; i < n; i++)
             of[i] = (int32_t)i;
@@ -244,7 +245,7 @@ static void find_coordinates(const shoal_head *head, shoal_clusters *clusters,
         clusters->shift[d] = -ordered_dot(clusters->dual + (int64_t)d * dim, centre, dim);
     sh_lloyd_project(&clusters->query_means, head->kernels, workers, head->view.k.data,
                      head->view.k.stride, head->view.keys, clusters->dual,
-                     clusters->shift, clusters->coordinates);
+                     clusters->shift, clusters->coordinates, NULL);
 }
 
 /* What one unit of each coordinate of z changes, over all queries. */
@@ -375,28 +376,23 @@ const key_block *sh_shoal_gather_keys(const shoal_head *head,
     return to;
 }
 
-/* Candidates of panel p's centroids. */
-static topk_lists lists_of(const shoal_head *head, const cluster_thread *own, int p) {
-    const int64_t lane = (int64_t)p * head->kernels->panel;
-    const int32_t k = (int32_t)head->size.p;
-    return (topk_lists){head->kernels, k, own->candidates + lane * topk_capacity(k),
-                        own->counts + lane, own->floor + lane};
-}
-
 static void start_panel(const shoal_head *head, const shoal_clusters *clusters,
                         query_panel *panel, int p, cluster_thread *own) {
-    const topk_lists lists = lists_of(head, own, p);
+    const int64_t lane = (int64_t)p * head->kernels->panel;
     const int32_t *offsets = clusters->queries.offsets + panel->first;
+    const int32_t k = (int32_t)head->size.p;
     const int r = head->size.dims, dim = head->size.dim;
     head->kernels->pack(clusters->centroids + panel->first * dim, dim, NULL, panel->count,
                         panel->width, dim, head->scale, panel->queries);
     head->kernels->pack(clusters->variances + panel->first * r, r, NULL, panel->count,
-                        panel->width, r, 1,
-                        own->variances + (int64_t)p * r * head->kernels->panel);
-    sh_topk_start(&lists, panel->count, panel->width);
+                        panel->width, r, 1, own->variances + lane * r);
+    own->lists[p] = (topk_lists){head->kernels, k,
+                                 own->candidates + lane * topk_capacity(k),
+                                 own->counts + lane, own->floor + lane};
+    sh_topk_start(&own->lists[p], panel->count, panel->width);
     for (int i = 0; i < panel->count; i++)
         if (offsets[i + 1] - offsets[i] <= 1)
-            lists.floor[i] = INFINITY;
+            own->lists[p].floor[i] = INFINITY;
 }
 
 /* Some keys of one cluster, from key `first` of the order on: their part of the sums, and
@@ -406,7 +402,6 @@ static void attend_keys(const shoal_head *head, const key_block *keys, int64_t f
                         float *scores) {
     const kernel_table *kernels = head->kernels;
     const int width = panel->width, r = head->size.dims, wide = head->size.wide;
-    const topk_lists lists = lists_of(head, own, p);
     float *expected = own->expected;
     kernels->score(panel->queries, width, head->size.dim, keys->rows, head->size.dim,
                    count, scores);
@@ -416,18 +411,10 @@ static void attend_keys(const shoal_head *head, const key_block *keys, int64_t f
                    own->half_squares, r, count, expected);
     for (int i = 0; i < count * width; i++)
         expected[i] += scores[i];
-    sh_topk_collect(&lists, expected, panel->count, width, count, first);
+    sh_topk_collect(&own->lists[p], expected, panel->count, width, count, first);
     kernels->softmax_step(scores, width, count, panel->largest, panel->sum, panel->keep);
     kernels->mix(scores, width, keys->wide, wide, count, wide, panel->keep,
                  panel->outputs);
-}
-
-static void start_cluster(const shoal_head *head, query_panel *panel) {
-    memset(panel->outputs, 0, sizeof(float) * (size_t)(head->size.wide * panel->width));
-    for (int i = 0; i < panel->width; i++) {
-        panel->largest[i] = LOWEST_SCORE;
-        panel->sum[i] = 0;
-    }
 }
 
 static void keep_cluster(const shoal_head *head, const query_panel *panel, int64_t m,
@@ -442,16 +429,14 @@ static void keep_cluster(const shoal_head *head, const query_panel *panel, int64
     }
 }
 
-static void keep_candidates(const shoal_head *head, int64_t chunk,
-                            const query_panel *panel, int p, const cluster_thread *own,
-                            shoal_sums *sums) {
-    const topk_lists lists = lists_of(head, own, p);
+static void keep_candidates(const topk_lists *lists, const query_panel *panel,
+                            int64_t chunk, shoal_sums *sums) {
     for (int i = 0; i < panel->count; i++) {
         const int64_t at = (panel->first + i) * SHOAL_CHUNKS + chunk;
-        uint64_t *list = topk_list(&lists, i);
-        const int32_t count = sh_topk_cut(list, lists.counts[i], lists.k);
+        uint64_t *list = topk_list(lists, i);
+        const int32_t count = sh_topk_cut(list, lists->counts[i], lists->k);
         sums->counts[at] = count;
-        memcpy(sums->candidates + at * head->size.p, list, (size_t)count * sizeof *list);
+        memcpy(sums->candidates + at * lists->k, list, (size_t)count * sizeof *list);
     }
 }
 
@@ -475,7 +460,7 @@ static void sum_task(void *shared, int64_t task, int thread) {
          m < clusters->chunk_clusters[chunk + 1]; m++) {
         const int64_t last = clusters->keys.offsets[m + 1];
         for (int p = 0; p < count; p++)
-            start_cluster(head, &panels[p]);
+            start_softmax(&panels[p], wide);
         for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
             const int some = (int)min(KEY_BLOCK, last - at);
             const key_block *keys =
@@ -492,7 +477,7 @@ static void sum_task(void *shared, int64_t task, int thread) {
             keep_cluster(head, &panels[p], m, job->sums);
     }
     for (int p = 0; p < count; p++)
-        keep_candidates(head, chunk, &panels[p], p, own, job->sums);
+        keep_candidates(&own->lists[p], &panels[p], chunk, job->sums);
 }
 
 void sh_shoal_find_sums(const shoal_head *head, const shoal_clusters *clusters,

@@ -95,6 +95,15 @@ static inline void add_scaled(float *restrict to, float factor,
         to[d] += factor * from[d];
 }
 
+/* Starts a softmax over values of `features` features. */
+static inline void start_softmax(query_panel *panel, int features) {
+    memset(panel->outputs, 0, sizeof(float) * (size_t)(features * panel->width));
+    for (int i = 0; i < panel->width; i++) {
+        panel->largest[i] = LOWEST_SCORE;
+        panel->sum[i] = 0;
+    }
+}
+
 /* What stages keep for backward lies in the state, [heads] of each array; in plans
    without backward it lies in the slot, of one head. */
 typedef struct {
@@ -178,9 +187,8 @@ const key_block *sh_shoal_gather_keys(const shoal_head *head,
                                       int count, int thread);
 
 typedef struct cluster_thread cluster_thread;
-cluster_thread *sh_shoal_place_cluster_threads(const shoal_plan *plan,
-                                               const shoal_sizes *size,
-                                               block_layout *work);
+void sh_shoal_place_cluster_threads(shoal_work *own, const shoal_plan *plan,
+                                    block_layout *work);
 
 /* ---- Blocks (shoal_blocks.c) ------------------------------------------------------- */
 
@@ -227,17 +235,18 @@ void sh_shoal_leave_block(shoal_block *block);
 /* One panel of a block's members. Rows of scores are X, key clusters, near keys. */
 typedef struct {
     _Alignas(CACHE_LINE) dense_scratch *dense;
-    query_panel *panel;     /* dense->panels[0] */
-    const int32_t *queries; /* [panel->count] */
-    int near;               /* rows of near keys */
-    float *d;               /* [r + 1][panel]: d and b */
-    float *d_rows;          /* [block][r]: d */
-    float *tilts;           /* [M][panel]: t */
-    float *scores;          /* [k + M + 2 near + 1][panel] */
-    float *hidden;          /* [2 near + 1][panel]: what near keys have in the rest */
-    float *hidden_slopes;   /* the same; forward has nothing to keep there */
-    float *near_weights;    /* [2 near + 1], of one query */
-    float *row;             /* [max(D, Dv + r)] */
+    query_panel *panel;       /* dense->panels[0] */
+    const shoal_block *block; /* theirs */
+    const int32_t *queries;   /* [panel->count] */
+    int near;                 /* rows of near keys */
+    float *d;                 /* [r + 1][panel]: d and b */
+    float *d_rows;            /* [block][r]: d */
+    float *tilts;             /* [M][panel]: t */
+    float *scores;            /* [k + M + 2 near + 1][panel] */
+    float *hidden;            /* [2 near + 1][panel]: what near keys have in the rest */
+    float *hidden_slopes;     /* the same; forward has nothing to keep there */
+    float *near_weights;      /* [2 near + 1], of one query */
+    float *row;               /* [max(D, Dv + r)] */
 } shoal_members;
 
 /* Members first .. of the order, up to a panel of them, with d and b. */
@@ -247,7 +256,7 @@ void sh_shoal_load_members(const shoal_head *head, const shoal_clusters *cluster
 
 /* Their scores, and what near keys have in the rest. Returns how many rows there are. */
 int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_block *block, const shoal_members *members);
+                           const shoal_members *members);
 
 /* What is left of the clusters' sums was found by subtraction, to a rounding error of the
    whole sums. A query for which those weigh more than this beside its softmax's sum is
@@ -274,9 +283,8 @@ void sh_shoal_place_gradients(head_gradients *gradients, const shoal_plan *plan,
                               const shoal_sizes *size, block_layout *work);
 
 typedef struct backward_thread backward_thread;
-backward_thread *sh_shoal_place_backward_threads(const shoal_plan *plan,
-                                                 const shoal_sizes *size,
-                                                 block_layout *work);
+void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
+                                     block_layout *work);
 void sh_shoal_backward(const attention_call *call);
 
 /* ---- Plans and heads (shoal.c) ----------------------------------------------------- */

@@ -353,13 +353,14 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *kernels, team workers,
 
 void sh_lloyd_project(lloyd_work *work, const kernel_table *kernels, team workers,
                       const float *q, int64_t stride, int64_t n, const float *projection,
-                      const float *shift, float *projected) {
+                      const float *shift, float *projected, int32_t *groups) {
     lloyd_pass pass = {.work = work,
                        .kernels = kernels,
                        .q = q,
                        .projection = projection,
                        .stride = stride,
                        .n = n,
+                       .groups = groups,
                        .shift = shift,
                        .projected = projected};
     sh_team_run(workers, ceil_divide(n, POINT_TASK), query_task, &pass);
@@ -381,17 +382,4 @@ void sh_lloyd_learn(lloyd_work *work, const kernel_table *kernels, team workers,
         first += kernels->panel < last - first ? kernels->panel : last - first;
     }
     learn(&pass, workers, iterations, seed, 0);
-}
-
-void sh_lloyd_assign(lloyd_work *work, const kernel_table *kernels, team workers,
-                     const float *q, int64_t stride, int64_t n, const float *projection,
-                     int32_t *groups) {
-    lloyd_pass pass = {.work = work,
-                       .kernels = kernels,
-                       .q = q,
-                       .projection = projection,
-                       .stride = stride,
-                       .n = n,
-                       .groups = groups};
-    sh_team_run(workers, ceil_divide(n, POINT_TASK), query_task, &pass);
 }

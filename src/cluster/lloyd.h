@@ -49,23 +49,21 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *kernels, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
                   int iterations, uint64_t seed, int32_t *groups, float *projected);
 
-/* Projections [n][dims] of n rows of q, plus shift [dims] unless that is NULL. */
+/* Of n rows of q: projections [n][dims], plus shift [dims] unless that is NULL; and the
+   nearest of the centres that were found, groups [n]. Either result may be NULL. */
 void sh_lloyd_project(lloyd_work *work, const kernel_table *kernels, team workers,
                       const float *q, int64_t stride, int64_t n, const float *projection,
-                      const float *shift, float *projected);
+                      const float *shift, float *projected, int32_t *groups);
 
 /* ---- Queries of which others have some -------------------------------------------- */
 
 /* The same in parts: points of the sample, of all n queries, are projected by whoever has
    them; everybody learns the same centres from all points [sample][dims]; and assigns its
-   own queries. */
+   own queries by sh_lloyd_project. */
 int64_t sh_lloyd_sample(int64_t clusters, int64_t n);
 /* Which query a point is. */
 int64_t sh_lloyd_query(int64_t sample, int64_t n, int64_t point);
 void sh_lloyd_learn(lloyd_work *work, const kernel_table *kernels, team workers,
                     const float *points, int64_t n, int iterations, uint64_t seed);
-void sh_lloyd_assign(lloyd_work *work, const kernel_table *kernels, team workers,
-                     const float *q, int64_t stride, int64_t n, const float *projection,
-                     int32_t *groups);
 
 #endif
