@@ -77,8 +77,7 @@ static shoal_sizes sizes_of(const shoal_plan *plan) {
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-/* What the stages keep of a head: in the state, or, without backward, all but the queries'
-   clusters in the slot. */
+/* What the stages keep of a head, beside the queries' clusters. */
 static void keep_stages(shoal_slot *slot, const shoal_sizes *size,
                         const shoal_keep *keep) {
     sh_shoal_keep_clusters(&slot->clusters, size, keep);

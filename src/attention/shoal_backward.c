@@ -338,7 +338,7 @@ static void near_queries(const backward_job *job, const shoal_members *members, 
     add_scaled(grad_centroid, -1, members->row, dim);
 }
 
-/* dq, and the centroid's gradient: the tilts' part, that of exact keys, and near ones'. */
+/* dq and the centroid's gradient, from tilts, exact keys and near keys. */
 static void query_gradients(const backward_job *job, const shoal_members *members,
                             const panel_gradients *own, float *grad_centroid) {
     const shoal_head *head = job->head;

@@ -357,12 +357,10 @@ static void score_near(const shoal_head *head, const shoal_clusters *clusters,
         scores[at] = members->hidden[at] = no_score;
         if (m < 0)
             continue;
-        scores[at] = head->scale * mine[a];
-        members->hidden[at] = head->scale * shared[a] + members->tilts[m * width + lane];
-        if (head->masks.key_bias) {
-            scores[at] += key_bias_of(head, l);
-            members->hidden[at] += key_bias_of(head, l);
-        }
+        const float bias = key_bias_of(head, l);
+        scores[at] = head->scale * mine[a] + bias;
+        members->hidden[at] = head->scale * shared[a] + members->tilts[m * width + lane] +
+                              bias;
     }
 }
 
