@@ -361,11 +361,13 @@ static void project_points(const distributed_call *run, int64_t u) {
     for (int64_t i = 0; i < sample; i++) {
         const int64_t here = sh_lloyd_query(sample, range->queries, i) -
                              range->first_query;
-        memset(points + i * work->rank, 0, sizeof *points * (size_t)work->rank);
+        memset(points + i * work->dims, 0, sizeof *points * (size_t)work->dims);
         if (here >= 0 && here < head->view.queries)
-            sh_lloyd_project(work, plan->kernels, run->workers.self,
-                             head->view.q.data + here * head->view.q.stride,
-                             head->slot->metric.projection, points + i * work->rank);
+            sh_lloyd_project(work, plan->kernels,
+                             (team){.threads = 1, .self = run->workers.self},
+                             head->view.q.data + here * head->view.q.stride, work->dim, 1,
+                             head->slot->metric.projection, NULL, points + i * work->dims,
+                             NULL);
     }
 }
 
@@ -392,9 +394,9 @@ static void run_lloyd(distributed_call *run) {
         sh_lloyd_learn(&head->slot->lloyd, plan->kernels, run->workers,
                        own->samples + u * sample_size(plan), range_of(run, u)->queries,
                        plan->attention.iterations, plan->attention.seed);
-        sh_lloyd_assign(&head->slot->lloyd, plan->kernels, run->workers,
-                        head->view.q.data, head->view.q.stride, head->view.queries,
-                        head->slot->metric.projection, head->state.groups);
+        sh_lloyd_project(&head->slot->lloyd, plan->kernels, run->workers,
+                         head->view.q.data, head->view.q.stride, head->view.queries,
+                         head->slot->metric.projection, NULL, NULL, head->state.groups);
     }
 }
 

@@ -1,15 +1,15 @@
-/* Backward of shoal-C. Constants are P, Z and the keys' centre,
- * groups, blocks, key clusters, pools and exact keys. With mean_i = dout_i . out_i and
- * p_il the weight of key l for query i, every key that is exact for i (X and near ones)
- * has
+/* Backward of shoal-C. Constants are P, Z and the keys' centre, clusters, blocks, key
+ * clusters, pools and exact keys. With mean_i = dout_i . out_i and p_il the weight of key
+ * l for query i, every key that is exact for i (X and near ones) has
  *     g_il = p_il (dout_i . v_l - mean_i)
  * and its score's gradient goes to q_i and k_l. A block sees what is left of key cluster
  * m as one pair, whose score's gradient is that of the tilt, dt_im; what a near key has
  * in the rest is taken from it. From dt go
  *     to q_i and, with the other sign, to the centroid: scale (centre dt + P (dt z_bm)),
  *     to the pair's z_bm = sum of dt_im d_i, and from there to z_l and s_jl of the rest.
- * Blocks add up, for every group and key cluster, what the pass of the centroids over the
- * keys then gives to every key: G and Q, which multiply v_l and z_l, and a number gamma:
+ * Blocks add up, for every cluster and key cluster, what the pass of the centroids over
+ * the keys then gives to every key: G and Q, which multiply v_l and z_l, and a number
+ * gamma:
  *     ds_jl = e (G . v_l + Q . z_l - gamma), dv_l = e G, dz_l = e Q,  e = e^(s_jl - top)
  * and what X had no part in is taken back block by block. A bias of key l is part of s_il
  * and of s_jl, and has the sum of their gradients. */
@@ -20,11 +20,100 @@
 
 #include "attention/shoal_kind.h"
 
-static void add_scaled(float *restrict to, float factor, const float *restrict from,
-                       int n) {
-    for (int d = 0; d < n; d++)
-        to[d] += factor * from[d];
+/* ---- Memory ----------------------------------------------------------------------- */
+
+void sh_shoal_place_gradients(head_gradients *gradients, const shoal_plan *plan,
+                              const shoal_sizes *size, block_layout *work) {
+    gradients->sums = reserve_floats(work, size->C * size->M, size->wide);
+    gradients->mass = reserve_floats(work, size->C, size->M);
+    gradients->plain = reserve_floats(work, size->M, size->dims);
+    gradients->centroids = reserve_floats(work, size->C, size->dim);
+    gradients->turn = sh_reserve(work, 1, sizeof(atomic_int));
+    gradients->turns = sh_reserve(work,
+                                  ceil_divide(size->C, sh_dense_block(plan->kernels)),
+                                  sizeof(atomic_int));
 }
+
+/* Gradients of one block of members. */
+typedef struct {
+    float *exact_keys; /* [k][D] */
+    float *exact_bias; /* [k] */
+    float *values;     /* [k + M][Dv + r]: of X's values, then of the pairs */
+    float *mass;       /* [M]: gamma */
+    float *centroid;   /* [D] */
+    float *scores;     /* [k][r + 1]: of z and of s_jl */
+    float *rows;       /* [r + 1][D]: Z' and scale c_j */
+} block_gradients;
+
+/* Gradients of one panel of members. */
+typedef struct {
+    float *q, *dout;           /* [panel][D], [panel][Dv]: the members' rows */
+    float *slopes;             /* as the members' scores: of these */
+    float *pairs, *tilts;      /* where rows of key clusters begin: scores and slopes */
+    float *near, *near_slopes; /* and where rows of near keys do */
+    float *d;                  /* [r + 1][panel]: of d and b */
+    uint8_t direct[MAX_PANEL]; /* lanes that are computed key by key */
+    int directs;
+    float *direct_weights, *direct_slopes; /* [KEY_BLOCK], of one such lane */
+    uint8_t *direct_exact;                 /* the same */
+} panel_gradients;
+
+/* Gradients of one block of keys. */
+typedef struct {
+    float *keys; /* [KEY_BLOCK][D] */
+    float *bias; /* [KEY_BLOCK] */
+    float *wide; /* [KEY_BLOCK][Dv + r] */
+} key_gradients;
+
+struct backward_thread {
+    _Alignas(CACHE_LINE) block_gradients block;
+    panel_gradients panel;
+    key_gradients keys;
+};
+
+void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
+                                     block_layout *work) {
+    const shoal_sizes *size = &own->size;
+    const int64_t width = plan->kernels->panel, r = size->dims;
+    backward_thread measured;
+    own->backward = sh_reserve(work, plan->threads, sizeof *own->backward);
+    for (int t = 0; t < plan->threads; t++) {
+        backward_thread *thread = own->backward ? &own->backward[t] : &measured;
+        block_gradients *block = &thread->block;
+        panel_gradients *panel = &thread->panel;
+        key_gradients *keys = &thread->keys;
+        block->exact_keys = reserve_floats(work, size->k, size->dim);
+        block->exact_bias = reserve_floats(work, size->k, 1);
+        block->values = reserve_floats(work, size->k + size->M, size->wide);
+        block->mass = reserve_floats(work, size->M, 1);
+        block->centroid = reserve_floats(work, size->dim, 1);
+        block->scores = reserve_floats(work, size->k, r + 1);
+        block->rows = reserve_floats(work, r + 1, size->dim);
+        panel->q = reserve_floats(work, width, size->dim);
+        panel->dout = reserve_floats(work, width, size->value_dim);
+        panel->slopes =
+            reserve_floats(work, size->k + size->M + 2 * size->near + 1, width);
+        panel->d = reserve_floats(work, r + 1, width);
+        panel->direct_weights = reserve_floats(work, KEY_BLOCK, 1);
+        panel->direct_slopes = reserve_floats(work, KEY_BLOCK, 1);
+        panel->direct_exact = sh_reserve(work, KEY_BLOCK, 1);
+        keys->keys = reserve_floats(work, KEY_BLOCK, size->dim);
+        keys->bias = reserve_floats(work, KEY_BLOCK, 1);
+        keys->wide = reserve_floats(work, KEY_BLOCK, size->wide);
+    }
+}
+
+/* ---- What goes to rows ------------------------------------------------------------- */
+
+/* Forward's results, where gradients come from and where they go. */
+typedef struct {
+    const shoal_head *head;
+    shoal_clusters *clusters;
+    const shoal_sums *sums;
+    const shoal_choices *choices;
+    head_gradients *gradients;
+    row_view out, dout, dq, dk, dv;
+} backward_job;
 
 static void add_row(row_view to, int64_t l, float factor, const float *from, int n) {
     if (to.data)
@@ -32,637 +121,587 @@ static void add_row(row_view to, int64_t l, float factor, const float *from, int
 }
 
 /* What a score's gradient is for its key's bias. */
-static void add_bias_slope(const tilted_head *head, int64_t l, float slope) {
+static void add_bias_slope(const shoal_head *head, int64_t l, float slope) {
     if (head->masks.dkey_bias)
         head->masks.dkey_bias[l * head->masks.dkey_bias_step] += slope;
 }
 
 /* slopes [count][width] times scale: gradients of keys' biases, summed over lanes. */
-static void sum_bias_slopes(const tilted_head *head, const float *slopes, int width,
+static void sum_bias_slopes(const shoal_head *head, const float *slopes, int width,
                             int lanes, int count, float *sums) {
     const float by = 1 / head->scale;
     if (head->masks.dkey_bias)
-        head->run->spread(slopes, width, lanes, &by, 0, 1, count, sums, 1);
-}
-
-/* Where the parts of a panel's scores and slopes begin. */
-typedef struct {
-    query_panel *panel;
-    int64_t j;
-    int count, pairs, near; /* rows: X, clusters, near keys */
-    int last;               /* the block's last panel */
-    const int32_t *members;
-    uint8_t direct[MAX_PANEL]; /* lanes that are computed key by key */
-    int directs;
-} member_panel;
-
-static float *pair_rows(const member_panel *now, float *rows) {
-    return rows + (int64_t)now->count * now->panel->width;
-}
-
-static float *near_rows(const member_panel *now, float *rows) {
-    return rows + (int64_t)(now->count + now->pairs) * now->panel->width;
+        head->kernels->spread(slopes, width, lanes, &by, 0, 1, count, sums, 1);
 }
 
 /* ---- A query that forward computed key by key -------------------------------------- */
 
-/* Scores of keys first .. of the lane's query: its own on X and near keys, which
-   direct_exact tells, else the centroid's, tilted. Hidden keys count as exact here:
-   no rest has them. */
-static void score_directly(const tilted_head *head, int64_t j, int64_t i, int lane,
-                           int width, int64_t first, int count, tilted_thread *own) {
-    const row_view q = head->view.q, k = head->view.k;
-    float *scores = own->direct_scores, *shared = own->direct_weights;
-    head->run->two_dots(k.data + first * k.stride, k.stride, count, head->size->dim,
-                        q.data + i * q.stride,
-                        head->state.centroids + j * head->size->dim, scores, shared);
+/* Keys first .. of the lane's query: weights in the rest, by the centroid's scores,
+   tilted, and gradients of these scores; 0 where keys are exact, as direct_exact tells.
+   Hidden keys count as exact here: no rest has them. */
+static void weigh_directly(const backward_job *job, const shoal_members *members,
+                           int lane, int64_t first, int count,
+                           const panel_gradients *panel) {
+    const shoal_head *head = job->head;
+    const shoal_block *block = members->block;
+    const row_view q = head->view.q, k = head->view.k, v = head->view.v;
+    const int Dv = head->size.value_dim, near = head->size.near;
+    const int width = members->panel->width;
+    const int64_t i = members->queries[lane];
+    float *weights = panel->direct_weights, *slopes = panel->direct_slopes;
+    head->kernels->two_dots(k.data + first * k.stride, k.stride, count, head->size.dim,
+                            q.data + i * q.stride,
+                            job->clusters->centroids + block->j * head->size.dim, slopes,
+                            weights);
+    head->kernels->dots(Dv, count, v.data + first * v.stride, v.stride,
+                        panel->dout + (int64_t)lane * Dv, false, slopes);
     for (int a = 0; a < count; a++) {
-        const int64_t l = first + a, m = head->state.key_clusters[l];
-        own->direct_exact[a] =
-            m < 0 || (head->size->near > 0 && llabs(l - i) <= head->size->near) ||
-            tilted_is_exact(own, l);
-        scores[a] = head->scale * (own->direct_exact[a] ? scores[a] : shared[a]) +
-                    (own->direct_exact[a] ? 0 : own->tilts[m * width + lane]) +
-                    tilted_bias(head, l);
+        const int64_t l = first + a, m = job->clusters->of_keys[l];
+        const int exact = m < 0 || (near > 0 && llabs(l - i) <= near) ||
+                          bit_of(block->is_exact, l);
+        const float score = head->scale * weights[a] +
+                            (exact ? 0 : members->tilts[m * width + lane]) +
+                            key_bias_of(head, l);
+        panel->direct_exact[a] = (uint8_t)exact;
+        weights[a] = exact ? 0 : expf(score - job->choices->log_sums[i]);
+        slopes[a] = weights[a] * (slopes[a] - members->panel->delta[lane]);
     }
 }
 
-/* Weights of keys first .. in the rest of the lane's query, 0 where they are exact, and
-   gradients of their scores. */
-static void weigh_directly(const tilted_head *head, const member_panel *now, int lane,
-                           int64_t first, int count, tilted_thread *own) {
-    const row_view v = head->view.v;
-    const int Dv = head->size->value_dim;
-    const int64_t i = now->members[lane];
-    const float *dout = own->member_dout + (int64_t)lane * Dv;
-    score_directly(head, now->j, i, lane, now->panel->width, first, count, own);
-    head->run->dots(Dv, count, v.data + first * v.stride, v.stride, dout, false,
-                    own->direct_slopes);
-    for (int a = 0; a < count; a++) {
-        const float weight = own->direct_exact[a]
-                                 ? 0
-                                 : expf(own->direct_scores[a] - head->state.log_sums[i]);
-        own->direct_weights[a] = weight;
-        own->direct_slopes[a] = weight *
-                                (own->direct_slopes[a] - now->panel->delta[lane]);
-    }
-}
-
-static void direct_tilts(const tilted_head *head, const member_panel *now, int lane,
-                         tilted_thread *own) {
-    const int width = now->panel->width;
-    float *tilts = pair_rows(now, own->slopes);
-    for (int64_t first = 0; first < head->view.keys; first += KEY_BLOCK) {
-        const int count = (int)min(KEY_BLOCK, head->view.keys - first);
-        weigh_directly(head, now, lane, first, count, own);
+/* Their part of the tilts' gradients. */
+static void direct_tilts(const backward_job *job, const shoal_members *members, int lane,
+                         const panel_gradients *panel) {
+    const int64_t S = job->head->view.keys, width = members->panel->width;
+    for (int64_t first = 0; first < S; first += KEY_BLOCK) {
+        const int count = (int)min(KEY_BLOCK, S - first);
+        weigh_directly(job, members, lane, first, count, panel);
         for (int a = 0; a < count; a++)
-            if (!own->direct_exact[a])
-                tilts[head->state.key_clusters[first + a] * width + lane] +=
-                    own->direct_slopes[a];
+            if (!panel->direct_exact[a])
+                panel->tilts[job->clusters->of_keys[first + a] * width + lane] +=
+                    panel->direct_slopes[a];
     }
 }
 
-static void direct_scatter(const tilted_head *head, const member_panel *now, int lane,
-                           tilted_thread *own) {
+/* Their part of all keys' and the centroid's gradients. */
+static void direct_scatter(const backward_job *job, const shoal_members *members,
+                           int lane, const panel_gradients *panel, float *grad_centroid) {
+    const shoal_head *head = job->head;
     const row_view k = head->view.k;
-    const int dim = head->size->dim;
-    const float *c = head->state.centroids + now->j * dim;
-    const float *dout = own->member_dout + (int64_t)lane * head->size->value_dim;
+    const int dim = head->size.dim, Dv = head->size.value_dim;
+    const float *c = job->clusters->centroids + members->block->j * dim;
+    const float *dout = panel->dout + (int64_t)lane * Dv;
     for (int64_t first = 0; first < head->view.keys; first += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, head->view.keys - first);
-        weigh_directly(head, now, lane, first, count, own);
+        weigh_directly(job, members, lane, first, count, panel);
         for (int a = 0; a < count; a++) {
-            add_bias_slope(head, first + a, own->direct_slopes[a]);
-            own->direct_slopes[a] *= head->scale;
-            add_row(head->dv, first + a, own->direct_weights[a], dout,
-                    head->size->value_dim);
-            add_row(head->dk, first + a, own->direct_slopes[a], c, dim);
+            add_bias_slope(head, first + a, panel->direct_slopes[a]);
+            panel->direct_slopes[a] *= head->scale;
+            add_row(job->dv, first + a, panel->direct_weights[a], dout, Dv);
+            add_row(job->dk, first + a, panel->direct_slopes[a], c, dim);
         }
-        head->run->sum_rows(k.data + first * k.stride, k.stride, NULL, own->direct_slopes,
-                            count, dim, own->row);
-        add_scaled(own->grad_centroid, 1, own->row, dim);
+        head->kernels->sum_rows(k.data + first * k.stride, k.stride, NULL,
+                                panel->direct_slopes, count, dim, members->row);
+        add_scaled(grad_centroid, 1, members->row, dim);
     }
 }
 
 /* ---- One panel of members ---------------------------------------------------------- */
 
-static void gather_members(row_view from, const int32_t *order, int count, int dim,
-                           float *to) {
+static void gather_rows(row_view from, const int32_t *order, int count, int dim,
+                        float *to) {
     for (int i = 0; i < count; i++)
         memcpy(to + (int64_t)i * dim, from.data + order[i] * from.stride,
                (size_t)dim * sizeof *to);
 }
 
-static void load_gradients(const tilted_head *head, const member_panel *now,
-                           tilted_thread *own) {
-    query_panel *panel = now->panel;
-    const int Dv = head->size->value_dim;
-    gather_members(head->view.q, now->members, panel->count, head->size->dim,
-                   own->member_q);
-    gather_members(head->dout, now->members, panel->count, Dv, own->member_dout);
-    head->run->pack(own->member_dout, Dv, NULL, panel->count, panel->width, Dv, 1,
-                    panel->grad_out);
-    head->run->unpack(own->shift, panel->count, panel->width, head->size->rank, NULL,
-                      NULL, 0, own->shift_rows, head->size->rank, NULL);
+static void load_gradients(const backward_job *job, const shoal_members *members,
+                           panel_gradients *own) {
+    const shoal_head *head = job->head;
+    const query_panel *panel = members->panel;
+    const int32_t *queries = members->queries;
+    const int Dv = head->size.value_dim, r = head->size.dims;
+    const int64_t exact = (int64_t)members->block->count * panel->width;
+    own->pairs = members->scores + exact;
+    own->near = own->pairs + head->size.M * panel->width;
+    own->tilts = own->slopes + exact;
+    own->near_slopes = own->tilts + head->size.M * panel->width;
+    gather_rows(head->view.q, queries, panel->count, head->size.dim, own->q);
+    gather_rows(job->dout, queries, panel->count, Dv, own->dout);
+    head->kernels->pack(own->dout, Dv, NULL, panel->count, panel->width, Dv, 1,
+                        panel->grad_out);
+    head->kernels->unpack(members->d, panel->count, panel->width, r, NULL, NULL, 0,
+                          members->d_rows, r, NULL);
     for (int i = 0; i < panel->width; i++) {
         const int live = i < panel->count;
         /* Lanes without a query have no weight. */
-        panel->largest[i] = live ? head->state.log_sums[now->members[i]] : FLT_MAX / 2;
+        panel->largest[i] = live ? job->choices->log_sums[queries[i]] : FLT_MAX / 2;
         panel->inverse[i] = 1;
-        panel->delta[i] =
-            live ? ordered_dot(own->member_dout + (int64_t)i * Dv,
-                               head->out.data + now->members[i] * head->out.stride, Dv)
-                 : 0;
+        panel->delta[i] = live ? ordered_dot(own->dout + (int64_t)i * Dv,
+                                             job->out.data + queries[i] * job->out.stride,
+                                             Dv)
+                               : 0;
     }
 }
 
-/* dout_i . v_l of near keys. */
-static void near_slopes(const tilted_head *head, const member_panel *now,
-                        tilted_thread *own) {
+/* Near keys: scores become weights, and slopes gradients of scores; in `hidden` and its
+   slopes what they have in the rest. */
+static void weigh_near(const shoal_head *head, const shoal_members *members,
+                       const panel_gradients *own) {
     const row_view v = head->view.v;
-    const int width = now->panel->width, Dv = head->size->value_dim;
-    float *slopes = near_rows(now, own->slopes);
-    memset(slopes, 0, sizeof(float) * (size_t)(now->near * width));
-    for (int i = 0; i < now->panel->count; i++) {
-        const int64_t first = tilted_near_first(head, now->members[i]);
-        const int64_t last = tilted_near_last(head, now->members[i]);
-        head->run->dots(Dv, last - first, v.data + first * v.stride, v.stride,
-                        own->member_dout + (int64_t)i * Dv, false, own->near_weights);
-        for (int64_t a = 0; a < last - first; a++)
-            slopes[a * width + i] = own->near_weights[a];
+    const query_panel *panel = members->panel;
+    const int width = panel->width, Dv = head->size.value_dim, near = members->near;
+    float *slopes = own->near_slopes;
+    memset(slopes, 0, sizeof(float) * (size_t)(near * width));
+    for (int i = 0; i < panel->count; i++) {
+        const int64_t first = near_first(head, members->queries[i]);
+        const int64_t count = near_last(head, members->queries[i]) - first;
+        head->kernels->dots(Dv, count, v.data + first * v.stride, v.stride,
+                            own->dout + (int64_t)i * Dv, false, members->near_weights);
+        for (int64_t a = 0; a < count; a++)
+            slopes[a * width + i] = members->near_weights[a];
     }
+    memcpy(members->hidden_slopes, slopes, sizeof(float) * (size_t)(near * width));
+    head->kernels->softmax_slope(own->near, slopes, width, near, panel->largest,
+                                 panel->inverse, panel->delta, 1);
+    head->kernels->softmax_slope(members->hidden, members->hidden_slopes, width, near,
+                                 panel->largest, panel->inverse, panel->delta, 1);
 }
 
 /* Lanes whose rest was found by too large a subtraction. */
-static void find_direct(const tilted_head *head, member_panel *now, tilted_thread *own) {
-    const int width = now->panel->width;
+static void find_direct(const shoal_head *head, const shoal_members *members,
+                        panel_gradients *own) {
+    const query_panel *panel = members->panel;
+    const int width = panel->width, M = (int)head->size.M;
     float strain[MAX_PANEL] = {0};
-    float *weights = pair_rows(now, own->scores), *tilts = pair_rows(now, own->slopes);
-    head->run->mix(weights, width, own->strain, 1, now->pairs, 1, NULL, strain);
-    now->directs = 0;
+    head->kernels->mix(own->pairs, width, members->block->strain, 1, M, 1, NULL, strain);
+    own->directs = 0;
     for (int i = 0; i < width; i++) {
-        now->direct[i] = i < now->panel->count && strain[i] > TILTED_STRAIN;
-        now->directs += now->direct[i];
-        for (int m = 0; m < now->pairs && now->direct[i]; m++)
-            weights[m * width + i] = tilts[m * width + i] = 0;
-        for (int a = 0; a < now->near && now->direct[i]; a++)
-            own->hidden[a * width + i] = own->unused[a * width + i] = 0;
+        own->direct[i] = i < panel->count && strain[i] > SHOAL_STRAIN;
+        own->directs += own->direct[i];
+        for (int m = 0; m < M && own->direct[i]; m++)
+            own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
+        for (int a = 0; a < members->near && own->direct[i]; a++)
+            members->hidden[a * width + i] = members->hidden_slopes[a * width + i] = 0;
     }
 }
 
-/* Scores become weights, and slopes gradients of scores; of near keys too, in `hidden`
-   and `unused` what they have in the rest. */
-static void weigh_members(const tilted_head *head, member_panel *now,
-                          tilted_thread *own) {
-    const kernel_table *run = head->run;
-    query_panel *panel = now->panel;
-    const int width = panel->width;
-    run->score_at(panel->grad_out, width, head->size->value_dim, head->view.v.data,
-                  head->view.v.stride, own->keys, now->count, own->slopes);
-    run->score(panel->grad_out, width, head->size->value_dim, own->rest, head->size->wide,
-               now->pairs, pair_rows(now, own->slopes));
-    run->softmax_slope(own->scores, own->slopes, width, now->count, panel->largest,
-                       panel->inverse, panel->delta, head->scale);
-    run->softmax_slope(pair_rows(now, own->scores), pair_rows(now, own->slopes), width,
-                       now->pairs, panel->largest, panel->inverse, panel->delta, 1);
-    if (now->near > 0) {
-        float *slopes = near_rows(now, own->slopes);
-        near_slopes(head, now, own);
-        memcpy(own->unused, slopes, sizeof(float) * (size_t)(now->near * width));
-        run->softmax_slope(near_rows(now, own->scores), slopes, width, now->near,
-                           panel->largest, panel->inverse, panel->delta, 1);
-        run->softmax_slope(own->hidden, own->unused, width, now->near, panel->largest,
-                           panel->inverse, panel->delta, 1);
-    }
-    find_direct(head, now, own);
-}
-
-/* What near keys have in the rest is taken from their clusters' tilts. */
-static void near_tilts(const tilted_head *head, const member_panel *now,
-                       tilted_thread *own) {
-    const int width = now->panel->width;
-    float *tilts = pair_rows(now, own->slopes);
-    for (int i = 0; i < now->panel->count && now->near > 0; i++) {
-        const int64_t first = tilted_near_first(head, now->members[i]);
-        const int64_t last = tilted_near_last(head, now->members[i]);
+/* Scores become weights, and slopes gradients of scores; those of key clusters are
+   gradients of tilts. */
+static void weigh_members(const backward_job *job, const shoal_members *members,
+                          panel_gradients *own) {
+    const shoal_head *head = job->head;
+    const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
+    const query_panel *panel = members->panel;
+    const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
+    float *tilts = own->tilts;
+    kernels->score_at(panel->grad_out, width, Dv, head->view.v.data, head->view.v.stride,
+                      block->keys, block->count, own->slopes);
+    kernels->score(panel->grad_out, width, Dv, block->rest, head->size.wide, M, tilts);
+    kernels->softmax_slope(members->scores, own->slopes, width, block->count,
+                           panel->largest, panel->inverse, panel->delta, head->scale);
+    kernels->softmax_slope(own->pairs, tilts, width, M, panel->largest, panel->inverse,
+                           panel->delta, 1);
+    if (members->near > 0)
+        weigh_near(head, members, own);
+    find_direct(head, members, own);
+    for (int i = 0; i < panel->count && members->near > 0; i++) {
+        const int64_t first = near_first(head, members->queries[i]);
+        const int64_t last = near_last(head, members->queries[i]);
         for (int64_t l = first; l < last; l++)
-            if (head->state.key_clusters[l] >= 0)
-                tilts[head->state.key_clusters[l] * width + i] -=
-                    own->unused[(l - first) * width + i];
+            if (job->clusters->of_keys[l] >= 0)
+                tilts[job->clusters->of_keys[l] * width + i] -=
+                    members->hidden_slopes[(l - first) * width + i];
     }
+    for (int i = 0; i < panel->count && own->directs > 0; i++)
+        if (own->direct[i])
+            direct_tilts(job, members, i, own);
 }
 
 /* Near keys' part of dq, and of the centroid's gradient. */
-static void near_queries(const tilted_head *head, const member_panel *now, int lane,
-                         tilted_thread *own) {
+static void near_queries(const backward_job *job, const shoal_members *members, int lane,
+                         const panel_gradients *own, float *grad_centroid) {
+    const shoal_head *head = job->head;
     const row_view k = head->view.k;
-    const int width = now->panel->width, dim = head->size->dim;
-    const int64_t i = now->members[lane], first = tilted_near_first(head, i);
-    const int64_t count = tilted_near_last(head, i) - first;
-    const float *slopes = near_rows(now, own->slopes);
+    const int width = members->panel->width, dim = head->size.dim;
+    const int64_t i = members->queries[lane], first = near_first(head, i);
+    const int64_t count = near_last(head, i) - first;
+    const float *start = k.data + first * k.stride;
+    float *weights = members->near_weights;
     for (int64_t a = 0; a < count; a++)
-        own->near_weights[a] = head->scale * slopes[a * width + lane];
-    head->run->sum_rows(k.data + first * k.stride, k.stride, NULL, own->near_weights,
-                        count, dim, own->row);
-    add_row(head->dq, i, 1, own->row, dim);
+        weights[a] = head->scale * own->near_slopes[a * width + lane];
+    head->kernels->sum_rows(start, k.stride, NULL, weights, count, dim, members->row);
+    add_row(job->dq, i, 1, members->row, dim);
     for (int64_t a = 0; a < count; a++)
-        own->near_weights[a] = head->scale * own->unused[a * width + lane];
-    head->run->sum_rows(k.data + first * k.stride, k.stride, NULL, own->near_weights,
-                        count, dim, own->row);
-    add_scaled(own->grad_centroid, -1, own->row, dim);
+        weights[a] = head->scale * members->hidden_slopes[a * width + lane];
+    head->kernels->sum_rows(start, k.stride, NULL, weights, count, dim, members->row);
+    add_scaled(grad_centroid, -1, members->row, dim);
 }
 
-/* The tilt's part of dq and of the centroid's gradient; the exact keys' part of dq. */
-static void query_gradients(const tilted_head *head, const member_panel *now,
-                            tilted_thread *own) {
-    const kernel_table *run = head->run;
-    query_panel *panel = now->panel;
-    const int width = panel->width, rank = head->size->rank, dim = head->size->dim;
-    const float *tilts = pair_rows(now, own->slopes);
-    memset(own->grad_shift, 0, sizeof(float) * (size_t)((rank + 1) * width));
-    run->mix(tilts, width, own->rest + head->size->value_dim, head->size->wide,
-             now->pairs, rank, NULL, own->grad_shift);
-    for (int m = 0; m < now->pairs; m++)
+/* dq and the centroid's gradient, from tilts, exact keys and near keys. */
+static void query_gradients(const backward_job *job, const shoal_members *members,
+                            const panel_gradients *own, float *grad_centroid) {
+    const shoal_head *head = job->head;
+    const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
+    const query_panel *panel = members->panel;
+    const float *projection = job->clusters->projection, *tilts = own->tilts;
+    const int width = panel->width, r = head->size.dims, dim = head->size.dim;
+    const int M = (int)head->size.M;
+    memset(own->d, 0, sizeof(float) * (size_t)((r + 1) * width));
+    kernels->mix(tilts, width, block->rest + head->size.value_dim, head->size.wide, M, r,
+                 NULL, own->d);
+    for (int m = 0; m < M; m++)
         for (int i = 0; i < width; i++)
-            own->grad_shift[rank * width + i] += tilts[m * width + i];
-    for (int d = 0; d <= rank; d++) {
+            own->d[r * width + i] += tilts[m * width + i];
+    for (int d = 0; d <= r; d++) {
         float sum = 0;
         for (int i = 0; i < width; i++) {
-            own->grad_shift[d * width + i] *= head->scale;
-            sum += i < panel->count ? own->grad_shift[d * width + i] : 0;
+            own->d[d * width + i] *= head->scale;
+            sum += i < panel->count ? own->d[d * width + i] : 0;
         }
-        add_scaled(own->grad_centroid, -sum, head->state.projection + (int64_t)d * dim,
-                   dim);
+        add_scaled(grad_centroid, -sum, projection + (int64_t)d * dim, dim);
     }
-    if (!head->dq.data)
-        return;
-    memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
-    run->mix_at(own->slopes, width, head->view.k.data, head->view.k.stride, own->keys,
-                now->count, dim, panel->grad_q);
-    run->mix(own->grad_shift, width, head->state.projection, dim, rank + 1, dim, NULL,
-             panel->grad_q);
-    run->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0, head->dq.data,
-                head->dq.stride, now->members);
+    if (job->dq.data) {
+        memset(panel->grad_q, 0, sizeof(float) * (size_t)(dim * width));
+        kernels->mix_at(own->slopes, width, head->view.k.data, head->view.k.stride,
+                        block->keys, block->count, dim, panel->grad_q);
+        kernels->mix(own->d, width, projection, dim, r + 1, dim, NULL, panel->grad_q);
+        kernels->unpack(panel->grad_q, panel->count, width, dim, NULL, NULL, 0,
+                        job->dq.data, job->dq.stride, members->queries);
+    }
+    for (int i = 0; i < panel->count && members->near > 0; i++)
+        near_queries(job, members, i, own, grad_centroid);
 }
 
 /* What the panel adds to the block's sums. */
-static void add_to_block(const tilted_head *head, const member_panel *now,
-                         tilted_thread *own) {
-    const kernel_table *run = head->run;
-    const query_panel *panel = now->panel;
-    const int width = panel->width, live = panel->count, dim = head->size->dim;
-    const int Dv = head->size->value_dim, wide = head->size->wide;
-    const int rank = head->size->rank;
-    const float *weights = pair_rows(now, own->scores);
-    float *pairs = own->grad_values + (int64_t)now->count * wide;
-    run->spread(own->slopes, width, live, own->member_q, dim, dim, now->count,
-                own->grad_exact_keys, dim);
-    sum_bias_slopes(head, own->slopes, width, live, now->count, own->grad_exact_bias);
-    run->spread(own->scores, width, live, own->member_dout, Dv, Dv,
-                now->count + now->pairs, own->grad_values, wide);
-    run->spread(pair_rows(now, own->slopes), width, live, own->shift_rows, rank, rank,
-                now->pairs, pairs + Dv, wide);
-    for (int m = 0; m < now->pairs; m++)
+static void add_to_block(const shoal_head *head, const shoal_members *members,
+                         const panel_gradients *own, const block_gradients *to) {
+    const kernel_table *kernels = head->kernels;
+    const query_panel *panel = members->panel;
+    const int width = panel->width, live = panel->count, dim = head->size.dim;
+    const int Dv = head->size.value_dim, wide = head->size.wide, r = head->size.dims;
+    const int M = (int)head->size.M, count = members->block->count;
+    kernels->spread(own->slopes, width, live, own->q, dim, dim, count, to->exact_keys,
+                    dim);
+    sum_bias_slopes(head, own->slopes, width, live, count, to->exact_bias);
+    kernels->spread(members->scores, width, live, own->dout, Dv, Dv, count + M,
+                    to->values, wide);
+    kernels->spread(own->tilts, width, live, members->d_rows, r, r, M,
+                    to->values + (int64_t)count * wide + Dv, wide);
+    for (int m = 0; m < M; m++)
         for (int i = 0; i < live; i++)
-            own->block_mass[m] += weights[m * width + i] * panel->delta[i];
+            to->mass[m] += own->pairs[m * width + i] * panel->delta[i];
 }
 
-/* ---- In turn ----------------------------------------------------------------------- */
-
-/* Near keys' rows of dk and dv, and all keys' of queries that are computed key by key. */
-static void scatter_near(const tilted_head *head, const member_panel *now,
-                         tilted_thread *own) {
-    const int width = now->panel->width, dim = head->size->dim;
-    const int Dv = head->size->value_dim;
-    const float *c = head->state.centroids + now->j * dim;
-    const float *weights = near_rows(now, own->scores);
-    const float *slopes = near_rows(now, own->slopes);
-    for (int i = 0; i < now->panel->count && now->near > 0; i++) {
-        const int64_t first = tilted_near_first(head, now->members[i]);
-        const int64_t last = tilted_near_last(head, now->members[i]);
+/* In turn: near keys' rows of dk and dv, and all keys' of queries that are computed key
+   by key. */
+static void scatter_near(const backward_job *job, const shoal_members *members,
+                         const panel_gradients *own, float *grad_centroid) {
+    const shoal_head *head = job->head;
+    const int width = members->panel->width, dim = head->size.dim;
+    const int Dv = head->size.value_dim;
+    const float *c = job->clusters->centroids + members->block->j * dim;
+    for (int i = 0; i < members->panel->count && members->near > 0; i++) {
+        const int64_t first = near_first(head, members->queries[i]);
+        const int64_t last = near_last(head, members->queries[i]);
         for (int64_t l = first; l < last; l++) {
             const int64_t at = (l - first) * width + i;
-            add_row(head->dv, l, weights[at] - own->hidden[at],
-                    own->member_dout + (int64_t)i * Dv, Dv);
-            add_row(head->dk, l, head->scale * slopes[at],
-                    own->member_q + (int64_t)i * dim, dim);
-            add_row(head->dk, l, -head->scale * own->unused[at], c, dim);
-            add_bias_slope(head, l, slopes[at] - own->unused[at]);
+            const float slope = own->near_slopes[at], hidden = members->hidden_slopes[at];
+            add_row(job->dv, l, own->near[at] - members->hidden[at],
+                    own->dout + (int64_t)i * Dv, Dv);
+            add_row(job->dk, l, head->scale * slope, own->q + (int64_t)i * dim, dim);
+            add_row(job->dk, l, -head->scale * hidden, c, dim);
+            add_bias_slope(head, l, slope - hidden);
         }
     }
-    for (int i = 0; i < now->panel->count && now->directs > 0; i++)
-        if (now->direct[i])
-            direct_scatter(head, now, i, own);
+    for (int i = 0; i < members->panel->count && own->directs > 0; i++)
+        if (own->direct[i])
+            direct_scatter(job, members, i, own, grad_centroid);
 }
 
 /* ---- One block --------------------------------------------------------------------- */
 
-static void panel_backward(const tilted_head *head, member_panel *now,
-                           tilted_thread *own) {
-    sh_tilted_score_members(head, now->j, now->count, now->panel, own);
-    load_gradients(head, now, own);
-    weigh_members(head, now, own);
-    near_tilts(head, now, own);
-    for (int i = 0; i < now->panel->count && now->directs > 0; i++)
-        if (now->direct[i])
-            direct_tilts(head, now, i, own);
-    query_gradients(head, now, own);
-    for (int i = 0; i < now->panel->count && now->near > 0; i++)
-        near_queries(head, now, i, own);
-    add_to_block(head, now, own);
-}
-
-/* The pairs' gradients become those of the sums that were left: G, Q and gamma. */
-static void finish_pairs(const tilted_head *head, int count, tilted_thread *own) {
-    const int Dv = head->size->value_dim, wide = head->size->wide;
-    for (int64_t m = 0; m < head->size->M; m++) {
-        float *row = own->grad_values + (count + m) * wide;
-        const float *pair = own->rest + m * wide;
-        const float inverse = own->left_mass[m] > 0 ? 1 / own->left_mass[m] : 0;
-        for (int d = 0; d < (own->weighted[m] ? wide : Dv); d++)
-            row[d] *= inverse;
-        own->block_mass[m] *= inverse;
-        if (own->weighted[m])
-            own->block_mass[m] += ordered_dot(row + Dv, pair + Dv, head->size->rank);
+/* The pairs' gradients become those of the sums that were left: G, Q and gamma. The pass
+   over all keys will treat X as part of the rest: here that is taken back. row: [D],
+   scratch. */
+static void finish_block(const shoal_head *head, const shoal_clusters *clusters,
+                         const shoal_block *block, const block_gradients *own,
+                         float *row) {
+    const int Dv = head->size.value_dim, wide = head->size.wide;
+    const int r = head->size.dims, dim = head->size.dim, count = block->count;
+    const row_view k = head->view.k, v = head->view.v;
+    float *pairs = own->values + (int64_t)count * wide;
+    for (int64_t m = 0; m < head->size.M; m++) {
+        const float inverse = block->left_mass[m] > 0 ? 1 / block->left_mass[m] : 0;
+        for (int d = 0; d < (block->weighted[m] ? wide : Dv); d++)
+            pairs[m * wide + d] *= inverse;
+        own->mass[m] *= inverse;
+        if (block->weighted[m])
+            own->mass[m] +=
+                ordered_dot(pairs + m * wide + Dv, block->rest + m * wide + Dv, r);
     }
-}
-
-/* The pass over all keys will treat X as part of the rest: here that is taken back. */
-static void correct_exact(const tilted_head *head, int64_t j, int count,
-                          tilted_thread *own) {
-    const int Dv = head->size->value_dim, wide = head->size->wide;
-    const int rank = head->size->rank, dim = head->size->dim;
-    const row_view v = head->view.v;
     for (int x = 0; x < count; x++) {
-        const int64_t m = own->exact_clusters[x];
-        const float *row = own->grad_values + (count + m) * wide;
-        float *grad = own->grad_values + (int64_t)x * wide;
-        const float weight = -own->exact_weights[x];
-        float slope = ordered_dot(row, v.data + own->keys[x] * v.stride, Dv);
-        if (own->weighted[m])
-            slope += ordered_dot(row + Dv,
-                                 head->slot->coordinates + (int64_t)own->keys[x] * rank,
-                                 rank);
-        const float dscore = -weight * (slope - own->block_mass[m]);
-        own->exact_scores[x] = head->scale * dscore;
-        own->grad_exact_bias[x] += dscore;
-        add_scaled(grad, -weight, row, own->weighted[m] ? wide : Dv);
-        memcpy(own->grad_scores + (int64_t)x * (rank + 1), grad + Dv,
-               sizeof(float) * (size_t)rank);
-        own->grad_scores[(int64_t)x * (rank + 1) + rank] = own->exact_scores[x];
+        const int64_t m = block->clusters[x], l = block->keys[x];
+        const float *pair = pairs + m * wide;
+        float *grad = own->values + (int64_t)x * wide;
+        float *scores = own->scores + (int64_t)x * (r + 1);
+        const float weight = -block->weights[x];
+        float slope = ordered_dot(pair, v.data + l * v.stride, Dv);
+        if (block->weighted[m])
+            slope += ordered_dot(pair + Dv, clusters->coordinates + l * r, r);
+        const float dscore = -weight * (slope - own->mass[m]);
+        own->exact_bias[x] += dscore;
+        add_scaled(grad, -weight, pair, block->weighted[m] ? wide : Dv);
+        memcpy(scores, grad + Dv, sizeof(float) * (size_t)r);
+        scores[r] = block->scores[x] = head->scale * dscore;
     }
-    memcpy(own->grad_rows, head->state.dual, sizeof(float) * (size_t)(rank * dim));
-    memcpy(own->grad_rows + (int64_t)rank * dim, head->state.centroids + j * dim,
+    memcpy(own->rows, clusters->dual, sizeof(float) * (size_t)(r * dim));
+    memcpy(own->rows + (int64_t)r * dim, clusters->centroids + block->j * dim,
            sizeof(float) * (size_t)dim);
-    head->run->spread(own->grad_scores, rank + 1, rank + 1, own->grad_rows, dim, dim,
-                      count, own->grad_exact_keys, dim);
-    head->run->sum_rows(head->view.k.data, head->view.k.stride, own->keys,
-                        own->exact_scores, count, dim, own->row);
-    add_scaled(own->grad_centroid, 1, own->row, dim);
+    head->kernels->spread(own->scores, r + 1, r + 1, own->rows, dim, dim, count,
+                          own->exact_keys, dim);
+    head->kernels->sum_rows(k.data, k.stride, block->keys, block->scores, count, dim,
+                            row);
+    add_scaled(own->centroid, 1, row, dim);
 }
 
-/* Blocks share keys and groups, so they add to them one after another, in order. */
-static void scatter_block(const tilted_head *head, int64_t j, int count,
-                          tilted_thread *own) {
-    const int Dv = head->size->value_dim, wide = head->size->wide;
-    const int rank = head->size->rank;
-    const int64_t M = head->size->M;
-    for (int x = 0; x < count; x++) {
-        add_row(head->dk, own->keys[x], 1,
-                own->grad_exact_keys + (int64_t)x * head->size->dim, head->size->dim);
-        add_row(head->dv, own->keys[x], 1, own->grad_values + (int64_t)x * wide, Dv);
-        add_bias_slope(head, own->keys[x], own->grad_exact_bias[x]);
+/* Blocks share keys and clusters, so they add to them one after another, in order. */
+static void scatter_block(const backward_job *job, const shoal_block *block,
+                          const block_gradients *own) {
+    const shoal_head *head = job->head;
+    const head_gradients *to = job->gradients;
+    const int Dv = head->size.value_dim, wide = head->size.wide, dim = head->size.dim;
+    const int r = head->size.dims;
+    const int64_t M = head->size.M, at = block->j * M;
+    for (int x = 0; x < block->count; x++) {
+        const int64_t l = block->keys[x];
+        add_row(job->dk, l, 1, own->exact_keys + (int64_t)x * dim, dim);
+        add_row(job->dv, l, 1, own->values + (int64_t)x * wide, Dv);
+        add_bias_slope(head, l, own->exact_bias[x]);
     }
     for (int64_t m = 0; m < M; m++) {
-        const float *row = own->grad_values + (count + m) * wide;
-        add_scaled(head->slot->grad_sums + (j * M + m) * wide, 1, row,
-                   own->weighted[m] ? wide : Dv);
-        if (!own->weighted[m])
-            add_scaled(head->slot->grad_plain + m * rank, 1, row + Dv, rank);
-        head->slot->grad_mass[j * M + m] += own->block_mass[m];
+        const float *row = own->values + (block->count + m) * wide;
+        add_scaled(to->sums + (at + m) * wide, 1, row, block->weighted[m] ? wide : Dv);
+        if (!block->weighted[m])
+            add_scaled(to->plain + m * r, 1, row + Dv, r);
+        to->mass[at + m] += own->mass[m];
     }
-    add_scaled(head->slot->grad_centroids + j * head->size->dim, 1, own->grad_centroid,
-               head->size->dim);
+    add_scaled(to->centroids + block->j * dim, 1, own->centroid, dim);
 }
 
-/* The group that block b belongs to. */
-static int64_t group_of(const tilted_head *head, int64_t b) {
-    const int32_t *offsets = head->slot->block_offsets;
-    int64_t low = 0, high = head->slot->sorted.used;
+/* The cluster that block b belongs to. */
+static int64_t cluster_of(const shoal_clusters *clusters, int64_t b) {
+    int64_t low = 0, high = clusters->queries.used;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (offsets[middle] <= b)
-            low = middle;
-        else
-            high = middle;
+        *(clusters->block_offsets[middle] <= b ? &low : &high) = middle;
     }
     return low;
 }
 
 static void block_task(void *shared, int64_t b, int thread) {
-    const tilted_head *head = shared;
-    tilted_thread *own = &head->work->threads[thread];
-    const tilted_slot *slot = head->slot;
-    const int64_t j = group_of(head, b), M = head->size->M;
-    const int64_t first = slot->sorted.offsets[j] +
-                          (b - slot->block_offsets[j]) * head->size->block;
-    const int64_t last = min(first + head->size->block, slot->sorted.offsets[j + 1]);
-    sh_tilted_load_group(head, j, own);
-    const int count = sh_tilted_load_block(head, j, b, own);
-    memset(own->grad_exact_keys, 0, sizeof(float) * (size_t)(count * head->size->dim));
-    memset(own->grad_values, 0, sizeof(float) * (size_t)((count + M) * head->size->wide));
-    memset(own->grad_exact_bias, 0, sizeof(float) * (size_t)count);
-    memset(own->block_mass, 0, sizeof(float) * (size_t)M);
-    memset(own->grad_centroid, 0, sizeof(float) * (size_t)head->size->dim);
-    member_panel now = {.j = j,
-                        .count = count,
-                        .pairs = (int)M,
-                        .near = tilted_near_rows(head, j)};
-    for (int64_t at = first; at < last; at += now.panel->count) {
-        now.panel = sh_tilted_load_members(head, at, last, own);
-        now.members = head->state.order + at;
-        panel_backward(head, &now, own);
-        if (at + now.panel->count >= last) {
-            finish_pairs(head, count, own);
-            correct_exact(head, j, count, own);
-        }
-        sh_await_turn(slot->turn, (int)b);
-        scatter_near(head, &now, own);
+    const backward_job *job = shared;
+    const shoal_head *head = job->head;
+    const shoal_clusters *clusters = job->clusters;
+    shoal_block *block = &head->work->blocks[thread];
+    shoal_members *members = &head->work->members[thread];
+    block_gradients *own = &head->work->backward[thread].block;
+    panel_gradients *panel = &head->work->backward[thread].panel;
+    const int64_t j = cluster_of(clusters, b), M = head->size.M;
+    const int64_t first = clusters->queries.offsets[j] +
+                          (b - clusters->block_offsets[j]) * head->size.block;
+    const int64_t last = min(first + head->size.block, clusters->queries.offsets[j + 1]);
+    sh_shoal_load_block(head, clusters, job->sums, job->choices, j, b, block);
+    const int count = block->count;
+    memset(own->exact_keys, 0, sizeof(float) * (size_t)(count * head->size.dim));
+    memset(own->values, 0, sizeof(float) * (size_t)((count + M) * head->size.wide));
+    memset(own->exact_bias, 0, sizeof(float) * (size_t)count);
+    memset(own->mass, 0, sizeof(float) * (size_t)M);
+    memset(own->centroid, 0, sizeof(float) * (size_t)head->size.dim);
+    for (int64_t at = first; at < last; at += members->panel->count) {
+        sh_shoal_load_members(head, clusters, j, at, last, members);
+        sh_shoal_score_members(head, clusters, members);
+        load_gradients(job, members, panel);
+        weigh_members(job, members, panel);
+        query_gradients(job, members, panel, own->centroid);
+        add_to_block(head, members, panel, own);
+        if (at + members->panel->count >= last)
+            finish_block(head, clusters, block, own, members->row);
+        sh_await_turn(job->gradients->turn, (int)b);
+        scatter_near(job, members, panel, own->centroid);
     }
-    scatter_block(head, j, count, own);
-    sh_pass_turn(slot->turn, (int)b);
-    sh_tilted_leave_block(count, own);
+    scatter_block(job, block, own);
+    sh_pass_turn(job->gradients->turn, (int)b);
+    sh_shoal_leave_block(block);
 }
 
 /* ---- The centroids' pass ----------------------------------------------------------- */
 
-static void load_cluster(const tilted_head *head, int64_t m, query_panel *panel) {
-    const int64_t M = head->size->M, wide = head->size->wide;
+static void load_cluster(const backward_job *job, int64_t m, query_panel *panel) {
+    const int64_t M = job->head->size.M, wide = job->head->size.wide;
     const int64_t at = panel->first * M + m;
-    head->run->pack(head->slot->grad_sums + at * wide, M * wide, NULL, panel->count,
-                    panel->width, (int)wide, 1, panel->grad_out);
+    job->head->kernels->pack(job->gradients->sums + at * wide, M * wide, NULL,
+                             panel->count, panel->width, (int)wide, 1, panel->grad_out);
     for (int i = 0; i < panel->width; i++) {
         const int live = i < panel->count;
-        panel->largest[i] = live ? head->state.top[at + i * M] : 0;
-        panel->delta[i] = live ? head->slot->grad_mass[at + i * M] : 0;
+        panel->largest[i] = live ? job->sums->top[at + i * M] : 0;
+        panel->delta[i] = live ? job->gradients->mass[at + i * M] : 0;
         panel->inverse[i] = live ? 1 : 0;
     }
 }
 
-/* One block of keys of cluster m, gathered, for one panel of centroids. */
-static void keys_backward(const tilted_head *head, int64_t m, int count,
-                          query_panel *panel, tilted_thread *own) {
-    const kernel_table *run = head->run;
-    const int width = panel->width, dim = head->size->dim, wide = head->size->wide;
-    const int64_t M = head->size->M;
-    float *scores = own->dense->scores, *slopes = own->dense->slopes;
-    run->score(panel->queries, width, dim, own->key_rows, dim, count, scores);
+/* Some keys of cluster m for one panel of centroids. */
+static void keys_backward(const backward_job *job, int64_t m, const key_block *keys,
+                          int count, query_panel *panel, dense_scratch *dense,
+                          const key_gradients *own) {
+    const shoal_head *head = job->head;
+    const kernel_table *kernels = head->kernels;
+    const int width = panel->width, dim = head->size.dim, wide = head->size.wide;
+    const int64_t M = head->size.M;
+    float *scores = dense->scores, *slopes = dense->slopes;
+    kernels->score(panel->queries, width, dim, keys->rows, dim, count, scores);
     if (head->masks.key_bias)
-        run->add_to_rows(own->key_bias, 1, width, count, scores);
-    run->score(panel->grad_out, width, wide, own->wide_rows, wide, count, slopes);
-    run->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
-                       panel->delta, head->scale);
-    run->mix(slopes, width, own->key_rows, dim, count, dim, NULL, panel->grad_q);
-    run->spread(scores, width, panel->count,
-                head->slot->grad_sums + (panel->first * M + m) * wide, M * wide, wide,
-                count, own->wide_grads, wide);
-    run->spread(slopes, width, panel->count, head->state.centroids + panel->first * dim,
-                dim, dim, count, own->key_grads, dim);
-    sum_bias_slopes(head, slopes, width, panel->count, count, own->bias_grads);
+        kernels->add_to_rows(keys->bias, 1, width, count, scores);
+    kernels->score(panel->grad_out, width, wide, keys->wide, wide, count, slopes);
+    kernels->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
+                           panel->delta, head->scale);
+    kernels->mix(slopes, width, keys->rows, dim, count, dim, NULL, panel->grad_q);
+    kernels->spread(scores, width, panel->count,
+                    job->gradients->sums + (panel->first * M + m) * wide, M * wide, wide,
+                    count, own->wide, wide);
+    kernels->spread(slopes, width, panel->count,
+                    job->clusters->centroids + panel->first * dim, dim, dim, count,
+                    own->keys, dim);
+    sum_bias_slopes(head, slopes, width, panel->count, count, own->bias);
 }
 
 /* Coordinates' gradients become the keys'; rows go to their places. */
-static void scatter_keys(const tilted_head *head, int64_t m, int64_t first, int count,
-                         int with_plain, tilted_thread *own) {
-    const int dim = head->size->dim, wide = head->size->wide;
-    const int Dv = head->size->value_dim, rank = head->size->rank;
-    const int32_t *offsets = head->slot->keys.offsets;
-    const float share = 1 / (float)(offsets[m + 1] - offsets[m]);
+static void scatter_keys(const backward_job *job, int64_t m, int64_t first, int count,
+                         int with_plain, const key_gradients *own) {
+    const shoal_head *head = job->head;
+    const int dim = head->size.dim, wide = head->size.wide;
+    const int Dv = head->size.value_dim, r = head->size.dims;
+    const grouping *keys = &job->clusters->keys;
+    const float share = 1 / (float)(keys->offsets[m + 1] - keys->offsets[m]);
     for (int i = 0; i < count && with_plain; i++)
-        add_scaled(own->wide_grads + (int64_t)i * wide + Dv, share,
-                   head->slot->grad_plain + m * rank, rank);
-    head->run->spread(own->wide_grads + Dv, wide, rank, head->state.dual, dim, dim, count,
-                      own->key_grads, dim);
+        add_scaled(own->wide + (int64_t)i * wide + Dv, share,
+                   job->gradients->plain + m * r, r);
+    head->kernels->spread(own->wide + Dv, wide, r, job->clusters->dual, dim, dim, count,
+                          own->keys, dim);
     for (int i = 0; i < count; i++) {
-        const int64_t l = head->slot->keys.order[first + i];
-        add_row(head->dk, l, 1, own->key_grads + (int64_t)i * dim, dim);
-        add_row(head->dv, l, 1, own->wide_grads + (int64_t)i * wide, Dv);
-        add_bias_slope(head, l, own->bias_grads[i]);
+        const int64_t l = keys->order[first + i];
+        add_row(job->dk, l, 1, own->keys + (int64_t)i * dim, dim);
+        add_row(job->dv, l, 1, own->wide + (int64_t)i * wide, Dv);
+        add_bias_slope(head, l, own->bias[i]);
     }
 }
 
-/* All keys of chunk `chunk` for one run of panels. */
-static void chunk_backward(const tilted_head *head, int64_t chunk, int panels,
-                           int with_plain, tilted_thread *own) {
-    const tilted_slot *slot = head->slot;
-    query_panel *panel = own->dense->panels;
-    for (int32_t m = slot->chunk_clusters[chunk]; m < slot->chunk_clusters[chunk + 1];
-         m++) {
-        const int64_t last = slot->keys.offsets[m + 1];
-        for (int p = 0; p < panels; p++)
-            load_cluster(head, m, &panel[p]);
-        for (int64_t key = slot->keys.offsets[m]; key < last; key += KEY_BLOCK) {
-            const int some = (int)min(KEY_BLOCK, last - key);
-            sh_tilted_gather_keys(head, key, some, own);
-            memset(own->key_grads, 0, sizeof(float) * (size_t)(some * head->size->dim));
-            memset(own->wide_grads, 0, sizeof(float) * (size_t)(some * head->size->wide));
-            memset(own->bias_grads, 0, sizeof(float) * (size_t)some);
-            for (int p = 0; p < panels; p++)
-                keys_backward(head, m, some, &panel[p], own);
-            scatter_keys(head, m, key, some, with_plain, own);
-        }
-    }
-}
-
+/* All keys of a chunk, for one batch of panels after another. */
 static void chunk_task(void *shared, int64_t chunk, int thread) {
-    const tilted_head *head = shared;
-    tilted_thread *own = &head->work->threads[thread];
-    const int64_t used = head->slot->sorted.used, run = sh_dense_block(head->run);
-    const int dim = head->size->dim;
-    query_panel *panel = own->dense->panels;
-    for (int64_t first = 0; first < used; first += run) {
-        const int panels =
-            sh_dense_cut(own->dense, head->run, first, min(first + run, used));
+    const backward_job *job = shared;
+    const shoal_clusters *clusters = job->clusters;
+    const kernel_table *kernels = job->head->kernels;
+    const key_gradients *own = &job->head->work->backward[thread].keys;
+    dense_scratch *dense = &job->head->work->dense[thread];
+    const int64_t used = clusters->queries.used, batch = sh_dense_block(kernels);
+    const int dim = job->head->size.dim, wide = job->head->size.wide;
+    query_panel *panel = dense->panels;
+    for (int64_t first = 0; first < used; first += batch) {
+        const int panels = sh_dense_cut(dense, kernels, first, min(first + batch, used));
+        atomic_int *turn = &job->gradients->turns[first / batch];
         for (int p = 0; p < panels; p++) {
-            head->run->pack(head->state.centroids + panel[p].first * dim, dim, NULL,
-                            panel[p].count, panel[p].width, dim, head->scale,
-                            panel[p].queries);
+            kernels->pack(clusters->centroids + panel[p].first * dim, dim, NULL,
+                          panel[p].count, panel[p].width, dim, job->head->scale,
+                          panel[p].queries);
             memset(panel[p].grad_q, 0, sizeof(float) * (size_t)(dim * panel[p].width));
         }
-        chunk_backward(head, chunk, panels, first == 0, own);
-        sh_await_turn(&head->slot->turns[first / run], (int)chunk);
+        for (int32_t m = clusters->chunk_clusters[chunk];
+             m < clusters->chunk_clusters[chunk + 1]; m++) {
+            const int64_t last = clusters->keys.offsets[m + 1];
+            for (int p = 0; p < panels; p++)
+                load_cluster(job, m, &panel[p]);
+            for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
+                const int some = (int)min(KEY_BLOCK, last - at);
+                const key_block *keys =
+                    sh_shoal_gather_keys(job->head, clusters, at, some, thread);
+                memset(own->keys, 0, sizeof(float) * (size_t)(some * dim));
+                memset(own->wide, 0, sizeof(float) * (size_t)(some * wide));
+                memset(own->bias, 0, sizeof(float) * (size_t)some);
+                for (int p = 0; p < panels; p++)
+                    keys_backward(job, m, keys, some, &panel[p], dense, own);
+                scatter_keys(job, m, at, some, first == 0, own);
+            }
+        }
+        sh_await_turn(turn, (int)chunk);
         for (int p = 0; p < panels; p++)
-            head->run->unpack(panel[p].grad_q, panel[p].count, panel[p].width, dim, NULL,
-                              NULL, 1, head->slot->grad_centroids + panel[p].first * dim,
-                              dim, NULL);
-        sh_pass_turn(&head->slot->turns[first / run], (int)chunk);
+            kernels->unpack(panel[p].grad_q, panel[p].count, panel[p].width, dim, NULL,
+                            NULL, 1, job->gradients->centroids + panel[p].first * dim,
+                            dim, NULL);
+        sh_pass_turn(turn, (int)chunk);
     }
 }
 
-/* ---- The road --------------------------------------------------------------------- */
+/* ---- One head ---------------------------------------------------------------------- */
 
 enum { MEMBER_TASK = 1024 };
 
-/* A centroid's gradient reaches each member divided by the group's size. */
+/* A centroid's gradient reaches each member divided by the cluster's size. */
 static void member_task(void *shared, int64_t task, int thread) {
-    const tilted_head *head = shared;
-    const int32_t *offsets = head->slot->sorted.offsets;
+    const backward_job *job = shared;
+    const int32_t *offsets = job->clusters->queries.offsets;
+    const int64_t last = min((task + 1) * MEMBER_TASK, job->head->view.queries);
+    const int dim = job->head->size.dim;
     (void)thread;
-    for (int64_t i = task * MEMBER_TASK;
-         i < min((task + 1) * MEMBER_TASK, head->view.queries); i++) {
-        const int64_t j = head->state.groups[i];
-        add_row(head->dq, i, 1 / (float)(offsets[j + 1] - offsets[j]),
-                head->slot->grad_centroids + j * head->size->dim, head->size->dim);
+    for (int64_t i = task * MEMBER_TASK; i < last; i++) {
+        const int64_t j = job->clusters->of_queries[i];
+        add_row(job->dq, i, 1 / (float)(offsets[j + 1] - offsets[j]),
+                job->gradients->centroids + j * dim, dim);
     }
 }
 
-static void clear_sums(const tilted_head *head) {
-    const tilted_sizes *size = head->size;
-    const tilted_slot *slot = head->slot;
-    const size_t sums = (size_t)(slot->sorted.used * size->M);
-    memset(slot->grad_sums, 0, sizeof(float) * sums * (size_t)size->wide);
-    memset(slot->grad_mass, 0, sizeof(float) * sums);
-    memset(slot->grad_plain, 0, sizeof(float) * (size_t)(size->M * size->rank));
-    memset(slot->grad_centroids, 0,
-           sizeof(float) * (size_t)(slot->sorted.used * size->dim));
-}
-
-static void backward_head(tilted_head *head, team workers) {
-    tilted_slot *slot = head->slot;
-    sh_group_count(&slot->sorted, head->state.groups, head->view.queries);
-    sh_group_sort(&slot->keys, head->state.key_clusters, head->view.keys);
-    sh_tilted_count_blocks(head);
-    sh_tilted_cut_keys(head);
-    sh_tilted_find_coordinates(head, workers);
-    sh_tilted_find_plain(head);
-    clear_sums(head);
-    atomic_init(slot->turn, 0);
-    for (int64_t i = 0; i < ceil_divide(slot->sorted.used, sh_dense_block(head->run));
-         i++)
-        atomic_init(&slot->turns[i], 0);
-    sh_team_run(workers, slot->block_offsets[slot->sorted.used], block_task, head);
-    sh_team_run(workers, slot->chunks, chunk_task, head);
-    if (head->dq.data)
-        sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK), member_task,
-                    head);
+static void backward_head(backward_job *job, team workers) {
+    const shoal_sizes *size = &job->head->size;
+    head_gradients *gradients = job->gradients;
+    sh_shoal_restore_clusters(job->head, job->clusters, workers);
+    const int64_t used = job->clusters->queries.used;
+    const size_t sums = (size_t)(used * size->M);
+    memset(gradients->sums, 0, sizeof(float) * sums * (size_t)size->wide);
+    memset(gradients->mass, 0, sizeof(float) * sums);
+    memset(gradients->plain, 0, sizeof(float) * (size_t)(size->M * size->dims));
+    memset(gradients->centroids, 0, sizeof(float) * (size_t)(used * size->dim));
+    atomic_init(gradients->turn, 0);
+    for (int64_t i = 0; i < ceil_divide(used, sh_dense_block(job->head->kernels)); i++)
+        atomic_init(&gradients->turns[i], 0);
+    sh_team_run(workers, job->clusters->block_offsets[used], block_task, job);
+    sh_team_run(workers, job->clusters->chunks, chunk_task, job);
+    if (job->dq.data)
+        sh_team_run(workers, ceil_divide(job->head->view.queries, MEMBER_TASK),
+                    member_task, job);
 }
 
 /* One key/value head, with the query heads that share it. */
-void sh_tilted_backward(const attention_call *call, int64_t unit, int slot,
-                        team workers) {
+void sh_shoal_backward(const attention_call *call, int64_t unit, int slot, team workers) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_gradients *gradients = call->gradients;
     const kv_head_view own = sh_start_kv_head(call, unit);
+    shoal_slot *at = &((shoal_work *)call->plan->work)->slots[slot];
     for (int64_t h = own.first; h < own.last; h++) {
-        tilted_head head = sh_tilted_head_of(call, own.b, h, slot);
+        const shoal_head head = sh_shoal_head_of(call, own.b, h, at);
         const int64_t n = head.view.queries, S = head.seen;
-        head.dk = own.dk;
-        head.dv = own.dv;
-        head.dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h);
-        head.out = sh_query_rows(call, gradients->out, &problem->out, own.b, h);
-        head.dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h);
-        sh_clear_rows(head.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);
+        backward_job job =
+            {.head = &head,
+             .clusters = &at->clusters,
+             .sums = &at->sums,
+             .choices = &at->choices,
+             .gradients = &at->gradients,
+             .out = sh_query_rows(call, gradients->out, &problem->out, own.b, h),
+             .dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h),
+             .dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h),
+             .dk = own.dk,
+             .dv = own.dv};
+        sh_clear_rows(job.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);
         if (n > 0 && S > 0)
-            backward_head(&head, workers);
+            backward_head(&job, workers);
     }
 }

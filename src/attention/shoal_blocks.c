@@ -1,10 +1,10 @@
-/* Blocks of alike members of a group: their exact keys, and their outputs. */
-#include "attention/shoal_kind.h"
-
+/* Blocks of alike members of a cluster: their exact keys, and their outputs. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "attention/shoal_kind.h"
 
 /* Of a cluster's sum: with less left, what is left has no mean of its own. */
 static const float least_weighted = 1e-3f, least_left = 1e-6f;
@@ -12,45 +12,53 @@ static const float least_weighted = 1e-3f, least_left = 1e-6f;
 /* A score that weighs nothing; not -inf, which could meet another. */
 static const float no_score = -FLT_MAX / 4;
 
-enum { MAX_POINTS = TILTED_POINTS };
+/* ---- The pool of a cluster --------------------------------------------------------- */
 
-static void add_scaled(float *restrict to, float factor, const float *restrict from,
-                       int n) {
-    for (int d = 0; d < n; d++)
-        to[d] += factor * from[d];
+/* The pool of a cluster, and the points that choose from it for a block. */
+struct shoal_pool {
+    _Alignas(CACHE_LINE) int32_t count;
+    float *panels;       /* [panels of p][r][panel]: z */
+    float *scores;       /* [p]: s_jl */
+    float *residual;     /* [p]: log of how far a tilt is from the key's own score */
+    float *shares;       /* [points][panels of p][panel] */
+    float *missed;       /* [p]: how much its key would be missed */
+    float *logs;         /* [M]: log of the clusters' sums */
+    float *points;       /* [points][r]: means of d */
+    float *point_panel;  /* [r][panel] */
+    float *point_scores; /* [M][panel] */
+};
+
+static void place_pool(shoal_pool *pool, const shoal_sizes *size, int64_t width,
+                       block_layout *work) {
+    const int64_t p = ceil_divide(size->p, width) * width, r = size->dims;
+    pool->panels = reserve_floats(work, p, r);
+    pool->scores = reserve_floats(work, p, 1);
+    pool->residual = reserve_floats(work, p, 1);
+    pool->shares = reserve_floats(work, p, max(size->points, 1));
+    pool->missed = reserve_floats(work, p, 1);
+    pool->logs = reserve_floats(work, size->M, 1);
+    pool->points = reserve_floats(work, size->points, r);
+    pool->point_panel = reserve_floats(work, r, width);
+    pool->point_scores = reserve_floats(work, size->M, width);
 }
 
-/* ---- The pool of a group ----------------------------------------------------------- */
-
-static int32_t merge_candidates(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const tilted_slot *slot = head->slot;
-    const int64_t C = head->size->C, p = head->size->p;
-    uint64_t *list = own->candidates;
-    int32_t count = 0;
-    for (int64_t chunk = 0; chunk < slot->chunks; chunk++) {
-        const int32_t more = slot->part_counts[chunk * C + j];
-        memcpy(list + count, slot->part_keys + (chunk * C + j) * p,
-               (size_t)more * sizeof *list);
-        count = sh_topk_cut(list, count + more, (int32_t)p);
-    }
-    return count;
-}
-
-/* What the choice of a panel of the pool's keys is told by: the centroid's scores, and
-   how far their tilts are from their clusters'. Lanes without a key are never chosen. */
-static void weigh_candidates(const tilted_head *head, int64_t j, int32_t first, int count,
-                             tilted_thread *own) {
-    const int width = head->run->panel, rank = head->size->rank;
-    const int32_t *keys = head->state.pools + j * head->size->p + first;
-    const float *variances = head->slot->variances + j * rank;
-    float *z = own->pool_panels + (int64_t)first * rank, *plain = own->point_panel;
+/* What the choice of a panel of the pool's keys, from `first` on, is told by: the
+   centroid's scores, and how far their tilts are from their clusters'. Lanes without a
+   key are never chosen. */
+static void weigh_candidates(const shoal_head *head, const shoal_clusters *clusters,
+                             int64_t j, const int32_t *keys, const uint64_t *candidates,
+                             int32_t first, shoal_pool *pool) {
+    const int width = head->kernels->panel, r = head->size.dims;
+    const int count = (int)min(width, pool->count - first);
+    const float *variances = clusters->variances + j * r;
+    float *z = pool->panels + (int64_t)first * r, *plain = pool->point_panel;
     float spread[MAX_PANEL] = {0}, apart[MAX_PANEL] = {0};
-    int32_t clusters[MAX_PANEL];
+    int32_t of_keys[MAX_PANEL];
     for (int i = 0; i < count; i++)
-        clusters[i] = head->state.key_clusters[keys[i]];
-    head->run->pack(head->slot->coordinates, rank, keys, count, width, rank, 1, z);
-    head->run->pack(head->slot->plain, rank, clusters, count, width, rank, 1, plain);
-    for (int d = 0; d < rank; d++)
+        of_keys[i] = clusters->of_keys[keys[first + i]];
+    head->kernels->pack(clusters->coordinates, r, keys + first, count, width, r, 1, z);
+    head->kernels->pack(clusters->plain, r, of_keys, count, width, r, 1, plain);
+    for (int d = 0; d < r; d++)
         for (int i = 0; i < width; i++) {
             const float x = z[d * width + i], away = x - plain[d * width + i];
             spread[i] += variances[d] * x * x;
@@ -58,74 +66,71 @@ static void weigh_candidates(const tilted_head *head, int64_t j, int32_t first, 
         }
     for (int i = 0; i < width; i++) {
         const int there = i < count;
-        const float expected = there ? candidate_score(own->candidates[first + i]) : 0;
-        own->pool_scores[first + i] = there ? expected - spread[i] / 2 : no_score;
-        own->pool_residual[first + i] = logf(apart[i] + 1e-6f) / 2;
+        const float expected = there ? candidate_score(candidates[first + i]) : 0;
+        pool->scores[first + i] = there ? expected - spread[i] / 2 : no_score;
+        pool->residual[first + i] = logf(apart[i] + 1e-6f) / 2;
     }
 }
 
-static void load_pool(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const int width = head->run->panel;
-    int32_t *pool = head->state.pools + j * head->size->p;
-    const int32_t count = merge_candidates(head, j, own);
-    head->state.pool_counts[j] = count;
+/* The best candidates of all chunks, which are merged in place, are the pool. */
+static void load_pool(const shoal_head *head, const shoal_clusters *clusters,
+                      const shoal_sums *sums, const shoal_choices *choices, int64_t j,
+                      shoal_pool *pool) {
+    const int64_t M = head->size.M, p = head->size.p;
+    uint64_t *list = sums->candidates + j * SHOAL_CHUNKS * p;
+    int32_t *keys = choices->pools + j * p, count = 0;
+    for (int64_t chunk = 0; chunk < clusters->chunks; chunk++) {
+        const int32_t more = sums->counts[j * SHOAL_CHUNKS + chunk];
+        memmove(list + count, list + chunk * p, (size_t)more * sizeof *list);
+        count = sh_topk_cut(list, count + more, (int32_t)p);
+    }
+    choices->pool_counts[j] = pool->count = count;
     for (int32_t i = 0; i < count; i++)
-        pool[i] = head->slot->keys.order[candidate_key(own->candidates[i])];
-    for (int32_t first = 0; first < count; first += width)
-        weigh_candidates(head, j, first, (int)min(width, count - first), own);
-    for (int64_t m = 0; m < head->size->M; m++) {
-        const float mass = head->state.mass[j * head->size->M + m];
-        own->group_logs[m] =
-            mass > 0 ? head->state.top[j * head->size->M + m] + logf(mass) : no_score;
+        keys[i] = clusters->keys.order[candidate_key(list[i])];
+    for (int32_t first = 0; first < count; first += head->kernels->panel)
+        weigh_candidates(head, clusters, j, keys, list, first, pool);
+    for (int64_t m = 0; m < M; m++) {
+        const float mass = sums->mass[j * M + m];
+        pool->logs[m] = mass > 0 ? sums->top[j * M + m] + logf(mass) : no_score;
     }
-}
-
-void sh_tilted_load_group(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const int lanes = head->run->lanes, rank = head->size->rank, dim = head->size->dim;
-    query_panel *panel = &own->dense->panels[0];
-    head->run->pack(head->state.centroids + j * dim, dim, NULL, 1, lanes, dim,
-                    head->scale, panel->queries);
-    head->run->score(panel->queries, lanes, dim, head->state.projection, dim, rank + 1,
-                     own->shift);
-    for (int d = 0; d <= rank; d++)
-        own->group_shift[d] = own->shift[d * lanes];
 }
 
 /* ---- The exact keys of a block ----------------------------------------------------- */
 
-/* Means of `each` neighbouring members, [points][rank]; returns how many. */
-static int find_points(const tilted_head *head, int64_t members, tilted_thread *own) {
-    const int rank = head->size->rank, each = head->size->each;
-    int points = 0;
-    for (int64_t first = 0; first < members; first += each, points++) {
+/* Means of `each` neighbouring rows d; returns how many. */
+static int find_points(const shoal_head *head, const float *d_rows, int64_t members,
+                       float *points) {
+    const int r = head->size.dims, each = head->size.each;
+    int found = 0;
+    for (int64_t first = 0; first < members; first += each, found++) {
         const int64_t count = min(each, members - first);
-        float *restrict point = own->point_rows + (int64_t)points * rank;
-        memset(point, 0, sizeof(float) * (size_t)rank);
+        float *restrict point = points + (int64_t)found * r;
+        memset(point, 0, sizeof(float) * (size_t)r);
         for (int64_t i = first; i < first + count; i++)
-            for (int d = 0; d < rank; d++)
-                point[d] += own->shift_rows[i * rank + d];
-        for (int d = 0; d < rank; d++)
+            for (int d = 0; d < r; d++)
+                point[d] += d_rows[i * r + d];
+        for (int d = 0; d < r; d++)
             point[d] /= (float)count;
     }
-    return points;
+    return found;
 }
 
 /* Log of the sum of all keys' weights for every point, by the clusters' plain tilts. */
-static void weigh_points(const tilted_head *head, int points, tilted_thread *own,
-                         float *norms) {
-    const kernel_table *run = head->run;
-    const int width = panel_width(run, points), rank = head->size->rank;
-    const int M = (int)head->size->M;
+static void weigh_points(const shoal_head *head, const shoal_clusters *clusters,
+                         int points, const shoal_pool *pool, float *norms) {
+    const kernel_table *kernels = head->kernels;
+    const int width = panel_width(kernels, points), r = head->size.dims;
+    const int M = (int)head->size.M;
     float largest[MAX_PANEL], sum[MAX_PANEL] = {0}, keep[MAX_PANEL];
     for (int i = 0; i < width; i++)
         largest[i] = LOWEST_SCORE;
-    run->pack(own->point_rows, rank, NULL, points, width, rank, 1, own->point_panel);
-    run->score(own->point_panel, width, rank, head->slot->plain, rank, M,
-               own->point_scores);
+    kernels->pack(pool->points, r, NULL, points, width, r, 1, pool->point_panel);
+    kernels->score(pool->point_panel, width, r, clusters->plain, r, M,
+                   pool->point_scores);
     for (int m = 0; m < M; m++)
         for (int i = 0; i < width; i++)
-            own->point_scores[m * width + i] += own->group_logs[m];
-    run->softmax_step(own->point_scores, width, M, largest, sum, keep);
+            pool->point_scores[m * width + i] += pool->logs[m];
+    kernels->softmax_step(pool->point_scores, width, M, largest, sum, keep);
     for (int i = 0; i < points; i++)
         norms[i] = largest[i] + logf(sum[i]);
 }
@@ -143,304 +148,342 @@ static float largest_of(const float *x, int count) {
     return best[2] > best[0] ? best[2] : best[0];
 }
 
-/* Scores of the pool's keys for every point; the norms become at least the largest. */
-static void score_pool(const tilted_head *head, int points, int32_t count,
-                       tilted_thread *own, float *norms) {
-    const int width = head->run->panel, rank = head->size->rank;
-    float best[MAX_POINTS * MAX_PANEL];
+/* The keys of the pool that would be missed most: those with the largest share in any
+   point's weights, where the tilt is far from the score. chosen: [k], scratch. */
+static void choose_exact(const shoal_head *head, const shoal_clusters *clusters,
+                         const float *d_rows, int64_t members, const shoal_pool *pool,
+                         int32_t *chosen, uint16_t *exact) {
+    const kernel_table *kernels = head->kernels;
+    const int width = kernels->panel, r = head->size.dims;
+    const int32_t count = pool->count, kept = (int32_t)min(head->size.k, count);
+    float norms[MAX_PANEL], best[SHOAL_POINTS * MAX_PANEL];
+    if (count == 0)
+        return;
+    const int points = find_points(head, d_rows, members, pool->points);
+    weigh_points(head, clusters, points, pool, norms);
     for (int i = 0; i < points * width; i++)
         best[i] = LOWEST_SCORE;
     for (int32_t first = 0; first < count; first += width) {
-        float *shares = own->shares + (int64_t)first * points;
-        head->run->score(own->pool_panels + (int64_t)first * rank, width, rank,
-                         own->point_rows, rank, points, shares);
-        head->run->add_and_raise(own->pool_scores + first, width, points, shares, best);
+        float *shares = pool->shares + (int64_t)first * points;
+        kernels->score(pool->panels + (int64_t)first * r, width, r, pool->points, r,
+                       points, shares);
+        kernels->add_and_raise(pool->scores + first, width, points, shares, best);
     }
-    for (int a = 0; a < points; a++)
+    for (int a = 0; a < points; a++) /* no share is larger than 1 */
         norms[a] = fmaxf(norms[a], largest_of(best + a * width, width));
-}
-
-/* Every key's largest share of any point, and how much the tilt would miss. */
-static void rank_pool(const tilted_head *head, int points, int32_t count,
-                      const float *norms, tilted_thread *own) {
-    const int width = head->run->panel;
     for (int32_t first = 0; first < count; first += width)
-        head->run->largest_above(own->shares + (int64_t)first * points, width, points,
-                                 norms, own->pool_residual + first, own->ranked + first);
-}
-
-static void choose_exact(const tilted_head *head, int64_t j, int64_t b, int64_t members,
-                         tilted_thread *own) {
-    const int32_t count = head->state.pool_counts[j];
-    uint16_t *exact = head->state.exact + b * head->size->k;
-    float norms[MAX_PANEL];
-    if (count == 0)
-        return;
-    const int points = find_points(head, members, own);
-    weigh_points(head, points, own, norms);
-    score_pool(head, points, count, own, norms);
-    rank_pool(head, points, count, norms, own);
-    const int32_t kept = (int32_t)min(head->size->k, count);
-    head->run->largest(own->ranked, count, kept, own->keys);
+        kernels->largest_above(pool->shares + (int64_t)first * points, width, points,
+                               norms, pool->residual + first, pool->missed + first);
+    kernels->largest(pool->missed, count, kept, chosen);
     for (int32_t i = 0; i < kept; i++)
-        exact[i] = (uint16_t)own->keys[i];
+        exact[i] = (uint16_t)chosen[i];
 }
 
 /* ---- What is left of the clusters -------------------------------------------------- */
 
-/* Cluster m as one key-value pair: the mean of what is left of it, and the log of its
-   sum. */
-static void pair_up(const tilted_head *head, int64_t at, int64_t m, float *row,
-                    tilted_thread *own) {
-    const int Dv = head->size->value_dim, wide = head->size->wide;
-    const float mass = head->state.mass[at];
-    if (own->left[m] == 0 || mass == 0) {
-        own->left_mass[m] = own->strain[m] = 0;
-        own->logs[m] = no_score;
-        own->weighted[m] = 0;
-        memset(row, 0, sizeof(float) * (size_t)wide);
-        return;
-    }
-    float left = own->left_mass[m];
-    left = left < least_left * mass ? least_left * mass : left;
-    const float inverse = 1 / left;
-    for (int d = 0; d < wide; d++)
-        row[d] *= inverse;
-    own->weighted[m] = left > least_weighted * mass;
-    if (!own->weighted[m])
-        memcpy(row + Dv, head->slot->plain + m * head->size->rank,
-               sizeof(float) * (size_t)head->size->rank);
-    own->left_mass[m] = left;
-    own->strain[m] = mass * inverse;
-    own->logs[m] = head->state.top[at] + logf(left);
+static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lanes,
+                        block_layout *work) {
+    const int64_t k = size->k, M = size->M;
+    const int64_t vectors = ceil_divide(k, lanes) * lanes; /* whole ones */
+    block->keys = sh_reserve(work, k, sizeof(int32_t));
+    block->clusters = sh_reserve(work, k, sizeof(int32_t));
+    block->bias = reserve_floats(work, k, 1);
+    block->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
+    block->scores = reserve_floats(work, k, 1);
+    block->weights = reserve_floats(work, vectors, 1);
+    block->tops = reserve_floats(work, 3, vectors);
+    block->rest = reserve_floats(work, M, size->wide);
+    block->left_mass = reserve_floats(work, M, 1);
+    block->strain = reserve_floats(work, M, 1);
+    block->left = sh_reserve(work, M, sizeof(int32_t));
+    block->weighted = sh_reserve(work, M, 1);
+    block->logs = reserve_floats(work, M, 1);
+    if (block->is_exact)
+        memset(block->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
 }
 
-/* Names X's keys; returns how many there are. */
-static int name_exact(const tilted_head *head, int64_t j, int64_t b, tilted_thread *own) {
-    const int count = (int)min(head->size->k, head->state.pool_counts[j]);
-    const uint16_t *exact = head->state.exact + b * head->size->k;
-    for (int x = 0; x < count; x++) {
-        const int32_t l = head->state.pools[j * head->size->p + exact[x]];
-        own->keys[x] = l;
-        own->is_exact[l / 64] |= (uint64_t)1 << (l % 64);
-        own->exact_clusters[x] = head->state.key_clusters[l];
-    }
-    for (int x = 0; x < count && head->masks.key_bias; x++)
-        own->exact_bias[x] = tilted_bias(head, own->keys[x]);
-    return count;
-}
-
-/* What X's keys weigh in their clusters' sums: exact_weights = -e^(s_jl - top). */
-static void weigh_exact(const tilted_head *head, int64_t j, int count,
-                        tilted_thread *own) {
-    const int width = (int)ceil_divide(count, head->run->lanes) * head->run->lanes;
-    const float *top = head->state.top + j * head->size->M;
-    float *tops = own->exact_tops, *minus = tops + width, *none = minus + width;
-    head->run->dots_at(head->view.k.data, head->view.k.stride, own->keys, count,
-                       head->size->dim, head->state.centroids + j * head->size->dim,
-                       own->exact_scores);
+/* What X's keys weigh in their clusters' sums: weights = -e^(s_jl - top). */
+static void weigh_exact(const shoal_head *head, const shoal_clusters *clusters,
+                        const float *top, shoal_block *block) {
+    const kernel_table *kernels = head->kernels;
+    const int width = (int)ceil_divide(block->count, kernels->lanes) * kernels->lanes;
+    float *tops = block->tops, *minus = tops + width, *none = minus + width;
+    kernels->dots_at(head->view.k.data, head->view.k.stride, block->keys, block->count,
+                     head->size.dim, clusters->centroids + block->j * head->size.dim,
+                     block->scores);
     for (int x = 0; x < width; x++) {
-        tops[x] = x < count ? top[own->exact_clusters[x]] : 0;
-        own->exact_weights[x] = x < count ? own->exact_scores[x] *= head->scale : 0;
+        const int there = x < block->count;
+        tops[x] = there ? top[block->clusters[x]] : 0;
+        block->weights[x] = there ? block->scores[x] *= head->scale : 0;
         minus[x] = -1;
         none[x] = 0;
     }
     if (head->masks.key_bias)
-        head->run->add(count, own->exact_bias, own->exact_weights);
-    head->run->softmax_slope(own->exact_weights, none, width, 1, tops, minus, none, 0);
+        kernels->add(block->count, block->bias, block->weights);
+    kernels->softmax_slope(block->weights, none, width, 1, tops, minus, none, 0);
 }
 
-int sh_tilted_load_block(const tilted_head *head, int64_t j, int64_t b,
-                         tilted_thread *own) {
-    const int64_t M = head->size->M, wide = head->size->wide;
-    const int Dv = head->size->value_dim, rank = head->size->rank;
-    const int32_t *offsets = head->slot->keys.offsets;
-    const int count = name_exact(head, j, b, own);
-    weigh_exact(head, j, count, own);
-    memcpy(own->rest, head->state.sums + j * M * wide,
-           sizeof(float) * (size_t)(M * wide));
-    memcpy(own->left_mass, head->state.mass + j * M, sizeof(float) * (size_t)M);
-    for (int64_t m = 0; m < M; m++)
-        own->left[m] = offsets[m + 1] - offsets[m];
-    for (int x = 0; x < count; x++) {
-        own->left[own->exact_clusters[x]]--;
-        own->left_mass[own->exact_clusters[x]] += own->exact_weights[x];
+/* Cluster m as one key-value pair: the mean of what is left of it, and the log of its
+   sum. */
+static void pair_up(const shoal_head *head, int64_t m, float mass, float top,
+                    const float *plain, shoal_block *block) {
+    const int wide = head->size.wide;
+    float *row = block->rest + m * wide;
+    if (block->left[m] == 0 || mass == 0) {
+        block->left_mass[m] = block->strain[m] = 0;
+        block->logs[m] = no_score;
+        block->weighted[m] = 0;
+        memset(row, 0, sizeof(float) * (size_t)wide);
+        return;
     }
-    head->run->scatter_rows(head->view.v.data, head->view.v.stride, own->keys,
-                            own->exact_clusters, own->exact_weights, count, Dv, own->rest,
-                            wide);
-    head->run->scatter_rows(head->slot->coordinates, rank, own->keys, own->exact_clusters,
-                            own->exact_weights, count, rank, own->rest + Dv, wide);
-    for (int64_t m = 0; m < M; m++)
-        pair_up(head, j * M + m, m, own->rest + m * wide, own);
-    return count;
+    float left = block->left_mass[m];
+    left = left < least_left * mass ? least_left * mass : left;
+    const float inverse = 1 / left;
+    for (int d = 0; d < wide; d++)
+        row[d] *= inverse;
+    block->weighted[m] = left > least_weighted * mass;
+    if (!block->weighted[m])
+        memcpy(row + head->size.value_dim, plain,
+               sizeof(float) * (size_t)head->size.dims);
+    block->left_mass[m] = left;
+    block->strain[m] = mass * inverse;
+    block->logs[m] = top + logf(left);
 }
 
-void sh_tilted_leave_block(int count, tilted_thread *own) {
-    for (int x = 0; x < count; x++)
-        own->is_exact[own->keys[x] / 64] = 0;
+void sh_shoal_load_block(const shoal_head *head, const shoal_clusters *clusters,
+                         const shoal_sums *sums, const shoal_choices *choices, int64_t j,
+                         int64_t b, shoal_block *block) {
+    const int64_t M = head->size.M, wide = head->size.wide, at = j * M;
+    const int Dv = head->size.value_dim, r = head->size.dims;
+    const int count = (int)min(head->size.k, choices->pool_counts[j]);
+    const uint16_t *exact = choices->exact + b * head->size.k;
+    const int32_t *offsets = clusters->keys.offsets;
+    block->j = j;
+    block->count = count;
+    for (int x = 0; x < count; x++) {
+        const int32_t l = choices->pools[j * head->size.p + exact[x]];
+        block->keys[x] = l;
+        block->is_exact[l / 64] |= (uint64_t)1 << (l % 64);
+        block->clusters[x] = clusters->of_keys[l];
+    }
+    for (int x = 0; x < count && head->masks.key_bias; x++)
+        block->bias[x] = key_bias_of(head, block->keys[x]);
+    weigh_exact(head, clusters, sums->top + at, block);
+    memcpy(block->rest, sums->wide + at * wide, sizeof(float) * (size_t)(M * wide));
+    memcpy(block->left_mass, sums->mass + at, sizeof(float) * (size_t)M);
+    for (int64_t m = 0; m < M; m++)
+        block->left[m] = offsets[m + 1] - offsets[m];
+    for (int x = 0; x < count; x++) {
+        block->left[block->clusters[x]]--;
+        block->left_mass[block->clusters[x]] += block->weights[x];
+    }
+    head->kernels->scatter_rows(head->view.v.data, head->view.v.stride, block->keys,
+                                block->clusters, block->weights, count, Dv, block->rest,
+                                wide);
+    head->kernels->scatter_rows(clusters->coordinates, r, block->keys, block->clusters,
+                                block->weights, count, r, block->rest + Dv, wide);
+    for (int64_t m = 0; m < M; m++)
+        pair_up(head, m, sums->mass[at + m], sums->top[at + m], clusters->plain + m * r,
+                block);
+}
+
+void sh_shoal_leave_block(shoal_block *block) {
+    for (int x = 0; x < block->count; x++)
+        block->is_exact[block->keys[x] / 64] = 0;
 }
 
 /* ---- Members ----------------------------------------------------------------------- */
 
-query_panel *sh_tilted_load_members(const tilted_head *head, int64_t first, int64_t last,
-                                    tilted_thread *own) {
-    const int rank = head->size->rank, dim = head->size->dim;
-    query_panel *panel = &own->dense->panels[0];
-    sh_dense_cut(own->dense, head->run, first, min(first + head->run->panel, last));
-    head->run->pack(head->view.q.data, head->view.q.stride, head->state.order + first,
-                    panel->count, panel->width, dim, head->scale, panel->queries);
-    head->run->score(panel->queries, panel->width, dim, head->state.projection, dim,
-                     rank + 1, own->shift);
-    for (int d = 0; d <= rank; d++)
+static void place_members(shoal_members *members, const shoal_sizes *size, int64_t width,
+                          block_layout *work) {
+    const int64_t near = 2 * size->near + 1, r = size->dims;
+    members->d = reserve_floats(work, r + 1, width);
+    members->d_rows = reserve_floats(work, size->block, r);
+    members->tilts = reserve_floats(work, size->M, width);
+    members->scores = reserve_floats(work, size->k + size->M + near, width);
+    members->hidden = reserve_floats(work, near, width);
+    members->hidden_slopes = reserve_floats(work, near, width);
+    members->near_weights = reserve_floats(work, near, 1);
+    members->row = reserve_floats(work, max(size->dim, size->wide), 1);
+}
+
+void sh_shoal_load_members(const shoal_head *head, const shoal_clusters *clusters,
+                           int64_t j, int64_t first, int64_t last,
+                           shoal_members *members) {
+    const int r = head->size.dims, dim = head->size.dim;
+    const int32_t *offsets = clusters->queries.offsets;
+    const float *shift = clusters->centroid_shift + j * (r + 1);
+    query_panel *panel = members->panel;
+    sh_dense_cut(members->dense, head->kernels, first,
+                 min(first + head->kernels->panel, last));
+    members->queries = clusters->queries.order + first;
+    /* A cluster of one is exact without near keys. */
+    members->near = head->size.near > 0 && offsets[j + 1] - offsets[j] > 1
+                        ? 2 * head->size.near + 1
+                        : 0;
+    head->kernels->pack(head->view.q.data, head->view.q.stride, members->queries,
+                        panel->count, panel->width, dim, head->scale, panel->queries);
+    head->kernels->score(panel->queries, panel->width, dim, clusters->projection, dim,
+                         r + 1, members->d);
+    for (int d = 0; d <= r; d++)
         for (int i = 0; i < panel->width; i++)
-            own->shift[d * panel->width + i] -= own->group_shift[d];
-    return panel;
+            members->d[d * panel->width + i] -= shift[d];
 }
 
 /* Near rows of the next query lie anywhere: ask for them in time. */
-static void prefetch_near(const tilted_head *head, row_view x, int dim, int64_t i) {
-    const int64_t first = tilted_near_first(head, i);
-    prefetch_rows(x.data + first * x.stride, x.stride, NULL,
-                  tilted_near_last(head, i) - first, dim);
+static void prefetch_near(const shoal_head *head, row_view x, int dim, int64_t i) {
+    const int64_t first = near_first(head, i);
+    prefetch_rows(x.data + first * x.stride, x.stride, NULL, near_last(head, i) - first,
+                  dim);
 }
 
-/* Near keys of the panel's lane: their bias is in both of their scores. */
-static void bias_near(const tilted_head *head, int lane, int width, int64_t i,
-                      float *scores, tilted_thread *own) {
-    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
-    for (int64_t l = first; l < last; l++) {
-        if (head->state.key_clusters[l] < 0 || tilted_is_exact(own, l))
-            continue;
-        scores[(l - first) * width + lane] += tilted_bias(head, l);
-        own->hidden[(l - first) * width + lane] += tilted_bias(head, l);
-    }
-}
-
-/* Near keys of the panel's lane: their own scores, and those that they have in the
-   rest. */
-static void score_near(const tilted_head *head, int64_t j, int lane, int width, int64_t i,
-                       float *scores, tilted_thread *own) {
+/* Near keys of the panel's lane: their own scores, and those that they have in the rest.
+   A key's bias is in both. */
+static void score_near(const shoal_head *head, const shoal_clusters *clusters,
+                       const shoal_members *members, int lane, float *scores) {
+    const shoal_block *block = members->block;
     const row_view q = head->view.q, k = head->view.k;
-    const int dim = head->size->dim, rows = 2 * head->size->near + 1;
-    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
-    const float *start = k.data + first * k.stride;
-    float *mine = own->near_weights, *shared = own->unused;
-    head->run->two_dots(start, k.stride, last - first, dim, q.data + i * q.stride,
-                        head->state.centroids + j * dim, mine, shared);
-    for (int64_t a = 0; a < rows; a++) {
-        const int64_t l = first + a;
-        const int64_t m =
-            l < last && !tilted_is_exact(own, l) ? head->state.key_clusters[l] : -1;
-        const int there = m >= 0;
-        scores[a * width + lane] = there ? head->scale * mine[a] : no_score;
-        own->hidden[a * width + lane] =
-            there ? head->scale * shared[a] + own->tilts[m * width + lane] : no_score;
+    const int dim = head->size.dim, width = members->panel->width;
+    const int64_t i = members->queries[lane];
+    const int64_t first = near_first(head, i), last = near_last(head, i);
+    float *mine = members->near_weights, *shared = members->hidden_slopes;
+    head->kernels->two_dots(k.data + first * k.stride, k.stride, last - first, dim,
+                            q.data + i * q.stride, clusters->centroids + block->j * dim,
+                            mine, shared);
+    for (int64_t a = 0; a < members->near; a++) {
+        const int64_t l = first + a, at = a * width + lane;
+        const int64_t m = l < last && !bit_of(block->is_exact, l) ? clusters->of_keys[l]
+                                                                  : -1;
+        scores[at] = members->hidden[at] = no_score;
+        if (m < 0)
+            continue;
+        const float bias = key_bias_of(head, l);
+        scores[at] = head->scale * mine[a] + bias;
+        members->hidden[at] = head->scale * shared[a] + members->tilts[m * width + lane] +
+                              bias;
     }
-    if (head->masks.key_bias)
-        bias_near(head, lane, width, i, scores, own);
 }
 
-int sh_tilted_score_members(const tilted_head *head, int64_t j, int count,
-                            const query_panel *panel, tilted_thread *own) {
-    const kernel_table *run = head->run;
-    const int width = panel->width, rank = head->size->rank, dim = head->size->dim;
-    const int M = (int)head->size->M, wide = head->size->wide;
-    const int near = tilted_near_rows(head, j);
-    float *scores = own->scores + (int64_t)count * width;
-    run->score_at(panel->queries, width, dim, head->view.k.data, head->view.k.stride,
-                  own->keys, count, own->scores);
+int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *clusters,
+                           const shoal_members *members) {
+    const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
+    const query_panel *panel = members->panel;
+    const int width = panel->width, r = head->size.dims, dim = head->size.dim;
+    const int M = (int)head->size.M, near = members->near, count = block->count;
+    float *scores = members->scores + (int64_t)count * width;
+    kernels->score_at(panel->queries, width, dim, head->view.k.data, head->view.k.stride,
+                      block->keys, count, members->scores);
     if (head->masks.key_bias)
-        run->add_to_rows(own->exact_bias, 1, width, count, own->scores);
-    run->score(own->shift, width, rank, own->rest + head->size->value_dim, wide, M,
-               own->tilts);
+        kernels->add_to_rows(block->bias, 1, width, count, members->scores);
+    kernels->score(members->d, width, r, block->rest + head->size.value_dim,
+                   head->size.wide, M, members->tilts);
     for (int m = 0; m < M; m++)
         for (int i = 0; i < width; i++) {
-            own->tilts[m * width + i] += own->shift[rank * width + i];
-            scores[m * width + i] = own->tilts[m * width + i] + own->logs[m];
+            members->tilts[m * width + i] += members->d[r * width + i];
+            scores[m * width + i] = members->tilts[m * width + i] + block->logs[m];
         }
     scores += (int64_t)M * width;
     for (int a = 0; a < near; a++)
         for (int i = panel->count; i < width; i++)
-            scores[a * width + i] = own->hidden[a * width + i] = no_score;
+            scores[a * width + i] = members->hidden[a * width + i] = no_score;
     for (int i = 0; i < panel->count && near > 0; i++) {
         if (i + 1 < panel->count)
-            prefetch_near(head, head->view.k, dim,
-                          head->state.order[panel->first + i + 1]);
-        score_near(head, j, i, width, head->state.order[panel->first + i], scores, own);
+            prefetch_near(head, head->view.k, dim, members->queries[i + 1]);
+        score_near(head, clusters, members, i, scores);
     }
     return count + M + near;
 }
 
 /* ---- A query whose rest was lost by subtraction ------------------------------------ */
 
+/* A cluster's sums once more, for queries whose rest was lost by subtraction. */
+struct lost_sums {
+    _Alignas(CACHE_LINE) int found; /* what follows is of the cluster at work */
+    uint64_t *is_pooled;            /* [S bits] */
+    float *pool_scores;             /* [p]: c_j . k_l */
+    float *tail_logs;               /* [M]: log of the sum over keys outside the pool */
+    float *tails;                   /* [M][Dv]: their mean */
+    float *scores;                  /* [max(KEY_BLOCK, 2 near + 1, p, M)], of some keys */
+    int32_t *keys;                  /* the same */
+    int32_t *hidden_keys;           /* [2 near + 1] */
+};
+
+static void place_lost(lost_sums *lost, const shoal_sizes *size, block_layout *work) {
+    const int64_t near = 2 * size->near + 1;
+    const int64_t some = max(max(KEY_BLOCK, near), max(size->p, size->M));
+    lost->found = 0;
+    lost->is_pooled = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
+    lost->pool_scores = reserve_floats(work, size->p, 1);
+    lost->tail_logs = reserve_floats(work, size->M, 1);
+    lost->tails = reserve_floats(work, size->M, size->value_dim);
+    lost->scores = reserve_floats(work, some, 1);
+    lost->keys = sh_reserve(work, some, sizeof(int32_t));
+    lost->hidden_keys = sh_reserve(work, near, sizeof(int32_t));
+    if (lost->is_pooled)
+        memset(lost->is_pooled, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
+}
+
 /* Without subtraction: what keys outside the pool have in the clusters, summed again, for
-   a group that has such a query; and the pool's keys one by one. So it costs a pass over
-   the keys for every such group, and a pass over the pool for every such query. */
-static void load_tail(const tilted_head *head, int64_t j, int64_t m, tilted_thread *own) {
+   a cluster that has such a query; and the pool's keys one by one. So it costs a pass
+   over the keys for every such cluster, and a pass over the pool for every such query.
+   This is the tail of key cluster m; row: [Dv], scratch. */
+static void find_tail(const shoal_head *head, const shoal_clusters *clusters, int64_t j,
+                      int64_t m, lost_sums *lost, float *row) {
     const row_view k = head->view.k, v = head->view.v;
-    const int Dv = head->size->value_dim, dim = head->size->dim;
-    const int64_t last = head->slot->keys.offsets[m + 1];
-    float *tail = own->tails + m * Dv, *scores = own->direct_scores;
+    const int Dv = head->size.value_dim, dim = head->size.dim;
+    const int64_t last = clusters->keys.offsets[m + 1];
+    float *tail = lost->tails + m * Dv, *scores = lost->scores;
     float top = LOWEST_SCORE, mass = 0;
     memset(tail, 0, sizeof(float) * (size_t)Dv);
-    for (int64_t at = head->slot->keys.offsets[m]; at < last; at += KEY_BLOCK) {
+    for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, last - at);
-        const int32_t *keys = head->slot->keys.order + at;
-        head->run->dots_at(k.data, k.stride, keys, count, dim,
-                           head->state.centroids + j * dim, scores);
+        const int32_t *keys = clusters->keys.order + at;
+        head->kernels->dots_at(k.data, k.stride, keys, count, dim,
+                               clusters->centroids + j * dim, scores);
         const float before = top;
         for (int x = 0; x < count; x++) {
-            scores[x] = bit_of(own->is_pooled, keys[x])
+            scores[x] = bit_of(lost->is_pooled, keys[x])
                             ? -INFINITY
-                            : head->scale * scores[x] + tilted_bias(head, keys[x]);
+                            : head->scale * scores[x] + key_bias_of(head, keys[x]);
             top = scores[x] > top ? scores[x] : top;
         }
         const float keep = expf(before - top);
         mass *= keep;
         for (int x = 0; x < count; x++)
             mass += scores[x] = expf(scores[x] - top);
-        head->run->sum_rows(v.data, v.stride, keys, scores, count, Dv, own->row);
+        head->kernels->sum_rows(v.data, v.stride, keys, scores, count, Dv, row);
         for (int d = 0; d < Dv; d++)
-            tail[d] = tail[d] * keep + own->row[d];
+            tail[d] = tail[d] * keep + row[d];
     }
-    own->tail_logs[m] = mass > 0 ? top + logf(mass) : no_score;
+    lost->tail_logs[m] = mass > 0 ? top + logf(mass) : no_score;
     for (int d = 0; d < Dv && mass > 0; d++)
         tail[d] /= mass;
 }
 
-static void load_direct(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const row_view k = head->view.k;
-    const int32_t count = head->state.pool_counts[j];
-    const int32_t *pool = head->state.pools + j * head->size->p;
+static void find_lost(const shoal_head *head, const shoal_clusters *clusters, int64_t j,
+                      const int32_t *pool, int32_t count, lost_sums *lost, float *row) {
     for (int32_t x = 0; x < count; x++)
-        own->is_pooled[pool[x] / 64] |= (uint64_t)1 << (pool[x] % 64);
-    head->run->dots_at(k.data, k.stride, pool, count, head->size->dim,
-                       head->state.centroids + j * head->size->dim, own->pool_direct);
-    for (int64_t m = 0; m < head->size->M; m++)
-        load_tail(head, j, m, own);
-    own->has_direct = 1;
-}
-
-static void leave_direct(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const int32_t *pool = head->state.pools + j * head->size->p;
-    for (int32_t x = 0; x < head->state.pool_counts[j] && own->has_direct; x++)
-        own->is_pooled[pool[x] / 64] = 0;
-    own->has_direct = 0;
+        lost->is_pooled[pool[x] / 64] |= (uint64_t)1 << (pool[x] % 64);
+    head->kernels->dots_at(head->view.k.data, head->view.k.stride, pool, count,
+                           head->size.dim, clusters->centroids + j * head->size.dim,
+                           lost->pool_scores);
+    for (int64_t m = 0; m < head->size.M; m++)
+        find_tail(head, clusters, j, m, lost, row);
+    lost->found = 1;
 }
 
 /* A softmax that is added up, or taken off, part by part. */
 typedef struct {
-    const tilted_head *head;
-    tilted_thread *own;
+    const kernel_table *kernels;
+    int Dv;
     double largest, sum;
-    float *out;
-} direct_sum;
+    float *out, *row; /* [Dv]: the result, and scratch */
+} running_softmax;
 
 /* Scores of `count` rows; index NULL: rows 0, 1, ... */
-static void add_direct(direct_sum *total, float *scores, int count, double sign,
-                       row_view rows, const int32_t *index) {
-    const int Dv = total->head->size->value_dim;
+static void add_rows(running_softmax *total, float *scores, int count, double sign,
+                     row_view rows, const int32_t *index) {
     double top = total->largest;
     for (int x = 0; x < count && sign > 0; x++)
         top = !((double)scores[x] <= top) ? (double)scores[x] : top;
@@ -451,204 +494,270 @@ static void add_direct(direct_sum *total, float *scores, int count, double sign,
         total->sum += weight;
         scores[x] = (float)weight;
     }
-    total->head->run->sum_rows(rows.data, rows.stride, index, scores, count, Dv,
-                               total->own->row);
-    for (int d = 0; d < Dv; d++)
-        total->out[d] = total->out[d] * (float)keep + total->own->row[d];
+    total->kernels->sum_rows(rows.data, rows.stride, index, scores, count, total->Dv,
+                             total->row);
+    for (int d = 0; d < total->Dv; d++)
+        total->out[d] = total->out[d] * (float)keep + total->row[d];
     total->largest = top;
 }
 
 /* Near keys outside X: their own scores; and what they have in the tails, which is taken
    off once those are there: `hidden` and hidden_keys. Returns how many such there are. */
-static int add_near_directly(direct_sum *total, int64_t j, int64_t i, int lane,
-                             int width) {
-    const tilted_head *head = total->head;
-    tilted_thread *own = total->own;
+static int add_near_rows(running_softmax *total, const shoal_head *head,
+                         const shoal_clusters *clusters, const shoal_members *members,
+                         int lane, const lost_sums *lost) {
+    const shoal_block *block = members->block;
     const row_view q = head->view.q, k = head->view.k;
-    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
-    float *shared = own->unused;
-    int32_t *keys = own->direct_keys;
+    const int64_t i = members->queries[lane];
+    const int64_t first = near_first(head, i), last = near_last(head, i);
+    float *mine = members->near_weights, *shared = members->hidden_slopes;
     int count = 0, hiding = 0;
-    head->run->two_dots(k.data + first * k.stride, k.stride, last - first,
-                        head->size->dim, q.data + i * q.stride,
-                        head->state.centroids + j * head->size->dim, own->near_weights,
-                        shared);
+    head->kernels->two_dots(k.data + first * k.stride, k.stride, last - first,
+                            head->size.dim, q.data + i * q.stride,
+                            clusters->centroids + block->j * head->size.dim, mine,
+                            shared);
     for (int64_t l = first; l < last; l++) {
-        if (head->state.key_clusters[l] < 0 || tilted_is_exact(own, l))
+        const int64_t m = clusters->of_keys[l];
+        if (m < 0 || bit_of(block->is_exact, l))
             continue;
-        const float bias = tilted_bias(head, l);
-        own->direct_scores[count] = head->scale * own->near_weights[l - first] + bias;
-        keys[count++] = (int32_t)l;
-        if (bit_of(own->is_pooled, l))
+        const float bias = key_bias_of(head, l);
+        lost->scores[count] = head->scale * mine[l - first] + bias;
+        lost->keys[count++] = (int32_t)l;
+        if (bit_of(lost->is_pooled, l))
             continue;
-        own->hidden[hiding] = head->scale * shared[l - first] + bias +
-                              own->tilts[head->state.key_clusters[l] * width + lane];
-        own->hidden_keys[hiding++] = (int32_t)l;
+        members->hidden[hiding] = head->scale * shared[l - first] + bias +
+                                  members->tilts[m * members->panel->width + lane];
+        lost->hidden_keys[hiding++] = (int32_t)l;
     }
-    add_direct(total, own->direct_scores, count, 1, head->view.v, keys);
+    add_rows(total, lost->scores, count, 1, head->view.v, lost->keys);
     return hiding;
 }
 
-/* Keys of the pool that are neither in X nor near. */
-static void add_pool_directly(direct_sum *total, int64_t j, int64_t i, int lane,
-                              int width) {
-    const tilted_head *head = total->head;
-    tilted_thread *own = total->own;
-    const int32_t *pool = head->state.pools + j * head->size->p;
-    const int64_t near = tilted_near_rows(head, j) > 0 ? head->size->near : -1;
-    int count = 0;
-    for (int32_t x = 0; x < head->state.pool_counts[j]; x++) {
-        const int64_t l = pool[x], m = head->state.key_clusters[l];
-        if (tilted_is_exact(own, l) || llabs(l - i) <= near)
-            continue;
-        own->direct_scores[count] = head->scale * own->pool_direct[x] +
-                                    tilted_bias(head, l) + own->tilts[m * width + lane];
-        own->direct_keys[count++] = (int32_t)l;
-    }
-    add_direct(total, own->direct_scores, count, 1, head->view.v, own->direct_keys);
-}
-
-static void attend_directly(const tilted_head *head, int64_t j, int count, int lane,
-                            int width, int64_t i, tilted_thread *own) {
-    const int Dv = head->size->value_dim, M = (int)head->size->M;
+/* The output of the panel's lane, from X, near keys, the pool's keys and the tails. */
+static void attend_directly(const shoal_head *head, const shoal_clusters *clusters,
+                            const shoal_choices *choices, const shoal_members *members,
+                            int lane, lost_sums *lost, float *out) {
+    const shoal_block *block = members->block;
+    const int Dv = head->size.value_dim, M = (int)head->size.M;
+    const int width = members->panel->width;
     const row_view q = head->view.q, k = head->view.k;
-    float *out = head->out.data + i * head->out.stride, *scores = own->direct_scores;
-    int hiding = 0;
-    direct_sum total = {head, own, (double)LOWEST_SCORE, 0, out};
-    if (!own->has_direct)
-        load_direct(head, j, own);
+    const int64_t i = members->queries[lane];
+    const int64_t near = members->near > 0 ? head->size.near : -1;
+    const int32_t *pool = choices->pools + block->j * head->size.p;
+    const int32_t pooled = choices->pool_counts[block->j];
+    float *scores = lost->scores;
+    running_softmax total = {head->kernels, Dv,          (double)LOWEST_SCORE, 0,
+                             out,           members->row};
+    if (!lost->found)
+        find_lost(head, clusters, block->j, pool, pooled, lost, members->row);
     memset(out, 0, sizeof *out * (size_t)Dv);
-    head->run->dots_at(k.data, k.stride, own->keys, count, head->size->dim,
-                       q.data + i * q.stride, scores);
-    for (int x = 0; x < count; x++)
-        scores[x] = head->scale * scores[x] + tilted_bias(head, own->keys[x]);
-    add_direct(&total, scores, count, 1, head->view.v, own->keys);
-    if (tilted_near_rows(head, j) > 0)
-        hiding = add_near_directly(&total, j, i, lane, width);
-    add_pool_directly(&total, j, i, lane, width);
+    head->kernels->dots_at(k.data, k.stride, block->keys, block->count, head->size.dim,
+                           q.data + i * q.stride, scores);
+    for (int x = 0; x < block->count; x++)
+        scores[x] = head->scale * scores[x] + key_bias_of(head, block->keys[x]);
+    add_rows(&total, scores, block->count, 1, head->view.v, block->keys);
+    const int hiding =
+        near >= 0 ? add_near_rows(&total, head, clusters, members, lane, lost) : 0;
+    int count = 0;
+    for (int32_t x = 0; x < pooled; x++) {
+        const int64_t l = pool[x], m = clusters->of_keys[l];
+        if (bit_of(block->is_exact, l) || llabs(l - i) <= near)
+            continue;
+        scores[count] = head->scale * lost->pool_scores[x] + key_bias_of(head, l) +
+                        members->tilts[m * width + lane];
+        lost->keys[count++] = (int32_t)l;
+    }
+    add_rows(&total, scores, count, 1, head->view.v, lost->keys);
     for (int m = 0; m < M; m++)
-        scores[m] = own->tail_logs[m] + own->tilts[m * width + lane];
-    add_direct(&total, scores, M, 1, (row_view){own->tails, Dv}, NULL);
-    add_direct(&total, own->hidden, hiding, -1, head->view.v, own->hidden_keys);
+        scores[m] = lost->tail_logs[m] + members->tilts[m * width + lane];
+    add_rows(&total, scores, M, 1, (row_view){lost->tails, Dv}, NULL);
+    add_rows(&total, members->hidden, hiding, -1, head->view.v, lost->hidden_keys);
     for (int d = 0; d < Dv; d++)
         out[d] = (float)((double)out[d] / total.sum);
-    if (head->state.log_sums)
-        head->state.log_sums[i] = (float)(total.largest + log(total.sum));
+    if (choices->log_sums)
+        choices->log_sums[i] = (float)(total.largest + log(total.sum));
 }
 
 /* ---- Outputs ----------------------------------------------------------------------- */
 
-/* Near keys: what they have in the rest is taken from the sums, and their values are
-   weighed. `scores` are their own weights. */
-static void take_hidden(const tilted_head *head, const query_panel *panel, int near,
-                        float *scores, tilted_thread *own) {
-    const int width = panel->width;
+/* What the clusters' rests weigh beside all keys, before near keys are taken off. */
+static void keep_rest(const shoal_head *head, const shoal_members *members,
+                      const float *pairs) {
+    const query_panel *panel = members->panel;
+    float *rest = head->call->approximated + head->view.head * head->size.N;
+    for (int i = 0; i < panel->count; i++) {
+        float sum = 0;
+        for (int m = 0; m < head->size.M; m++)
+            sum += pairs[m * panel->width + i];
+        rest[members->queries[i]] = sum / panel->sum[i];
+    }
+}
+
+/* What near keys have in the rest is taken from the sums and from their own weights. */
+static void take_hidden(const shoal_head *head, const shoal_members *members,
+                        float *nearby) {
+    const query_panel *panel = members->panel;
+    const int width = panel->width, near = members->near;
     float one[MAX_PANEL], none[MAX_PANEL] = {0};
     for (int i = 0; i < width; i++)
         one[i] = 1;
-    memset(own->unused, 0, sizeof(float) * (size_t)(near * width));
-    head->run->softmax_slope(own->hidden, own->unused, width, near, panel->largest, one,
-                             none, 0);
+    memset(members->hidden_slopes, 0, sizeof(float) * (size_t)(near * width));
+    head->kernels->softmax_slope(members->hidden, members->hidden_slopes, width, near,
+                                 panel->largest, one, none, 0);
     for (int a = 0; a < near; a++)
         for (int i = 0; i < width; i++) {
-            scores[a * width + i] -= own->hidden[a * width + i];
-            panel->sum[i] -= own->hidden[a * width + i];
+            nearby[a * width + i] -= members->hidden[a * width + i];
+            panel->sum[i] -= members->hidden[a * width + i];
         }
 }
 
-static void add_near(const tilted_head *head, const query_panel *panel, int near,
-                     int lane, int64_t i, const float *weights, tilted_thread *own) {
+/* The near keys' part of the lane's output. */
+static void add_near(const shoal_head *head, const shoal_members *members, int lane,
+                     const float *nearby, float *out) {
+    const query_panel *panel = members->panel;
     const row_view v = head->view.v;
-    const int64_t first = tilted_near_first(head, i), last = tilted_near_last(head, i);
-    for (int a = 0; a < near; a++)
-        own->near_weights[a] = weights[a * panel->width + lane] * panel->inverse[lane];
-    head->run->sum_rows(v.data + first * v.stride, v.stride, NULL, own->near_weights,
-                        last - first, head->size->value_dim, own->row);
-    add_scaled(head->out.data + i * head->out.stride, 1, own->row, head->size->value_dim);
+    const int64_t i = members->queries[lane];
+    const int64_t first = near_first(head, i), last = near_last(head, i);
+    for (int a = 0; a < members->near; a++)
+        members->near_weights[a] = nearby[a * panel->width + lane] * panel->inverse[lane];
+    head->kernels->sum_rows(v.data + first * v.stride, v.stride, NULL,
+                            members->near_weights, last - first, head->size.value_dim,
+                            members->row);
+    add_scaled(out, 1, members->row, head->size.value_dim);
 }
 
-/* What the clusters' rests weigh beside all keys, before near keys are taken off. */
-static void keep_rest(const tilted_head *head, const query_panel *panel, int M,
-                      const float *pairs) {
-    const int32_t *order = head->state.order + panel->first;
-    float *rest = head->call->approximated + head->view.head * head->size->N;
-    for (int i = 0; i < panel->count; i++) {
-        float sum = 0;
-        for (int m = 0; m < M; m++)
-            sum += pairs[m * panel->width + i];
-        rest[order[i]] = sum / panel->sum[i];
-    }
-}
-
-/* Members first .. of block b, one panel of them. */
-static void attend_members(const tilted_head *head, int64_t j, int count,
-                           query_panel *panel, tilted_thread *own) {
-    const kernel_table *run = head->run;
-    const int width = panel->width, Dv = head->size->value_dim, wide = head->size->wide;
-    const int M = (int)head->size->M, near = tilted_near_rows(head, j);
-    const int32_t *order = head->state.order + panel->first;
-    float *pairs = own->scores + (int64_t)count * width, *nearby = pairs + M * width;
-    float strain[MAX_PANEL] = {0};
-    const int rows = sh_tilted_score_members(head, j, count, panel, own);
-    for (int i = 0; i < width; i++) {
-        panel->largest[i] = LOWEST_SCORE;
-        panel->sum[i] = 0;
-    }
-    memset(panel->outputs, 0, sizeof(float) * (size_t)(Dv * width));
-    run->softmax_step(own->scores, width, rows, panel->largest, panel->sum, panel->keep);
-    run->mix_at(own->scores, width, head->view.v.data, head->view.v.stride, own->keys,
-                count, Dv, panel->outputs);
-    run->mix(pairs, width, own->rest, wide, M, Dv, NULL, panel->outputs);
-    run->mix(pairs, width, own->strain, 1, M, 1, NULL, strain);
+/* Outputs of one panel of a block's members. */
+static void attend_members(const shoal_head *head, const shoal_clusters *clusters,
+                           const shoal_choices *choices, const shoal_members *members,
+                           lost_sums *lost, row_view out) {
+    const kernel_table *kernels = head->kernels;
+    const shoal_block *block = members->block;
+    query_panel *panel = members->panel;
+    const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
+    const int near = members->near;
+    const int32_t *queries = members->queries;
+    float *pairs = members->scores + (int64_t)block->count * width;
+    float *nearby = pairs + M * width, strain[MAX_PANEL] = {0};
+    const int rows = sh_shoal_score_members(head, clusters, members);
+    start_softmax(panel, Dv);
+    kernels->softmax_step(members->scores, width, rows, panel->largest, panel->sum,
+                          panel->keep);
+    kernels->mix_at(members->scores, width, head->view.v.data, head->view.v.stride,
+                    block->keys, block->count, Dv, panel->outputs);
+    kernels->mix(pairs, width, block->rest, head->size.wide, M, Dv, NULL, panel->outputs);
+    kernels->mix(pairs, width, block->strain, 1, M, 1, NULL, strain);
     if (head->call->approximated)
-        keep_rest(head, panel, M, pairs);
+        keep_rest(head, members, pairs);
     if (near > 0)
-        take_hidden(head, panel, near, nearby, own);
+        take_hidden(head, members, nearby);
     for (int i = 0; i < width; i++)
         panel->inverse[i] = 1 / panel->sum[i];
-    run->unpack(panel->outputs, panel->count, width, Dv, panel->inverse, NULL, 0,
-                head->out.data, head->out.stride, order);
+    kernels->unpack(panel->outputs, panel->count, width, Dv, panel->inverse, NULL, 0,
+                    out.data, out.stride, queries);
     for (int i = 0; i < panel->count; i++) {
+        float *row = out.data + queries[i] * out.stride;
         if (near > 0 && i + 1 < panel->count)
-            prefetch_near(head, head->view.v, Dv, order[i + 1]);
+            prefetch_near(head, head->view.v, Dv, queries[i + 1]);
         if (near > 0)
-            add_near(head, panel, near, i, order[i], nearby, own);
-        if (head->state.log_sums)
-            head->state.log_sums[order[i]] = panel->largest[i] + logf(panel->sum[i]);
-        if (strain[i] > TILTED_STRAIN * panel->sum[i])
-            attend_directly(head, j, count, i, width, order[i], own);
+            add_near(head, members, i, nearby, row);
+        if (choices->log_sums)
+            choices->log_sums[queries[i]] = panel->largest[i] + logf(panel->sum[i]);
+        if (strain[i] > SHOAL_STRAIN * panel->sum[i])
+            attend_directly(head, clusters, choices, members, i, lost, row);
     }
 }
 
-static void attend_block(const tilted_head *head, int64_t j, int64_t b, int64_t first,
-                         int64_t last, tilted_thread *own) {
-    const int rank = head->size->rank;
-    query_panel *panel = NULL;
-    for (int64_t at = first; at < last; at += panel->count) {
-        panel = sh_tilted_load_members(head, at, last, own);
-        head->run->unpack(own->shift, panel->count, panel->width, rank, NULL, NULL, 0,
-                          own->shift_rows + (at - first) * rank, rank, NULL);
+/* ---- All blocks -------------------------------------------------------------------- */
+
+void sh_shoal_keep_choices(shoal_choices *choices, const shoal_sizes *size,
+                           const shoal_keep *keep) {
+    choices->pools = keep_part(keep, size->C * size->p, sizeof(int32_t));
+    choices->pool_counts = keep_part(keep, size->C, sizeof(int32_t));
+    choices->exact = keep_part(keep, size->blocks * size->k, sizeof(uint16_t));
+    if (keep->with_backward)
+        choices->log_sums = keep_part(keep, size->N, sizeof(float));
+}
+
+void sh_shoal_place_block_threads(shoal_work *own, const shoal_plan *plan,
+                                  block_layout *work) {
+    const int64_t width = plan->kernels->panel;
+    own->pools = sh_reserve(work, plan->threads, sizeof *own->pools);
+    own->blocks = sh_reserve(work, plan->threads, sizeof *own->blocks);
+    own->members = sh_reserve(work, plan->threads, sizeof *own->members);
+    own->lost = sh_reserve(work, plan->threads, sizeof *own->lost);
+    for (int t = 0; t < plan->threads; t++) {
+        place_pool(own->pools ? &own->pools[t] : &(shoal_pool){0}, &own->size, width,
+                   work);
+        place_block(own->blocks ? &own->blocks[t] : &(shoal_block){0}, &own->size,
+                    plan->kernels->lanes, work);
+        place_members(own->members ? &own->members[t] : &(shoal_members){0}, &own->size,
+                      width, work);
+        place_lost(own->lost ? &own->lost[t] : &(lost_sums){0}, &own->size, work);
+        if (own->members) {
+            own->members[t].dense = &own->dense[t];
+            own->members[t].panel = &own->dense[t].panels[0];
+            own->members[t].block = &own->blocks[t];
+        }
     }
-    choose_exact(head, j, b, last - first, own);
-    const int count = sh_tilted_load_block(head, j, b, own);
-    const int whole = panel && panel->first == first; /* one panel, still loaded */
+}
+
+typedef struct {
+    const shoal_head *head;
+    const shoal_clusters *clusters;
+    const shoal_sums *sums;
+    const shoal_choices *choices;
+    row_view out;
+} block_job;
+
+/* Members first .. last - 1 of the order, block b of cluster j. */
+static void attend_block(const block_job *job, int64_t j, int64_t b, int64_t first,
+                         int64_t last, int thread) {
+    const shoal_head *head = job->head;
+    shoal_block *block = &head->work->blocks[thread];
+    shoal_members *members = &head->work->members[thread];
+    const query_panel *panel = members->panel;
+    const int r = head->size.dims;
+    for (int64_t at = first; at < last; at += panel->count) {
+        sh_shoal_load_members(head, job->clusters, j, at, last, members);
+        head->kernels->unpack(members->d, panel->count, panel->width, r, NULL, NULL, 0,
+                              members->d_rows + (at - first) * r, r, NULL);
+    }
+    choose_exact(head, job->clusters, members->d_rows, last - first,
+                 &head->work->pools[thread], block->keys,
+                 job->choices->exact + b * head->size.k);
+    sh_shoal_load_block(head, job->clusters, job->sums, job->choices, j, b, block);
+    const int whole = panel->first == first; /* one panel, still loaded */
     for (int64_t at = first; at < last; at += panel->count) {
         if (!whole)
-            panel = sh_tilted_load_members(head, at, last, own);
-        attend_members(head, j, count, panel, own);
+            sh_shoal_load_members(head, job->clusters, j, at, last, members);
+        attend_members(head, job->clusters, job->choices, members,
+                       &head->work->lost[thread], job->out);
     }
-    sh_tilted_leave_block(count, own);
+    sh_shoal_leave_block(block);
 }
 
-void sh_tilted_attend_group(const tilted_head *head, int64_t j, tilted_thread *own) {
-    const int32_t *offsets = head->slot->sorted.offsets;
-    const int64_t first = offsets[j], last = offsets[j + 1], size = head->size->block;
-    if (first == last)
+/* The pool of cluster j, and its blocks. */
+static void cluster_task(void *shared, int64_t j, int thread) {
+    const block_job *job = shared;
+    const shoal_head *head = job->head;
+    const shoal_clusters *clusters = job->clusters;
+    shoal_pool *pool = &head->work->pools[thread];
+    lost_sums *lost = &head->work->lost[thread];
+    const int64_t size = head->size.block, last = clusters->queries.offsets[j + 1];
+    int64_t at = clusters->queries.offsets[j], b = clusters->block_offsets[j];
+    if (at == last)
         return;
-    load_pool(head, j, own);
-    sh_tilted_load_group(head, j, own);
-    int64_t b = head->slot->block_offsets[j];
-    for (int64_t at = first; at < last; at += size, b++)
-        attend_block(head, j, b, at, min(at + size, last), own);
-    leave_direct(head, j, own);
+    load_pool(head, clusters, job->sums, job->choices, j, pool);
+    for (; at < last; at += size, b++)
+        attend_block(job, j, b, at, min(at + size, last), thread);
+    for (int32_t x = 0; x < pool->count && lost->found; x++)
+        lost->is_pooled[job->choices->pools[j * head->size.p + x] / 64] = 0;
+    lost->found = 0;
+}
+
+void sh_shoal_attend_blocks(const shoal_head *head, const shoal_clusters *clusters,
+                            const shoal_sums *sums, const shoal_choices *choices,
+                            row_view out, team workers) {
+    block_job job = {head, clusters, sums, choices, out};
+    sh_team_run(workers, clusters->queries.used, cluster_task, &job);
 }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numbers.h"
+
 void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t *offsets = sorted->offsets;
     memset(offsets, 0, ((size_t)sorted->clusters + 1) * sizeof *offsets);
@@ -131,4 +133,141 @@ void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int
             cut_lane(lists, i);
     lists->kernels->collect(scores, width, count, (int32_t)first, lists->floor,
                             lists->candidates, capacity, lists->counts);
+}
+
+/* ---- Alike rows ------------------------------------------------------------------- */
+
+enum { HALVING_STEPS = 2 /* towards the direction between the halves' means */ };
+
+void sh_halving_place(halving_work *work, const kernel_table *kernels, int dims,
+                      block_layout *place) {
+    work->kernels = kernels;
+    work->dims = dims;
+    work->mean = sh_reserve(place, dims, sizeof(float));
+    work->along = sh_reserve(place, dims, sizeof(float));
+    work->upper = sh_reserve(place, dims, sizeof(float));
+    work->places = sh_reserve(place, HALVING_MOST, sizeof(float));
+    work->front = sh_reserve(place, HALVING_MOST, sizeof(int32_t));
+}
+
+/* Loops over coordinates are worth their vectors only where the compiler knows how many
+   there are: the passes below are compiled for the usual numbers of dimensions. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* The mean, and the coordinate of largest variance. */
+INLINE int find_mean(const halving_work *work, const float *restrict rows, int64_t n,
+                     const int dims) {
+    float *restrict mean = work->mean, *restrict squares = work->upper;
+    memset(mean, 0, sizeof(float) * (size_t)dims);
+    memset(squares, 0, sizeof(float) * (size_t)dims);
+    for (int64_t i = 0; i < n; i++)
+        for (int d = 0; d < dims; d++) {
+            const float x = rows[i * dims + d];
+            mean[d] += x;
+            squares[d] += x * x;
+        }
+    int found = 0;
+    for (int d = 0; d < dims; d++) {
+        mean[d] /= (float)n;
+        squares[d] -= (float)n * mean[d] * mean[d];
+        if (squares[d] > squares[found])
+            found = d;
+    }
+    return found;
+}
+
+typedef float v4 __attribute__((vector_size(16)));
+
+/* Where a row lies along the direction; a NaN lies in the middle. */
+INLINE float place_of(const halving_work *work, const float *restrict row, float middle,
+                      const int dims) {
+    v4 sums = {0};
+    int d = 0;
+    for (; d + 4 <= dims; d += 4) {
+        v4 x, along;
+        memcpy(&x, row + d, sizeof x);
+        memcpy(&along, work->along + d, sizeof along);
+        sums += x * along;
+    }
+    float x = (sums[0] + sums[1]) + (sums[2] + sums[3]) - middle;
+    for (; d < dims; d++)
+        x += row[d] * work->along[d];
+    return x == x ? x : 0;
+}
+
+/* From a direction to the one between the means of the rows above and below the middle:
+   the upper ones' tells it, since both have the same mean. */
+INLINE void follow_means(const halving_work *work, const float *restrict rows, int64_t n,
+                         const int dims) {
+    float *restrict upper = work->upper;
+    const float middle = ordered_dot(work->mean, work->along, dims);
+    float above = 0;
+    memset(upper, 0, sizeof(float) * (size_t)dims);
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = rows + i * dims;
+        const float by = place_of(work, row, middle, dims) > 0 ? 1 : 0;
+        above += by;
+        for (int d = 0; d < dims; d++)
+            upper[d] += by * row[d];
+    }
+    for (int d = 0; d < dims && above > 0; d++)
+        work->along[d] = upper[d] / above - work->mean[d];
+}
+
+/* The direction, and where every row lies along it. */
+INLINE void find_places(const halving_work *work, const float *rows, int64_t n,
+                        const int dims) {
+    const int start = find_mean(work, rows, n, dims);
+    memset(work->along, 0, sizeof(float) * (size_t)dims);
+    work->along[start] = 1;
+    for (int step = 0; step < HALVING_STEPS; step++)
+        follow_means(work, rows, n, dims);
+    const float middle = ordered_dot(work->mean, work->along, dims);
+    for (int64_t i = 0; i < n; i++)
+        work->places[i] = place_of(work, rows + i * dims, middle, dims);
+}
+
+static void swap_rows(float *rows, int32_t *order, int dims, int64_t a, int64_t b) {
+    const int32_t kept = order[a];
+    order[a] = order[b];
+    order[b] = kept;
+    for (int d = 0; d < dims; d++) {
+        const float value = rows[a * dims + d];
+        rows[a * dims + d] = rows[b * dims + d];
+        rows[b * dims + d] = value;
+    }
+}
+
+/* The `left` rows farthest up go to the front: those of them that lie behind change
+   places with the others that do not. */
+static void cut_exactly(const halving_work *work, float *rows, int32_t *order, int64_t n,
+                        int64_t left) {
+    const int32_t *front = work->front;
+    work->kernels->largest(work->places, (int32_t)n, (int32_t)left, work->front);
+    int64_t behind = left;
+    while (behind > 0 && front[behind - 1] >= left)
+        behind--;
+    for (int64_t low = 0, kept = 0; behind < left; low++) {
+        if (front[kept] == low)
+            kept++;
+        else
+            swap_rows(rows, order, work->dims, low, front[behind++]);
+    }
+}
+
+void sh_halve(halving_work *work, float *rows, int32_t *order, int64_t n, int64_t leaf) {
+    while (n > leaf) {
+        switch (work->dims) {
+        case 8: find_places(work, rows, n, 8); break;
+        case 16: find_places(work, rows, n, 16); break;
+        default: find_places(work, rows, n, work->dims);
+        }
+        int64_t left = max(1, (n + leaf) / (2 * leaf)) * leaf;
+        left = left < n ? left : n / 2;
+        cut_exactly(work, rows, order, n, left);
+        sh_halve(work, rows, order, left, leaf);
+        rows += left * work->dims;
+        order += left;
+        n -= left;
+    }
 }

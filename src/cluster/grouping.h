@@ -1,7 +1,9 @@
-/* Members of clusters sorted by cluster, and the k best of a stream of candidates. */
+/* Members of clusters sorted by cluster, and within one so that alike members follow each
+   other; and the k best of a stream of candidates. */
 #ifndef SHOAL_CLUSTER_GROUPING_H
 #define SHOAL_CLUSTER_GROUPING_H
 
+#include "base/memory.h"
 #include "kernels/kernels.h"
 
 /* Members of group j: order[offsets[j]] .. order[offsets[j + 1] - 1], ascending. Who is
@@ -56,5 +58,27 @@ int32_t sh_topk_cut(uint64_t *list, int32_t count, int32_t k);
 
 /* Sorts the largest first. */
 void sh_topk_sort(uint64_t *list, int32_t count);
+
+/* ---- Alike rows ------------------------------------------------------------------- */
+
+enum { HALVING_MOST = 4096 /* rows at once */ };
+
+/* One thread's scratch. */
+typedef struct {
+    const kernel_table *kernels;
+    int dims;
+    float *mean, *along, *upper; /* [dims] */
+    float *places;               /* [HALVING_MOST]: where rows lie */
+    int32_t *front;              /* [HALVING_MOST]: rows of the upper half */
+} halving_work;
+
+void sh_halving_place(halving_work *work, const kernel_table *kernels, int dims,
+                      block_layout *place);
+
+/* Moves the n <= HALVING_MOST rows [n][dims] and, with them, what `order` says about
+   each. They are halved again and again, along the direction between the halves' means,
+   until `leaf` rows or fewer are left. The first halves are by the coordinate of largest
+   variance. Left parts are a multiple of `leaf`. Same bits on every instruction set. */
+void sh_halve(halving_work *work, float *rows, int32_t *order, int64_t n, int64_t leaf);
 
 #endif

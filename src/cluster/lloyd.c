@@ -19,55 +19,56 @@ int64_t sh_lloyd_sample(int64_t clusters, int64_t n) {
     return min(n, max(wanted, LEAST_SAMPLE));
 }
 
-void sh_lloyd_place(lloyd_work *work, const kernel_table *table, int clusters, int dim,
-                    int rank, int64_t n, block_layout *place) {
+void sh_lloyd_place(lloyd_work *work, const kernel_table *kernels, int clusters, int dim,
+                    int dims, int64_t n, block_layout *place) {
     const int64_t C = clusters, sample = sh_lloyd_sample(C, n);
     work->clusters = clusters;
-    work->rank = rank;
+    work->dims = dims;
     work->dim = dim;
-    work->panels = sh_reserve(place, (sample + table->panel) * rank, sizeof(float));
-    work->points = sh_reserve(place, sample * rank, sizeof(float));
+    work->panels = sh_reserve(place, (sample + kernels->panel) * dims, sizeof(float));
+    work->points = sh_reserve(place, sample * dims, sizeof(float));
     work->squares = sh_reserve(place, sample, sizeof(float));
-    work->closeness = sh_reserve(place, sample + table->panel, sizeof(float));
+    work->closeness = sh_reserve(place, sample + kernels->panel, sizeof(float));
     work->weights = sh_reserve(place, sample + WEIGHT_BLOCK, sizeof(float));
     work->weight_sums = sh_reserve(place, sample / WEIGHT_BLOCK + 1, sizeof(float));
-    work->nearest = sh_reserve(place, sample + table->panel, sizeof(int32_t));
-    work->centres = sh_reserve(place, C * rank, sizeof(float));
+    work->nearest = sh_reserve(place, sample + kernels->panel, sizeof(int32_t));
+    work->centres = sh_reserve(place, C * dims, sizeof(float));
     work->bias = sh_reserve(place, C, sizeof(float));
-    work->sums = sh_reserve(place, LLOYD_PARTS * C * rank, sizeof(float));
+    work->sums = sh_reserve(place, LLOYD_PARTS * C * dims, sizeof(float));
     work->sizes = sh_reserve(place, LLOYD_PARTS * C, sizeof(int32_t));
 }
 
-void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *table, int dim,
-                           int rank, block_layout *place) {
-    thread->panel = sh_reserve(place, (int64_t)dim * table->panel, sizeof(float));
-    thread->projected = sh_reserve(place, (int64_t)rank * table->panel, sizeof(float));
+void sh_lloyd_place_thread(lloyd_thread *thread, const kernel_table *kernels, int dim,
+                           int dims, block_layout *place) {
+    thread->panel = sh_reserve(place, (int64_t)dim * kernels->panel, sizeof(float));
+    thread->projected = sh_reserve(place, (int64_t)dims * kernels->panel, sizeof(float));
 }
 
 /* One run over a head, shared by its tasks. */
 typedef struct {
     lloyd_work *work;
-    const kernel_table *table;
+    const kernel_table *kernels;
     const float *q, *projection;
     int64_t stride, n;
     int32_t first, last; /* centres to compare with */
-    int32_t *groups;
-    float *projected; /* [n][rank], or NULL */
+    int32_t *groups;     /* [n], or NULL */
+    const float *shift;  /* [dims], or NULL: added to what is projected */
+    float *projected;    /* [n][dims], or NULL */
 } lloyd_pass;
 
 /* Panels lie one after another, all of full width but the last. */
 static float *panel_at(const lloyd_work *work, int64_t point) {
-    return work->panels + point * work->rank;
+    return work->panels + point * work->dims;
 }
 
 /* Projects `count` queries into one panel; index NULL: from row `first` on. */
-static void project(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
-                    const int32_t *index, int count, int width, float *projected) {
+static void project_panel(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
+                          const int32_t *index, int count, int width, float *projected) {
     const int dim = pass->work->dim;
-    pass->table->pack(pass->q + first * pass->stride, pass->stride, index, count, width,
-                      dim, 1, own->panel);
-    pass->table->score(own->panel, width, dim, pass->projection, dim, pass->work->rank,
-                       projected);
+    pass->kernels->pack(pass->q + first * pass->stride, pass->stride, index, count, width,
+                        dim, 1, own->panel);
+    pass->kernels->score(own->panel, width, dim, pass->projection, dim, pass->work->dims,
+                         projected);
 }
 
 /* The sample is `sample` queries at equal distances. Those with even numbers come first,
@@ -78,24 +79,20 @@ int64_t sh_lloyd_query(int64_t sample, int64_t n, int64_t point) {
     return which * n / sample;
 }
 
-static int32_t sample_query(const lloyd_pass *pass, int64_t point) {
-    return (int32_t)sh_lloyd_query(pass->work->sample, pass->n, point);
-}
-
 static void sample_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
     const int64_t last = min((task + 1) * POINT_TASK, work->sample);
-    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
-        int width = panel_width(pass->table, last - first);
+    for (int64_t first = task * POINT_TASK; first < last; first += pass->kernels->panel) {
+        int width = panel_width(pass->kernels, last - first);
         int count = (int)min(width, last - first);
         int32_t index[MAX_PANEL];
         for (int i = 0; i < count; i++)
-            index[i] = sample_query(pass, first + i);
-        project(pass, &work->threads[thread], 0, index, count, width,
-                panel_at(work, first));
-        pass->table->unpack(panel_at(work, first), count, width, work->rank, NULL, NULL,
-                            0, work->points + first * work->rank, work->rank, NULL);
+            index[i] = (int32_t)sh_lloyd_query(work->sample, pass->n, first + i);
+        project_panel(pass, &work->threads[thread], 0, index, count, width,
+                      panel_at(work, first));
+        pass->kernels->unpack(panel_at(work, first), count, width, work->dims, NULL, NULL,
+                              0, work->points + first * work->dims, work->dims, NULL);
     }
 }
 
@@ -107,17 +104,17 @@ static void compare_task(void *shared, int64_t task, int thread) {
     const int64_t last = min(work->begin + (task + 1) * POINT_TASK, work->end);
     (void)thread;
     for (int64_t first = work->begin + task * POINT_TASK; first < last;
-         first += pass->table->panel) {
-        int width = panel_width(pass->table, last - first);
+         first += pass->kernels->panel) {
+        int width = panel_width(pass->kernels, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
         /* From centre 0 on, results go straight into place: there is room for a panel. */
-        pass->table->closest(panel_at(work, first), width, work->rank,
-                             work->centres + (int64_t)pass->first * work->rank,
-                             work->rank, work->bias + pass->first,
-                             pass->last - pass->first,
-                             pass->first ? best : work->closeness + first,
-                             pass->first ? who : work->nearest + first);
+        pass->kernels->closest(panel_at(work, first), width, work->dims,
+                               work->centres + (int64_t)pass->first * work->dims,
+                               work->dims, work->bias + pass->first,
+                               pass->last - pass->first,
+                               pass->first ? best : work->closeness + first,
+                               pass->first ? who : work->nearest + first);
         for (int i = 0; i < width && pass->first; i++) {
             float *closeness = work->closeness + first + i;
             int32_t *nearest = work->nearest + first + i;
@@ -132,15 +129,15 @@ static void compare(lloyd_pass *pass, team workers, int32_t first, int32_t last)
     pass->first = first;
     pass->last = last;
     int64_t points = pass->work->end - pass->work->begin;
-    sh_team_run(workers, (points + POINT_TASK - 1) / POINT_TASK, compare_task, pass);
+    sh_team_run(workers, ceil_divide(points, POINT_TASK), compare_task, pass);
 }
 
 /* ---- The start -------------------------------------------------------------------- */
 
 static void take_point(lloyd_work *work, int32_t c, int64_t point) {
-    float *centre = work->centres + (int64_t)c * work->rank;
-    memcpy(centre, work->points + point * work->rank, sizeof(float) * (size_t)work->rank);
-    work->bias[c] = -ordered_dot(centre, centre, work->rank) / 2;
+    float *centre = work->centres + (int64_t)c * work->dims;
+    memcpy(centre, work->points + point * work->dims, sizeof(float) * (size_t)work->dims);
+    work->bias[c] = -ordered_dot(centre, centre, work->dims) / 2;
 }
 
 /* Squared distances from the nearest centre so far, and their sums by blocks, each of
@@ -169,21 +166,6 @@ static double weigh(lloyd_work *work) {
     return total;
 }
 
-/* The point of a block at which the sum of the weights passes `left`; where rounding lets
-   none pass it, the last point with a weight. */
-static int64_t point_in_block(const lloyd_work *work, int64_t first, double left) {
-    int64_t last = first;
-    for (int64_t i = first; i < first + WEIGHT_BLOCK; i++) {
-        if (!(work->weights[i] > 0))
-            continue;
-        last = i;
-        left -= (double)work->weights[i];
-        if (left < 0)
-            break;
-    }
-    return last;
-}
-
 /* Draws up to `wanted` distinct points, one from each equal share of the total weight. */
 static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wanted,
                     double total) {
@@ -198,7 +180,15 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
         while ((block + 1) * WEIGHT_BLOCK < work->end &&
                passed + (double)work->weight_sums[block] <= mark)
             passed += (double)work->weight_sums[block++];
-        int64_t point = point_in_block(work, block * WEIGHT_BLOCK, mark - passed);
+        /* The point of the block at which the sum of the weights passes the mark; where
+           rounding lets none pass it, the last point with a weight. */
+        double left = mark - passed;
+        int64_t point = block * WEIGHT_BLOCK;
+        for (int64_t i = point; i < (block + 1) * WEIGHT_BLOCK && !(left < 0); i++)
+            if (work->weights[i] > 0) {
+                point = i;
+                left -= (double)work->weights[i];
+            }
         if (point > before)
             take_point(work, chosen + drawn++, point);
         before = point > before ? point : before;
@@ -210,8 +200,8 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
     lloyd_work *work = pass->work;
     int32_t chosen = 1;
     for (int64_t i = 0; i < work->end; i++) {
-        const float *point = work->points + i * work->rank;
-        work->squares[i] = ordered_dot(point, point, work->rank);
+        const float *point = work->points + i * work->dims;
+        work->squares[i] = ordered_dot(point, point, work->dims);
     }
     take_point(work, 0,
                (int64_t)sh_random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
@@ -240,18 +230,18 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
 static void sum_task(void *shared, int64_t part, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
-    const int64_t C = work->clusters, rank = work->rank;
-    float *sums = work->sums + part * C * rank;
+    const int64_t C = work->clusters, dims = work->dims;
+    float *sums = work->sums + part * C * dims;
     int32_t *sizes = work->sizes + part * C;
     (void)thread;
-    memset(sums, 0, sizeof(float) * (size_t)(C * rank));
+    memset(sums, 0, sizeof(float) * (size_t)(C * dims));
     memset(sizes, 0, sizeof(int32_t) * (size_t)C);
     const int64_t points = work->end - work->begin;
     for (int64_t i = work->begin + part * points / LLOYD_PARTS;
          i < work->begin + (part + 1) * points / LLOYD_PARTS; i++) {
-        float *sum = sums + work->nearest[i] * rank;
-        const float *point = work->points + i * rank;
-        for (int64_t r = 0; r < rank; r++)
+        float *sum = sums + work->nearest[i] * dims;
+        const float *point = work->points + i * dims;
+        for (int64_t r = 0; r < dims; r++)
             sum[r] += point[r];
         sizes[work->nearest[i]]++;
     }
@@ -259,43 +249,46 @@ static void sum_task(void *shared, int64_t part, int thread) {
 
 static void move_centres(lloyd_pass *pass, team workers) {
     lloyd_work *work = pass->work;
-    const int64_t C = work->clusters, rank = work->rank;
+    const int64_t C = work->clusters, dims = work->dims;
     sh_team_run(workers, LLOYD_PARTS, sum_task, pass);
     for (int64_t c = 0; c < C; c++) {
         int32_t size = 0;
         for (int64_t part = 0; part < LLOYD_PARTS; part++)
             size += work->sizes[part * C + c];
-        float *centre = work->centres + c * rank;
-        for (int64_t r = 0; r < rank && size > 0; r++) {
+        float *centre = work->centres + c * dims;
+        for (int64_t r = 0; r < dims && size > 0; r++) {
             float sum = 0;
             for (int64_t part = 0; part < LLOYD_PARTS; part++)
-                sum += work->sums[(part * C + c) * rank + r];
+                sum += work->sums[(part * C + c) * dims + r];
             centre[r] = sum / (float)size;
         }
-        work->bias[c] = -ordered_dot(centre, centre, work->rank) / 2;
+        work->bias[c] = -ordered_dot(centre, centre, work->dims) / 2;
     }
 }
 
-/* All queries, where the sample was only some of them. */
-static void assign_task(void *shared, int64_t task, int thread) {
+/* Projects all queries, and assigns them to the nearest centre. */
+static void query_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
     lloyd_thread *own = &work->threads[thread];
     const int64_t last = min((task + 1) * POINT_TASK, pass->n);
-    for (int64_t first = task * POINT_TASK; first < last; first += pass->table->panel) {
-        int width = panel_width(pass->table, last - first);
+    for (int64_t first = task * POINT_TASK; first < last; first += pass->kernels->panel) {
+        int width = panel_width(pass->kernels, last - first);
         int count = (int)min(width, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
         prefetch_rows(pass->q + (first + count) * pass->stride, pass->stride, NULL,
                       min(width, last - first - count), work->dim);
-        project(pass, own, first, NULL, count, width, own->projected);
-        pass->table->closest(own->projected, width, work->rank, work->centres, work->rank,
-                             work->bias, work->clusters, best, who);
-        memcpy(pass->groups + first, who, sizeof *who * (size_t)count);
+        project_panel(pass, own, first, NULL, count, width, own->projected);
+        if (pass->groups) {
+            pass->kernels->closest(own->projected, width, work->dims, work->centres,
+                                   work->dims, work->bias, work->clusters, best, who);
+            memcpy(pass->groups + first, who, sizeof *who * (size_t)count);
+        }
         if (pass->projected)
-            pass->table->unpack(own->projected, count, width, work->rank, NULL, NULL, 0,
-                                pass->projected + first * work->rank, work->rank, NULL);
+            pass->kernels->unpack(own->projected, count, width, work->dims, NULL,
+                                  pass->shift, 0, pass->projected + first * work->dims,
+                                  work->dims, NULL);
     }
 }
 
@@ -332,11 +325,11 @@ static void learn(lloyd_pass *pass, team workers, int iterations, uint64_t seed,
     }
 }
 
-void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
+void sh_lloyd_run(lloyd_work *work, const kernel_table *kernels, team workers,
                   const float *q, int64_t stride, int64_t n, const float *projection,
                   int iterations, uint64_t seed, int32_t *groups, float *projected) {
     lloyd_pass pass = {.work = work,
-                       .table = table,
+                       .kernels = kernels,
                        .q = q,
                        .projection = projection,
                        .stride = stride,
@@ -344,62 +337,49 @@ void sh_lloyd_run(lloyd_work *work, const kernel_table *table, team workers,
                        .groups = groups,
                        .projected = projected};
     begin(work, n);
-    sh_team_run(workers, (work->sample + POINT_TASK - 1) / POINT_TASK, sample_task,
-                &pass);
+    sh_team_run(workers, ceil_divide(work->sample, POINT_TASK), sample_task, &pass);
     learn(&pass, workers, iterations, seed, work->sample == n);
     if (work->sample == n)
         for (int64_t i = 0; i < n; i++) {
-            const int64_t query = sample_query(&pass, i);
+            const int64_t query = sh_lloyd_query(n, n, i);
             groups[query] = work->nearest[i];
             if (projected)
-                memcpy(projected + query * work->rank, work->points + i * work->rank,
-                       sizeof(float) * (size_t)work->rank);
+                memcpy(projected + query * work->dims, work->points + i * work->dims,
+                       sizeof(float) * (size_t)work->dims);
         }
     else
-        sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
+        sh_team_run(workers, ceil_divide(n, POINT_TASK), query_task, &pass);
 }
 
-/* ---- Queries of which others have some -------------------------------------------- */
-
-void sh_lloyd_project(lloyd_work *work, const kernel_table *table, int thread,
-                      const float *row, const float *projection, float *projected) {
-    const lloyd_pass pass = {.work = work,
-                             .table = table,
-                             .q = row,
-                             .projection = projection,
-                             .stride = work->dim};
-    lloyd_thread *own = &work->threads[thread];
-    const int width = panel_width(table, 1);
-    project(&pass, own, 0, NULL, 1, width, own->projected);
-    table->unpack(own->projected, 1, width, work->rank, NULL, NULL, 0, projected,
-                  work->rank, NULL);
-}
-
-void sh_lloyd_learn(lloyd_work *work, const kernel_table *table, team workers,
-                    const float *points, int64_t n, int iterations, uint64_t seed) {
-    lloyd_pass pass = {.work = work, .table = table, .n = n};
-    begin(work, n);
-    memcpy(work->points, points, sizeof *points * (size_t)(work->sample * work->rank));
-    for (int64_t first = 0; first < work->sample;) {
-        const int64_t last = min((first / POINT_TASK + 1) * POINT_TASK, work->sample);
-        const int width = panel_width(table, last - first);
-        const int count = (int)min(width, last - first);
-        table->pack(work->points + first * work->rank, work->rank, NULL, count, width,
-                    work->rank, 1, panel_at(work, first));
-        first += table->panel < last - first ? table->panel : last - first;
-    }
-    learn(&pass, workers, iterations, seed, 0);
-}
-
-void sh_lloyd_assign(lloyd_work *work, const kernel_table *table, team workers,
-                     const float *q, int64_t stride, int64_t n, const float *projection,
-                     int32_t *groups) {
+void sh_lloyd_project(lloyd_work *work, const kernel_table *kernels, team workers,
+                      const float *q, int64_t stride, int64_t n, const float *projection,
+                      const float *shift, float *projected, int32_t *groups) {
     lloyd_pass pass = {.work = work,
-                       .table = table,
+                       .kernels = kernels,
                        .q = q,
                        .projection = projection,
                        .stride = stride,
                        .n = n,
-                       .groups = groups};
-    sh_team_run(workers, (n + POINT_TASK - 1) / POINT_TASK, assign_task, &pass);
+                       .groups = groups,
+                       .shift = shift,
+                       .projected = projected};
+    sh_team_run(workers, ceil_divide(n, POINT_TASK), query_task, &pass);
+}
+
+/* ---- Queries of which others have some -------------------------------------------- */
+
+void sh_lloyd_learn(lloyd_work *work, const kernel_table *kernels, team workers,
+                    const float *points, int64_t n, int iterations, uint64_t seed) {
+    lloyd_pass pass = {.work = work, .kernels = kernels, .n = n};
+    begin(work, n);
+    memcpy(work->points, points, sizeof *points * (size_t)(work->sample * work->dims));
+    for (int64_t first = 0; first < work->sample;) {
+        const int64_t last = min((first / POINT_TASK + 1) * POINT_TASK, work->sample);
+        const int width = panel_width(kernels, last - first);
+        const int count = (int)min(width, last - first);
+        kernels->pack(work->points + first * work->dims, work->dims, NULL, count, width,
+                      work->dims, 1, panel_at(work, first));
+        first += kernels->panel < last - first ? kernels->panel : last - first;
+    }
+    learn(&pass, workers, iterations, seed, 0);
 }

@@ -7,34 +7,34 @@ enum {
     POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */
 };
 
-void sh_metric_place(metric_work *work, const kernel_table *table, int dim, int rank,
+void sh_metric_place(metric_work *work, const kernel_table *kernels, int dim, int dims,
                      block_layout *place) {
     const int64_t D = dim;
     work->dim = dim;
-    work->rank = rank;
+    work->dims = dims;
     work->mean = sh_reserve(place, D, sizeof(float));
     work->sample = sh_reserve(place, METRIC_SAMPLE * D, sizeof(float));
-    work->columns = sh_reserve(place, METRIC_SAMPLE * table->panel, sizeof(float));
+    work->columns = sh_reserve(place, METRIC_SAMPLE * kernels->panel, sizeof(float));
     work->keys = sh_reserve(place, D * D, sizeof(float));
     work->queries = sh_reserve(place, D * D, sizeof(float));
     work->product = sh_reserve(place, D * D, sizeof(float));
     work->target = sh_reserve(place, D * D, sizeof(float));
-    work->basis = sh_reserve(place, rank * D, sizeof(float));
-    work->panel = sh_reserve(place, D * table->panel, sizeof(float));
-    work->scores = sh_reserve(place, D * table->panel, sizeof(float));
-    work->projection = sh_reserve(place, rank * D, sizeof(float));
+    work->basis = sh_reserve(place, dims * D, sizeof(float));
+    work->panel = sh_reserve(place, D * kernels->panel, sizeof(float));
+    work->scores = sh_reserve(place, D * kernels->panel, sizeof(float));
+    work->projection = sh_reserve(place, dims * D, sizeof(float));
     work->centre = sh_reserve(place, D, sizeof(float));
-    work->normal = sh_reserve(place, (int64_t)rank * rank, sizeof(double));
-    work->dual = sh_reserve(place, rank * D, sizeof(double));
+    work->normal = sh_reserve(place, (int64_t)dims * dims, sizeof(double));
+    work->dual = sh_reserve(place, dims * D, sizeof(double));
 }
 
 /* out = sample' sample: a panel holds some of the sample's columns, and `mix` adds up the
    products of its rows with all columns. */
-static void multiply_by_itself(metric_work *work, const kernel_table *table, int count,
+static void multiply_by_itself(metric_work *work, const kernel_table *kernels, int count,
                                float *out) {
     const int D = work->dim;
-    for (int first = 0; first < D; first += table->panel) {
-        int width = panel_width(table, D - first);
+    for (int first = 0; first < D; first += kernels->panel) {
+        int width = panel_width(kernels, D - first);
         int live = D - first < width ? D - first : width;
         memset(work->columns, 0, sizeof(float) * (size_t)(count * width));
         for (int i = 0; i < count; i++)
@@ -42,8 +42,8 @@ static void multiply_by_itself(metric_work *work, const kernel_table *table, int
                    sizeof(float) * (size_t)live);
         /* The product is symmetric: rows below the columns at hand are mirrored. */
         memset(work->panel, 0, sizeof(float) * (size_t)((first + live) * width));
-        table->mix(work->columns, width, work->sample, D, count, first + live, NULL,
-                   work->panel);
+        kernels->mix(work->columns, width, work->sample, D, count, first + live, NULL,
+                     work->panel);
         for (int d = 0; d < first + live; d++)
             for (int i = 0; i < live; i++) {
                 out[(int64_t)d * D + first + i] = work->panel[d * width + i];
@@ -70,12 +70,12 @@ static int64_t sample_rows(const metric_rows *x, int32_t rows[METRIC_SAMPLE]) {
     return taken;
 }
 
-static void covariance(metric_work *work, const kernel_table *table, const metric_rows *x,
-                       float *out) {
+static void covariance(metric_work *work, const kernel_table *kernels,
+                       const metric_rows *x, float *out) {
     const int D = work->dim;
     int32_t rows[METRIC_SAMPLE] = {0};
     const int64_t taken = sample_rows(x, rows);
-    table->sum_rows(x->data, x->stride, rows, NULL, taken, D, work->mean);
+    kernels->sum_rows(x->data, x->stride, rows, NULL, taken, D, work->mean);
     for (int d = 0; d < D && taken > 0; d++)
         work->mean[d] /= (float)taken;
     for (int64_t i = 0; i < taken; i++) {
@@ -84,7 +84,7 @@ static void covariance(metric_work *work, const kernel_table *table, const metri
         for (int d = 0; d < D; d++)
             centred[d] = row[d] - work->mean[d];
     }
-    multiply_by_itself(work, table, (int)taken, out);
+    multiply_by_itself(work, kernels, (int)taken, out);
 }
 
 static void multiply_by(float *x, int64_t count, float by) {
@@ -132,11 +132,11 @@ static void factorise(float *s, int D) {
 
 /* out [n][columns] = a [n][D] b, with b given by its transpose [columns][D] or, when
    `turned` is 0, as [D][columns]. */
-static void multiply(metric_work *work, const kernel_table *table, const float *a, int n,
-                     const float *b, int turned, int columns, float *out) {
+static void multiply(metric_work *work, const kernel_table *kernels, const float *a,
+                     int n, const float *b, int turned, int columns, float *out) {
     const int D = work->dim;
-    for (int first = 0; first < columns; first += table->panel) {
-        int width = panel_width(table, columns - first);
+    for (int first = 0; first < columns; first += kernels->panel) {
+        int width = panel_width(kernels, columns - first);
         int live = columns - first < width ? columns - first : width;
         for (int d = 0; d < D; d++)
             for (int i = 0; i < width; i++) {
@@ -144,7 +144,7 @@ static void multiply(metric_work *work, const kernel_table *table, const float *
                                     : (int64_t)d * columns + first + i;
                 work->panel[d * width + i] = i < live ? b[at] : 0;
             }
-        table->score(work->panel, width, D, a, D, n, work->scores);
+        kernels->score(work->panel, width, D, a, D, n, work->scores);
         for (int r = 0; r < n; r++)
             memcpy(out + (int64_t)r * columns + first, work->scores + r * width,
                    sizeof(float) * (size_t)live);
@@ -153,8 +153,8 @@ static void multiply(metric_work *work, const kernel_table *table, const float *
 
 /* Makes the rows orthonormal, each against those before it. A row that the others span
    becomes 0: fewer directions are enough. */
-static void orthonormalise(float *basis, int rank, int D) {
-    for (int r = 0; r < rank; r++) {
+static void orthonormalise(float *basis, int dims, int D) {
+    for (int r = 0; r < dims; r++) {
         float *row = basis + (int64_t)r * D;
         float before = ordered_dot(row, row, D);
         for (int s = 0; s < r; s++) {
@@ -170,15 +170,15 @@ static void orthonormalise(float *basis, int rank, int D) {
     }
 }
 
-/* Unit vectors at the `rank` largest diagonal elements, the first of equals. A start that
+/* Unit vectors at the `dims` largest diagonal elements, the first of equals. A start that
    looks alike in all directions, such as rows of ones, could be orthogonal to what is
    sought where the target has a symmetry. */
 static void start_basis(metric_work *work) {
     const int D = work->dim;
-    memset(work->basis, 0, sizeof(float) * (size_t)work->rank * (size_t)D);
+    memset(work->basis, 0, sizeof(float) * (size_t)work->dims * (size_t)D);
     for (int d = 0; d < D; d++)
         work->mean[d] = work->target[(int64_t)d * D + d];
-    for (int r = 0; r < work->rank; r++) {
+    for (int r = 0; r < work->dims; r++) {
         int largest = 0;
         for (int d = 1; d < D; d++)
             if (work->mean[d] > work->mean[largest])
@@ -188,30 +188,30 @@ static void start_basis(metric_work *work) {
     }
 }
 
-void sh_metric_find(metric_work *work, const kernel_table *table, metric_rows keys,
+void sh_metric_find(metric_work *work, const kernel_table *kernels, metric_rows keys,
                     metric_rows queries) {
-    const int D = work->dim, rank = work->rank;
-    covariance(work, table, &keys, work->keys);
+    const int D = work->dim, dims = work->dims;
+    covariance(work, kernels, &keys, work->keys);
     memcpy(work->centre, work->mean, sizeof(float) * (size_t)D);
-    covariance(work, table, &queries, work->queries);
+    covariance(work, kernels, &queries, work->queries);
     const float root = balance(work->keys, D);
     balance(work->queries, D);
     factorise(work->keys, D);
-    multiply(work, table, work->keys, D, work->queries, 0, D, work->product);
-    multiply(work, table, work->product, D, work->keys, 1, D, work->target);
+    multiply(work, kernels, work->keys, D, work->queries, 0, D, work->product);
+    multiply(work, kernels, work->product, D, work->keys, 1, D, work->target);
     start_basis(work);
     for (int step = 0; step < POWER_STEPS; step++) {
         /* The target is symmetric: V' (U Cq U') has the new basis as its rows. */
-        multiply(work, table, work->basis, rank, work->target, 0, D, work->projection);
-        memcpy(work->basis, work->projection, sizeof(float) * (size_t)rank * (size_t)D);
-        orthonormalise(work->basis, rank, D);
+        multiply(work, kernels, work->basis, dims, work->target, 0, D, work->projection);
+        memcpy(work->basis, work->projection, sizeof(float) * (size_t)dims * (size_t)D);
+        orthonormalise(work->basis, dims, D);
     }
     /* Where rows were nearly parallel, subtracting left short rows, and scaling those to
        length 1 scaled their rounding errors too. A second time the rows are nearly
        orthogonal already, so nothing is scaled up. */
-    orthonormalise(work->basis, rank, D);
-    multiply(work, table, work->basis, rank, work->keys, 0, D, work->projection);
-    multiply_by(work->projection, (int64_t)rank * D, root);
+    orthonormalise(work->basis, dims, D);
+    multiply(work, kernels, work->basis, dims, work->keys, 0, D, work->projection);
+    multiply_by(work->projection, (int64_t)dims * D, root);
 }
 
 /* Solves a x = b for all columns of b [n][columns], in place; a [n][n] is positive
@@ -238,23 +238,23 @@ static void solve(double *a, int n, double *b, int columns) {
                                            : b[i * columns + c] / a[i * n + i];
 }
 
-void sh_metric_dual(metric_work *work, const kernel_table *table, float *dual) {
-    const int D = work->dim, rank = work->rank;
-    multiply(work, table, work->projection, rank, work->queries, 0, D, dual);
+void sh_metric_dual(metric_work *work, const kernel_table *kernels, float *dual) {
+    const int D = work->dim, dims = work->dims;
+    multiply(work, kernels, work->projection, dims, work->queries, 0, D, dual);
     double trace = 0;
-    for (int i = 0; i < rank; i++)
-        for (int j = 0; j < rank; j++) {
+    for (int i = 0; i < dims; i++)
+        for (int j = 0; j < dims; j++) {
             double sum = 0;
             for (int d = 0; d < D; d++)
                 sum += (double)dual[i * D + d] * (double)work->projection[j * D + d];
-            work->normal[i * rank + j] = sum;
+            work->normal[i * dims + j] = sum;
             trace += i == j ? sum : 0;
         }
-    for (int i = 0; i < rank; i++)
-        work->normal[i * rank + i] += 1e-6 * trace / rank + 1e-30;
-    for (int i = 0; i < rank * D; i++)
+    for (int i = 0; i < dims; i++)
+        work->normal[i * dims + i] += 1e-6 * trace / dims + 1e-30;
+    for (int i = 0; i < dims * D; i++)
         work->dual[i] = (double)dual[i];
-    solve(work->normal, rank, work->dual, D);
-    for (int i = 0; i < rank * D; i++)
+    solve(work->normal, dims, work->dual, D);
+    for (int i = 0; i < dims * D; i++)
         dual[i] = (float)work->dual[i];
 }

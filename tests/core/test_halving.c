@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "cluster/halving.h"
+#include "cluster/grouping.h"
 #include "support.h"
 
 enum { MOST_ROWS = 1000, CENTRES = 40 };
