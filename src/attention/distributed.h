@@ -121,6 +121,11 @@ static inline int64_t distributed_row_size(const shoal_plan *plan) {
     return plan->problem.dim + plan->problem.value_dim;
 }
 
+/* full: keys and values go around (distributed_full.c). */
+void sh_ring_place(shoal_plan *plan, block_layout *work);
+shoal_status sh_ring_forward(const attention_call *call, shoal_status status);
+shoal_status sh_ring_backward(const attention_call *call, shoal_status status);
+
 shoal_status sh_distributed_forward(const attention_call *call, shoal_status status);
 shoal_status sh_distributed_backward(const attention_call *call, shoal_status status);
 

@@ -5,8 +5,6 @@
  * A block has the live keys of one rank, [sequence][kv_head][key][D + Dv], each beside
  * its value. In step s rank p sees the block of rank p - s. In backward the block's
  * gradients go around with it, and one step farther: home. */
-#include "attention/distributed_full.h"
-
 #include <math.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * Backward: chunks of keys stay in cache while all queries pass over them (dense.c).
  * State for backward, per query: the largest score and the inverse of the softmax's
  * sum. */
-#include "attention/distributed_full.h"
+#include "attention/distributed.h"
 
 /* A slot's memory for backward. */
 typedef struct {
