@@ -52,6 +52,8 @@ static char *add_note(note_list *list, const char *prefix, const char *key) {
 shoal_status shoal_trainer_save(shoal_trainer *self, const char *path) {
     note_list list = {.count = 0};
     const shoal_field *field;
+    if (!self)
+        return SHOAL_INVALID;
     for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
         if (list.count == NOTES - NUMBERS - 1)
             return sh_fail(self->context, SHOAL_INVALID, "%s has more than %d fields",
@@ -229,6 +231,8 @@ static shoal_status read_state(const shoal_trainer *self, const char *path,
 shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
     shoal_checkpoint *file;
     shoal_train_state state = {0};
+    if (!self)
+        return SHOAL_INVALID;
     shoal_status status = shoal_checkpoint_open(self->context, path, &file);
     if (status != SHOAL_OK)
         return status;
@@ -261,9 +265,11 @@ shoal_status sh_find_weights(shoal_context *context, const char *path,
 }
 
 shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
-    const shoal_train_task *task = self->task;
     char found[SH_PATH];
     shoal_checkpoint *file;
+    if (!self)
+        return SHOAL_INVALID;
+    const shoal_train_task *task = self->task;
     if (!path)
         return task->start ? task->start(self->data, self->model) : SHOAL_OK;
     shoal_status status = sh_find_weights(self->context, path, found);

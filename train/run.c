@@ -249,8 +249,8 @@ static shoal_status begin_training(running *at) {
     }
     if (status != SHOAL_OK)
         return blame(at, SHOAL_CAUSE_INPUT, status);
-    const size_t size = at->config->size; /* with what the data said */
-    memcpy(at->config, at->trainer->config, size);
+    const size_t size = at->config->size, own = at->task->config_size;
+    memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);

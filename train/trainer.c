@@ -213,6 +213,8 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
 
 shoal_status shoal_trainer_step(shoal_trainer *self, shoal_train_step *step) {
     shoal_train_step own = {0};
+    if (!self)
+        return SHOAL_INVALID;
     const double begun = sh_seconds();
     const shoal_status status = take_step(self, &own);
     own.seconds = sh_seconds() - begun;
@@ -296,6 +298,8 @@ static bool decides(const shoal_trainer *self) {
 }
 
 shoal_status shoal_trainer_validate(shoal_trainer *self, shoal_train_score *score) {
+    if (!self)
+        return SHOAL_INVALID;
     const double begun = sh_seconds();
     shoal_train_state *state = &self->state;
     shoal_train_score own = {0};
@@ -342,6 +346,8 @@ shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *
                                     shoal_part part, int64_t batches,
                                     shoal_train_score *score) {
     shoal_model *view;
+    if (!self)
+        return SHOAL_INVALID;
     const int64_t fixed = self->sizes.validation_batches;
     if (!score || part == SHOAL_PART_TRAIN ||
         (part == SHOAL_PART_TEST && !(self->task->flags & SHOAL_TASK_ENDLESS)))
