@@ -1,10 +1,11 @@
 #define _GNU_SOURCE
 #include "train/evaluate_words.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "models/files/files.h"
 
@@ -41,11 +42,13 @@ static shoal_status read_said(eval_words *words, const char *folder) {
     shoal_status status = sh_path(context, path, folder, "text");
     if (status != SHOAL_OK)
         return status;
+    if (access(path, R_OK) != 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: cannot be read (%s); errors of words are counted against it",
+                       path, strerror(errno));
     status = sh_file_map_open(context, path, &map);
     if (status != SHOAL_OK)
-        return sh_fail(context, status,
-                       "%s; errors of words are counted against the file text",
-                       strdupa(shoal_context_message(context)));
+        return status;
     free(words->text);
     free(words->rows);
     words->row_count = 0;
@@ -77,14 +80,16 @@ static shoal_status read_said(eval_words *words, const char *folder) {
     return SHOAL_OK;
 }
 
+/* The word at or after *at, to which it moves; returns its length, 0: there is none. */
+static size_t find_word(const char **at) {
+    *at += strspn(*at, blanks);
+    return strcspn(*at, blanks);
+}
+
 /* Counts the words, and those that lexicon or language model does not have. */
-static void count_words(eval_words *words, const char *text) {
-    for (const char *at = text;;) {
+static void count_words(eval_words *words, const char *at) {
+    for (size_t length; (length = find_word(&at)) > 0; at += length) {
         char word[256];
-        at += strspn(at, blanks);
-        const size_t length = strcspn(at, blanks);
-        if (length == 0)
-            return;
         int64_t number = -1;
         if (length < sizeof word) {
             memcpy(word, at, length);
@@ -94,7 +99,6 @@ static void count_words(eval_words *words, const char *text) {
         words->words++;
         words->missing += number < 0 ||
                           !shoal_word_decoder_hears(words->search.decoder, number);
-        at += length;
     }
 }
 
@@ -133,17 +137,11 @@ static int compare_spelled(const void *a, const void *b) {
 
 /* The words of a text go to list[count] on; returns how many there are then. list NULL:
    counts. */
-static int64_t split_words(const char *text, spelled *list, int64_t count) {
-    for (const char *at = text;;) {
-        at += strspn(at, blanks);
-        const size_t length = strcspn(at, blanks);
-        if (length == 0)
-            return count;
+static int64_t split_words(const char *at, spelled *list, int64_t count) {
+    for (size_t length; (length = find_word(&at)) > 0; at += length, count++)
         if (list)
             list[count] = (spelled){at, length, (int32_t)count};
-        count++;
-        at += length;
-    }
+    return count;
 }
 
 /* Adds the fewest edits between the words of the texts, one after another, and those of a

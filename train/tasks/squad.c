@@ -12,24 +12,6 @@
 
 /* ---- Windows ---------------------------------------------------------------------- */
 
-/* The tokens of question and context, special ones included: before the context, the
-   context's, and after it. */
-typedef struct {
-    int64_t before, inside, after;
-    const shoal_tokens *tokens;
-} whole_text;
-
-static whole_text parts_of(const shoal_tokens *tokens) {
-    whole_text whole = {.tokens = tokens};
-    while (whole.before < tokens->count && tokens->texts[whole.before] != 1)
-        whole.before++;
-    while (whole.before + whole.inside < tokens->count &&
-           tokens->texts[whole.before + whole.inside] == 1)
-        whole.inside++;
-    whole.after = tokens->count - whole.before - whole.inside;
-    return whole;
-}
-
 /* Rows of the first and last token that have something of bytes answer[0] .. answer[1] -
    1; 0, 0 where the window does not hold all of them. */
 static void find_answer(int64_t rows, const int32_t (*bytes)[2], const int64_t answer[2],
@@ -50,23 +32,24 @@ static void find_answer(int64_t rows, const int32_t (*bytes)[2], const int64_t a
     wanted[1] = whole ? (int32_t)last : 0;
 }
 
-static bool add_window(const whole_text *whole, int64_t first, int64_t count,
-                       const int64_t answer[2], int64_t number, text_set *windows) {
-    const int64_t rows = whole->before + count + whole->after;
+/* Tokens before the context, `count` of its `inside` from `first` on, and those after. */
+static bool add_window(const shoal_tokens *tokens, int64_t before, int64_t inside,
+                       int64_t first, int64_t count, const int64_t answer[2],
+                       int64_t number, text_set *windows) {
+    const int64_t rows = tokens->count - inside + count;
     int32_t *ids = calloc((size_t)rows * 4, sizeof *ids), *types = ids + rows;
     int32_t(*bytes)[2] = (int32_t(*)[2])(types + rows), wanted[2] = {0};
     if (!ids)
         return false;
     for (int64_t r = 0; r < rows; r++) {
-        const shoal_tokens *tokens = whole->tokens;
-        const int64_t from = r < whole->before           ? r
-                             : r < whole->before + count ? first + r
-                                                         : whole->inside - count + r;
-        const bool inside = tokens->texts[from] == 1;
+        const int64_t from = r < before           ? r
+                             : r < before + count ? first + r
+                                                  : inside - count + r;
+        const bool is_context = tokens->texts[from] == 1;
         ids[r] = tokens->ids[from];
         types[r] = tokens->types[from];
-        bytes[r][0] = inside ? (int32_t)tokens->spans[2 * from] : -1;
-        bytes[r][1] = inside ? (int32_t)tokens->spans[2 * from + 1] : -1;
+        bytes[r][0] = is_context ? (int32_t)tokens->spans[2 * from] : -1;
+        bytes[r][1] = is_context ? (int32_t)tokens->spans[2 * from + 1] : -1;
     }
     if (answer)
         find_answer(rows, (const int32_t(*)[2])bytes, answer, wanted);
@@ -97,21 +80,25 @@ static shoal_status make_windows(const text_reader *reader,
              status == SHOAL_OK ? "" : shoal_context_message(reader->context));
     if (status != SHOAL_OK)
         return SHOAL_OK;
-    const whole_text whole = parts_of(&tokens);
-    const int64_t room = reader->max_length - whole.before - whole.after;
+    int64_t before = 0, inside = 0; /* special tokens count as before or after */
+    while (before < tokens.count && tokens.texts[before] != 1)
+        before++;
+    while (before + inside < tokens.count && tokens.texts[before + inside] == 1)
+        inside++;
+    const int64_t room = reader->max_length - (tokens.count - inside);
     if (room < 1) {
         snprintf(reason->text, sizeof reason->text,
                  "its %" PRId64
                  " tokens leave no room for the context in windows of %" PRId64
                  "; a larger max_length may help",
-                 whole.before, reader->max_length);
+                 before, reader->max_length);
         return SHOAL_OK;
     }
     if (stride > room) /* nothing is left out between two windows */
         stride = room;
     for (int64_t first = 0;; first += stride) {
-        const int64_t left = whole.inside - first, count = left < room ? left : room;
-        if (!add_window(&whole, first, count, answer, number, windows))
+        const int64_t left = inside - first, count = left < room ? left : room;
+        if (!add_window(&tokens, before, inside, first, count, answer, number, windows))
             return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
         if (left <= room)
             return SHOAL_OK;
@@ -199,31 +186,30 @@ static shoal_status take_question(squad_file *f, const json_t *one, const char *
     return SHOAL_OK;
 }
 
-static shoal_status take_paragraph(squad_file *f, const json_t *paragraph) {
-    const char *context = json_string_value(json_object_get(paragraph, "context"));
-    const json_t *questions = json_object_get(paragraph, "qas");
-    shoal_status status = SHOAL_OK;
-    if (!context || !json_is_array(questions))
-        return malformed(f, "a paragraph has no context or no qas");
-    for (size_t i = 0; i < json_array_size(questions) && status == SHOAL_OK; i++)
-        status = take_question(f, json_array_get(questions, i), context);
-    return status;
-}
-
 static shoal_status take_articles(squad_file *f) {
-    const json_t *articles = json_object_get(f->set->root, "data");
-    shoal_status status = SHOAL_OK;
+    const json_t *articles = json_object_get(f->set->root, "data"), *article, *paragraph,
+                 *one;
+    size_t i, j, k;
     if (!json_is_array(articles))
         return malformed(f, "it has no data");
-    for (size_t i = 0; i < json_array_size(articles) && status == SHOAL_OK; i++) {
-        const json_t *list = json_object_get(json_array_get(articles, i), "paragraphs");
-        if (!json_is_array(list))
+    json_array_foreach(articles, i, article) {
+        const json_t *paragraphs = json_object_get(article, "paragraphs");
+        if (!json_is_array(paragraphs))
             return malformed(f, "an article has no paragraphs");
-        for (size_t j = 0; j < json_array_size(list) && status == SHOAL_OK; j++)
-            status = take_paragraph(f, json_array_get(list, j));
+        json_array_foreach(paragraphs, j, paragraph) {
+            const char *context =
+                json_string_value(json_object_get(paragraph, "context"));
+            const json_t *questions = json_object_get(paragraph, "qas");
+            if (!context || !json_is_array(questions))
+                return malformed(f, "a paragraph has no context or no qas");
+            json_array_foreach(questions, k, one) {
+                const shoal_status status = take_question(f, one, context);
+                if (status != SHOAL_OK)
+                    return status;
+            }
+        }
     }
-    return status == SHOAL_OK && f->set->count == 0 ? malformed(f, "it has no questions")
-                                                    : status;
+    return f->set->count == 0 ? malformed(f, "it has no questions") : SHOAL_OK;
 }
 
 /* A question's windows, under its number in the set. */
@@ -338,38 +324,33 @@ char *sh_squad_text(const squad_question *question, const squad_answer *answer) 
                    (size_t)(trimmed.end - trimmed.begin));
 }
 
-/* Against the best of the answers that people gave. */
-static bool score_one(const squad_question *question, const squad_answer *answer,
-                      squad_score *score) {
-    char *text = sh_squad_text(question, answer);
-    char *normal = text ? sh_squad_normalise(text) : NULL;
-    squad_score best = {0};
-    bool good = normal != NULL;
-    for (size_t i = 0; i < json_array_size(question->answers) && good; i++) {
-        const json_t *one = json_array_get(question->answers, i);
-        char *wanted =
-            sh_squad_normalise(json_string_value(json_object_get(one, "text")));
-        good = wanted != NULL;
-        if (good && strcmp(wanted, normal) == 0)
-            best.exact = 1;
-        if (good)
-            best.f1 = fmax(best.f1, sh_squad_f1(normal, wanted));
-        free(wanted);
+bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
+                     double *f1) {
+    bool good = true;
+    *exact = *f1 = 0;
+    for (int64_t i = 0; i < set->count && good; i++) {
+        const squad_question *question = &set->questions[i];
+        char *text = sh_squad_text(question, &answers[i]);
+        char *normal = text ? sh_squad_normalise(text) : NULL;
+        double best[2] = {0}; /* against the best of the answers that people gave */
+        good = normal != NULL;
+        for (size_t k = 0; k < json_array_size(question->answers) && good; k++) {
+            const json_t *one = json_array_get(question->answers, k);
+            char *wanted =
+                sh_squad_normalise(json_string_value(json_object_get(one, "text")));
+            good = wanted != NULL;
+            if (good && strcmp(wanted, normal) == 0)
+                best[0] = 1;
+            if (good)
+                best[1] = fmax(best[1], sh_squad_f1(normal, wanted));
+            free(wanted);
+        }
+        free(normal);
+        free(text);
+        *exact += best[0];
+        *f1 += best[1];
     }
-    free(normal);
-    free(text);
-    score->exact += best.exact;
-    score->f1 += best.f1;
+    *exact /= set->count > 0 ? (double)set->count : 1;
+    *f1 /= set->count > 0 ? (double)set->count : 1;
     return good;
-}
-
-bool sh_squad_scores(const squad_set *set, const squad_answer *answers,
-                     squad_score *score) {
-    *score = (squad_score){0};
-    for (int64_t i = 0; i < set->count; i++)
-        if (!score_one(&set->questions[i], &answers[i], score))
-            return false;
-    score->exact /= set->count > 0 ? (double)set->count : 1;
-    score->f1 /= set->count > 0 ? (double)set->count : 1;
-    return true;
 }

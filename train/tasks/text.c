@@ -26,7 +26,9 @@ static bool grow(void *place, int64_t count, size_t size) {
     return made != NULL;
 }
 
-static bool make_room(text_set *set, int64_t tokens) {
+bool sh_text_set_add(text_set *set, int64_t count, const int32_t *ids,
+                     const int32_t *types, const int32_t (*bytes)[2], float label,
+                     const int32_t wanted[2], int64_t question) {
     if (set->count + 1 > set->room) {
         const int64_t room = 2 * set->room + 64;
         if (!grow(&set->offsets, room + 1, sizeof *set->offsets) ||
@@ -37,22 +39,14 @@ static bool make_room(text_set *set, int64_t tokens) {
         set->offsets[0] = 0;
         set->room = room;
     }
-    if (set->token_count + tokens > set->token_room) {
-        const int64_t room = 2 * (set->token_room + tokens) + 1024;
+    if (set->token_count + count > set->token_room) {
+        const int64_t room = 2 * (set->token_room + count) + 1024;
         if (!grow(&set->ids, room, sizeof *set->ids) ||
             !grow(&set->types, room, sizeof *set->types) ||
             !grow(&set->bytes, room, sizeof *set->bytes))
             return false;
         set->token_room = room;
     }
-    return true;
-}
-
-bool sh_text_set_add(text_set *set, int64_t count, const int32_t *ids,
-                     const int32_t *types, const int32_t (*bytes)[2], float label,
-                     const int32_t wanted[2], int64_t question) {
-    if (!make_room(set, count))
-        return false;
     const int64_t at = set->token_count;
     memcpy(set->ids + at, ids, sizeof *ids * (size_t)count);
     memcpy(set->types + at, types, sizeof *types * (size_t)count);
@@ -115,7 +109,15 @@ int64_t sh_text_set_most_rows(const text_set *set, int64_t batch) {
 
 /* ---- Batches ---------------------------------------------------------------------- */
 
-static bool batch_room(text_batch *batch, int64_t count, int64_t rows) {
+bool sh_text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
+                        int64_t count, text_batch *batch) {
+    int64_t rows = 0;
+    if (first + count > set->count)
+        count = set->count - first;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = order ? order[first + i] : first + i;
+        rows += set->offsets[at + 1] - set->offsets[at];
+    }
     if (count > batch->room) {
         if (!grow(&batch->offsets, count + 1, sizeof *batch->offsets) ||
             !grow(&batch->at, count, sizeof *batch->at))
@@ -128,20 +130,6 @@ static bool batch_room(text_batch *batch, int64_t count, int64_t rows) {
             return false;
         batch->row_room = rows;
     }
-    return true;
-}
-
-bool sh_text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
-                        int64_t count, text_batch *batch) {
-    int64_t rows = 0;
-    if (first + count > set->count)
-        count = set->count - first;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t at = order ? order[first + i] : first + i;
-        rows += set->offsets[at + 1] - set->offsets[at];
-    }
-    if (!batch_room(batch, count, rows))
-        return false;
     batch->count = count;
     batch->offsets[0] = 0;
     for (int64_t i = 0; i < count; i++) {

@@ -146,13 +146,9 @@ void sh_squad_trim(const squad_question *question, squad_answer *answer);
 /* Its text, trimmed, in malloc's memory; "" where there is none. NULL: out of memory. */
 char *sh_squad_text(const squad_question *question, const squad_answer *answer);
 
-typedef struct {
-    double exact, f1; /* shares of 1 */
-} squad_score;
-
-/* answers [count], one for each question. False: out of memory. */
-bool sh_squad_scores(const squad_set *set, const squad_answer *answers,
-                     squad_score *score);
+/* answers [count], one for each question; shares of 1. False: out of memory. */
+bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
+                     double *f1);
 
 /* ---- Scores (text_score.c) --------------------------------------------------------- */
 

@@ -38,39 +38,30 @@ static void score_numbers(const text_set *set, const text_batch *batch,
     }
 }
 
-/* One of the two columns of a window's rows [rows][2], of which `wanted` is the row. */
-static shoal_status score_column(shoal_context *context, int64_t rows, int32_t wanted,
-                                 const float *logits, float factor, float *gradient,
-                                 float *column, shoal_loss *loss) {
-    for (int64_t r = 0; r < rows; r++)
-        column[r] = logits[2 * r];
-    const shoal_status status = shoal_cross_entropy(context, 1, rows, column, &wanted,
-                                                    gradient ? column : NULL, loss);
-    for (int64_t r = 0; gradient && r < rows; r++)
-        gradient[2 * r] = factor * column[r];
-    return status;
-}
-
+/* Each of the two columns of a window's rows [rows][2] is a choice of one row. */
 static shoal_status score_spans(shoal_context *context, const text_set *set,
                                 const text_batch *batch, const float *logits,
                                 float *gradient, text_loss *loss) {
     const float factor = 0.5f / (float)batch->count;
     float *column = calloc((size_t)sh_text_set_longest(set) + 1, sizeof *column);
-    shoal_status status = column ? SHOAL_OK : SHOAL_NO_MEMORY;
+    shoal_status status = column ? SHOAL_OK
+                                 : sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
+    int64_t both = 0; /* of a window's two that are right */
     *loss = (text_loss){.counted = batch->count};
-    for (int64_t i = 0; i < batch->count && status == SHOAL_OK; i++) {
-        const int64_t first = batch->offsets[i], rows = batch->offsets[i + 1] - first;
-        int64_t right = 0;
-        for (int which = 0; which < 2 && status == SHOAL_OK; which++) {
-            shoal_loss one;
-            const int64_t at = 2 * first + which;
-            status = score_column(context, rows, set->wanted[batch->at[i]][which],
-                                  logits + at, factor, gradient ? gradient + at : NULL,
-                                  column, &one);
-            right += one.correct;
-            loss->mean += one.mean * (double)factor;
-        }
-        loss->correct += right == 2;
+    for (int64_t i = 0; i < 2 * batch->count && status == SHOAL_OK; i++) {
+        const int64_t first = batch->offsets[i / 2],
+                      rows = batch->offsets[i / 2 + 1] - first, at = 2 * first + i % 2;
+        shoal_loss one;
+        for (int64_t r = 0; r < rows; r++)
+            column[r] = logits[at + 2 * r];
+        status = shoal_cross_entropy(context, 1, rows, column,
+                                     &set->wanted[batch->at[i / 2]][i % 2],
+                                     gradient ? column : NULL, &one);
+        for (int64_t r = 0; gradient && r < rows; r++)
+            gradient[at + 2 * r] = factor * column[r];
+        both = i % 2 ? both + one.correct : one.correct;
+        loss->mean += one.mean * (double)factor;
+        loss->correct += i % 2 && both == 2;
     }
     free(column);
     return status;
@@ -155,7 +146,6 @@ shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
 shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
                              text_result *result) {
     const text_set *set = &dev->set;
-    squad_score score;
     if (dev->glue) {
         result->first =
             sh_text_metric(dev->glue->first, set->count, dev->predicted, set->labels);
@@ -163,12 +153,11 @@ shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
             sh_text_metric(dev->glue->second, set->count, dev->predicted, set->labels);
         if (!isnan(result->first))
             return SHOAL_OK;
-    } else if (sh_squad_scores(&dev->squad, dev->answers, &score)) {
+    } else if (sh_squad_scores(&dev->squad, dev->answers, &result->second,
+                               &result->first)) {
         result->loss = NAN; /* answers are compared, not spans */
-        result->first = score.f1;
-        result->second = score.exact;
         result->counted = dev->squad.count;
-        result->correct = llround(score.exact * (double)dev->squad.count);
+        result->correct = llround(result->second * (double)dev->squad.count);
         return SHOAL_OK;
     }
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
