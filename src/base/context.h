@@ -1,5 +1,6 @@
 /* The context: threads, kernel table, allocator and the last message. Errors are values:
-   sh_fail() records the message and hands back the status, so a refusal is one line. */
+   sh_fail() records the message and hands back the status, so a refusal is one line; TRY
+   hands it on. */
 #ifndef SHOAL_BASE_CONTEXT_H
 #define SHOAL_BASE_CONTEXT_H
 
@@ -25,5 +26,13 @@ enum { MOST_CROSSOVER = 1 << 24 };
 SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,
                                    const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Hands the error of a call on: returns its status unless that is SHOAL_OK. */
+#define TRY(call)                                                                        \
+    do {                                                                                 \
+        const shoal_status tried = (call);                                               \
+        if (tried != SHOAL_OK)                                                           \
+            return tried;                                                                \
+    } while (0)
 
 #endif
