@@ -52,6 +52,8 @@ static char *add_note(note_list *list, const char *prefix, const char *key) {
 shoal_status shoal_trainer_save(shoal_trainer *self, const char *path) {
     note_list list = {.count = 0};
     const shoal_field *field;
+    if (!self)
+        return SHOAL_INVALID;
     for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
         if (list.count == NOTES - NUMBERS - 1)
             return sh_fail(self->context, SHOAL_INVALID, "%s has more than %d fields",
@@ -100,9 +102,7 @@ static shoal_status check_fits(const shoal_checkpoint *file,
                                const shoal_model_config *model) {
     shoal_model_config own, whole = *model;
     uint64_t seed;
-    const shoal_status status = shoal_checkpoint_config(file, &own, &seed);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_checkpoint_config(file, &own, &seed));
     if (own.form != SHOAL_PLAIN) {
         whole = own;
         whole.attention = model->attention;
@@ -118,11 +118,9 @@ shoal_status shoal_run_task(shoal_context *context, const char *path,
                             char name[SHOAL_TEXT_SIZE]) {
     char found[SH_PATH];
     shoal_checkpoint *file;
-    shoal_status status = sh_find_weights(context, path, found);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_open(context, found, &file);
-    if (status != SHOAL_OK)
-        return status;
+    shoal_status status = SHOAL_OK;
+    TRY(sh_find_weights(context, path, found));
+    TRY(shoal_checkpoint_open(context, found, &file));
     const char *task = shoal_checkpoint_note(file, "config.task");
     if (!task || strlen(task) >= SHOAL_TEXT_SIZE)
         status = sh_fail(context, SHOAL_BAD_FILE, "%s: the checkpoint has no config.task",
@@ -138,10 +136,8 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
     char found[SH_PATH];
     shoal_checkpoint *file;
     shoal_train_config *given = config, *whole;
-    shoal_status status = sh_config_copy(context, task, config, &whole);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_find_weights(context, path, found);
+    TRY(sh_config_copy(context, task, config, &whole));
+    shoal_status status = sh_find_weights(context, path, found);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
@@ -229,10 +225,10 @@ static shoal_status read_state(const shoal_trainer *self, const char *path,
 shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
     shoal_checkpoint *file;
     shoal_train_state state = {0};
-    shoal_status status = shoal_checkpoint_open(self->context, path, &file);
-    if (status != SHOAL_OK)
-        return status;
-    status = compare_config(self, path, file);
+    if (!self)
+        return SHOAL_INVALID;
+    TRY(shoal_checkpoint_open(self->context, path, &file));
+    shoal_status status = compare_config(self, path, file);
     if (status == SHOAL_OK)
         status = read_state(self, path, file, &state);
     if (status == SHOAL_OK)
@@ -254,23 +250,22 @@ shoal_status sh_find_weights(shoal_context *context, const char *path,
                    ? SHOAL_OK
                    : sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long",
                              path);
-    const shoal_status status = sh_path(context, found, path, SHOAL_RUN_BEST);
-    return status != SHOAL_OK || access(found, F_OK) == 0
-               ? status
-               : sh_path(context, found, path, SHOAL_RUN_CHECKPOINT);
+    TRY(sh_path(context, found, path, SHOAL_RUN_BEST));
+    return access(found, F_OK) == 0 ? SHOAL_OK
+                                    : sh_path(context, found, path, SHOAL_RUN_CHECKPOINT);
 }
 
 shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
-    const shoal_train_task *task = self->task;
     char found[SH_PATH];
     shoal_checkpoint *file;
+    if (!self)
+        return SHOAL_INVALID;
+    const shoal_train_task *task = self->task;
     if (!path)
         return task->start ? task->start(self->data, self->model) : SHOAL_OK;
-    shoal_status status = sh_find_weights(self->context, path, found);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_open(self->context, found, &file);
-    if (status != SHOAL_OK)
-        return status;
+    shoal_status status;
+    TRY(sh_find_weights(self->context, path, found));
+    TRY(shoal_checkpoint_open(self->context, found, &file));
     const char *note = task->note ? shoal_checkpoint_note(file, task->note_key) : NULL;
     if (task->note && (!note || strcmp(note, task->note(self->data)) != 0))
         status = sh_fail(self->context, SHOAL_BAD_FILE,

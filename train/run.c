@@ -231,12 +231,11 @@ static shoal_status take_config(running *at) {
 static shoal_status begin_training(running *at) {
     const shoal_run_options *options = at->options;
     const bool there = options->resume && exists(at->checkpoint);
-    shoal_status status = there ? take_config(at) : SHOAL_OK;
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_trainer_create(at->context, at->task, at->config, &options->callbacks,
-                               at->transport, there ? options->folder : NULL,
-                               &at->trainer);
+    if (there)
+        TRY(take_config(at));
+    shoal_status status = sh_trainer_create(at->context, at->task, at->config,
+                                            &options->callbacks, at->transport,
+                                            there ? options->folder : NULL, &at->trainer);
     if (status != SHOAL_OK)
         return blame(at,
                      status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT : SHOAL_CAUSE_SETTINGS,
@@ -249,8 +248,8 @@ static shoal_status begin_training(running *at) {
     }
     if (status != SHOAL_OK)
         return blame(at, SHOAL_CAUSE_INPUT, status);
-    const size_t size = at->config->size; /* with what the data said */
-    memcpy(at->config, at->trainer->config, size);
+    const size_t size = at->config->size, own = at->task->config_size;
+    memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);
@@ -395,26 +394,15 @@ static shoal_status begin_files(running *at) {
 
 static shoal_status run_locked(running *at) {
     const char *folder = at->options->folder;
-    shoal_status status =
-        sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT);
-    if (status == SHOAL_OK)
-        status = sh_path(at->context, at->best, folder, SHOAL_RUN_BEST);
-    if (status == SHOAL_OK)
-        status = sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
-    if (status != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_SETTINGS, status);
-    status = follow(at, writes(at) ? check_folder(at) : SHOAL_OK);
-    if (status == SHOAL_OK)
-        status = begin_training(at);
-    if (status == SHOAL_OK)
-        status = follow(at, begin_files(at));
-    if (status == SHOAL_OK)
-        status = loop(at);
-    if (status == SHOAL_OK)
-        status = test(at);
-    sh_log_close(&at->log);
-    shoal_trainer_destroy(at->trainer);
-    return status;
+    TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+              sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT)));
+    sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* shorter names */
+    sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
+    TRY(follow(at, writes(at) ? check_folder(at) : SHOAL_OK));
+    TRY(begin_training(at));
+    TRY(follow(at, begin_files(at)));
+    TRY(loop(at));
+    return test(at);
 }
 
 /* *lock: what keeps others out of the folder. Without locks (some network folders have
@@ -481,8 +469,11 @@ shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *tas
     const bool was_there = there && exists(options.folder);
     if (status == SHOAL_OK)
         status = follow(at, writes(at) ? take_folder(at, &lock) : SHOAL_OK);
-    if (status == SHOAL_OK)
+    if (status == SHOAL_OK) {
         status = run_locked(at);
+        sh_log_close(&at->log);
+        shoal_trainer_destroy(at->trainer);
+    }
     if (status != SHOAL_OK && !was_there && lock >= 0)
         rmdir(options.folder); /* succeeds only where nothing was put into it */
     if (lock >= 0)

@@ -117,18 +117,16 @@ shoal_status sh_trainer_backward(shoal_trainer *self, const shoal_model_inputs *
     shoal_transport *transport = self->transport;
     counts->divisor = counts->divisor > 0 ? counts->divisor : counts->weight;
     const double own = counts->divisor;
-    shoal_status status = sh_trainer_sum(self, counts, sequences);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_trainer_sum(self, counts, sequences));
     if (sums_gradients(self)) {
         const float share = (float)(counts->divisor > 0 ? own / counts->divisor : 0);
         for (int64_t i = 0; i < count; i++)
             dout[i] *= share;
     }
     self->summed = SHOAL_OK;
-    status = shoal_model_backward(self->model, inputs, dout, NULL);
-    if (status != SHOAL_OK || !sums_gradients(self))
-        return status;
+    TRY(shoal_model_backward(self->model, inputs, dout, NULL));
+    if (!sums_gradients(self))
+        return SHOAL_OK;
     return keep_message(self->context, transport,
                         self->summed == SHOAL_OK ? transport->sum_end(transport)
                                                  : self->summed);

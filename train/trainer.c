@@ -69,20 +69,14 @@ static void plan_rate(shoal_trainer *self) {
 }
 
 static shoal_status begin(shoal_trainer *self, const void *config) {
-    shoal_status status =
-        sh_config_copy(self->context, self->task, config, &self->config);
-    if (status == SHOAL_OK)
-        status = sh_trainer_open(self);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_config_copy(self->context, self->task, config, &self->config));
+    TRY(sh_trainer_open(self));
     plan_rate(self);
-    status = shoal_model_create(self->context, &self->config->model, self->config->seed,
-                                self->sizes.max_batch, self->sizes.max_rows,
-                                SHOAL_WITH_BACKWARD, &self->model);
-    if (status == SHOAL_OK)
-        status = shoal_optimizer_create(self->model, &self->config->optimizer,
-                                        &self->optimizer);
-    return status == SHOAL_OK ? sh_trainer_watch(self) : status;
+    TRY(shoal_model_create(self->context, &self->config->model, self->config->seed,
+                           self->sizes.max_batch, self->sizes.max_rows,
+                           SHOAL_WITH_BACKWARD, &self->model));
+    TRY(shoal_optimizer_create(self->model, &self->config->optimizer, &self->optimizer));
+    return sh_trainer_watch(self);
 }
 
 shoal_status sh_trainer_create(shoal_context *context, const shoal_train_task *task,
@@ -167,34 +161,29 @@ static shoal_status learn(shoal_trainer *self, shoal_train_step *step) {
     shoal_model_inputs inputs = {0};
     shoal_train_counts counts = {0};
     float *out;
-    shoal_status status = task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
-                                      sh_share(self->transport), &inputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
+                    sh_share(self->transport), &inputs));
     inputs.training = 1;
     inputs.step = self->state.step;
-    status = shoal_model_forward(self->model, &inputs, &out);
+    TRY(shoal_model_forward(self->model, &inputs, &out));
     const double heard = sh_seconds();
-    if (status == SHOAL_OK)
-        status = task->step(self->data, out, out, &counts);
+    TRY(task->step(self->data, out, out, &counts));
     if (task->flags & SHOAL_TASK_TIMES_LOSS)
         step->loss_seconds = sh_seconds() - heard;
-    if (status != SHOAL_OK)
-        return status;
     step->sequences = inputs.batch;
-    status = self->transport
-                 ? sh_trainer_backward(self, &inputs, out, output_size(self, &inputs),
-                                       &counts, &step->sequences)
-                 : shoal_model_backward(self->model, &inputs, out, NULL);
+    const shoal_status status =
+        self->transport
+            ? sh_trainer_backward(self, &inputs, out, output_size(self, &inputs), &counts,
+                                  &step->sequences)
+            : shoal_model_backward(self->model, &inputs, out, NULL);
     step->score = score_of(&counts);
     return status;
 }
 
 static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
-    shoal_status status = learn(self, step);
-    if (status != SHOAL_OK)
-        return status;
-    status = shoal_gradients_clip(self->model, self->config->clip, &step->gradient_norm);
+    TRY(learn(self, step));
+    const shoal_status status =
+        shoal_gradients_clip(self->model, self->config->clip, &step->gradient_norm);
     if (status != SHOAL_OK && !isfinite(step->gradient_norm))
         return sh_fail(
             self->context, status,
@@ -202,17 +191,17 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
             "diverged; a smaller learning_rate, a warmup or a smaller clip may "
             "help",
             self->state.step + 1);
+    TRY(status);
     step->learning_rate = rate_of(self, self->state.step + 1);
-    if (status == SHOAL_OK)
-        status = shoal_optimizer_step(self->optimizer, step->learning_rate);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_optimizer_step(self->optimizer, step->learning_rate));
     self->state.step++;
     return self->transport ? sh_trainer_average(self) : SHOAL_OK;
 }
 
 shoal_status shoal_trainer_step(shoal_trainer *self, shoal_train_step *step) {
     shoal_train_step own = {0};
+    if (!self)
+        return SHOAL_INVALID;
     const double begun = sh_seconds();
     const shoal_status status = take_step(self, &own);
     own.seconds = sh_seconds() - begun;
@@ -296,6 +285,8 @@ static bool decides(const shoal_trainer *self) {
 }
 
 shoal_status shoal_trainer_validate(shoal_trainer *self, shoal_train_score *score) {
+    if (!self)
+        return SHOAL_INVALID;
     const double begun = sh_seconds();
     shoal_train_state *state = &self->state;
     shoal_train_score own = {0};
@@ -342,18 +333,18 @@ shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *
                                     shoal_part part, int64_t batches,
                                     shoal_train_score *score) {
     shoal_model *view;
+    if (!self)
+        return SHOAL_INVALID;
     const int64_t fixed = self->sizes.validation_batches;
     if (!score || part == SHOAL_PART_TRAIN ||
         (part == SHOAL_PART_TEST && !(self->task->flags & SHOAL_TASK_ENDLESS)))
         return sh_fail(self->context, SHOAL_INVALID, "%s has no such part to evaluate",
                        self->task->name);
-    shoal_status status = shoal_model_view(self->model, attention, self->sizes.max_batch,
-                                           self->sizes.max_rows, &view);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_model_view(self->model, attention, self->sizes.max_batch,
+                         self->sizes.max_rows, &view));
     if (part == SHOAL_PART_VALIDATION && fixed && batches > 0)
         batches = fixed;
-    status = score_part(self, view, part, 0, batches, score);
+    const shoal_status status = score_part(self, view, part, 0, batches, score);
     shoal_model_destroy(view);
     return status;
 }

@@ -53,7 +53,9 @@ static const shoal_field squad_fields[] =
      {0}};
 
 /* What such models are fine-tuned with everywhere: AdamW, a warm-up, a line to 0. */
-static void common_defaults(shoal_train_config *train, bool squad) {
+static int defaults(void *user, const char *preset, void *whole) {
+    shoal_train_config *train = whole;
+    const bool squad = user != NULL;
     train->model = (shoal_model_config){0};
     train->optimizer.kind = SHOAL_ADAM;
     train->learning_rate = 1e-4f;
@@ -64,23 +66,14 @@ static void common_defaults(shoal_train_config *train, bool squad) {
     train->epochs = squad ? 2 : 4;
     train->decay = 1;
     train->warmup_share = 0.1f;
-}
-
-static int glue_defaults(void *user, const char *preset, void *whole) {
-    shoal_glue_config *config = whole;
-    (void)user;
-    common_defaults(&config->train, false);
-    config->max_length = 128;
-    return preset != NULL;
-}
-
-static int squad_defaults(void *user, const char *preset, void *whole) {
-    shoal_squad_config *config = whole;
-    (void)user;
-    common_defaults(&config->train, true);
-    config->max_length = 384;
-    config->stride = 128;
-    config->max_answer = 30;
+    if (squad) {
+        shoal_squad_config *config = whole;
+        config->max_length = 384;
+        config->stride = 128;
+        config->max_answer = 30;
+    } else {
+        ((shoal_glue_config *)whole)->max_length = 128;
+    }
     return preset != NULL;
 }
 
@@ -141,19 +134,18 @@ static shoal_status open_model(text_data *data) {
                        kind);
     model->outputs = data->glue ? data->glue->classes : 2;
     model->pooling = data->glue ? SHOAL_FIRST_ROW : SHOAL_EVERY_ROW;
-    shoal_status status = shoal_text_model_config(context, folder, model);
-    if (status == SHOAL_OK && data->settings.max_length > model->max_length)
+    TRY(shoal_text_model_config(context, folder, model));
+    if (data->settings.max_length > model->max_length)
         return sh_fail(context, SHOAL_INVALID,
                        "max_length is %" PRId64 ", and the model has %" PRId64
                        " positions",
                        data->settings.max_length, model->max_length);
-    if (status == SHOAL_OK)
-        status = shoal_tokenizer_open(context, folder, &data->tokenizer);
-    if (status == SHOAL_OK && shoal_tokenizer_size(data->tokenizer) > model->vocabulary)
+    TRY(shoal_tokenizer_open(context, folder, &data->tokenizer));
+    if (shoal_tokenizer_size(data->tokenizer) > model->vocabulary)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: its tokenizer has %" PRId64 " tokens, and its model %" PRId64,
                        folder, shoal_tokenizer_size(data->tokenizer), model->vocabulary);
-    return status;
+    return SHOAL_OK;
 }
 
 static shoal_status read_parts(text_data *data, const shoal_train_callbacks *callbacks) {
@@ -164,11 +156,9 @@ static shoal_status read_parts(text_data *data, const shoal_train_callbacks *cal
     if (data->glue)
         return sh_glue_read(&reader, data->glue, settings->folder, &data->train,
                             &data->dev.set);
-    const shoal_status status =
-        sh_squad_read(&reader, settings->folder, settings->stride, true, &data->answers);
-    return status == SHOAL_OK ? sh_squad_read(&reader, settings->dev, settings->stride,
-                                              false, &data->dev.squad)
-                              : status;
+    TRY(sh_squad_read(&reader, settings->folder, settings->stride, true, &data->answers));
+    return sh_squad_read(&reader, settings->dev, settings->stride, false,
+                         &data->dev.squad);
 }
 
 /* What is no UTF-8, as paths may be, with '?' for all that is not ASCII. */
@@ -213,20 +203,48 @@ static void set_sizes(text_data *data, shoal_task_sizes *sizes) {
     sizes->validation_batches = (dev->count + config->batch - 1) / config->batch;
 }
 
-static shoal_status open_text(const shoal_task_opening *opening, text_data *data,
-                              shoal_task_sizes *sizes) {
+/* What is the task's own. */
+static shoal_status take_config(text_data *data, bool squad, void *whole) {
+    if (squad) {
+        const shoal_squad_config *config = whole;
+        data->settings = (text_settings){.folder = config->folder,
+                                         .dev = config->dev,
+                                         .model_folder = config->model_folder,
+                                         .max_length = config->max_length,
+                                         .stride = config->stride,
+                                         .max_answer = config->max_answer,
+                                         .skip_bad = config->skip_bad};
+        return SHOAL_OK;
+    }
+    shoal_glue_config *config = whole;
+    data->settings = (text_settings){.folder = config->folder,
+                                     .model_folder = config->model_folder,
+                                     .max_length = config->max_length,
+                                     .skip_bad = config->skip_bad};
+    data->glue = data->dev.glue = sh_glue_find(config->dataset);
+    if (!data->glue)
+        return sh_fail(data->context, SHOAL_INVALID,
+                       "there is no task \"%s\" of GLUE; there are " GLUE_NAMES,
+                       config->dataset);
+    snprintf(config->dataset, sizeof config->dataset, "%s", data->glue->name);
+    return SHOAL_OK;
+}
+
+static shoal_status open_text(void *user, const shoal_task_opening *opening, void *whole,
+                              void **place, shoal_task_sizes *sizes) {
+    text_data *data = *place = calloc(1, sizeof *data);
+    if (!data)
+        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
     data->context = opening->context;
+    data->config = whole;
     data->epoch = -1;
-    data->dev.glue = data->glue;
+    TRY(take_config(data, user != NULL, whole));
     data->dev.max_answer = data->settings.max_answer;
     if (opening->resumed)
         data->settings.model_folder = opening->resumed;
-    shoal_status status = check_paths(data);
-    if (status == SHOAL_OK)
-        status = open_model(data);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_parts(data, opening->callbacks);
+    TRY(check_paths(data));
+    TRY(open_model(data));
+    const shoal_status status = read_parts(data, opening->callbacks);
     if (status != SHOAL_OK)
         return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
     set_sizes(data, sizes);
@@ -235,45 +253,6 @@ static shoal_status open_text(const shoal_task_opening *opening, text_data *data
     return data->order && data->paths
                ? SHOAL_OK
                : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
-}
-
-static shoal_status open_glue(void *user, const shoal_task_opening *opening, void *whole,
-                              void **place, shoal_task_sizes *sizes) {
-    shoal_glue_config *config = whole;
-    text_data *data = *place = calloc(1, sizeof *data);
-    (void)user;
-    if (!data)
-        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
-    data->config = &config->train;
-    data->settings = (text_settings){.folder = config->folder,
-                                     .model_folder = config->model_folder,
-                                     .max_length = config->max_length,
-                                     .skip_bad = config->skip_bad};
-    data->glue = sh_glue_find(config->dataset);
-    if (data->glue)
-        snprintf(config->dataset, sizeof config->dataset, "%s", data->glue->name);
-    return data->glue ? open_text(opening, data, sizes)
-                      : sh_fail(opening->context, SHOAL_INVALID,
-                                "there is no task \"%s\" of GLUE; there are " GLUE_NAMES,
-                                config->dataset);
-}
-
-static shoal_status open_squad(void *user, const shoal_task_opening *opening, void *whole,
-                               void **place, shoal_task_sizes *sizes) {
-    shoal_squad_config *config = whole;
-    text_data *data = *place = calloc(1, sizeof *data);
-    (void)user;
-    if (!data)
-        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
-    data->config = &config->train;
-    data->settings = (text_settings){.folder = config->folder,
-                                     .dev = config->dev,
-                                     .model_folder = config->model_folder,
-                                     .max_length = config->max_length,
-                                     .stride = config->stride,
-                                     .max_answer = config->max_answer,
-                                     .skip_bad = config->skip_bad};
-    return open_text(opening, data, sizes);
 }
 
 static void close_text(void *place) {
@@ -326,14 +305,10 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     const int64_t first = (data->training ? number % in_epoch : number) * batch;
     const int64_t left = set->count - first;
     int64_t before, own, rows = 0;
-    if (data->training) {
+    if (data->training)
         plan_epoch(data, number / in_epoch);
-    } else if (number == 0) {
-        const shoal_status status =
-            sh_text_dev_begin(&data->dev, data->context, &data->result);
-        if (status != SHOAL_OK)
-            return status;
-    }
+    else if (number == 0)
+        TRY(sh_text_dev_begin(&data->dev, data->context, &data->result));
     const int64_t *order = data->training ? data->order : NULL;
     shoal_share_split(share, left < batch ? left : batch, &before, &own);
     for (int64_t i = first; i < first + before; i++)
@@ -417,19 +392,15 @@ static void describe_head(const text_data *data, json_t *root) {
 static shoal_status write_config(const text_data *data, const char *folder) {
     char from[SH_PATH], to[SH_PATH];
     json_t *root;
-    shoal_status status =
-        sh_path(data->context, from, data->settings.model_folder, "config.json");
-    if (status == SHOAL_OK)
-        status = sh_path(data->context, to, folder, "config.json");
-    if (status == SHOAL_OK)
-        status = sh_json_object_read(data->context, from, 1 << 24, &root);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_path(data->context, from, data->settings.model_folder, "config.json"));
+    TRY(sh_path(data->context, to, folder, "config.json"));
+    TRY(sh_json_object_read(data->context, from, 1 << 24, &root));
     describe_head(data, root);
     char *text = json_dumps(root, JSON_INDENT(2));
     const file_part parts[] = {{text, text ? strlen(text) : 0}, {"\n", 1}};
-    status = text ? sh_file_replace(data->context, to, parts, 2, SHOAL_SYNC_NONE)
-                  : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
+    const shoal_status status =
+        text ? sh_file_replace(data->context, to, parts, 2, SHOAL_SYNC_NONE)
+             : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
     free(text);
     json_decref(root);
     return status;
@@ -440,16 +411,13 @@ static shoal_status copy_file(const text_data *data, const char *folder,
                               const char *name) {
     char from[SH_PATH], to[SH_PATH];
     file_map map;
-    shoal_status status = sh_path(data->context, from, data->settings.model_folder, name);
-    if (status == SHOAL_OK)
-        status = sh_path(data->context, to, folder, name);
-    if (status != SHOAL_OK || access(from, R_OK) != 0)
-        return status;
-    status = sh_file_map_open(data->context, from, &map);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_path(data->context, from, data->settings.model_folder, name));
+    TRY(sh_path(data->context, to, folder, name));
+    if (access(from, R_OK) != 0)
+        return SHOAL_OK;
+    TRY(sh_file_map_open(data->context, from, &map));
     const file_part part = {map.bytes, map.size};
-    status = sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
+    const shoal_status status = sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
     sh_file_map_close(&map);
     return status;
 }
@@ -465,17 +433,15 @@ static shoal_status prepare_folder(void *place, const char *folder) {
                                         "1_Pooling/config.json"};
     const text_data *data = place;
     char from[SH_PATH], to[SH_PATH];
-    shoal_status status = write_config(data, folder);
-    if (status == SHOAL_OK)
-        status = sh_path(data->context, from, data->settings.model_folder,
-                         "1_Pooling/config.json");
-    if (status == SHOAL_OK)
-        status = sh_path(data->context, to, folder, "1_Pooling");
-    if (status == SHOAL_OK && access(from, F_OK) == 0)
-        status = sh_make_folder(data->context, to); /* how the model pools */
-    for (size_t i = 0; i < sizeof names / sizeof *names && status == SHOAL_OK; i++)
-        status = copy_file(data, folder, names[i]);
-    return status;
+    TRY(write_config(data, folder));
+    TRY(sh_path(data->context, from, data->settings.model_folder,
+                "1_Pooling/config.json"));
+    TRY(sh_path(data->context, to, folder, "1_Pooling"));
+    if (access(from, F_OK) == 0)
+        TRY(sh_make_folder(data->context, to)); /* how the model pools */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        TRY(copy_file(data, folder, names[i]));
+    return SHOAL_OK;
 }
 
 static shoal_status publish_weights(void *place, shoal_model *model, const char *folder) {
@@ -489,19 +455,17 @@ static const char *paths_note(void *place) {
 #define TEXT_TASK                                                                        \
     .flags = SHOAL_TASK_EPOCHS | SHOAL_TASK_WARMUP_SHARE | SHOAL_TASK_BEST |             \
              SHOAL_TASK_COLLECTS,                                                        \
-    .close = close_text, .batch = make_batch, .step = step, .score = score_text,         \
-    .start = start_text, .prepare = prepare_folder, .publish = publish_weights,          \
-    .note_key = TEXT_PATHS_NOTE, .note = paths_note
+    .defaults = defaults, .open = open_text, .close = close_text, .batch = make_batch,   \
+    .step = step, .score = score_text, .start = start_text, .prepare = prepare_folder,   \
+    .publish = publish_weights, .note_key = TEXT_PATHS_NOTE, .note = paths_note
 
 const shoal_train_task sh_glue_task = {.name = "glue",
                                        .config_size = sizeof(shoal_glue_config),
                                        .fields = glue_fields,
-                                       .defaults = glue_defaults,
-                                       .open = open_glue,
                                        TEXT_TASK};
+/* user: not NULL. */
 const shoal_train_task sh_squad_task = {.name = "squad",
                                         .config_size = sizeof(shoal_squad_config),
                                         .fields = squad_fields,
-                                        .defaults = squad_defaults,
-                                        .open = open_squad,
+                                        .user = (void *)squad_fields,
                                         TEXT_TASK};

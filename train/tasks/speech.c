@@ -311,13 +311,10 @@ static shoal_status open_speech(void *user, const shoal_task_opening *opening,
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     data->context = context;
     data->config = config;
-    shoal_status status = open_parts(opening, config, data);
-    if (status == SHOAL_OK)
-        status = data->lexicon ? sh_lfmmi_create(context, config, data->lexicon,
-                                                 &data->train, &data->lfmmi)
-                               : check_positions(opening, &data->train);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(open_parts(opening, config, data));
+    TRY(data->lexicon
+            ? sh_lfmmi_create(context, config, data->lexicon, &data->train, &data->lfmmi)
+            : check_positions(opening, &data->train));
     data->scorer = (speech_scorer){.context = context,
                                    .lfmmi = data->lfmmi,
                                    .lexicon = data->lexicon,
@@ -364,11 +361,9 @@ shoal_status shoal_speech_check(shoal_context *context,
     char train[SH_PATH], path[SH_PATH];
     shoal_speech_train_config own = *config;
     speech_set first = {0}, set = {0};
-    shoal_status status = sh_path(context, train, config->folder, "train");
-    if (status == SHOAL_OK)
-        status = sh_path(context, path, config->folder, part);
-    if (status == SHOAL_OK)
-        status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
+    TRY(sh_path(context, train, config->folder, "train"));
+    TRY(sh_path(context, path, config->folder, part));
+    shoal_status status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
     own.rate = first.info.rate;
     if (status == SHOAL_OK && config->loss == SHOAL_SPEECH_CTC)
         status = sh_speech_open_alike(&opening, path, &own, &first, &set);
@@ -484,13 +479,11 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     const bool training = part == SHOAL_PART_TRAIN;
     if (training)
         find_epoch(data, number);
-    const shoal_status status =
-        sh_speech_fill(training ? &data->train : &data->dev, data->context,
+    TRY(sh_speech_fill(training ? &data->train : &data->dev, data->context,
                        training ? number - data->epoch_begin : number, training, share,
-                       &data->batch);
-    if (status == SHOAL_OK)
-        *inputs = sh_speech_inputs(&data->batch);
-    return status;
+                       &data->batch));
+    *inputs = sh_speech_inputs(&data->batch);
+    return SHOAL_OK;
 }
 
 static shoal_status step(void *place, const float *out, float *gradient,
