@@ -23,12 +23,12 @@
  *
  * THE RULES, ONCE
  *
- * Layout.   Arrays are float32, or halves where the problem's dtype says so, indexed
- *           [batch][head][position][feature]; features are
- *           contiguous, the other three strides are free (in elements; all three zero
- *           means contiguous in that order). [batch][position][head][feature] and packed
- *           sequences are only strides and need no copy. Nothing outside the elements
- *           that shape and strides name is ever read or written.
+ * Layout.   Arrays are float32, or in half precision where the problem's dtype says so,
+ *           indexed [batch][head][position][feature]; features are contiguous, the other
+ *           three strides are free (in elements; all three zero means contiguous in that
+ *           order). [batch][position][head][feature] and packed sequences are only
+ *           strides and need no copy. Nothing outside the elements that shape and strides
+ *           name is ever read or written.
  * Aliasing. Inputs may overlap each other. An output overlaps nothing.
  * Padding.  Positions at or beyond a sequence's length are never read; the outputs and
  *           gradients there are set to 0. NaN in the padding goes nowhere.
@@ -263,11 +263,11 @@ typedef struct {
     float dropout; /* this part of the weights becomes 0, and the others are divided by
                               1 - dropout: 0 to 1, rounded to 1/65536; inputs.dropout_seed
                               says which */
-    shoal_dtype dtype; /* of q, k, v, out and their gradients: float32 or one of the
-                              halves, which are read and written as they are, computed in
-                              float32 and rounded to the nearest, of two the even one.
+    shoal_dtype dtype;          /* of q, k, v, out and their gradients: float32, or half
+                              precision, which is read and written as it is, computed in
+                              float32 and rounded to nearest, ties to even.
                               Biases and their gradients are float32 always. full,
-                              shared-full and local convert halves block by block in
+                              shared-full and local convert it block by block in
                               forward; other kinds, and every backward, a head at a
                               time, in room that the plan has for one head on each
                               thread */
@@ -463,8 +463,8 @@ SHOAL_API shoal_status shoal_plan_create_over(shoal_transport *transport,
    groups, queries are drawn more often where a better approximation, by other groups with
    four times the top keys, differs from `out`, and counted less; so few samples tell even
    an error that a handful of queries carry. Costs samples x keys x (dim + value_dim), and
-   that approximation, for which memory is allocated and given back; of halves everything
-   is copied in float32. */
+   that approximation, for which memory is allocated and given back; in half
+   precision everything is copied in float32. */
 typedef struct {
     int64_t samples; /* queries compared */
     double

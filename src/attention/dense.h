@@ -61,7 +61,7 @@ dense_keys sh_dense_keys_of(const shoal_plan *plan, const head_view *view);
 /* Queries that one run of PANELS panels covers. */
 int64_t sh_dense_block(const kernel_table *kernels);
 
-/* Keys first .. last - 1 of halves as floats, in rooms [last - first][dim] and
+/* Keys first .. last - 1 in half precision as floats, in k [last - first][dim] and v
    [last - first][value_dim]. */
 dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, float *k,
                           float *v);
@@ -88,7 +88,7 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
    outputs become 0. */
 void sh_dense_invert(const dense_keys *keys, query_panel *panel);
 
-/* Writes the panel's rows of out, floats or halves, divided by the sums. */
+/* Writes the panel's rows of out, in the keys' precision, divided by the sums. */
 void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out);
 
 /* softmax(scale x K') V. largest and inverse, where wanted, get what backward needs: each
@@ -102,7 +102,8 @@ typedef struct {
     void *context;              /* of on_scores */
     dense_scratch *threads;
 } dense_forward_job;
-/* Rows first .. last - 1, at most dense_block of them. x, keys and out may be halves. */
+/* Rows first .. last - 1, at most dense_block of them. x, keys and out may be in
+   half precision. */
 void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
                       int thread);
 
