@@ -417,7 +417,8 @@ static shoal_status copy_file(const text_data *data, const char *folder,
         return SHOAL_OK;
     TRY(sh_file_map_open(data->context, from, &map));
     const file_part part = {map.bytes, map.size};
-    const shoal_status status = sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
+    const shoal_status status =
+        sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
     sh_file_map_close(&map);
     return status;
 }
