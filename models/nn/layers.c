@@ -47,14 +47,14 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     const uint32_t dropped = (uint32_t)(mask->rate * 65536.0f + 0.5f);
     const float kept = 65536.0f / (65536.0f - (float)dropped);
     const uint64_t key =
-        sh_random_bits(mask->seed ^ sh_random_bits(mask->site, STREAM_DROPOUT, 0),
-                       STREAM_DROPOUT, mask->step);
+        random_bits(mask->seed ^ random_bits(mask->site, STREAM_DROPOUT, 0),
+                    STREAM_DROPOUT, mask->step);
     uint64_t bits = 0;
     for (int64_t i = 0; i < count; i++) {
         uint64_t column = (uint64_t)(left + i);
         if (i == 0 || column % 4 == 0)
-            bits = sh_random_bits(key, STREAM_DROPOUT,
-                                  ((uint64_t)(mask->first + row) << 32) + column / 4);
+            bits = random_bits(key, STREAM_DROPOUT,
+                               ((uint64_t)(mask->first + row) << 32) + column / 4);
         uint32_t number = (uint32_t)(bits >> (16 * (column % 4))) & 0xffffu;
         factors[i] = number < dropped ? 0 : kept;
     }
@@ -169,18 +169,6 @@ void sh_sinusoidal_positions(int64_t length, int64_t size, float *table) {
     }
 }
 
-static int64_t packing_sequence(const packing *sequences, int64_t row) {
-    int64_t low = 0, high = sequences->batch; /* offsets[low] <= row < offsets[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (sequences->offsets[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 typedef struct {
     const shoal_context *context;
     const packing *sequences;
@@ -252,7 +240,15 @@ static void positions_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const embedding_call *c = shared;
     int64_t first = task * ROW_BLOCK, last = min(first + ROW_BLOCK, c->rows);
-    int64_t sequence = packing_sequence(c->sequences, first);
+    int64_t low = 0, high = c->sequences->batch; /* offsets[low] <= row < offsets[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (c->sequences->offsets[middle] <= first)
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t sequence = low;
     for (int64_t row = first; row < last; row++) {
         while (c->sequences->offsets[sequence + 1] <= row)
             sequence++;

@@ -118,14 +118,13 @@ static float first_value(const parameter *entry, uint64_t seed, uint64_t counter
     if (entry->start == START_ONE)
         return 1;
     if (entry->start == START_NORMAL)
-        return entry->spread * sh_random_normal(seed, STREAM_WEIGHTS, counter);
+        return entry->spread * random_normal(seed, STREAM_WEIGHTS, counter);
     /* [outputs][inputs], or [taps][outputs][inputs], of which a sum has taps x inputs. */
     int64_t inputs = entry->shape[entry->rank - 1],
             outputs = entry->shape[entry->rank - 2];
     int64_t taps = entry->rank == 3 ? entry->shape[0] : 1;
     double bound = sqrt(6.0 / (double)(taps * (inputs + outputs)));
-    double uniform = (double)(sh_random_bits(seed, STREAM_WEIGHTS, counter) >> 11) *
-                     0x1p-53;
+    double uniform = (double)(random_bits(seed, STREAM_WEIGHTS, counter) >> 11) * 0x1p-53;
     return (float)(bound * (2 * uniform - 1));
 }
 
@@ -133,7 +132,7 @@ void sh_parameters_start(parameters *arena, uint64_t seed) {
     for (int64_t i = 0; i < arena->count; i++) {
         const parameter *entry = &arena->list[i];
         float *values = arena->values + entry->offset;
-        uint64_t own_seed = sh_random_bits(seed, STREAM_WEIGHTS, (uint64_t)i);
+        uint64_t own_seed = random_bits(seed, STREAM_WEIGHTS, (uint64_t)i);
         for (int64_t j = 0; j < entry->count; j++)
             values[j] = entry->start == START_ZERO
                             ? 0
