@@ -78,19 +78,6 @@ static bool stays_inside(const charsmap *map, uint32_t index) {
            (value < map->text_size && (map->text[value] & 0xc0) != 0x80);
 }
 
-static shoal_status check(shoal_context *context, const char *label,
-                          const charsmap *map) {
-    if (!is_utf8(map->text, map->text_size))
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: the texts of precompiled_charsmap are not UTF-8", label);
-    for (uint32_t i = 0; i < map->unit_count; i++)
-        if (!stays_inside(map, i))
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: unit %u of precompiled_charsmap points outside of it",
-                           label, (unsigned)i);
-    return SHOAL_OK;
-}
-
 /* The array and the texts out of the bytes. */
 static shoal_status take_apart(shoal_context *context, const char *label, size_t size,
                                charsmap *map) {
@@ -109,7 +96,15 @@ static shoal_status take_apart(shoal_context *context, const char *label, size_t
         return SHOAL_NO_MEMORY;
     for (uint32_t i = 0; i < map->unit_count; i++)
         map->units[i] = little_endian(map->bytes + HEAD + (size_t)UNIT * i);
-    return check(context, label, map);
+    if (!is_utf8(map->text, map->text_size))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: the texts of precompiled_charsmap are not UTF-8", label);
+    for (uint32_t i = 0; i < map->unit_count; i++)
+        if (!stays_inside(map, i))
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: unit %u of precompiled_charsmap points outside of it",
+                           label, (unsigned)i);
+    return SHOAL_OK;
 }
 
 shoal_status sh_charsmap_read(shoal_context *context, const char *label,
@@ -120,10 +115,9 @@ shoal_status sh_charsmap_read(shoal_context *context, const char *label,
         return SHOAL_NO_MEMORY;
     const int64_t bytes = size % 4 == 0 ? decode(base64, size, made->bytes) : -1;
     if (bytes < 0)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: precompiled_charsmap of a Precompiled normalizer is not "
-                       "base64",
-                       label);
+        return sh_fail(
+            context, SHOAL_BAD_FILE,
+            "%s: precompiled_charsmap of a Precompiled normalizer is not base64", label);
     return take_apart(context, label, (size_t)bytes, made);
 }
 

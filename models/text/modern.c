@@ -153,15 +153,6 @@ static void turn_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Each head's first half and second half turn together. */
-static void rotate_head(int64_t half, const float *turns, float *x) {
-    for (int64_t i = 0; i < half; i++) {
-        const float a = x[i], b = x[half + i];
-        x[i] = a * turns[2 * i] - b * turns[2 * i + 1];
-        x[half + i] = b * turns[2 * i] + a * turns[2 * i + 1];
-    }
-}
-
 static void rotate_task(void *shared, int64_t task, int thread) {
     (void)thread;
     const rotation *r = shared;
@@ -170,8 +161,17 @@ static void rotate_task(void *shared, int64_t task, int thread) {
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t head = 0; head < 2 * config->heads; head++) /* queries, then keys */
-            rotate_head(dim / 2, r->stack->turns[r->local] + row * dim,
-                        r->stack->projected + row * width + head * dim);
+        {
+            /* Each head's first half and second half turn together. */
+            const int64_t half = dim / 2;
+            const float *turns = r->stack->turns[r->local] + row * dim;
+            float *x = r->stack->projected + row * width + head * dim;
+            for (int64_t i = 0; i < half; i++) {
+                const float a = x[i], b = x[half + i];
+                x[i] = a * turns[2 * i] - b * turns[2 * i + 1];
+                x[half + i] = b * turns[2 * i] + a * turns[2 * i + 1];
+            }
+        }
 }
 
 static void by_rows(const rotation *r, task_function *run) {
@@ -257,29 +257,6 @@ static shoal_status attend(modern_stack *stack, const modern_layer *layer,
     return shoal_forward(stack->plans[r->local], &inputs, stack->attended);
 }
 
-static shoal_status run_layer(modern_stack *stack, const text_weights *weights, int64_t l,
-                              const rotation *r, float *x) {
-    const text_config *config = stack->config;
-    const modern_layer *layer = &weights->modern[l];
-    const int64_t size = config->size;
-    const linear output = {size, size, layer->output, {0}};
-    const bool last = l + 1 == config->layers;
-    TRY(attend(stack, layer, r));
-    branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
-                      stack->normed};
-    sh_linear_forward_then(stack->context, &output, r->rows,
-                           (const_matrix){stack->attended, size},
-                           (matrix){stack->normed, size},
-                           (epilogue){.run = end_branch,
-                                      .shared = &end,
-                                      .whole_rows = true},
-                           stack->scratch);
-    end.scale = last ? weights->final_scale.data
-                     : weights->modern[l + 1].attention_scale.data;
-    feed_forward(stack, layer, r->rows, end);
-    return SHOAL_OK;
-}
-
 shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                const packing *sequences, const float *places, float *x,
                                const float **out) {
@@ -290,9 +267,27 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
         if (stack->turns[local])
             by_rows(&(rotation){stack, rows, places, local}, turn_task);
     memcpy(stack->normed, x, (size_t)(rows * stack->config->size) * sizeof(float));
-    for (int64_t l = 0; l < stack->config->layers; l++)
-        TRY(run_layer(stack, weights, l,
-                      &(rotation){stack, rows, NULL, stack->config->local[l]}, x));
+    for (int64_t l = 0; l < stack->config->layers; l++) {
+        const rotation *r = &(rotation){stack, rows, NULL, stack->config->local[l]};
+        const text_config *config = stack->config;
+        const modern_layer *layer = &weights->modern[l];
+        const int64_t size = config->size;
+        const linear output = {size, size, layer->output, {0}};
+        const bool last = l + 1 == config->layers;
+        TRY(attend(stack, layer, r));
+        branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
+                          stack->normed};
+        sh_linear_forward_then(stack->context, &output, r->rows,
+                               (const_matrix){stack->attended, size},
+                               (matrix){stack->normed, size},
+                               (epilogue){.run = end_branch,
+                                          .shared = &end,
+                                          .whole_rows = true},
+                               stack->scratch);
+        end.scale = last ? weights->final_scale.data
+                         : weights->modern[l + 1].attention_scale.data;
+        feed_forward(stack, layer, r->rows, end);
+    }
     *out = stack->normed;
     return SHOAL_OK;
 }

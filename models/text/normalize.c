@@ -39,18 +39,6 @@ static bool order_marks(shoal_context *context, letter *at, int64_t count) {
     return true;
 }
 
-/* The letters from `first` on, each run of marks in order. */
-static bool order_all_marks(shoal_context *context, letter_list *list, int64_t first) {
-    int64_t run = first;
-    for (int64_t i = first; i <= list->count; i++)
-        if (i == list->count || sh_char_combining(list->at[i].code) == 0) {
-            if (i - run > 1 && !order_marks(context, list->at + run, i - run))
-                return false;
-            run = i + 1;
-        }
-    return true;
-}
-
 /* NFC of decomposed letters from `first` on, in place. */
 static void compose(letter_list *list, int64_t first) {
     letter *at = list->at;
@@ -83,22 +71,6 @@ static void push(letter_list *to, uint32_t code, const letter *from) {
     to->at[to->count++] = (letter){code, from->begin, from->end};
 }
 
-static void push_decomposed(const character_rules *rules, letter_list *to, uint32_t code,
-                            const letter *from) {
-    uint32_t parts[DECOMPOSED_MOST];
-    const int count = (rules->compatible ? sh_char_decompose_compatible
-                                         : sh_char_decompose)(code, parts);
-    for (int i = 0; i < count; i++)
-        push(to, parts[i], from);
-}
-
-static void push_lower(letter_list *to, uint32_t code, const letter *from) {
-    uint32_t parts[LOWER_MOST];
-    const int count = sh_char_lower(code, parts);
-    for (int i = 0; i < count; i++)
-        push(to, parts[i], from);
-}
-
 /* All that is done to a letter alone; there is room. */
 static void push_normal(const character_rules *rules, letter_list *to,
                         const letter *from) {
@@ -110,30 +82,21 @@ static void push_normal(const character_rules *rules, letter_list *to,
     const bool apart = rules->ideographs && sh_char_is_ideograph(code);
     if (apart)
         push(to, ' ', from);
-    if (rules->strip_accents || rules->decompose)
-        push_decomposed(rules, to, code, from);
-    else if (rules->lower)
-        push_lower(to, code, from);
-    else
+    if (rules->strip_accents || rules->decompose) {
+        uint32_t parts[DECOMPOSED_MOST];
+        const int count = (rules->compatible ? sh_char_decompose_compatible
+                                             : sh_char_decompose)(code, parts);
+        for (int i = 0; i < count; i++)
+            push(to, parts[i], from);
+    } else if (rules->lower) {
+        uint32_t parts[LOWER_MOST];
+        const int count = sh_char_lower(code, parts);
+        for (int i = 0; i < count; i++)
+            push(to, parts[i], from);
+    } else
         push(to, code, from);
     if (apart)
         push(to, ' ', from);
-}
-
-/* Drops the marks of decomposed letters from `first` on. What is left is one small letter
-   for each capital: the one that has two is decomposed by now. */
-static void strip_marks(const character_rules *rules, letter_list *list, int64_t first) {
-    uint32_t lower[LOWER_MOST];
-    int64_t kept = first;
-    for (int64_t i = first; i < list->count; i++) {
-        letter one = list->at[i];
-        if (sh_char_is_mark(one.code))
-            continue;
-        if (rules->lower && sh_char_lower(one.code, lower) == 1)
-            one.code = lower[0];
-        list->at[kept++] = one;
-    }
-    list->count = kept;
 }
 
 bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
@@ -147,11 +110,30 @@ bool sh_normalize_characters(shoal_context *context, const character_rules *rule
     }
     if (!rules->strip_accents && !rules->decompose)
         return true;
-    if (!order_all_marks(context, to, first))
-        return false;
+    /* The letters from `first` on, each run of marks in order. */
+    int64_t run = first;
+    for (int64_t i = first; i <= to->count; i++)
+        if (i == to->count || sh_char_combining(to->at[i].code) == 0) {
+            if (i - run > 1 && !order_marks(context, to->at + run, i - run))
+                return false;
+            run = i + 1;
+        }
     if (rules->compose)
         compose(to, first);
-    if (rules->strip_accents)
-        strip_marks(rules, to, first);
+    if (rules->strip_accents) {
+        /* Drops the marks of decomposed letters from `first` on. What is left is one
+           small letter for each capital: the one that has two is decomposed by now. */
+        uint32_t lower[LOWER_MOST];
+        int64_t kept = first;
+        for (int64_t i = first; i < to->count; i++) {
+            letter one = to->at[i];
+            if (sh_char_is_mark(one.code))
+                continue;
+            if (rules->lower && sh_char_lower(one.code, lower) == 1)
+                one.code = lower[0];
+            to->at[kept++] = one;
+        }
+        to->count = kept;
+    }
     return true;
 }

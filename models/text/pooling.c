@@ -37,18 +37,6 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
                    f->label, sh_shown(key).text);
 }
 
-/* "pooling_mode": a name or a list of names. */
-static shoal_status read_modes(pooling_file *f, const json_t *modes) {
-    const bool list = json_is_array(modes);
-    const size_t count = list ? json_array_size(modes) : 1;
-    TRY(count ? SHOAL_OK : choose(f, NULL, "pooling_mode"));
-    for (size_t i = 0; i < count; i++) {
-        const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
-        TRY(choose(f, mode, mode ? mode : "pooling_mode"));
-    }
-    return SHOAL_OK;
-}
-
 /* "pooling_mode_...": true, as files had it before version 6. */
 static shoal_status read_flags(pooling_file *f, json_t *root) {
     static const struct {
@@ -75,7 +63,17 @@ shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
     pooling_file f = {context, label, config, 0};
     const json_t *modes = json_object_get(root, "pooling_mode");
     if (modes) /* then the older keys do not count, as there */
-        return read_modes(&f, modes);
+    {
+        /* "pooling_mode": a name or a list of names. */
+        const bool list = json_is_array(modes);
+        const size_t count = list ? json_array_size(modes) : 1;
+        TRY(count ? SHOAL_OK : choose(&f, NULL, "pooling_mode"));
+        for (size_t i = 0; i < count; i++) {
+            const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
+            TRY(choose(&f, mode, mode ? mode : "pooling_mode"));
+        }
+        return SHOAL_OK;
+    }
     return read_flags(&f, (json_t *)(uintptr_t)root); /* jansson iterates non-const */
 }
 

@@ -88,8 +88,21 @@ static int64_t longest_piece(shoal_tokenizer *t, const spelled_word *w, int64_t 
     return 0;
 }
 
-/* Pieces of a spelled word; all of it is unknown where a piece is missing. */
-static bool cut_into_pieces(shoal_tokenizer *t, const spelled_word *w, token_list *to) {
+enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
+
+static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
+                        token_list *to) {
+    size_t begin[WORD_MOST + 1];
+    if (count > t->longest_word)
+        return push_token(t, to, t->unknown, letters[0].begin, letters[count - 1].end);
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        begin[i] = bytes;
+        bytes += (size_t)sh_utf8_put(letters[i].code, t->word + t->prefix_size + bytes);
+    }
+    begin[count] = bytes;
+    /* Pieces of a spelled word; all of it is unknown where a piece is missing. */
+    const spelled_word *w = &(spelled_word){letters, count, begin};
     const int64_t before = to->count;
     int64_t from = 0;
     while (from < w->count) {
@@ -107,40 +120,6 @@ static bool cut_into_pieces(shoal_tokenizer *t, const spelled_word *w, token_lis
     to->count = before;
     return push_token(t, to, t->unknown, w->letters[0].begin,
                       w->letters[w->count - 1].end);
-}
-
-enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
-
-static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
-                        token_list *to) {
-    size_t begin[WORD_MOST + 1];
-    if (count > t->longest_word)
-        return push_token(t, to, t->unknown, letters[0].begin, letters[count - 1].end);
-    size_t bytes = 0;
-    for (int64_t i = 0; i < count; i++) {
-        begin[i] = bytes;
-        bytes += (size_t)sh_utf8_put(letters[i].code, t->word + t->prefix_size + bytes);
-    }
-    begin[count] = bytes;
-    return cut_into_pieces(t, &(spelled_word){letters, count, begin}, to);
-}
-
-/* BERT's words: between white space, and punctuation alone. */
-static bool bert_words(shoal_tokenizer *t, const letter *letters, int64_t count,
-                       token_list *to) {
-    int64_t begin = 0;
-    for (int64_t i = 0; i <= count; i++) {
-        const bool space = i == count || sh_char_is_space(letters[i].code);
-        const bool alone = !space && sh_char_is_punctuation(letters[i].code);
-        if (!space && !alone)
-            continue;
-        if (i > begin && !word_pieces(t, letters + begin, i - begin, to))
-            return false;
-        if (alone && !word_pieces(t, letters + i, 1, to))
-            return false;
-        begin = i + 1;
-    }
-    return true;
 }
 
 /* ---- Byte pairs ------------------------------------------------------------------- */
@@ -162,20 +141,6 @@ static bool heap_push(shoal_tokenizer *t, waiting_merge one) {
     return true;
 }
 
-static waiting_merge heap_pop(shoal_tokenizer *t) {
-    const waiting_merge top = t->heap[0], last = t->heap[--t->heap_count];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < t->heap_count; i = child) {
-        if (child + 1 < t->heap_count && sooner(&t->heap[child + 1], &t->heap[child]))
-            child++;
-        if (!sooner(&t->heap[child], &last))
-            break;
-        t->heap[i] = t->heap[child];
-    }
-    t->heap[i] = last;
-    return top;
-}
-
 /* Lets the pair that begins with symbol `at` wait, where it can be merged. */
 static bool offer_pair(shoal_tokenizer *t, int32_t at) {
     const int32_t next = at >= 0 ? t->symbols[at].next : -1;
@@ -186,23 +151,23 @@ static bool offer_pair(shoal_tokenizer *t, int32_t at) {
     return !found || heap_push(t, (waiting_merge){found->rank, at, found->id});
 }
 
-static void join_with_next(symbol *symbols, int32_t at, int32_t id) {
-    const int32_t next = symbols[at].next;
-    symbols[at].id = id;
-    symbols[at].end = symbols[next].end;
-    symbols[at].next = symbols[next].next;
-    symbols[next].alive = false;
-    if (symbols[at].next >= 0)
-        symbols[symbols[at].next].previous = at;
-}
-
 static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
     t->heap_count = 0;
     for (int32_t i = 0; i + 1 < count; i++)
         if (!offer_pair(t, i))
             return false;
     while (t->heap_count > 0) {
-        const waiting_merge one = heap_pop(t);
+        const waiting_merge top = t->heap[0], last = t->heap[--t->heap_count];
+        int64_t i = 0;
+        for (int64_t child; (child = 2 * i + 1) < t->heap_count; i = child) {
+            if (child + 1 < t->heap_count && sooner(&t->heap[child + 1], &t->heap[child]))
+                child++;
+            if (!sooner(&t->heap[child], &last))
+                break;
+            t->heap[i] = t->heap[child];
+        }
+        t->heap[i] = last;
+        const waiting_merge one = top;
         const symbol *here = &t->symbols[one.at];
         if (!here->alive || here->next < 0)
             continue;
@@ -211,7 +176,13 @@ static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
             sh_merges_find(&t->merges, here->id, t->symbols[here->next].id);
         if (!now || now->id != one.id)
             continue;
-        join_with_next(t->symbols, one.at, one.id);
+        const int32_t next = t->symbols[one.at].next;
+        t->symbols[one.at].id = (one.id);
+        t->symbols[one.at].end = t->symbols[next].end;
+        t->symbols[one.at].next = t->symbols[next].next;
+        t->symbols[next].alive = false;
+        if (t->symbols[one.at].next >= 0)
+            t->symbols[t->symbols[one.at].next].previous = one.at;
         if (!offer_pair(t, here->previous) || !offer_pair(t, one.at))
             return false;
     }
@@ -378,8 +349,22 @@ static bool spaced_words(shoal_tokenizer *t, const letter *letters, int64_t coun
 /* A piece of normalised text without added tokens. */
 static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
                      token_list *to) {
-    if (t->model == MODEL_WORDPIECE)
-        return bert_words(t, letters, count, to);
+    if (t->model == MODEL_WORDPIECE) {
+        /* BERT's words: between white space, and punctuation alone. */
+        int64_t begin = 0;
+        for (int64_t i = 0; i <= count; i++) {
+            const bool space = i == count || sh_char_is_space(letters[i].code);
+            const bool alone = !space && sh_char_is_punctuation(letters[i].code);
+            if (!space && !alone)
+                continue;
+            if (i > begin && !word_pieces(t, letters + begin, i - begin, to))
+                return false;
+            if (alone && !word_pieces(t, letters + i, 1, to))
+                return false;
+            begin = i + 1;
+        }
+        return true;
+    }
     if (t->model == MODEL_UNIGRAM)
         return sh_unigram_words(t, letters, count, to);
     return (t->prefix_space && letters[0].code != ' '
@@ -398,7 +383,9 @@ static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t 
 
 /* ---- One text and two ------------------------------------------------------------- */
 
-static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t size) {
+static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
+                              token_list *to) {
+    to->count = 0;
     t->raw.count = 0;
     if (size > LARGEST_TEXT)
         return sh_fail(t->context, SHOAL_INVALID,
@@ -416,13 +403,6 @@ static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t s
         t->raw.at[t->raw.count++] = (letter){code, (uint32_t)at, (uint32_t)(at + bytes)};
         at += bytes;
     }
-    return SHOAL_OK;
-}
-
-static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
-                              token_list *to) {
-    to->count = 0;
-    TRY(read_letters(t, text, size));
     return cut_added(t, false, t->raw.at, t->raw.count, normalized_words, to)
                ? SHOAL_OK
                : normalizer_status(&t->normal_form);
