@@ -267,8 +267,30 @@ static void place(void *argument, block_layout *block) {
 
 /* ---- The object ------------------------------------------------------------------- */
 
-static shoal_status check_shape(shoal_context *context, const encoder_shape *shape,
-                                const encoder_limits *limits) {
+static shoal_status plan_attention(encoder *stack) {
+    const encoder_shape *shape = &stack->shape;
+    const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
+    shoal_problem problem = {.batch = stack->limits.batch,
+                             .heads = shape->heads,
+                             .queries = stack->limits.length,
+                             .keys = stack->limits.length,
+                             .dim = shape->head_dim,
+                             .value_dim = shape->head_dim,
+                             .packed = 1,
+                             .q = strides,
+                             .k = strides,
+                             .v = strides};
+    unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
+    if (stack->limits.over)
+        return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
+                                      &shape->attention, flags, &stack->plan);
+    return shoal_plan_create(stack->context, &problem, &shape->attention, flags,
+                             &stack->plan);
+}
+
+shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shape,
+                               const encoder_limits *limits, encoder **made) {
+    *made = NULL;
     const struct {
         const char *name;
         int64_t value, least, most;
@@ -299,34 +321,6 @@ static shoal_status check_shape(shoal_context *context, const encoder_shape *sha
         (limits->half_weights || limits->bf16_weights || limits->packed_weights))
         return sh_fail(context, SHOAL_INVALID,
                        "encoder: half and packed weights cannot be trained");
-    return SHOAL_OK;
-}
-
-static shoal_status plan_attention(encoder *stack) {
-    const encoder_shape *shape = &stack->shape;
-    const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
-    shoal_problem problem = {.batch = stack->limits.batch,
-                             .heads = shape->heads,
-                             .queries = stack->limits.length,
-                             .keys = stack->limits.length,
-                             .dim = shape->head_dim,
-                             .value_dim = shape->head_dim,
-                             .packed = 1,
-                             .q = strides,
-                             .k = strides,
-                             .v = strides};
-    unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
-    if (stack->limits.over)
-        return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
-                                      &shape->attention, flags, &stack->plan);
-    return shoal_plan_create(stack->context, &problem, &shape->attention, flags,
-                             &stack->plan);
-}
-
-shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shape,
-                               const encoder_limits *limits, encoder **made) {
-    *made = NULL;
-    TRY(check_shape(context, shape, limits));
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     sh_blas_use_one_thread();
     stack.model = sh_encoder_model(shape);
@@ -681,26 +675,6 @@ static void join_keys(void *shared, int64_t task, int thread) {
                                      stack->grad_projected + row * stack->width);
 }
 
-static shoal_status attention_gradient(encoder *stack, const layer_memory *memory,
-                                       int64_t rows, const float *dout) {
-    shoal_inputs inputs = attention_inputs(stack, memory);
-    const int64_t model = stack->model;
-    float *all = stack->grad_projected;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
-    shoal_gradients gradients = {.out = memory->attended,
-                                 .dout = dout,
-                                 .dq = all,
-                                 .dk = shared ? stack->grad_keys : all + model,
-                                 .dv = all + (shared ? model : 2 * model)};
-    TRY(shoal_backward(stack->plan, &inputs, &gradients));
-    if (stack->grad_keys) {
-        key_call c = {stack, rows};
-        sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
-                    &c);
-    }
-    return SHOAL_OK;
-}
-
 /* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
    the last row to the first: wanted row i moves to rows[i] >= i, so that no row is
    overwritten before it has moved. */
@@ -716,23 +690,6 @@ static void scatter_wanted(const pass *p, float *gradient) {
     }
 }
 
-/* The output product's way back: grad_rows is then the gradient of what the attention
-   gave. dy may be `stream`, the gradient around the branch; both have all rows
-   afterwards. */
-static void output_branch(const pass *p, int64_t l, const float *dy, float *stream) {
-    encoder *stack = p->stack;
-    const linear output = output_linear(stack, &p->weights->layers[l]);
-    sh_linear_backward(stack->context, &output, rows_after(p, l),
-                       (const_matrix){attended_rows(p, l, stack->grad_projected),
-                                      stack->model},
-                       (const_matrix){dy, stack->model},
-                       (matrix){stack->grad_rows, stack->model});
-    if (narrows(p, l)) {
-        scatter_wanted(p, stack->grad_rows);
-        scatter_wanted(p, stream);
-    }
-}
-
 /* From grad_rows, which output_branch gave, to the gradient at the attention's input.
    `in` is what was projected. */
 static shoal_status attention_branch(encoder *stack, const encoder_layer *weights,
@@ -740,7 +697,21 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
                                      const float *in, bool onto, float *into) {
     const shoal_context *context = stack->context;
     const int64_t model = stack->model;
-    TRY(attention_gradient(stack, memory, rows, stack->grad_rows));
+    shoal_inputs inputs = attention_inputs(stack, memory);
+
+    float *all = stack->grad_projected;
+    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    shoal_gradients gradients = {.out = memory->attended,
+                                 .dout = stack->grad_rows,
+                                 .dq = all,
+                                 .dk = shared ? stack->grad_keys : all + model,
+                                 .dv = all + (shared ? model : 2 * model)};
+    TRY(shoal_backward(stack->plan, &inputs, &gradients));
+    if (stack->grad_keys) {
+        key_call c = {stack, rows};
+        sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
+                    &c);
+    }
     projections parts = projections_of(stack, weights);
     for (int i = 0; i < parts.count; i++) {
         const linear *part = &parts.parts[i];
@@ -779,7 +750,19 @@ static shoal_status layer_backward(const pass *p, int64_t l, const float *stream
                      post ? memory->attention_statistics : memory->forward_statistics,
                      given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
-    output_branch(p, l, dy, gradient);
+    /* The output product's way back: grad_rows is then the gradient of what the attention
+       gave. dy may be `stream`, the gradient around the branch; both have all rows
+       afterwards. */
+    const linear output = output_linear(stack, &p->weights->layers[l]);
+    sh_linear_backward(stack->context, &output, rows_after(p, l),
+                       (const_matrix){attended_rows(p, l, stack->grad_projected),
+                                      stack->model},
+                       (const_matrix){dy, stack->model},
+                       (matrix){stack->grad_rows, stack->model});
+    if (narrows(p, l)) {
+        scatter_wanted(p, stack->grad_rows);
+        scatter_wanted(p, gradient);
+    }
     TRY(attention_branch(stack, weights, memory, p->rows,
                          post ? stream : memory->attention_in, post, given));
     if (!post)

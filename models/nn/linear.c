@@ -231,14 +231,6 @@ static void bf16_task(void *shared, int64_t task, int thread) {
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void bf16_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                         const_matrix x, matrix y, epilogue then, float *scratch) {
-    bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
-    const int64_t panels = ceil_divide(rows, PACKED_ROWS);
-    sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
-    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task, &p);
-}
-
 /* ---- Products with packed weights -------------------------------------------------- */
 
 /* Many rows: where BLAS packs both factors in every call, the weight lies packed from the
@@ -283,13 +275,6 @@ static void panel_task(void *shared, int64_t task, int thread) {
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void panel_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                          const_matrix x, matrix y, epilogue then, float *scratch) {
-    const int64_t block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
-    panel_product p = {context, layer, rows, block, x, y, then, scratch};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, block), panel_task, &p);
-}
-
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
@@ -303,11 +288,17 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
     if (weight->bf16) {
-        bf16_forward(context, layer, rows, x, y, then, scratch);
+        bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
+        const int64_t panels = ceil_divide(rows, PACKED_ROWS);
+        sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
+        sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task,
+                    &p);
         return;
     }
     if (weight->packed) {
-        panel_forward(context, layer, rows, x, y, then, scratch);
+        const int64_t block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
+        panel_product p = {context, layer, rows, block, x, y, then, scratch};
+        sh_team_run(sh_team_of(context), ceil_divide(rows, block), panel_task, &p);
         return;
     }
     if (rows <= FEW_ROWS) {

@@ -55,21 +55,6 @@ static void entropy_part(entropy_call *c, double *sum) {
         *sum += (double)c->losses[row];
 }
 
-static shoal_status check_targets(shoal_context *context, int64_t rows, int64_t classes,
-                                  const int32_t *targets, int64_t *counted) {
-    *counted = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        const int32_t target = targets[row];
-        if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
-            return sh_fail(
-                context, SHOAL_INVALID,
-                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
-                (int)target, (long long)row, (long long)classes - 1, SHOAL_IGNORED);
-        *counted += target != SHOAL_IGNORED;
-    }
-    return SHOAL_OK;
-}
-
 shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t classes,
                                  const float *logits, const int32_t *targets,
                                  float *gradient, shoal_loss *loss) {
@@ -79,7 +64,16 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
                        "context, logits, targets or loss is NULL, rows is negative or "
                        "there are no classes");
     int64_t counted;
-    TRY(check_targets(context, rows, classes, targets, &counted));
+    counted = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int32_t target = targets[row];
+        if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
+            return sh_fail(
+                context, SHOAL_INVALID,
+                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
+                (int)target, (long long)row, (long long)classes - 1, SHOAL_IGNORED);
+        counted += target != SHOAL_IGNORED;
+    }
     entropy_call c = {.context = context,
                       .classes = classes,
                       .factor = counted ? 1.0f / (float)counted : 0};

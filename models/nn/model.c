@@ -51,12 +51,11 @@ static shoal_status check_config(shoal_context *context,
                                  const shoal_model_config *config) {
     const bool tokens = config->vocabulary != 0, features = config->features != 0;
     if ((tokens && features) || (tokens || features) == is_bare(config))
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "vocabulary is %lld, features %lld and outputs %lld; there must be "
-            "outputs and one of the others, or none of the three",
-            (long long)config->vocabulary, (long long)config->features,
-            (long long)config->outputs);
+        return sh_fail(context, SHOAL_INVALID,
+                       "vocabulary is %lld, features %lld and outputs %lld; there must "
+                       "be outputs and one of the others, or none of the three",
+                       (long long)config->vocabulary, (long long)config->features,
+                       (long long)config->outputs);
     if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
         config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
         config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
@@ -302,11 +301,10 @@ static shoal_status change_kind(const shoal_model *model,
     if (shared == sh_encoder_shares_keys(&shape))
         return SHOAL_OK;
     shoal_attention_print(attention, kind, sizeof kind);
-    return sh_fail(
-        model->context, SHOAL_INVALID,
-        "%s takes the queries as keys, but this model has projections for both; "
-        "train one with shared_qk",
-        kind);
+    return sh_fail(model->context, SHOAL_INVALID,
+                   "%s takes the queries as keys, but this model has projections for "
+                   "both; train one with shared_qk",
+                   kind);
 }
 
 shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attention,
@@ -623,21 +621,6 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
 
 /* ---- Backward -------------------------------------------------------------------- */
 
-static shoal_status check_backward(const shoal_model *model,
-                                   const shoal_model_inputs *inputs,
-                                   const float *dfeatures) {
-    if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
-        return sh_fail(model->context, SHOAL_INVALID,
-                       model->limits.training
-                           ? "dfeatures is not NULL, but only layers alone have them"
-                           : "the model was made without SHOAL_WITH_BACKWARD");
-    TRY(check_inputs(model, inputs));
-    if (out_rows(model, inputs) != model->out_rows)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "backward without a forward of the same inputs before it");
-    return SHOAL_OK;
-}
-
 /* Through the output to the gradient of the encoder's rows, at model->gradient. */
 static void output_backward(shoal_model *model, const shoal_model_inputs *inputs,
                             const float *dout) {
@@ -680,7 +663,15 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model || !dout)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or dout is NULL");
-    TRY(check_backward(model, inputs, dfeatures));
+    if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
+        return sh_fail(model->context, SHOAL_INVALID,
+                       model->limits.training
+                           ? "dfeatures is not NULL, but only layers alone have them"
+                           : "the model was made without SHOAL_WITH_BACKWARD");
+    TRY(check_inputs(model, inputs));
+    if (out_rows(model, inputs) != model->out_rows)
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "backward without a forward of the same inputs before it");
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;

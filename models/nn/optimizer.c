@@ -1,5 +1,5 @@
-/* Clipping, optimizers and averages over all parameters as one vector. Everything is
-   elementwise or has one order of sums: threads change nothing. */
+/* Clipping, optimizers and averages over all parameters as one vector, and the learning
+   rate. Everything is elementwise or has one order of sums: threads change nothing. */
 #include "models/nn/model.h"
 
 #include <math.h>
@@ -47,22 +47,18 @@ static void scale_task(void *shared, int64_t task, int thread) {
     sh_model_kernels(c->context)->scale_by(count, c->factor, c->arena->gradients + first);
 }
 
-/* From a sum in double precision. */
-static double norm_of(vector_call *c) {
-    double total = 0;
-    c->block = ceil_divide(c->arena->size, NORM_PIECES);
-    run_pass(c, squares_task);
-    for (int64_t i = 0; i < ceil_divide(c->arena->size, c->block); i++)
-        total += c->sums[i];
-    return sqrt(total);
-}
-
 shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm) {
     if (!model || model->owner || !model->arena->gradients || !(limit >= 0))
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model is NULL or has no gradients, or limit is negative");
     vector_call c = {.context = model->context, .arena = model->arena};
-    const double before = norm_of(&c);
+    /* From a sum in double precision. */
+    double total = 0;
+    c.block = ceil_divide(c.arena->size, NORM_PIECES);
+    run_pass(&c, squares_task);
+    for (int64_t i = 0; i < ceil_divide(c.arena->size, c.block); i++)
+        total += c.sums[i];
+    const double before = sqrt(total);
     if (norm)
         *norm = before;
     if (!isfinite(before))
@@ -245,4 +241,44 @@ shoal_status shoal_optimizer_use_average(shoal_optimizer *optimizer, int use) {
     }
     optimizer->using_average = use != 0;
     return SHOAL_OK;
+}
+
+/* ---- The learning rate ------------------------------------------------------------ */
+
+shoal_schedule shoal_schedule_start(double rate) {
+    return (shoal_schedule){.rate = rate,
+                            .factor = 1,
+                            .threshold = 1e-4,
+                            .best = INFINITY,
+                            .scale = 1};
+}
+
+double shoal_schedule_rate(const shoal_schedule *schedule, int64_t step) {
+    if (!schedule)
+        return 0;
+    const double rate = schedule->rate * schedule->scale;
+    return step < schedule->warmup ? rate * ((double)step / (double)schedule->warmup)
+                                   : rate;
+}
+
+int shoal_schedule_observe(shoal_schedule *schedule, double loss) {
+    if (!schedule)
+        return 0;
+    if (loss < schedule->best * (1 - schedule->threshold)) {
+        schedule->best = loss;
+        schedule->waiting = 0;
+        return 0;
+    }
+    if (++schedule->waiting <= schedule->patience)
+        return 0;
+    schedule->waiting = 0;
+    if (schedule->factor <= 0 || schedule->factor >= 1)
+        return 0;
+    double scale = schedule->scale * schedule->factor;
+    if (schedule->rate * scale < schedule->minimum)
+        scale = schedule->minimum / schedule->rate;
+    const int dropped = scale < schedule->scale;
+    if (dropped)
+        schedule->scale = scale;
+    return dropped;
 }
